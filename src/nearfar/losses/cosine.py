@@ -1,0 +1,24 @@
+"""BYOL's and SimSiam's loss: the squared distance of a prediction and a fixed target on the sphere."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.losses import checks
+from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+
+
+class NegativeCosine(nn.Module):
+    """2 - 2 cos(prediction, target), mean over the batch; in [0, 4].
+
+    Shapes: prediction, target [batch, dim] raw embeddings. Returns a scalar: one direction.
+    Gradient: to the prediction only.
+    Errors: ValueError for unequal shapes.
+    Source: Grill et al. 2020 (BYOL), Eq. 2; Chen, He 2021 (SimSiam), Eq. 1.
+    Differs from the paper:
+    1. SimSiam writes -cos; this is twice that plus 2, so its gradient is twice SimSiam's.
+    """
+
+    @outside_autocast
+    def forward(self, prediction: Float[Tensor, "batch dim"], target: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        checks.same_rows(prediction=prediction, target=target)
+        return 2 - 2 * row_dot(unit_rows(prediction), unit_rows(target.detach())).mean()

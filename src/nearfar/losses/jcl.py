@@ -1,0 +1,48 @@
+"""JCL: InfoNCE with the expectation over a Gaussian of positive keys."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearfar.losses import checks
+from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+from nearfar.pairs.attention import attend
+
+
+class JCL(nn.Module):
+    """-q.mu/t + log[exp(q.mu/t + lam/(2 t^2) q'Sigma q) + sum exp(q.queue/t)], mean over the batch.
+
+    mu is the mean of the image's unit keys (not scaled to length one again), Sigma their biased covariance.
+    With one key this is MoCo.
+    Shapes: query [batch, dim], keys [views, batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
+    Defaults: temperature 0.2, lam 2 (the method ramps it up over the epochs).
+    Gradient: to the query only. The queue is read, never pushed to.
+    Errors: ValueError for temperature <= 0, lam < 0, unequal shapes, an empty queue.
+    Source: Cai et al. 2020 (JCL), the closed-form bound; Wang et al. 2022 (LORAC), Eq. 16.
+    Differs from the paper:
+    1. LORAC's Eq. 16 prints the covariance term outside the exponential; it belongs inside, as in JCL.
+    """
+
+    def __init__(self, temperature: float = 0.2, lam: float = 2.0) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature)
+        checks.not_negative(lam=lam)
+        self.temperature = temperature
+        self.lam = lam
+
+    @outside_autocast
+    def forward(
+        self,
+        query: Float[Tensor, "batch dim"],
+        keys: Float[Tensor, "views batch dim"],
+        queue: Float[Tensor, "negatives dim"],
+    ) -> Float[Tensor, ""]:
+        checks.same_views({"keys": keys}, {"query": query})
+        checks.queue_of(query.shape[1], queue)
+        query, keys = unit_rows(query), unit_rows(keys.detach())
+        mean = keys.mean(0)
+        positive = row_dot(query, mean) / self.temperature
+        spread = row_dot(query, keys - mean).square().mean(0)  # q' Sigma q
+        excess = self.lam / (2 * self.temperature**2) * spread
+        negative, _ = attend(query, queue.detach(), self.temperature)
+        return (excess - F.logsigmoid(positive + excess - negative)).mean()

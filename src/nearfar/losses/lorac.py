@@ -1,0 +1,96 @@
+"""LORAC: InfoNCE of several queries with a low-rank prior on the views of an image (and MoCo-M, without it)."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearfar.losses import checks
+from nearfar.losses.nuclear import nuclear_norm
+from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+from nearfar.pairs.attention import attend
+
+PRIORS = ("laplace", "gaussian", "constant")
+
+
+class LORAC(nn.Module):
+    """Mean over queries q_m and images of CE([q_m.k/t + log h(Q), q_m.queue/t], 0), Q = [q_1 .. q_{M-1}, k].
+
+    Priors, with |Q|_* the nuclear norm of the M unit rows:
+    laplace -|Q|_* / (M beta t); gaussian -(|Q|_* - sqrt(M))^2 / (variance M t); constant -margin / (M beta t).
+    beta = inf switches any prior off: that is MoCo-M, and with one query MoCo.
+    batchwise=True (LORAC-bs, laplace only): one |P|_* for the batch, rows q_{i,m} - mean_m q_{i,m},
+    log h = -|P|_* / (N (M-1) beta t).
+    Shapes: queries [M-1, batch, dim], key [batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
+    `large`: only the first `large` queries (those of the large crops) enter Q; None: all.
+    Defaults: temperature 0.2, beta 2 (ResNet-18, ImageNet-100; 4 for ResNet-50), variance 2, margin 3.
+    Gradient: to the queries only. The queue is read, never pushed to.
+    Errors: ValueError for temperature, beta, variance or margin <= 0, an unknown prior, batchwise with another prior
+    than laplace or with one query, unequal shapes, an empty queue, `large` outside 1 .. M-1.
+    Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors).
+    Differs from the paper:
+    1. Released code leaves out the division by t once the prior is on; Eq. 11-12 is followed.
+    2. Algorithm 1 concatenates the logits along dimension 0; it is dimension 1.
+    3. The gaussian prior has c_0 = sqrt(M) (Theorem 1) for every M, where Table 5 writes sqrt(5).
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        beta: float = 2.0,
+        prior: str = "laplace",
+        batchwise: bool = False,
+        variance: float = 2.0,
+        margin: float = 3.0,
+    ) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature, variance=variance, margin=margin)
+        if not beta > 0:
+            raise ValueError(f"beta must be above 0 (inf switches the prior off), got {beta}")
+        if prior not in PRIORS:
+            raise ValueError(f"prior must be one of {', '.join(PRIORS)}, got {prior!r}")
+        if batchwise and prior != "laplace":
+            raise ValueError(f"batchwise=True needs prior='laplace', got {prior!r}")
+        self.temperature = temperature
+        self.beta = beta
+        self.prior = prior
+        self.batchwise = batchwise
+        self.variance = variance
+        self.margin = margin
+
+    @outside_autocast
+    def forward(
+        self,
+        queries: Float[Tensor, "queries batch dim"],
+        key: Float[Tensor, "batch dim"],
+        queue: Float[Tensor, "keys dim"],
+        large: int | None = None,
+    ) -> Float[Tensor, ""]:
+        checks.same_views({"queries": queries}, {"key": key})
+        checks.queue_of(key.shape[1], queue)
+        if large is not None and not 1 <= large <= len(queries):
+            raise ValueError(f"large must be between 1 and the number of queries, {len(queries)}, got {large}")
+        queries, key = unit_rows(queries), unit_rows(key.detach())
+        negative, _ = attend(queries.flatten(0, 1), queue.detach(), self.temperature)
+        positive = row_dot(queries, key) / self.temperature  # [M-1, batch]
+        if self.beta != math.inf:
+            positive = positive + self._log_prior(queries[:large], key)
+        return -F.logsigmoid(positive - negative.view_as(positive)).mean()
+
+    def _log_prior(
+        self, queries: Float[Tensor, "queries batch dim"], key: Float[Tensor, "batch dim"]
+    ) -> Float[Tensor, "*batch"] | float:
+        m = len(queries) + 1
+        if self.prior == "constant":
+            return -self.margin / (m * self.beta * self.temperature)
+        if self.batchwise:
+            if len(queries) < 2:
+                raise ValueError("batchwise=True needs 2 queries or more: one query does not vary around its mean")
+            variation = (queries - queries.mean(0)).flatten(0, 1)  # [(M-1) batch, dim]
+            return -nuclear_norm(variation) / (len(variation) * self.beta * self.temperature)
+        norm = nuclear_norm(torch.cat((queries, key[None])).transpose(0, 1))  # [batch], of M x dim
+        if self.prior == "gaussian":
+            return -((norm - math.sqrt(m)) ** 2) / (self.variance * m * self.temperature)
+        return -norm / (m * self.beta * self.temperature)

@@ -1,0 +1,59 @@
+"""MoCo: InfoNCE of a query against the twin's keys, from a queue (v1, v2) or from the batch (v3)."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearfar.losses import checks
+from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+from nearfar.pairs.attention import attend
+
+
+class MoCo(nn.Module):
+    """InfoNCE with a queue of negatives: CE([q.k, q.queue] / t, 0), mean over the batch.
+
+    Shapes: query, key [batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
+    Defaults: temperature 0.2 (v2; v1 used 0.07).
+    Gradient: to the query only. The queue is read, never pushed to.
+    Errors: ValueError for temperature <= 0, unequal shapes, an empty queue.
+    Source: He et al. 2020 (MoCo), Eq. 1; Chen et al. 2020 (MoCo v2).
+    """
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature)
+        self.temperature = temperature
+
+    @outside_autocast
+    def forward(
+        self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
+    ) -> Float[Tensor, ""]:
+        checks.same_rows(query=query, key=key)
+        checks.queue_of(query.shape[1], queue)
+        query, key = unit_rows(query), unit_rows(key.detach())
+        negative, _ = attend(query, queue.detach(), self.temperature)
+        return -F.logsigmoid(row_dot(query, key) / self.temperature - negative).mean()
+
+
+class MoCoV3(nn.Module):
+    """InfoNCE with the other images' keys of the batch as negatives: 2t CE(q.keys / t, own key), mean over the batch.
+
+    Shapes: query (predictor's output), key (twin's, other view) [batch, dim] raw embeddings. Returns a scalar:
+    one direction; the method adds the two directions.
+    Defaults: temperature 0.2 (ViT; the ResNet-50 recipe uses 1.0).
+    Gradient: to the query only.
+    Errors: ValueError for temperature <= 0, unequal shapes, a batch of one (its loss is 0 whatever the embeddings).
+    Source: Chen, Xie, He 2021 (MoCo v3), Eq. 1 and Algorithm 1.
+    """
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature)
+        self.temperature = temperature
+
+    @outside_autocast
+    def forward(self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        checks.same_rows(2, query=query, key=key)
+        query, key = unit_rows(query), unit_rows(key.detach())
+        every, _ = attend(query, key, self.temperature)
+        return 2 * (self.temperature * every - row_dot(query, key)).mean()

@@ -1,0 +1,101 @@
+"""Relational losses: the twin's view of the other images is the target (ReSSL), mixed with the positive (SCE)."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearfar.losses import checks
+from nearfar.losses.in_batch import attend_others
+from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+from nearfar.pairs.attention import attend
+
+
+class ReSSL(nn.Module):
+    """Cross entropy of softmax(k.queue / t_m) and softmax(q.queue / t), mean over the batch.
+
+    The positive is on neither side.
+    Shapes: query, key (of the weak view) [batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
+    Defaults: temperature 0.1, target_temperature 0.04.
+    Gradient: to the query only. The queue is read, never pushed to.
+    Errors: ValueError for temperatures <= 0, unequal shapes, an empty queue.
+    Source: Zheng et al. 2021 (ReSSL); Denize et al. 2023 (SCE), Eq. 3-4.
+    """
+
+    def __init__(self, temperature: float = 0.1, target_temperature: float = 0.04) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature, target_temperature=target_temperature)
+        self.temperature = temperature
+        self.target_temperature = target_temperature
+
+    @outside_autocast
+    def forward(
+        self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
+    ) -> Float[Tensor, ""]:
+        checks.same_rows(query=query, key=key)
+        checks.queue_of(query.shape[1], queue)
+        query, key, queue = unit_rows(query), unit_rows(key.detach()), queue.detach()
+        negative, _ = attend(query, queue, self.temperature)
+        _, target = attend(key, queue, self.target_temperature)
+        return (negative - row_dot(query, target) / self.temperature).mean()
+
+
+class SCE(nn.Module):
+    """Cross entropy of a soft target and softmax([q.k, q.queue] / t), mean over the batch.
+
+    The target gives lam to the positive and 1 - lam to softmax(k.queue / t_m), in which the positive is masked
+    (weight exactly 0). Computed as Proposition 1, lam InfoNCE + mu ReSSL + eta Ceil, which is the same number
+    at mu = eta = 1 - lam.
+    Shapes: query, key [batch, dim] raw embeddings; queue [keys, dim] unit rows, or None: the other images' keys
+    in the batch are the negatives (Eq. 5-8). Returns a scalar: one direction; the method averages the two.
+    Defaults: temperature 0.1, target_temperature 0.07 (ImageNet), lam 0.5; mu and eta None, which means 1 - lam.
+    Gradient: to the query only. The queue is read, never pushed to.
+    Errors: ValueError for temperatures <= 0, lam outside [0, 1], mu or eta below 0, unequal shapes, an empty queue,
+    a batch of one without a queue.
+    Source: Denize et al. 2023 (SCE), Eq. 6-9 and Proposition 1; Table 3 for free mu and eta.
+    Differs from the paper:
+    1. With a queue, Algorithm 1 and the released code give the positive the target logit 0, so that it keeps part of
+       the 1 - lam; here it is masked, as in Eq. 3 and 6.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        target_temperature: float = 0.07,
+        lam: float = 0.5,
+        mu: float | None = None,
+        eta: float | None = None,
+    ) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature, target_temperature=target_temperature)
+        if not 0 <= lam <= 1:
+            raise ValueError(f"lam must be between 0 and 1, got {lam}")
+        checks.not_negative(**{name: value for name, value in (("mu", mu), ("eta", eta)) if value is not None})
+        self.temperature = temperature
+        self.target_temperature = target_temperature
+        self.lam = lam
+        self.mu = mu
+        self.eta = eta
+
+    @outside_autocast
+    def forward(
+        self,
+        query: Float[Tensor, "batch dim"],
+        key: Float[Tensor, "batch dim"],
+        queue: Float[Tensor, "keys dim"] | None = None,
+    ) -> Float[Tensor, ""]:
+        checks.same_rows(2 if queue is None else 1, query=query, key=key)
+        query, key = unit_rows(query), unit_rows(key.detach())
+        if queue is None:
+            negative, _ = attend_others(query, key, self.temperature)
+            _, target = attend_others(key, key, self.target_temperature)
+        else:
+            checks.queue_of(query.shape[1], queue)
+            negative, _ = attend(query, queue.detach(), self.temperature)
+            _, target = attend(key, queue.detach(), self.target_temperature)
+        margin = row_dot(query, key) / self.temperature - negative
+        info_nce = -F.logsigmoid(margin)
+        relational = negative - row_dot(query, target) / self.temperature
+        ceil = -F.logsigmoid(-margin)
+        mu = 1 - self.lam if self.mu is None else self.mu
+        eta = 1 - self.lam if self.eta is None else self.eta
+        return (self.lam * info_nce + mu * relational + eta * ceil).mean()

@@ -1,0 +1,63 @@
+"""W-MSE: whiten each view, then bring the views together."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nearfar.losses import checks
+from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+from nearfar.pairs.precision import accumulation_dtype
+
+
+class WMSE(nn.Module):
+    """2 - 2 cos of the two views after whitening each over sub-batches of images, mean over the batch.
+
+    The batch is shuffled (torch's global generator of the input's device) and cut into batch // sub_batch nearly equal
+    parts, so that no part is smaller than sub_batch and none is left over; a batch smaller than sub_batch is one part.
+    Each part of each view is centred and multiplied by the inverse Cholesky factor of its covariance, in float64.
+    Shapes: z1, z2 [batch, dim] raw embeddings. Returns a scalar. Gradient: to both views.
+    Defaults: sub_batch None, which means 2 dim; iterations 1 (shuffles averaged); eps 1e-6, the share of the mean
+    variance that is added to the diagonal of the covariance.
+    Errors: ValueError for sub_batch < 2, iterations < 1, eps < 0, unequal shapes, a part of dim images or fewer.
+    Source: Ermolov et al. 2021 (Whitening for self-supervised representation learning), Eq. 4-6.
+    Differs from the paper:
+    1. Left-over images join the other parts; released code needs a batch that divides by the sub-batch.
+    2. The covariance is regularised in proportion to the mean variance and factored in float64.
+    """
+
+    def __init__(self, sub_batch: int | None = None, iterations: int = 1, eps: float = 1e-6) -> None:
+        super().__init__()
+        checks.at_least(2, **({} if sub_batch is None else {"sub_batch": sub_batch}))
+        checks.at_least(1, iterations=iterations)
+        checks.not_negative(eps=eps)
+        self.sub_batch = sub_batch
+        self.iterations = iterations
+        self.eps = eps
+
+    @outside_autocast
+    def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        checks.same_rows(2, z1=z1, z2=z2)
+        batch, dim = z1.shape
+        sub_batch = self.sub_batch or 2 * dim
+        parts = max(1, batch // sub_batch)
+        if batch // parts <= dim:
+            raise ValueError(
+                f"whitening {dim} features needs more than {dim} images at a time, got {batch // parts}: "
+                "use a larger batch or sub_batch, or fewer features"
+            )
+        z = torch.stack((z1, z2)).double()
+        losses = []
+        for _ in range(self.iterations):
+            order = torch.randperm(batch, device=z.device) if parts > 1 else torch.arange(batch, device=z.device)
+            for rows in order.tensor_split(parts):
+                a, b = unit_rows(self._whiten(z[:, rows]))
+                losses.append(2 - 2 * row_dot(a, b))
+        return torch.cat(losses).mean().to(accumulation_dtype(z1, z2))
+
+    def _whiten(self, z: Float[Tensor, "views rows dim"]) -> Float[Tensor, "views rows dim"]:
+        centred = z - z.mean(1, keepdim=True)
+        covariance = centred.mT @ centred / (z.shape[1] - 1)
+        mean_variance = covariance.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+        ridge = (self.eps * mean_variance).clamp(min=1e-12) * torch.eye(z.shape[2], dtype=z.dtype, device=z.device)
+        factor, _ = torch.linalg.cholesky_ex(covariance + ridge)  # nan in, nan out: the loop reports it
+        return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT

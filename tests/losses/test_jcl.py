@@ -1,0 +1,60 @@
+"""JCL against a loop written from its closed form."""
+
+import math
+
+import pytest
+import torch
+
+from nearfar.losses import JCL, MoCo
+
+
+def rows(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def unit(x: torch.Tensor) -> torch.Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+QUERY, KEYS, QUEUE = rows(5, 7), rows(4, 5, 7, seed=1), unit(rows(11, 7, seed=2))
+
+
+def naive(query, keys, queue, t, lam):
+    query, keys, total = unit(query), unit(keys), 0.0
+    for i in range(len(query)):
+        q, own = query[i], keys[:, i]
+        mean = sum(own) / len(own)
+        covariance = sum(torch.outer(k - mean, k - mean) for k in own) / len(own)
+        attraction = float(q @ mean) / t
+        expectation = math.exp(attraction + lam / (2 * t * t) * float(q @ covariance @ q))
+        total += -attraction + math.log(expectation + sum(math.exp(float(q @ n) / t) for n in queue))
+    return total / len(query)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 2.0])
+def test_is_the_loop(lam):
+    assert JCL(0.2, lam)(QUERY, KEYS, QUEUE).item() == pytest.approx(naive(QUERY, KEYS, QUEUE, 0.2, lam), rel=1e-10)
+
+
+def test_gradient_by_finite_differences():
+    query = QUERY.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(JCL()(query, KEYS, QUEUE), query)
+    step = rows(5, 7, seed=9) * 1e-6
+    change = naive(QUERY + step, KEYS, QUEUE, 0.2, 2.0) - naive(QUERY - step, KEYS, QUEUE, 0.2, 2.0)
+    assert (gradient * step).sum().item() * 2 == pytest.approx(change, rel=1e-6)
+
+
+def test_one_key_is_moco_in_value_and_gradient():
+    query = QUERY.clone().requires_grad_()
+    ours, theirs = JCL()(query, KEYS[:1], QUEUE), MoCo()(query, KEYS[0], QUEUE)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(ours, query), torch.autograd.grad(theirs, query))
+
+
+def test_spread_keys_cost_more():
+    assert JCL(lam=2.0)(QUERY, KEYS, QUEUE) > JCL(lam=1.0)(QUERY, KEYS, QUEUE) > JCL(lam=0.0)(QUERY, KEYS, QUEUE)
+
+
+def test_lam_below_zero():
+    with pytest.raises(ValueError, match="lam must be a finite number, 0 or above"):
+        JCL(lam=-1.0)

@@ -1,0 +1,191 @@
+"""Sources that are decoded already: arrays in memory, .npy and .npz files, scikit-learn's digits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.nn import functional
+
+from nearfar.data.building import SMALL, USUAL
+from nearfar.data.images import Images
+from nearfar.data.sources import choose_splits
+
+_IMAGE_KEYS = ("images", "x")
+_LABEL_KEYS = ("labels", "y")
+_PARTS = ("", "train", "validation", "val", "test")
+
+
+def from_memory(source: Any, split: str | None, image_size: int | None, channels: int | None) -> Images:
+    """An array or tensor of images, or a pair (images, labels)."""
+    images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    choose_splits([""], split, "an array")
+    return _images(_array(images), None if labels is None else _array(labels), None, image_size, channels)
+
+
+def from_file(path: Path, split: str | None, image_size: int | None, channels: int | None, label: str | None) -> Images:
+    """A .npy file of images (memory-mapped), or a .npz file.
+
+    npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with splits "x_train",
+    "train_images", "y_test" and so on. Pickled objects are refused.
+    """
+    try:
+        content = np.load(path, mmap_mode="c" if path.suffix == ".npy" else None, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            if label is not None:
+                raise ValueError("a .npy file holds images only; use .npz with a key for the labels")
+            choose_splits([""], split, path)
+            return _images(content, None, None, image_size, channels)
+        with content:
+            keys = list(content.keys())
+            parts = _parts(keys)
+            if not parts:
+                raise ValueError(f"it needs a key 'images' or 'x'; its keys: {', '.join(keys)}")
+            chosen = choose_splits(parts, split, path)
+            images = np.concatenate([content[parts[part]] for part in chosen])
+            found = [_find(keys, _LABEL_KEYS if label is None else (label,), part) for part in chosen]
+            label_keys = [name for name in found if name is not None]
+            if label is not None and len(label_keys) < len(chosen):
+                raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(keys)}")
+            complete = len(label_keys) == len(chosen)
+            labels = np.concatenate([content[name] for name in label_keys]) if complete else None
+            return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"cannot use '{path}': {error}") from error
+
+
+def digits(split: str | None, image_size: int | None, channels: int | None) -> Images:
+    """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
+
+    The source has no splits: without a wish (or with "all") everything is read. "test" is a fixed random fifth (360
+    images) and "train" the rest, drawn once for all with seed 0.
+    """
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    images = _images(pixels, bunch.target, None, image_size, channels)
+    images.names = [f"digits/{i:04d}" for i in range(len(pixels))]
+    images.class_names = [str(name) for name in bunch.target_names]
+    if split in (None, "all"):
+        return images
+    order = np.random.RandomState(0).permutation(len(pixels))
+    part = {"train": order[360:], "test": order[:360]}[choose_splits(["train", "test"], split, "digits")[0]]
+    chosen = images.subset(np.sort(part))
+    chosen.split = split
+    return chosen
+
+
+def splits_of(path: Path) -> list[str]:
+    """The splits in a .npz file's keys; empty for .npy and for undivided files."""
+    if path.suffix.lower() == ".npy":
+        return []
+    with np.load(path, allow_pickle=False) as content:
+        return [part for part in _parts(list(content.keys())) if part]
+
+
+def _parts(keys: list[str]) -> dict[str, str]:
+    """Split to key of its images; an undivided file has the one split ""."""
+    found = {part: _find(keys, _IMAGE_KEYS, part) for part in _PARTS}
+    named = {part: name for part, name in found.items() if name is not None}
+    return {"": named[""]} if "" in named else named
+
+
+def _find(keys: Iterable[str], names: tuple[str, ...], part: str) -> str | None:
+    wanted = [f"{name}_{part}" for name in names] + [f"{part}_{name}" for name in names] if part else list(names)
+    return next((name for name in wanted if name in keys), None)
+
+
+def _array(value: Any) -> np.ndarray:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def _images(
+    raw: np.ndarray, labels: np.ndarray | None, split: str | None, image_size: int | None, channels: int | None
+) -> Images:
+    planes = _planes(raw)
+    height, width = planes.shape[2:]
+    size = image_size or (min(height, width) if max(height, width) <= SMALL else USUAL)
+    pixels = _with_channels(_square(_bytes(planes), size), channels)
+    if labels is not None:
+        labels = np.asarray(labels)
+        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+        if labels.shape != (len(pixels),) or labels.dtype.kind not in "iub":
+            raise ValueError(f"labels must be {len(pixels)} whole numbers, got {labels.dtype} of shape {labels.shape}")
+        labels = labels.astype(np.int64)
+    prefix = f"{split}/" if split else ""
+    return Images(
+        pixels,
+        names=[f"{prefix}{i:06d}" for i in range(len(pixels))],
+        image_size=size,
+        channels=pixels.shape[1],
+        labels=labels,
+        split=split or None,
+    )
+
+
+def _planes(raw: np.ndarray) -> Tensor:
+    """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and the last."""
+    if raw.ndim not in (3, 4) or 0 in raw.shape:
+        raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
+    if raw.dtype.kind not in "uifb":
+        raise ValueError(f"images must be uint8 (or float in 0..1), got {raw.dtype}")
+    if raw.ndim == 3:
+        raw = raw[:, None]
+    elif raw.shape[3] < raw.shape[1]:
+        raw = raw.transpose(0, 3, 1, 2)
+    return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False))
+
+
+def _bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
+    """To uint8: bool to 0 and 255, uint16 divided by 257, floats in 0..1 times 255, other integers as they are."""
+    if planes.dtype == torch.uint8:
+        return planes
+    if planes.dtype == torch.bool:
+        return planes.to(torch.uint8) * 255
+    out = torch.empty(planes.shape, dtype=torch.uint8)
+    for piece, to in zip(planes.split(1024), out.split(1024), strict=True):
+        values = piece.to(torch.float64)
+        if planes.dtype == torch.uint16:
+            values = values / 257
+        elif planes.is_floating_point():
+            if not bool(((values >= 0) & (values <= 1)).all()):
+                raise ValueError("float images must lie in 0..1; scale them, or give uint8")
+            values = values * 255
+        elif not bool(((values >= 0) & (values <= 255)).all()):
+            raise ValueError("whole-number images must lie in 0..255; give uint8 or uint16")
+        to.copy_(values.round())
+    return out
+
+
+def _square(pixels: Tensor, size: int) -> Tensor:
+    """The centre square, resized (bicubic, antialiased) where its side is not `size`."""
+    height, width = pixels.shape[2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    centre = pixels[:, :, top : top + side, left : left + side]
+    if side == size:
+        return centre
+    pieces = [
+        functional.interpolate(piece.contiguous(), size=(size, size), mode="bicubic", antialias=True)
+        for piece in centre.split(1024)
+    ]
+    return torch.cat(pieces)
+
+
+def _with_channels(pixels: Tensor, channels: int | None) -> Tensor:
+    have = pixels.shape[1]
+    if channels is None or channels == have:
+        return pixels
+    if have == 1:
+        return pixels.repeat(1, channels, 1, 1)
+    if (have, channels) == (3, 1):
+        weights = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float32).view(1, 3, 1, 1)
+        grey = [(piece * weights).sum(1, keepdim=True).round().to(torch.uint8) for piece in pixels.split(1024)]
+        return torch.cat(grey)
+    raise ValueError(f"the images have {have} channels and cannot be made into {channels}")

@@ -1,0 +1,201 @@
+"""Decode every record once, in parallel and in order: pixels to the cache, names and statistics to its entry."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from nearfar.data.cache import Entry
+from nearfar.data.columns import Record
+from nearfar.data.decode import Decoded, decode
+
+SMALL = 96  # images all of one size up to this many pixels keep it
+USUAL = 224
+
+Progress = Callable[[int, "int | None"], None]
+
+
+class Target(NamedTuple):
+    """What images are decoded to, and the assumptions behind it: all have size `native` (if given), all are grey."""
+
+    size: int
+    channels: int
+    native: tuple[int, int] | None
+    all_grey: bool
+
+    def widened(self, seen: Decoded) -> Target:
+        """The target once an image was seen: the same, or without the assumption that the image breaks."""
+        target = self
+        if target.native is not None and seen.native != target.native:
+            target = target._replace(size=USUAL, native=None)
+        if target.all_grey and seen.colour:
+            target = target._replace(channels=3, all_grey=False)
+        return target
+
+
+class Widened(Exception):
+    """An image breaks an assumption: start again with `target`."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.target = target
+
+
+def first_target(records: Iterable[Record], image_size: int | None, channels: int | None) -> Target:
+    """The target from what the user fixed and, for the rest, the first readable image."""
+    if image_size is not None and channels is not None:
+        return Target(image_size, channels, None, False)
+    for record in records:
+        seen = _try(record, image_size or USUAL, 3)
+        if isinstance(seen, Decoded):
+            small = image_size is None and max(seen.native) <= SMALL
+            size = image_size or (min(seen.native) if small else USUAL)
+            grey = channels is None and not seen.colour
+            return Target(size, channels or (1 if grey else 3), seen.native if small else None, grey)
+    return Target(image_size or USUAL, channels or 3, None, False)
+
+
+def build(
+    part: Path,
+    records: Iterable[Record],
+    total: int | None,
+    target: Target,
+    store_limit: int,
+    workers: int | None,
+    progress: Progress | None,
+) -> tuple[Entry, list[int | str | None]]:
+    """Decode `records` for `target`; pixels go to part/pixels.u8 unless they would take more than `store_limit` bytes.
+
+    Returns the entry, without labels, and the labels of the kept images as the source has them. Unreadable images are
+    left out and listed in `skipped`. Raises `Widened` where an image does not fit the target's assumptions.
+    """
+    names: list[str] = []
+    rows: list[int] = []
+    labels: list[int | str | None] = []
+    skipped: list[tuple[str, str]] = []
+    moments = np.zeros((2, target.channels), dtype=np.int64)
+    digest = hashlib.blake2b(f"{target.size} {target.channels} ".encode(), digest_size=16)
+    path = part / "pixels.u8"
+    done = 0
+    stored = store_limit > 0
+    with contextlib.closing(_decoded(records, target, workers)) as decoded, open(path, "wb") as file:
+        for pieces in decoded:
+            kept = []
+            for record, result in pieces:
+                if isinstance(result, str):
+                    skipped.append((record.name, result))
+                else:
+                    wider = target.widened(result)
+                    if wider != target:
+                        raise Widened(wider)
+                    names.append(record.name)
+                    rows.append(done)
+                    labels.append(record.label)
+                    kept.append(result.pixels)
+                done += 1
+            if kept:
+                block = np.ascontiguousarray(np.stack(kept))
+                raw = block.data
+                wide = block.astype(np.int64)
+                moments += np.stack([wide.sum((0, 2, 3)), (wide * wide).sum((0, 2, 3))])
+                digest.update(raw)
+                stored = stored and file.tell() + block.nbytes <= store_limit
+                if stored:
+                    file.write(raw)
+            if progress is not None:
+                progress(done, total)
+        file.flush()
+        os.fsync(file.fileno())
+    if not stored:
+        path.unlink()
+    mean, std = statistics(moments, len(names) * target.size**2)
+    entry = Entry(
+        image_size=target.size,
+        channels=target.channels,
+        names=names,
+        rows=rows,
+        labels=None,
+        class_names=None,
+        skipped=skipped,
+        mean=mean,
+        std=std,
+        fingerprint=digest.hexdigest(),
+        stored=stored,
+    )
+    return entry, labels
+
+
+def statistics(moments: np.ndarray, count: int) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation per channel in 0..1 from exact sums [2, channels] of values and squares in 0..255."""
+    if count == 0:
+        return [0.0] * moments.shape[1], [0.0] * moments.shape[1]
+    mean, square = (moments / count).astype(np.float64)
+    std = np.sqrt(np.maximum(square - mean**2, 0))
+    return (mean / 255).tolist(), (std / 255).tolist()
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _decoded(
+    records: Iterable[Record], target: Target, workers: int | None
+) -> Generator[list[tuple[Record, Decoded | str]], None, None]:
+    """Chunks of records with their decoded image, or the reason why there is none; in order, a few chunks ahead."""
+    count = workers or usable_cores()
+
+    def work(chunk: list[Record]) -> list[tuple[Record, Decoded | str]]:
+        return [(record, _try(record, target.size, target.channels)) for record in chunk]
+
+    waiting: deque[Future[list[tuple[Record, Decoded | str]]]] = deque()
+    with ThreadPoolExecutor(count) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large ones are read, bombs are errors
+        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+        try:
+            for chunk in _chunks(records):
+                waiting.append(pool.submit(work, chunk))
+                if len(waiting) > 2 * count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _try(record: Record, size: int, channels: int) -> Decoded | str:
+    if record.data is None:
+        return "no image data here (a path outside the source, or a remote one, is not followed)"
+    try:
+        return decode(record.data, size, channels)
+    except Image.DecompressionBombError:
+        return f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels (PIL.Image.MAX_IMAGE_PIXELS sets the limit)"
+    except Image.UnidentifiedImageError:
+        return "not an image of a known format"
+    except Exception as error:  # decoders raise anything on damaged data
+        return " ".join(str(error).split()) or type(error).__name__
+
+
+def _chunks(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Records in lists of at most 32 and about 4 MB of encoded data."""
+    chunk: list[Record] = []
+    size = 0
+    for record in records:
+        chunk.append(record)
+        size += len(record.data) if isinstance(record.data, bytes) else 0
+        if len(chunk) == 32 or size > 4_000_000:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,110 @@
+"""The pixel cache: decoded images as one memory-mapped uint8 file, written once, complete or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+FORMAT = 1  # raise it when decoding or this layout changes: older caches are then not found
+
+
+@dataclass
+class Entry:
+    """What the cache knows about a data set, besides its pixels.
+
+    `rows`: position of each kept image among the source's records; `labels`: -1 where one is missing;
+    `mean`, `std`: per channel in 0..1; `fingerprint`: of the pixels, in order; `stored`: whether pixels are kept.
+    """
+
+    image_size: int
+    channels: int
+    names: list[str]
+    rows: list[int]
+    labels: list[int] | None
+    class_names: list[str] | None
+    skipped: list[tuple[str, str]]
+    mean: list[float]
+    std: list[float]
+    fingerprint: str
+    stored: bool
+    format: int = field(default=FORMAT)
+
+
+def default_folder() -> Path:
+    """$XDG_CACHE_HOME/nearfar, or ~/.cache/nearfar."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "nearfar"
+
+
+def key(parts: Any) -> str:
+    """A file name made from everything the pixels depend on (JSON values)."""
+    text = json.dumps([FORMAT, parts], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def read(folder: Path) -> tuple[Entry, UInt8[Tensor, "images channels size size"] | None] | None:
+    """A finished cache: its entry and its memory-mapped pixels (None where not stored). None if absent or damaged."""
+    try:
+        entry = Entry(**json.loads((folder / "entry.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    entry.skipped = [(name, reason) for name, reason in entry.skipped]
+    if not entry.stored:
+        return entry, None
+    shape = (len(entry.names), entry.channels, entry.image_size, entry.image_size)
+    count = int(np.prod(shape))
+    pixels = folder / "pixels.u8"
+    if entry.format != FORMAT or not pixels.is_file() or pixels.stat().st_size != count:
+        return None
+    return entry, torch.from_file(str(pixels), shared=False, size=count, dtype=torch.uint8).view(shape)
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[None]:
+    """Hold the lock of one cache: of several processes that want it, one builds and the others wait for it."""
+    from filelock import FileLock  # comes with torch
+
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_suffix(".lock"))
+        lock.acquire()
+    except OSError as error:
+        raise ValueError(
+            f"cannot write to the cache folder '{folder.parent}' ({error}); set another cache_dir"
+        ) from error
+    try:
+        for leftover in folder.parent.glob(f"{folder.name}.part-*"):  # from builds that were killed: we hold the lock
+            shutil.rmtree(leftover, ignore_errors=True)
+        yield
+    finally:
+        lock.release()
+
+
+def write(folder: Path, fill: Callable[[Path], Entry]) -> None:
+    """Run `fill` on a new folder (it writes pixels.u8 there), then give that its final name in one step."""
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
+    try:
+        entry = fill(part)
+        with open(part / "entry.json", "w", encoding="utf-8") as file:
+            json.dump(asdict(entry), file)
+            file.flush()
+            os.fsync(file.fileno())
+        if folder.exists():  # damaged, or it would have been read
+            shutil.rmtree(folder)
+        os.rename(part, folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise

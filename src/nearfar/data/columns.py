@@ -1,0 +1,107 @@
+"""Which columns of a `datasets` table are the image and the label; rows to records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from datasets import Dataset, Features
+
+IMAGE_NAMES = ("image", "img", "images", "picture", "photo", "jpg", "png", "webp")
+LABEL_NAMES = ("label", "labels", "class", "cls", "fine_label", "target", "y", "coarse_label")
+
+
+class Record(NamedTuple):
+    """One image before decoding: its name, encoded bytes (or the path of a file), and its label as the source has it."""
+
+    name: str
+    data: bytes | str | None
+    label: int | str | None
+
+
+def image_column(features: Features, source: object) -> str:
+    """The column of images: of type Image, else a struct with `bytes`, else binary with a usual name. ValueError if none."""
+    import datasets
+
+    images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+    structs = [name for name, kind in features.items() if isinstance(kind, Mapping) and "bytes" in kind]
+    binary = [n for n, k in features.items() if getattr(k, "dtype", "") in ("binary", "large_binary")]
+    for group in (images, structs, [name for name in binary if name in IMAGE_NAMES]):
+        if group:
+            return next((name for name in IMAGE_NAMES if name in group), group[0])
+    raise ValueError(f"'{source}' has no column of images; its columns: {', '.join(features)}")
+
+
+def label_column(features: Features, wanted: str | None, source: object) -> str | None:
+    """The column of labels: `wanted`, else a ClassLabel or whole-number column with a usual name, else the only ClassLabel."""
+    import datasets
+
+    if wanted is not None:
+        if wanted not in features:
+            raise ValueError(f"'{source}' has no column '{wanted}' for labels; its columns: {', '.join(features)}")
+        return wanted
+    classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    whole = [n for n, k in features.items() if isinstance(k, datasets.Value) and k.dtype.lstrip("u").startswith("int")]
+    for group in (classes, whole):
+        for name in LABEL_NAMES:
+            if name in group:
+                return name
+    return classes[0] if len(classes) == 1 else None
+
+
+def class_names(features: Features, column: str | None) -> list[str] | None:
+    """The class names written in the features, if the label column has them."""
+    names = getattr(features[column], "names", None) if column is not None else None
+    return list(names) if names else None
+
+
+def to_records(
+    rows: Iterable[Mapping[str, Any]], image: str, label: str | None, prefix: str, inside: Path | None
+) -> Iterator[Record]:
+    """Rows to records named by their number ("train/000123"), or by their key where the table has one (tars).
+
+    A row with a path instead of bytes is read only from inside the folder `inside`; nothing is ever fetched.
+    """
+    for number, row in enumerate(rows):
+        name = f"{number:06d}"
+        if "__key__" in row and "__url__" in row:
+            name = f"{Path(row['__url__']).stem}/{row['__key__']}"
+        value = None if label is None else row[label]
+        yield Record(prefix + name, encoded(row[image], inside), value)
+
+
+class EncodedColumn(Sequence["bytes | str"]):
+    """Some rows of a table's image column, still encoded. Memory-mapped; can be sent to worker processes."""
+
+    def __init__(self, table: Dataset, rows: list[int], inside: Path | None) -> None:
+        import datasets
+
+        column = image_column(table.features, "the data set")
+        if isinstance(table.features[column], datasets.Image):
+            table = table.cast_column(column, datasets.Image(decode=False))
+        self.table, self.column, self.rows, self.inside = table.select_columns([column]), column, rows, inside
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return encoded(self.table[self.rows[index]][self.column], self.inside)
+
+
+Originals = Sequence["bytes | str"]
+
+
+def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
+    """The bytes in a cell, or the path in it where that lies inside the folder `inside`; else None."""
+    if cell is None or isinstance(cell, bytes):
+        return cell
+    if cell.get("bytes") is not None:
+        return cell["bytes"]
+    path = cell.get("path")
+    if not path or inside is None:
+        return None
+    full = os.path.realpath(inside / path)
+    return full if full.startswith(os.path.realpath(inside) + os.sep) else None

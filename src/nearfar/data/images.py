@@ -1,0 +1,169 @@
+"""`Images`: decoded images with their names, labels and statistics."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from nearfar.data.building import statistics
+from nearfar.data.columns import Originals
+from nearfar.data.decode import decode
+
+
+class Images:
+    """Square uint8 images of one size; image i has the name `names[i]` and, where labelled, the label `labels[i]`.
+
+    - `pixels` [images, channels, size, size]: memory-mapped where the source allows; ValueError where only originals exist
+    - `labels` int64 [images] (-1: missing) or None; `class_names` or None
+    - `skipped`: (name, reason) of every image that could not be read
+    - `mean`, `std`: per channel in 0..1; a subset keeps those of the whole, so that it is normalised alike
+    - `fingerprint`: hash of the pixels in their order
+    - `split`: the split that was read, or None
+    """
+
+    def __init__(
+        self,
+        stored: UInt8[Tensor, "images channels size size"] | None,
+        *,
+        names: list[str],
+        image_size: int,
+        channels: int,
+        labels: Int64[np.ndarray, images] | None = None,
+        class_names: list[str] | None = None,
+        skipped: Sequence[tuple[str, str]] = (),
+        statistics: tuple[list[float], list[float]] | None = None,
+        fingerprint: str | None = None,
+        originals: Callable[[], Originals] | None = None,
+        split: str | None = None,
+        rows: Int64[np.ndarray, images] | None = None,
+    ) -> None:
+        self.names, self.image_size, self.channels = names, image_size, channels
+        self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
+        self._stored, self._rows = stored, rows
+        self._statistics, self._fingerprint, self._originals = statistics, fingerprint, originals
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        shape = f"{len(self)} images, {self.channels} x {self.image_size} x {self.image_size}"
+        classes = "unlabelled" if self.labels is None else f"{len(np.unique(self.labels))} classes"
+        return f"Images({shape}, {classes}, {len(self.skipped)} skipped)"
+
+    @property
+    def stored(self) -> bool:
+        """Whether pixels are at hand; if not, `CroppingBatches` and `gather` decode the originals each time."""
+        return self._stored is not None
+
+    @cached_property
+    def pixels(self) -> UInt8[Tensor, "images channels size size"]:
+        if self._stored is None:
+            raise ValueError(
+                "these images are not kept as pixels (cache=False, or more than cache_limit): train on CroppingBatches "
+                "and read pixels in pieces with gather, or raise cache_limit"
+            )
+        if self._rows is None:
+            return self._stored
+        first, last = (int(self._rows[0]), int(self._rows[-1])) if len(self._rows) else (0, -1)
+        if np.array_equal(self._rows, np.arange(first, last + 1)):
+            return self._stored[first : last + 1]
+        return self._stored[torch.from_numpy(self._rows)]
+
+    @property
+    def mean(self) -> list[float]:
+        return self._moments[0]
+
+    @property
+    def std(self) -> list[float]:
+        return self._moments[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        if self._fingerprint is not None:
+            return self._fingerprint
+        digest = hashlib.blake2b(f"{self.image_size} {self.channels} ".encode(), digest_size=16)
+        for piece in self.pixels.split(1024):
+            digest.update(piece.contiguous().numpy())
+        return digest.hexdigest()
+
+    @cached_property
+    def originals(self) -> Originals | None:
+        """The encoded images by index (bytes or file paths); None for arrays, which have no other form."""
+        return self._originals() if self._originals is not None else None
+
+    def gather(self, index: Int64[Tensor, batch]) -> UInt8[Tensor, "batch channels size size"]:
+        """The images at these positions, copied; decoded on the spot where no pixels are stored."""
+        if self._stored is not None:
+            rows = index if self._rows is None else torch.from_numpy(self._rows)[index]
+            return self._stored[rows].contiguous()
+        originals = self.originals
+        assert originals is not None
+        return torch.from_numpy(np.stack([decode(originals[i], self.image_size, self.channels).pixels for i in index]))
+
+    def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Images:
+        """The images at `indices`, in that order, renumbered from 0. Nothing is copied until `pixels` is asked for."""
+        chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
+            raise ValueError(f"subset: positions must lie in 0..{len(self) - 1}, got {chosen.min()}..{chosen.max()}")
+        chosen = chosen % max(len(self), 1)
+        digest = hashlib.blake2b(self.fingerprint.encode() + chosen.tobytes(), digest_size=16)
+        return Images(
+            self._stored,
+            names=[self.names[i] for i in chosen],
+            image_size=self.image_size,
+            channels=self.channels,
+            labels=None if self.labels is None else self.labels[chosen],
+            class_names=self.class_names,
+            skipped=self.skipped,
+            statistics=self._moments,
+            fingerprint=digest.hexdigest(),
+            originals=None if self._originals is None else _Chosen(self, chosen),
+            split=self.split,
+            rows=chosen if self._rows is None else self._rows[chosen],
+        )
+
+    def split_holdout(self, count: int, seed: int) -> tuple[Images, Images]:
+        """(the rest, `count` random images held out), each in the original order; a pure function of `seed`."""
+        if not 0 <= count < len(self):
+            raise ValueError(f"split_holdout: count must lie in 0..{len(self) - 1}, got {count}")
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
+
+    @cached_property
+    def _moments(self) -> tuple[list[float], list[float]]:
+        if self._statistics is not None:
+            return self._statistics
+        moments = np.zeros((2, self.channels), dtype=np.int64)
+        for piece in self.pixels.split(1024):
+            wide = piece.to(torch.int64)
+            moments += torch.stack([wide.sum((0, 2, 3)), (wide * wide).sum((0, 2, 3))]).numpy()
+        return statistics(moments, len(self) * self.image_size**2)
+
+
+class _Chosen:
+    """The originals of a subset."""
+
+    def __init__(self, images: Images, rows: np.ndarray) -> None:
+        self.images, self.rows = images, rows
+
+    def __call__(self) -> Originals:
+        whole = self.images.originals
+        assert whole is not None
+        return _Picked(whole, self.rows)
+
+
+class _Picked(Sequence["bytes | str"]):
+    def __init__(self, whole: Originals, rows: np.ndarray) -> None:
+        self.whole, self.rows = whole, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> bytes | str:  # type: ignore[override]
+        return self.whole[int(self.rows[index])]

@@ -1,0 +1,104 @@
+"""`open_images`: any source to `Images`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from nearfar.data import arrays, sources
+from nearfar.data.building import Progress
+from nearfar.data.cache import default_folder
+from nearfar.data.encoded import Opening
+from nearfar.data.images import Images
+from nearfar.data.readers import Hub, ImageFolder, ParquetFiles, Source, Tars
+
+CACHE_LIMIT = 8 * 2**30
+
+
+def open_images(
+    source: Any,
+    *,
+    split: str | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    label_column: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache: bool = True,
+    cache_limit: int = CACHE_LIMIT,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Images:
+    """Open images from a folder, a file, an array or the Hub; the second time from nearfar's own cache.
+
+    source: a folder (any depth), Parquet file or folder, WebDataset tar or folder of tars, .npy or .npz file, array or
+        tensor [N,H,W], [N,H,W,C] or [N,C,H,W] (uint8, or float in 0..1) or a pair (images, labels), "digits", or the
+        "owner/name" of a Hub data set (the only case that touches the network). A path wins over a Hub name; write
+        "./digits" for a folder of that name.
+    split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
+    image_size: side in pixels. None: kept if all images share one size of at most 96, else 224. Where a resize is
+        needed the shorter side becomes `image_size` (antialiased bicubic) and the centre is kept.
+    channels: 1 or 3. None: 1 if all images are grey, else 3. (Arrays may have any number; None keeps it.)
+    label_column: where the labels are; None finds a usual one (label, labels, class, cls, fine_label, ...).
+    cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar. Arrays are not cached: .npy files are mapped as
+        they are, everything else stays in memory.
+    cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are checked once but their
+        pixels not kept: train on such data with `CroppingBatches`.
+    workers: decoding threads; None: one per core. progress: called with (done, total or None).
+
+    Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
+    wrong path, a source without readable images, an unknown split or column.
+    """
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"image_size must be at least 1, got {image_size}")
+    if channels is not None and channels < 1:
+        raise ValueError(f"channels must be at least 1, got {channels}")
+    if not isinstance(source, (str, os.PathLike)):
+        return arrays.from_memory(source, split, image_size, channels)
+    name = os.fspath(source)
+    if name == "digits":
+        return arrays.digits(split, image_size, channels)
+    if name.lower().endswith((".npy", ".npz")):
+        return arrays.from_file(sources.existing(name), split, image_size, channels, label_column)
+    if channels not in (None, 1, 3):
+        raise ValueError(f"channels must be 1 or 3 for image files, got {channels}; arrays may have any number")
+    found = locate(name)
+    chosen = sources.choose_splits(found.splits, split, name)
+    folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
+    limit = cache_limit if cache else 0
+    return Opening(found, name, chosen, image_size, channels, label_column, folder, limit, workers, progress).images()
+
+
+def list_splits(source: Any) -> list[str]:
+    """The splits that `open_images(source, split=...)` knows; empty where the source is not divided."""
+    if not isinstance(source, (str, os.PathLike)):
+        return []
+    name = os.fspath(source)
+    if name == "digits":
+        return ["train", "test"]
+    if name.lower().endswith((".npy", ".npz")):
+        return arrays.splits_of(sources.existing(name))
+    return [split for split in locate(name).splits if split]
+
+
+def locate(name: str) -> Source:
+    """The source behind a path or a Hub name."""
+    if sources.is_hub_name(name):
+        return Hub(name)
+    path = sources.existing(name)
+    if path.is_file():
+        suffix = path.suffix.lower()
+        splits = sources.shard_splits([path.name])
+        if suffix == ".parquet":
+            return ParquetFiles(path.parent, splits)
+        if suffix == ".tar":
+            return Tars(path.parent, splits)
+        raise ValueError(f"'{name}' is a single file; give a folder of images, or a .parquet, .tar, .npy or .npz file")
+    files = sources.list_files(path)
+    kind, members = sources.kind_of(path, files)
+    if kind == "parquet":
+        return ParquetFiles(path, sources.shard_splits(members))
+    if kind == "tars":
+        return Tars(path, sources.shard_splits(members))
+    metadata = [name for name in files if os.path.basename(name) in sources.METADATA]
+    return ImageFolder(path, sources.folder_splits(members), metadata)

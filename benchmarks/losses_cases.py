@@ -1,0 +1,184 @@
+"""What benchmarks/losses.py measures: quantities, who computes each, on which inputs, at which arithmetic floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import losses_plain as plain
+import peers
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import nearfar.losses
+
+Loss = Callable[..., Tensor]
+QUEUE_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One size: batch and dim of the embeddings, rows of the queue (0: the loss has none)."""
+
+    batch: int
+    dim: int
+    queue: int = 0
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a loss computes: its plain form, which is its reference in float64, and the FLOP that it cannot go below."""
+
+    name: str
+    reference: Callable[..., Tensor]
+    floor: Callable[[Shape], float]
+    views: tuple[int, int] | None = None  # queue losses: views of the query and of the key, 0 for a plain [batch, dim]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One implementation of a quantity; `build` gets the number of images and returns a function of the inputs."""
+
+    owner: str
+    label: str
+    quantity: Quantity
+    build: Callable[[int], Loss]
+    check_batches: tuple[int, ...] | None = None
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner} {self.label}"
+
+    def inputs(self, shape: Shape, seed: int = 0) -> list[Tensor]:
+        """The embeddings that need a gradient first; raw rows whose positives lie near each other."""
+        draw = torch.Generator().manual_seed(seed)
+        noise = partial(torch.randn, generator=draw)
+        first = noise(shape.batch, shape.dim)
+        if self.quantity.views is None:
+            second = first + noise(shape.batch, shape.dim)
+            return [first.requires_grad_(), second.requires_grad_(), torch.arange(shape.batch)]
+        query, key = (
+            first + noise(*([views] if views else []), shape.batch, shape.dim) for views in self.quantity.views
+        )
+        return [query.requires_grad_(), key, F.normalize(noise(shape.queue, shape.dim), dim=1)]
+
+
+def square(shape: Shape) -> float:
+    """U = 2 n^2 d, the FLOP of the whole similarity matrix of n = 2 batch rows."""
+    return 2.0 * (2 * shape.batch) ** 2 * shape.dim
+
+
+def two_passes(shape: Shape) -> float:
+    """2U by symmetry where the weights come after the first pass; 1.5U while the tiles can be kept (n <= 2048)."""
+    return (1.5 if shape.batch <= 1024 else 2.0) * square(shape)
+
+
+def one_pass(shape: Shape) -> float:
+    return 1.5 * square(shape)
+
+
+def two_sets(shape: Shape) -> float:
+    """One B x B matrix and its two gradients, nothing recomputed."""
+    return 6.0 * shape.batch**2 * shape.dim
+
+
+def drawn(shape: Shape) -> float:
+    """SACLR-1: the positive and two negatives of each row, forward and both gradients."""
+    return 3 * 2 * shape.batch * 6.0 * shape.dim
+
+
+def attentions(count: int) -> Callable[[Shape], float]:
+    return lambda shape: 4.0 * count * shape.batch * shape.queue * shape.dim
+
+
+SIMCLR = Quantity("SimCLR", plain.simclr, two_passes)
+DCL = Quantity("DCL", plain.dcl, two_passes)
+DCLW = Quantity("DCLW", plain.dclw, two_passes)
+SACLR_ALL = Quantity("SACLR-all", plain.saclr_all, one_pass)
+SACLR_ALL_ROW = Quantity("SACLR-all, row", partial(plain.saclr_all, per_image=True), one_pass)
+SACLR_1 = Quantity("SACLR-1", plain.saclr_all, drawn)
+SACLR_1_ROW = Quantity("SACLR-1, row", partial(plain.saclr_all, per_image=True), drawn)
+SIGCLR = Quantity("SigCLR", plain.sigclr, one_pass)
+SOGCLR = Quantity("SogCLR", plain.sogclr, two_passes)
+ISOGCLR = Quantity("iSogCLR", plain.isogclr, two_passes)
+CLIP = Quantity("CLIP", plain.clip, two_sets)
+SIGLIP = Quantity("SigLIP", plain.siglip, two_sets)
+MOCO = Quantity("MoCo", plain.moco, attentions(1), views=(0, 0))
+RESSL = Quantity("ReSSL", plain.ressl, attentions(2), views=(0, 0))
+SCE = Quantity("SCE", plain.sce, attentions(2), views=(0, 0))
+MOCO_M = Quantity("MoCo-M", partial(plain.lorac, beta=float("inf")), attentions(2), views=(2, 0))
+LORAC = Quantity("LORAC", plain.lorac, attentions(2), views=(2, 0))
+JCL = Quantity("JCL", plain.jcl, attentions(1), views=(0, 4))
+
+
+def ours(quantity: Quantity, make: Callable[[int], torch.nn.Module], indexed: bool = False, **more) -> Case:
+    """A loss of nearfar; those without per-image state are not given the index."""
+
+    def build(size: int) -> Loss:
+        loss = make(size)
+        return loss if indexed or quantity.views else lambda z1, z2, index: loss(z1, z2)
+
+    return Case("nearfar", quantity.name, quantity, build, **more)
+
+
+L = nearfar.losses
+NEARFAR = [
+    ours(SIMCLR, lambda size: L.SimCLR(temperature=0.1)),
+    ours(DCL, lambda size: L.DCL(temperature=0.1)),
+    ours(DCLW, lambda size: L.DCL(temperature=0.1, weighted=True)),
+    ours(SACLR_ALL, lambda size: L.SACLR(size, negatives="all")),
+    ours(SACLR_ALL_ROW, lambda size: L.SACLR(size, scale="row", negatives="all"), indexed=True),
+    # with two images in the batch one negative is all there is, so the draw can be checked
+    ours(SACLR_1, lambda size: L.SACLR(size, negatives=1), check_batches=(2,)),
+    ours(SACLR_1_ROW, lambda size: L.SACLR(size, scale="row", negatives=1), indexed=True, check_batches=(2,)),
+    ours(SIGCLR, lambda size: L.SigCLR()),
+    ours(SOGCLR, lambda size: L.SogCLR(size), indexed=True),
+    ours(ISOGCLR, lambda size: L.ISogCLR(size), indexed=True),
+    ours(MOCO, lambda size: L.MoCo()),
+    ours(RESSL, lambda size: L.ReSSL()),
+    ours(SCE, lambda size: L.SCE()),
+    ours(MOCO_M, lambda size: L.LORAC(beta=float("inf"))),
+    ours(LORAC, lambda size: L.LORAC()),
+    ours(JCL, lambda size: L.JCL()),
+]
+PLAIN = [
+    Case("plain", quantity.name, quantity, lambda size, quantity=quantity: partial(quantity.reference, {}))
+    for quantity in [
+        SIMCLR,
+        DCL,
+        SACLR_ALL,
+        SIGCLR,
+        SOGCLR,
+        ISOGCLR,
+        CLIP,
+        SIGLIP,
+        MOCO,
+        RESSL,
+        SCE,
+        MOCO_M,
+        LORAC,
+        JCL,
+    ]
+]
+PEERS = [
+    Case("lightly", "NTXentLoss", SIMCLR, peers.lightly_ntxent),
+    Case("lightly", "DCLLoss", DCL, peers.lightly_dcl),
+    Case("lightly", "DCLWLoss", DCLW, peers.lightly_dclw),
+    Case("lightly", "NTXentLoss, memory bank", MOCO, peers.lightly_memory_bank),
+    Case("pytorch-metric-learning", "NTXentLoss", SIMCLR, peers.metric_learning_ntxent, check_batches=(96,)),
+    Case("LibAUC", "GCLoss_v1", SOGCLR, peers.libauc_sogclr, note="multiplies by t and adds the two views: 2t = 0.2"),
+    Case("LibAUC", "GCLoss_v1, iSogCLR", ISOGCLR, peers.libauc_isogclr, note="each row is multiplied by its own 2t"),
+    Case("open_clip", "ClipLoss", CLIP, peers.open_clip_clip),
+    Case("open_clip", "SigLipLoss", SIGLIP, peers.open_clip_siglip),
+    Case("torch", "linear_cross_entropy, two sets", CLIP, peers.torch_clip),
+    Case(
+        "torch",
+        "linear_cross_entropy, one set",
+        SIMCLR,
+        peers.torch_simclr,
+        note="no mask: the row itself is a negative",
+    ),
+]

@@ -15,7 +15,7 @@ LABEL_NAMES = ("label", "labels", "class", "cls", "fine_label", "target", "y", "
 
 
 class Record(NamedTuple):
-    """One image before decoding: its name, encoded bytes (or the path of a file), and its label as the source has it."""
+    """One image before decoding: its name, its encoded bytes or file path, and its label as the source has it."""
 
     name: str
     data: bytes | str | None
@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 def image_column(features: Features, source: object) -> str:
-    """The column of images: of type Image, else a struct with `bytes`, else binary with a usual name. ValueError if none."""
+    """The column of type Image, else a struct with `bytes`, else binary with a usual name; ValueError if none."""
     import datasets
 
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
@@ -36,7 +36,7 @@ def image_column(features: Features, source: object) -> str:
 
 
 def label_column(features: Features, wanted: str | None, source: object) -> str | None:
-    """The column of labels: `wanted`, else a ClassLabel or whole-number column with a usual name, else the only ClassLabel."""
+    """`wanted`, else a column with a usual name (ClassLabel before whole numbers), else the only ClassLabel."""
     import datasets
 
     if wanted is not None:
@@ -77,12 +77,8 @@ class EncodedColumn(Sequence["bytes | str"]):
     """Some rows of a table's image column, still encoded. Memory-mapped; can be sent to worker processes."""
 
     def __init__(self, table: Dataset, rows: list[int], inside: Path | None) -> None:
-        import datasets
-
-        column = image_column(table.features, "the data set")
-        if isinstance(table.features[column], datasets.Image):
-            table = table.cast_column(column, datasets.Image(decode=False))
-        self.table, self.column, self.rows, self.inside = table.select_columns([column]), column, rows, inside
+        self.column, self.rows, self.inside = image_column(table.features, "the data set"), rows, inside
+        self.table = undecoded(table, self.column).select_columns([self.column])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -105,3 +101,12 @@ def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
         return None
     full = os.path.realpath(inside / path)
     return full if full.startswith(os.path.realpath(inside) + os.sep) else None
+
+
+def undecoded(table: Any, image: str) -> Any:
+    """The table with its image column left encoded."""
+    import datasets
+
+    if isinstance(table.features[image], datasets.Image):
+        return table.cast_column(image, datasets.Image(decode=False))
+    return table

@@ -109,8 +109,8 @@ def to_pil(data: bytes | str, at_least: int) -> tuple[Image.Image, tuple[int, in
     - animations: the first frame; EXIF orientation is applied
     - alpha (also in palettes and tRNS chunks): composited over white
     - 16 bits: divided by 257 (the full range 0..65535 becomes 0..255)
-    - 32-bit integers: as they are up to 255, divided by 257 up to 65535, else stretched from their own minimum to maximum
-    - floats: 0..1 becomes 0..255, up to 255 as they are, else stretched from their own minimum to maximum
+    - 32-bit integers: as they are up to 255, divided by 257 up to 65535, else stretched from their own range
+    - floats: 0..1 becomes 0..255, up to 255 as they are, else stretched from their own range
     - palette, CMYK, YCbCr, HSV: to RGB; a palette that only holds greys: grey
     """
     with _open(data) as image:

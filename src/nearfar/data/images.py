@@ -19,7 +19,7 @@ from nearfar.data.decode import decode
 class Images:
     """Square uint8 images of one size; image i has the name `names[i]` and, where labelled, the label `labels[i]`.
 
-    - `pixels` [images, channels, size, size]: memory-mapped where the source allows; ValueError where only originals exist
+    - `pixels` [images, channels, size, size]: memory-mapped where the source allows; else ValueError
     - `labels` int64 [images] (-1: missing) or None; `class_names` or None
     - `skipped`: (name, reason) of every image that could not be read
     - `mean`, `std`: per channel in 0..1; a subset keeps those of the whole, so that it is normalised alike

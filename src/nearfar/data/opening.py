@@ -10,8 +10,9 @@ from nearfar.data import arrays, sources
 from nearfar.data.building import Progress
 from nearfar.data.cache import default_folder
 from nearfar.data.encoded import Opening
+from nearfar.data.hub import Hub
 from nearfar.data.images import Images
-from nearfar.data.readers import Hub, ImageFolder, ParquetFiles, Source, Tars
+from nearfar.data.readers import ImageFolder, ParquetFiles, Source, Tars
 
 CACHE_LIMIT = 8 * 2**30
 

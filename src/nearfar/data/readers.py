@@ -1,8 +1,8 @@
 """Sources on disk and on the Hub, read through `datasets` builders without decoding.
 
-The builder classes are used directly and as streams: `datasets.load_dataset` would report even local folders to the Hub,
-and copy the data into a cache of its own. Only `originals` of Parquet files and tars prepares such a copy (random access
-to images that are too many for the pixel cache), inside nearfar's cache folder.
+The builder classes are used directly and as streams: `datasets.load_dataset` would report even the use of local folders
+to the Hub, and copy the data into a cache of its own. Only `originals` of Parquet files and tars makes such a copy (for
+random access to images that are too many for the pixel cache), inside nearfar's cache folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Reading(NamedTuple):
-    """A split being read: its records in order, the class names if the source has them, and how many records (if known)."""
+    """A split being read: its records in order, and where known its class names and number of records."""
 
     records: Iterator[Record]
     class_names: list[str] | None
@@ -172,41 +172,6 @@ class Tars(_Tables):
         )
 
 
-class Hub:
-    """A data set on the Hugging Face Hub by name: the only source that touches the network.
-
-    `datasets` downloads it into its own cache; with HF_HUB_OFFLINE=1 an earlier download is used.
-    """
-
-    def __init__(self, name: str) -> None:
-        import datasets
-
-        try:
-            self.tables = datasets.load_dataset(name)
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise ValueError(
-                f"'{name}' is no local file or folder, and opening it as a Hub data set failed: {reason}"
-            ) from error
-        self.name, self.splits = name, dict.fromkeys(self.tables)
-
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        return [self.name, [[split, self.tables[split]._fingerprint] for split in splits]]
-
-    def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
-        table = self.tables[split]
-        image = columns.image_column(table.features, self.name)
-        label = columns.label_column(table.features, label_column, self.name)
-        rows = _undecoded(table, image).select_columns([image] + ([label] if label else []))
-        records = columns.to_records(rows, image, label, _prefix(split), None)
-        return Reading(records, columns.class_names(table.features, label), len(table))
-
-    def originals(self, splits: Sequence[str], names: list[str], rows: list[int], scratch: Path) -> Originals:
-        import datasets
-
-        return EncodedColumn(datasets.concatenate_datasets([self.tables[split] for split in splits]), rows, None)
-
-
 def _data_files(root: Path, splits: dict[str, list[str]]) -> Any:
     """Files for a builder, by exact name: its patterns would trip over "[" or "*" in a path."""
     from datasets.data_files import DataFilesDict, DataFilesList
@@ -221,15 +186,7 @@ def _data_files(root: Path, splits: dict[str, list[str]]) -> Any:
 
 def _stream(builder: datasets.DatasetBuilder, split: str) -> tuple[datasets.IterableDataset, datasets.Features]:
     stream = builder.as_streaming_dataset(split=split or "train")
-    return _undecoded(stream, columns.image_column(stream.features, builder.name)), stream.features
-
-
-def _undecoded(table: Any, image: str) -> Any:
-    import datasets
-
-    if isinstance(table.features[image], datasets.Image):
-        return table.cast_column(image, datasets.Image(decode=False))
-    return table
+    return columns.undecoded(stream, columns.image_column(stream.features, builder.name)), stream.features
 
 
 @contextlib.contextmanager

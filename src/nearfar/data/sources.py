@@ -89,7 +89,7 @@ def folder_splits(files: Sequence[str]) -> dict[str, list[str]]:
 
 
 def shard_splits(files: Sequence[str]) -> dict[str, list[str]]:
-    """Splits of Parquet files or tars, by file name ("train-00000.parquet") or folder; {"": all} unless all have one."""
+    """Splits of Parquet files or tars, by file name ("train-000.parquet") or folder; {"": all} unless all have one."""
 
     def split_of(name: str) -> str | None:
         *folders, stem = name.lower().split("/")

@@ -1,0 +1,88 @@
+"""Brightness, contrast, saturation, hue, grey and solarisation of float images in 0..1, in place."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_LUMA = (0.2989, 0.587, 0.114)
+"""Weights of red, green and blue in the grey value (ITU-R 601-2), as in torchvision."""
+
+
+def luma(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
+    """Return the grey values of colour images."""
+    red, green, blue = images.split(1, 1)
+    return (red * _LUMA[0]).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
+
+
+def grey_(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
+    """Set all three channels to the grey value."""
+    return images.copy_(luma(images).expand_as(images))
+
+
+def jitter_(
+    images: Float[Tensor, "n channels h w"],
+    factors: Float[Tensor, "n 3"],
+    hue: Float[Tensor, " n"],
+    order: Int[Tensor, "n 3"],
+    hue_place: Int[Tensor, " n"],
+) -> Float[Tensor, "n channels h w"]:
+    """Change brightness, contrast and saturation (`factors`, in each image's `order`) and hue (after `hue_place` of them).
+
+    Each is torchvision's `adjust_*`: a blend f * image + (1 - f) * other, clamped to 0..1, where other is black, the
+    image's mean grey value, or its grey values. So one pass serves a whole batch whatever each image's turn is.
+    Parameters stay on the CPU. Without three channels the mean is over all of them, and saturation and hue do nothing.
+    """
+    colour = images.shape[1] == 3
+    for place in range(4):
+        if colour:
+            _hue_where_(images, hue, hue_place == place)
+        if place < 3:
+            turn = order[:, place : place + 1]
+            factor = factors.gather(1, turn)
+            _blend_(images, factor, (1 - factor) * (turn == 1), (1 - factor) * (turn == 2), colour)
+    return images
+
+
+def _blend_(images: Tensor, factor: Tensor, of_mean: Tensor, of_grey: Tensor, colour: bool) -> None:
+    factor, of_mean, of_grey = torch.stack([factor, of_mean, of_grey]).to(images.device)[..., None, None]
+    if colour:
+        grey = luma(images)
+        mean = grey.mean((2, 3), keepdim=True).mul_(of_mean)
+        images.mul_(factor).add_(grey.mul_(of_grey).add_(mean)).clamp_(0, 1)
+    else:
+        mean = images.mean((1, 2, 3), keepdim=True).mul_(of_mean)
+        images.mul_(factor).add_(mean).clamp_(0, 1)
+
+
+def _hue_where_(images: Tensor, hue: Tensor, chosen: Tensor) -> None:
+    index = (chosen & (hue != 0)).nonzero().squeeze(1)
+    if len(index):
+        there = index.to(images.device)
+        images.index_copy_(0, there, turn_hue(images.index_select(0, there), hue[index].to(images.device)))
+
+
+def turn_hue(images: Float[Tensor, "n 3 h w"], hue: Float[Tensor, " n"]) -> Float[Tensor, "n 3 h w"]:
+    """Turn each image's hue by `hue` turns of the colour circle, value and saturation (HSV) kept: `adjust_hue`.
+
+    Without branches, which cost most on a CPU. With high and low the largest and smallest channel and d = high - low,
+    the angle in sextants is sign(green - blue) (1 + (green + blue - red - low) / d); and at angle a a channel whose
+    opposite lies at angle c has the value low + d clamp(dist(a, c) - 1, 0, 1), dist going round the circle.
+    """
+    red, green, blue = images.unbind(1)
+    low = torch.minimum(torch.minimum(red, green), blue)
+    sixfold = torch.maximum(torch.maximum(red, green), blue).sub_(low).mul_(6)  # 6 d, since angles are in turns here
+    angle = (green + blue).sub_(red).sub_(low).div_(sixfold.clamp(min=1e-9)).add_(1 / 6)
+    angle = torch.copysign(angle, green - blue).add_(hue[:, None, None])
+    opposite = torch.tensor([3 / 6, 5 / 6, 1 / 6], device=images.device)[:, None, None]
+    far = angle[:, None] - opposite
+    far.sub_(far.round()).abs_().clamp_(1 / 6, 2 / 6)
+    base = low.sub_(sixfold, alpha=1 / 6)
+    return far.mul_(sixfold[:, None]).add_(base[:, None])
+
+
+def solarize_(images: Float[Tensor, "n c h w"], threshold: float = 0.5) -> Float[Tensor, "n c h w"]:
+    """Replace every value x at or above `threshold` by 1 - x."""
+    above = (images >= threshold).float()
+    return images.addcmul_(above, 1 - 2 * images)

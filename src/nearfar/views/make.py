@@ -1,0 +1,119 @@
+"""From a batch of uint8 images to its views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from nearfar.views.affine import affine
+from nearfar.views.blur import blur, kernel_size
+from nearfar.views.colour import grey_, jitter_, solarize_
+from nearfar.views.crop import crop, whole
+from nearfar.views.draws import Draws, draw_view, uniform_table
+from nearfar.views.noise import noise_
+from nearfar.views.view import View, ViewPlan
+
+_CPU_VALUES = 3 * 2**18
+"""Values of one chunk on a CPU: its intermediates then stay in the cache (256 colour images of 32 pixels)."""
+_DEVICE_VALUES = 2**28
+
+
+@torch.no_grad()
+def make_views(
+    images: Tensor | Sequence[Tensor],
+    plan: ViewPlan,
+    generator: torch.Generator,
+    mean: Sequence[float],
+    std: Sequence[float],
+    rows: slice | None = None,
+    total: int | None = None,
+) -> list[Tensor]:
+    """Make every view of a plan from a batch of images: one float32 tensor [batch, channels, side, side] for each view.
+
+    images: uint8 [batch, channels, height, width] on any device, any number of channels; or a list with one such tensor
+    for each view, cropped to its side beforehand (see `crop_parameters`): then all but the crop is done here.
+    generator: on the CPU; its state is all that the draws depend on. mean, std: one number for each channel in units
+    of 0..1, for the normalisation that ends every view.
+    rows, total: `images` are the `rows` of a batch of `total` images (default: all); draws are made for the whole
+    batch, so that processes which share a batch see the views that one process would.
+    Raises ValueError for images that are not uint8 or do not fit the plan, the rows or the channels.
+    """
+    sources = [images] * len(plan) if isinstance(images, Tensor) else list(images)
+    batch, channels = _check(sources, plan, generator, mean, std)
+    table = uniform_table(plan, generator, batch if total is None else total, rows)
+    if len(table) != batch:
+        raise ValueError(f"{batch} images were given for {len(table)} rows of a batch of {total or batch}")
+    device = sources[0].device
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)[:, None, None]
+    scale = torch.tensor([1 / s for s in std], device=device)[:, None, None]
+    views = []
+    for i, (view, source) in enumerate(zip(plan.views, sources, strict=True)):
+        height, width = source.shape[2:]
+        side = _side(view, source)
+        is_cropped = not isinstance(images, Tensor)
+        if is_cropped and (height, width) != (side, side):
+            raise ValueError(f"view {i} of the plan is {side} pixels wide, its cropped images are {height} x {width}")
+        draws = draw_view(view, table[:, i], height, width, side)
+        out = torch.empty(batch, channels, side, side, device=device)
+        limit = _CPU_VALUES if device.type == "cpu" else _DEVICE_VALUES
+        step = max(1, limit // (channels * max(side * side, height * width)))
+        for start in range(0, batch, step):
+            part = slice(start, start + step)
+            piece = draws[part]
+            pixels = whole(source[part], piece.flip) if is_cropped else crop(source[part], piece.box, side, piece.flip)
+            torch.addcmul(shift, _change(pixels, view, piece), scale, out=out[part])
+        views.append(out)
+    return views
+
+
+def _change(pixels: Tensor, view: View, draws: Draws) -> Tensor:
+    """Overwrite `pixels` [n, channels, side, side] in 0..1 with all that comes between crop and normalisation."""
+    colour = pixels.shape[1] == 3
+    _where(pixels, draws.affine, lambda x, i: affine(x, draws.motion[i]))
+    if view.jitter and (view.brightness or view.contrast or view.saturation or view.hue):
+        jitter_(pixels, draws.factors, draws.hue, draws.order, draws.hue_place)
+    if colour:
+        _where(pixels, draws.grey, lambda x, i: grey_(x))
+    _where(pixels, draws.blur, lambda x, i: blur(x, draws.sigma[i], kernel_size(x.shape[-1])))
+    _where(pixels, draws.solarize, lambda x, i: solarize_(x))
+    _where(pixels, draws.noise, lambda x, i: noise_(x, draws.noise_std[i], draws.noise_seed[i]))
+    return pixels
+
+
+def _where(pixels: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Replace the images where `chosen` is true by what the operation makes of them and of their numbers."""
+    index = chosen.nonzero().squeeze(1)
+    if len(index):
+        there = index.to(pixels.device)
+        pixels.index_copy_(0, there, operation(pixels.index_select(0, there), index))
+
+
+def _side(view: View, source: Tensor) -> int:
+    if view.size is not None:
+        return view.size
+    height, width = source.shape[2:]
+    if height != width:
+        raise ValueError(f"the images are {height} x {width} pixels: give the view a size, or square images")
+    return width
+
+
+def _check(
+    sources: list[Tensor], plan: ViewPlan, generator: torch.Generator, mean: Sequence[float], std: Sequence[float]
+) -> tuple[int, int]:
+    if len(sources) != len(plan):
+        raise ValueError(f"plan {plan.name!r} has {len(plan)} views, but {len(sources)} tensors of crops were given")
+    for source in sources:
+        if source.dtype != torch.uint8:
+            raise ValueError(f"views are made from uint8 images, got {source.dtype}: give the raw pixels, 0 to 255")
+        if source.ndim != 4:
+            raise ValueError(f"views are made from [batch, channels, height, width], got shape {list(source.shape)}")
+    batch, channels = sources[0].shape[:2]
+    if any(source.shape[:2] != (batch, channels) for source in sources):
+        raise ValueError("the cropped views differ in their number of images or channels")
+    if not len(mean) == len(std) == channels:
+        raise ValueError(f"images have {channels} channels, but mean has {len(mean)} numbers and std has {len(std)}")
+    if generator.device.type != "cpu":
+        raise ValueError("draws come from a generator on the CPU: use torch.Generator()")
+    return batch, channels

@@ -1,0 +1,131 @@
+"""Named plans: the distributions that the views of an image come from.
+
+A plan's name is one distribution for both views ("strong"), one for each view joined by "+" ("strong+weak"), or the
+name of a list in `_LISTS` ("multi-crop"). Where a paper does not give the crop's share of the area, it is 0.2 to 1, as
+in the released code of SCE. Blur follows the tables at every size; its kernel is a tenth of the side: 3 pixels at 32.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nearfar.views.view import View, ViewPlan
+
+# Table 2 of SCE; weak and strong are ReSSL's, alpha and beta BYOL's.
+_WEAK = View(scale=(0.2, 1.0), flip=0.5)
+_COLOUR = replace(_WEAK, jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grey=0.2)
+_STRONG = replace(_COLOUR, blur=0.5)
+_ALPHA = replace(_COLOUR, saturation=0.2, blur=1.0)
+_BETA = replace(_COLOUR, saturation=0.2, blur=0.1, solarize=0.2)
+_GAMMA = replace(_COLOUR, saturation=0.2, blur=0.5, solarize=0.2)
+# SimCLR: full strength of colour and blur for photographs; half of it and no blur below 64 pixels (its CIFAR setting).
+_SIMCLR = replace(_STRONG, scale=(0.08, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
+_SIMCLR_SMALL = replace(_COLOUR, scale=(0.08, 1.0))
+# SwAV, and LORAC after it: colour and blur of SimCLR, crops of two sizes.
+_LARGE = replace(_SIMCLR, scale=(0.14, 1.0))
+_SMALL = replace(_SIMCLR, scale=(0.05, 0.14))
+# Images of a few pixels: a crop must leave something to see, and every pixel counts too much to blur it.
+_TINY = replace(_COLOUR, scale=(0.4, 1.0), grey=0.1)
+# Small grey images such as digits, where mirror images differ in meaning: drawn lines move, bend and change in weight.
+_GREY_WEAK = View(scale=(0.8, 1.0), ratio=(0.9, 1.1), flip=0.0)
+_GREY = View(
+    scale=(0.5, 1.0),
+    flip=0.0,
+    affine=0.8,
+    degrees=15,
+    translate=0.08,
+    zoom=(0.85, 1.15),
+    shear=8,
+    jitter=0.8,
+    brightness=0.3,
+    contrast=0.4,
+    noise=0.5,
+    noise_std=(0.0, 0.08),
+)
+
+_DISTRIBUTIONS = {
+    "weak": _WEAK,
+    "strong": _STRONG,
+    "strong-alpha": _ALPHA,
+    "strong-beta": _BETA,
+    "strong-gamma": _GAMMA,
+    "simclr": _SIMCLR,
+    # SACLR, appendix A.2, after SimSiam on CIFAR.
+    "saclr-cifar": replace(_COLOUR, grey=0.1),
+    # SigCLR follows BYOL and CorInfoMax (its references 16 and 30), whose CIFAR code crops 0.08 to 1 of the area.
+    "sigclr-alpha": replace(_ALPHA, scale=(0.08, 1.0)),
+    "sigclr-beta": replace(_BETA, scale=(0.08, 1.0)),
+    "large": _LARGE,
+    "small": _SMALL,
+    "local-6": replace(_GAMMA, scale=(0.172, 0.86)),
+    "local-5": replace(_GAMMA, scale=(0.143, 0.715)),
+    "local-4": replace(_GAMMA, scale=(0.114, 0.571)),
+    "local-3": replace(_GAMMA, scale=(0.086, 0.429)),
+    "tiny": _TINY,
+    "tiny-weak": replace(_WEAK, scale=(0.6, 1.0)),
+    "grey": _GREY,
+    "grey-weak": _GREY_WEAK,
+}
+
+_SHARES = {"small": 3 / 7, "local-6": 6 / 7, "local-5": 5 / 7, "local-4": 4 / 7, "local-3": 3 / 7}
+"""Side of a view as a share of the image's side: 96 pixels of 224 are 3/7. At least 8 pixels, or the image's side."""
+
+_LISTS = {
+    "asymmetric": ("strong-alpha", "strong-beta"),
+    "sigclr-cifar": ("sigclr-alpha", "sigclr-beta"),
+    "multi-crop": ("large",) * 2 + ("small",) * 6,
+    "lorac": ("large",) * 3 + ("small",) * 5,
+    "sce-multi-crop": ("strong-alpha", "strong-beta", "local-6", "local-5", "local-4", "local-3"),
+}
+
+
+def plan_names() -> list[str]:
+    """Return the names of plans: lists of views first, then the distributions, which "+" joins to further plans."""
+    return [*_LISTS, *_DISTRIBUTIONS]
+
+
+def plan(name: str, image_size: int, channels: int) -> ViewPlan:
+    """Return the plan of that name for square images of `image_size` pixels with `channels` channels.
+
+    Sizes are resolved to pixels, and saturation, hue and grey are zero unless there are three channels.
+    Raises ValueError for an unknown name, with the nearest one.
+    """
+    if "+" in name:
+        return compose(name.split("+"), image_size, channels, name)
+    return compose(_LISTS.get(name, (name, name)), image_size, channels, name)
+
+
+def compose(names: Sequence[str], image_size: int, channels: int, name: str | None = None) -> ViewPlan:
+    """Return a plan with one view for each distribution's name, in order; else as `plan`."""
+    if image_size < 1 or channels < 1:
+        raise ValueError(f"views need at least 1 pixel and 1 channel, got size {image_size} and {channels} channels")
+    views = tuple(_view(part, image_size, channels) for part in names)
+    return ViewPlan("+".join(names) if name is None else name, views)
+
+
+def default_plan(image_size: int, channels: int) -> ViewPlan:
+    """Return a plan that suits images of that size where nothing else is known.
+
+    "grey" for one channel up to 48 pixels; else "tiny" up to 24, "saclr-cifar" (no blur) below 64, and then "simclr".
+    """
+    if channels == 1 and image_size <= 48:
+        name = "grey"
+    elif image_size <= 24:
+        name = "tiny"
+    else:
+        name = "saclr-cifar" if image_size < 64 else "simclr"
+    return plan(name, image_size, channels)
+
+
+def _view(name: str, image_size: int, channels: int) -> View:
+    if name not in _DISTRIBUTIONS:
+        near = difflib.get_close_matches(name, plan_names(), 1, 0)
+        raise ValueError(
+            f"there is no view plan {name!r}; the nearest name is {near[0]!r}; all: {', '.join(plan_names())}"
+        )
+    view = _SIMCLR_SMALL if name == "simclr" and image_size < 64 else _DISTRIBUTIONS[name]
+    size = max(round(_SHARES.get(name, 1.0) * image_size), min(8, image_size))
+    view = replace(view, size=size)
+    return view if channels == 3 else replace(view, saturation=0.0, hue=0.0, grey=0.0)

@@ -1,0 +1,85 @@
+"""A view as data: the distribution that one crop of an image is drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One view's distribution; every number below is drawn anew for every image.
+
+    Operations run in the order of the fields. Intensities are those of torchvision's transforms of the same name.
+
+    size: side of the view in pixels, None for the side of the images. scale: range of the crop's share of the
+    image's area; ratio: range of its width to height. flip: probability of a left-right flip.
+    affine: probability of a turn of up to `degrees` either way, a shift of up to `translate` of the side, a zoom from
+    the range `zoom` and a shear of up to `shear` degrees along both axes; the border is repeated outwards.
+    jitter: probability of changing brightness, contrast, saturation and hue, in an order drawn for each image
+    (factors from 1 - x to 1 + x, hue by up to `hue` turns). grey: probability of losing all colour.
+    blur: probability of a gaussian blur, its deviation in pixels from `sigma`, its kernel a tenth of the side.
+    solarize: probability of inverting every value at or above 0.5. noise: probability of gaussian noise, its
+    deviation, in units of the full range of values, from `noise_std`.
+    Saturation, hue and grey need three channels and are left out for any other number. Raises ValueError for a number
+    out of range.
+    """
+
+    size: int | None = None
+    scale: Range = (0.2, 1.0)
+    ratio: Range = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    affine: float = 0.0
+    degrees: float = 0.0
+    translate: float = 0.0
+    zoom: Range = (1.0, 1.0)
+    shear: float = 0.0
+    jitter: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    grey: float = 0.0
+    blur: float = 0.0
+    sigma: Range = (0.1, 2.0)
+    solarize: float = 0.0
+    noise: float = 0.0
+    noise_std: Range = (0.0, 0.1)
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"a view's size must be at least 1 pixel, got {self.size}")
+        for name in ("flip", "affine", "jitter", "grey", "blur", "solarize", "noise"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"a view's {name} is a probability from 0 to 1, got {getattr(self, name)}")
+        for name in ("degrees", "translate", "shear", "brightness", "contrast", "saturation"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"a view's {name} must not be negative, got {getattr(self, name)}")
+        if not 0 <= self.hue <= 0.5:
+            raise ValueError(f"a view's hue is a share of a turn from 0 to 0.5, got {self.hue}")
+        if self.shear >= 45:
+            raise ValueError(f"a view's shear must stay below 45 degrees, got {self.shear}")
+        for name in ("scale", "ratio", "zoom", "sigma"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"a view's {name} is a range of positive numbers (low, high), got {(low, high)}")
+        if self.scale[1] > 1:
+            raise ValueError(f"a view's scale is a share of the area, at most 1, got {self.scale}")
+        if not 0 <= self.noise_std[0] <= self.noise_std[1]:
+            raise ValueError(f"a view's noise_std is a range of numbers from 0 (low, high), got {self.noise_std}")
+
+
+@dataclass(frozen=True)
+class ViewPlan:
+    """The views of every image of a batch, in order, under a name."""
+
+    name: str
+    views: tuple[View, ...]
+
+    def __post_init__(self) -> None:
+        if not self.views:
+            raise ValueError("a view plan needs at least one view")
+
+    def __len__(self) -> int:
+        return len(self.views)

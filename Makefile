@@ -1,0 +1,28 @@
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: demo test check bench clean
+
+demo: .venv/installed
+	rm -rf runs/demo
+	$(BIN)/nearfar demo --out runs/demo
+
+test: .venv/tested
+	$(BIN)/python -m pytest
+
+check: .venv/tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,153 @@
+"""The command line: one verb for each function of `nearfar.api`, with the options of its signature."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentParser
+from rich.console import Console
+from rich.logging import RichHandler
+
+from nearfar import __version__, api
+from nearfar.demo import demo
+from nearfar.methods import Method, method_class
+from nearfar.training import TrainingStopped
+
+VERBS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "pretrain": (api.pretrain, ("data",)),
+    "evaluate": (api.evaluate, ("run", "data")),
+    "embed": (api.embed, ("run", "data")),
+    "map": (api.map, ("run", "data")),
+    "methods": (api.methods, ()),
+    "demo": (demo, ()),
+}
+
+
+class _Parser(ArgumentParser):
+    """Shows options with dashes, as they are written on the command line."""
+
+    def format_help(self) -> str:
+        return re.sub(r"--[a-z][\w]*", lambda match: match[0].replace("_", "-"), super().format_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    console = Console()
+    handler = RichHandler(console=console, show_path=False, show_time=False, show_level=False)
+    logging.getLogger("nearfar").handlers = [handler]
+    logging.getLogger("nearfar").setLevel(logging.INFO)
+    try:
+        if not words or words[0] in ("-h", "--help"):
+            console.print(_overview(), highlight=False)
+        elif words[0] == "--version":
+            print(__version__)
+        else:
+            _run(words[0], words[1:], console)
+        return 0
+    except (ValueError, OSError, ArgumentError) as error:
+        return _complain(error, 2)
+    except TrainingStopped as error:
+        return _complain(error, 130)
+    except KeyboardInterrupt:
+        return _complain("stopped", 130)
+    except RuntimeError as error:
+        return _complain(error, 1)
+
+
+def _run(verb: str, words: list[str], console: Console) -> None:
+    if verb not in VERBS:
+        raise ValueError(f"there is no command {verb!r}{_nearest(verb, VERBS)}; see nearfar --help")
+    function, positionals = VERBS[verb]
+    words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
+    parser = build_parser(verb, *_chosen_method(words))
+    try:
+        parsed = parser.parse_args(words)
+    except ArgumentError as error:
+        raise ValueError(_plain_words(str(error), verb, parser)) from error
+    settings = parsed.as_dict()
+    settings.pop("config", None)
+    given = [settings.pop(name) for name in positionals]
+    if verb != "pretrain" and positionals and given[0] is None:
+        raise ValueError(f"name the run folder: nearfar {verb} RUN")
+    function(*given, **settings, console=console)
+
+
+def build_parser(verb: str, method: str = "saclr", recipe: str = "small") -> ArgumentParser:
+    """Build the parser of a verb; that of `pretrain` also has the numbers of the method, as the recipe sets them."""
+    function, positionals = VERBS[verb]
+    summary = (function.__doc__ or "").split("\n")[0]
+    parser = _Parser(prog=f"nearfar {verb}", exit_on_error=False, description=summary)
+    for name in positionals:
+        parser.add_argument(name, nargs="?", help=_help_of(function, name))
+    skipped = {*positionals, "console", "hyperparameters"}
+    parser.add_function_arguments(function, "options", skip=skipped, fail_untyped=False)
+    if verb == "pretrain":
+        parser.add_argument("--config", action="config", help="YAML file with any of these settings")
+        chosen: type[Method] = method_class(method)
+        if recipe not in chosen.recipes:
+            raise ValueError(f"{method} has no recipe {recipe!r}, it has: {', '.join(chosen.recipes)}")
+        parser.add_class_arguments(chosen)
+        parser.set_defaults({"method": method, "recipe": recipe, **chosen.recipes[recipe].method})
+    return parser
+
+
+def _chosen_method(words: Sequence[str]) -> tuple[str, str]:
+    """Look for method and recipe ahead of parsing, since the options depend on them."""
+    chosen = {"method": "saclr", "recipe": "small"}
+    options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    options |= {
+        words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--") and "=" not in words[i]
+    }
+    if "--config" in options and Path(options["--config"]).is_file():
+        settings = yaml.safe_load(Path(options["--config"]).read_text())
+        chosen |= {name: str(settings[name]) for name in chosen if isinstance(settings, dict) and name in settings}
+    chosen |= {name: options[f"--{name}"] for name in chosen if f"--{name}" in options}
+    return chosen["method"], chosen["recipe"]
+
+
+def _plain_words(message: str, verb: str, parser: ArgumentParser) -> str:
+    """Turn a parser's complaint into one line."""
+    unknown = re.search(r"unrecognized arguments: (\S+)", message)
+    if unknown:
+        options = [option for action in parser._actions for option in action.option_strings]
+        return f"nearfar {verb} does not know {_dashes(unknown[1])}{_nearest(unknown[1], options)}"
+    key = re.search(r'[Kk]ey "([\w.]+)"', message)
+    value = re.search(r"(?:Given value|Got value): (.*)", message)
+    if key and value:
+        return f"--{_dashes(key[1])} cannot be {value[1]!r}; see nearfar {verb} --help"
+    return " ".join(message.split())
+
+
+def _nearest(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, list(known), 1, 0.5)
+    return f": did you mean {_dashes(near[0])}?" if near else ""
+
+
+def _dashes(option: str) -> str:
+    return option.replace("_", "-")
+
+
+def _help_of(function: Callable[..., Any], name: str) -> str:
+    found = re.search(rf"^\s+{name}: (.*)$", function.__doc__ or "", re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _overview() -> str:
+    lines = [f"  {verb:10} {(function.__doc__ or '').splitlines()[0]}" for verb, (function, _) in VERBS.items()]
+    return "\n".join(
+        ["nearfar: contrastive representation learning for images", "", *lines, "", "nearfar VERB --help tells more."]
+    )
+
+
+def _complain(error: object, code: int) -> int:
+    print(f"nearfar: {' '.join(str(error).split())}", file=sys.stderr)
+    return code

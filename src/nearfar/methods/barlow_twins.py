@@ -1,0 +1,40 @@
+"""Barlow Twins as a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearfar.losses import BarlowTwins as Loss
+from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarlowTwins(Method):
+    """Barlow Twins: the cross-correlation of the two views' features is pulled to the identity.
+
+    Args:
+        projector: widths of the projector.
+        redundancy: weight of the off-diagonal terms.
+
+    """
+
+    paper = "Zbontar et al., Barlow Twins: Self-Supervised Learning via Redundancy Reduction, ICML 2021"
+    recipes = {
+        "small": small_data(),
+        "imagenet": Recipe(
+            source="Barlow Twins, section 2.2",
+            epochs=1000,
+            batch_size=2048,
+            optimizer="lars",
+            lr=0.2,
+            weight_decay=1.5e-6,
+            warmup_epochs=10,
+            method={"projector": (8192, 8192, 8192)},
+        ),
+    }
+
+    redundancy: float = 0.0051
+
+    def wiring(self, num_images: int) -> Wiring:
+        return Wiring(loss=Loss(self.redundancy), projector=Head(self.projector))

@@ -1,0 +1,67 @@
+"""JCL as a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from nearfar.losses import JCL as Loss
+from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.schedules import Constant, Ramp
+
+
+@dataclass(frozen=True, kw_only=True)
+class JCL(Method):
+    """JCL: infinitely many keys of an image, drawn around the mean of a few, in closed form.
+
+    The first view is the query, the others are keys.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        lam: weight of the keys' covariance at the end; it grows by equal steps over the epochs.
+        key_views: views that the twin turns into keys.
+        queue_size: mean keys kept.
+        momentum: of the twin.
+    """
+
+    paper = "Cai et al., Joint Contrastive Learning with Infinite Possibilities, NeurIPS 2020"
+    recipes = {
+        "small": small_data(),
+        "imagenet": Recipe(
+            source="JCL, section 4",
+            epochs=200,
+            lr=0.06,
+            weight_decay=1e-4,
+            warmup_epochs=0,
+            method={"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999, "lam": 4.0, "key_views": 5},
+        ),
+    }
+
+    temperature: float = 0.2
+    lam: float = 2.0
+    key_views: int = 3
+    queue_size: int = 4096
+    momentum: float = 0.99
+
+    def crops(self) -> tuple[str, ...]:
+        return ("strong",) * (1 + self.key_views)
+
+    def wiring(self, num_images: int) -> Wiring:
+        return Wiring(
+            loss=Loss(self.temperature, self.lam),
+            projector=Head(self.projector),
+            twin=Constant(self.momentum),
+            online=(0,),
+            target=tuple(range(1, 1 + self.key_views)),
+            queue_size=self.queue_size,
+            schedules={"lam": Ramp(self.lam)},
+        )
+
+    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
+        return loss(embeddings["projection"][0], embeddings["target"], queue)
+
+    def pushed(self, embeddings: Embeddings) -> Tensor:
+        return embeddings["target"][0]

@@ -1,0 +1,91 @@
+"""LORAC as a method."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.losses import LORAC as Loss
+from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.schedules import Constant, Switch
+
+
+@dataclass(frozen=True, kw_only=True)
+class LORAC(Method):
+    """LORAC: MoCo-M with a prior that wants the views of an image to span few dimensions.
+
+    The twin makes keys of the first two large crops; each is paired with the queries of all other crops.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        beta: strength of the prior, 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
+        start: fraction of the epochs after which the prior is switched on.
+        prior: "laplace", "gaussian" or "constant".
+        large_views: crops of the full size, 2 or more.
+        small_views: further small crops.
+        queue_size: keys kept.
+        momentum: of the twin.
+
+    Differs from the paper: (1) the prior is divided by the temperature throughout, as in Eq. 12, which the authors'
+    code leaves out once the prior is on.
+
+    """
+
+    paper = "Wang et al., A Low Rank Promoting Prior for Unsupervised Contrastive Learning (LORAC), TPAMI 2022"
+    recipes = {
+        "small": small_data(),
+        "imagenet": Recipe(
+            source="LORAC, section 6.1",
+            epochs=200,
+            optimizer="lars",
+            lr=1.8,
+            lr_scaling="none",
+            final_lr=0.01,
+            weight_decay=1e-6,
+            warmup_epochs=10,
+            method={
+                "projector": (2048, 128),
+                "queue_size": 65536,
+                "momentum": 0.999,
+                "large_views": 3,
+                "small_views": 5,
+            },
+        ),
+    }
+
+    temperature: float = 0.2
+    beta: float = 2.0
+    start: float = 0.5
+    prior: Literal["laplace", "gaussian", "constant"] = "laplace"
+    large_views: int = 3
+    small_views: int = 2
+    queue_size: int = 4096
+    momentum: float = 0.99
+
+    def crops(self) -> tuple[str, ...]:
+        return ("strong",) * self.large_views + ("small",) * self.small_views
+
+    def wiring(self, num_images: int) -> Wiring:
+        if self.large_views < 2:
+            raise ValueError(f"large_views must be at least 2, got {self.large_views}")
+        return Wiring(
+            loss=Loss(self.temperature, self.beta, self.prior),
+            projector=Head(self.projector),
+            twin=Constant(self.momentum),
+            target=(0, 1),
+            queue_size=self.queue_size,
+            schedules={"beta": Switch(math.inf, self.beta, self.start)},
+        )
+
+    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
+        views, keys = embeddings["projection"], embeddings["target"]
+        losses = [
+            loss(torch.cat([views[:k], views[k + 1 :]]), keys[k], queue, self.large_views - 1) for k in range(len(keys))
+        ]
+        return torch.stack(losses).mean()

@@ -1,0 +1,96 @@
+"""What every method declares: its views, its networks, its loss and its recipes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from nearfar.methods.recipe import Recipe
+from nearfar.methods.schedules import Schedule
+
+Embeddings = dict[str, Tensor]
+"""Embeddings of one batch, each [views, batch, dim]: "projection" (online projector), "prediction" (online predictor,
+where there is one) and "target" (the twin's projector, without gradient)."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A projector or predictor: widths of its linear layers, and where batch normalisation stands."""
+
+    widths: Sequence[int]
+    hidden_norm: bool = True
+    output_norm: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """How the networks of a method are joined.
+
+    `online` and `target` are the numbers of the views that go through the online branch and through the twin
+    (`online=None`: all of them). `twin` is the twin's momentum over training; `schedules` holds attributes of the
+    loss that change over training. `norm_groups` splits the batch statistics of the twin into that many groups.
+    """
+
+    loss: nn.Module
+    projector: Head
+    predictor: Head | None = None
+    twin: Schedule | None = None
+    online: Sequence[int] | None = None
+    target: Sequence[int] = ()
+    queue_size: int = 0
+    constant_predictor_lr: bool = False
+    norm_groups: int = 1
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """Hyper-parameters of a method and what they declare; final classes stand one to a file in this folder.
+
+    `recipes` holds the tuned defaults for small data under "small" and the papers' own under their data's name.
+    """
+
+    paper: ClassVar[str]
+    needs_index: ClassVar[bool] = False
+    view_names: ClassVar[tuple[str, ...]] = ("strong", "strong")
+    recipes: ClassVar[Mapping[str, Recipe]]
+
+    projector: tuple[int, ...] = (512, 128)
+
+    @abstractmethod
+    def wiring(self, num_images: int) -> Wiring:
+        """Declare networks and loss for a training set of `num_images` images."""
+
+    def crops(self) -> tuple[str, ...]:
+        """Name the distribution of every view of an image, in order: "strong", "weak", "small", ..."""
+        return self.view_names
+
+    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
+        """Return the loss of a batch; `index` [batch] are the images' numbers, `queue` [K, dim] the stored keys."""
+        first, second = embeddings["projection"]
+        return loss(first, second)
+
+    def pushed(self, embeddings: Embeddings) -> Tensor:
+        """Return the rows [rows, dim] that enter the queue after the step: the twin's, of all its views."""
+        return embeddings["target"].flatten(0, 1)
+
+
+def fitted_views(crops: Sequence[str], image_size: int, channels: int) -> str:
+    """Return the view plan of a method's crops for images of a size, as distributions joined by "+".
+
+    From 64 px on these are the papers' distributions. Below, blur and tiny crops are left out; small grey images, such
+    as digits, are not mirrored and move a little instead.
+    """
+    if channels == 1 and image_size <= 48:
+        strong, weak, small = "grey", "grey-weak", "grey"
+    elif image_size <= 24:
+        strong, weak, small = "tiny", "tiny-weak", "tiny"
+    elif image_size < 64:
+        strong, weak, small = "saclr-cifar", "weak", "local-4"
+    else:
+        return "+".join(crops)
+    return "+".join({"weak": weak, "small": small}.get(name, strong) for name in crops)

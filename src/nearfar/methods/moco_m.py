@@ -1,0 +1,78 @@
+"""MoCo-M as a method."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nearfar.losses import LORAC as Loss
+from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.schedules import Constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoCoM(Method):
+    """MoCo-M: MoCo with several queries of an image against its key.
+
+    The twin makes keys of the first two large crops; each is paired with the queries of all other crops.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        large_views: crops of the full size, 2 or more.
+        small_views: further small crops.
+        queue_size: keys kept.
+        momentum: of the twin.
+
+    """
+
+    paper = "Wang et al., A Low Rank Promoting Prior for Unsupervised Contrastive Learning (LORAC), TPAMI 2022"
+    recipes = {
+        "small": small_data(),
+        "imagenet": Recipe(
+            source="LORAC, section 6.1",
+            epochs=200,
+            optimizer="lars",
+            lr=1.8,
+            lr_scaling="none",
+            final_lr=0.01,
+            weight_decay=1e-6,
+            warmup_epochs=10,
+            method={
+                "projector": (2048, 128),
+                "queue_size": 65536,
+                "momentum": 0.999,
+                "large_views": 3,
+                "small_views": 5,
+            },
+        ),
+    }
+
+    temperature: float = 0.2
+    large_views: int = 3
+    small_views: int = 2
+    queue_size: int = 4096
+    momentum: float = 0.99
+
+    def crops(self) -> tuple[str, ...]:
+        return ("strong",) * self.large_views + ("small",) * self.small_views
+
+    def wiring(self, num_images: int) -> Wiring:
+        if self.large_views < 2:
+            raise ValueError(f"large_views must be at least 2, got {self.large_views}")
+        return Wiring(
+            loss=Loss(self.temperature, beta=math.inf),
+            projector=Head(self.projector),
+            twin=Constant(self.momentum),
+            target=(0, 1),
+            queue_size=self.queue_size,
+        )
+
+    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
+        views, keys = embeddings["projection"], embeddings["target"]
+        losses = [loss(torch.cat([views[:k], views[k + 1 :]]), keys[k], queue) for k in range(len(keys))]
+        return torch.stack(losses).mean()

@@ -1,0 +1,65 @@
+"""MoCo v1 as a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from nearfar.losses import MoCo as Loss
+from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.schedules import Constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoCoV1(Method):
+    """MoCo v1: a query finds its key, made by a slow twin, among a queue of past keys.
+
+    The first view is the query, the second the key. The twin moves after the optimiser's step: parameters by momentum,
+    buffers (batch statistics) copied. The queue starts as Gaussian unit rows, is used before the batch's keys enter it
+    and wraps at any length.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
+        momentum: of the twin, 0.99 on CIFAR-10, 0.999 on ImageNet.
+        norm_groups: groups of the batch with statistics of their own in the twin, in place of shuffled batch statistics
+            over devices; 1 leaves the batch whole.
+
+    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` offers what that does.
+    """
+
+    paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
+    view_names = ("strong", "strong")
+    recipes = {
+        "small": small_data(method={"projector": (128,)}),
+        "imagenet": Recipe(
+            source="MoCo, section 4",
+            epochs=200,
+            lr=0.03,
+            weight_decay=1e-4,
+            warmup_epochs=0,
+            method={"projector": (128,), "queue_size": 65536, "momentum": 0.999},
+        ),
+    }
+
+    temperature: float = 0.07
+    queue_size: int = 4096
+    momentum: float = 0.99
+    norm_groups: int = 1
+
+    def wiring(self, num_images: int) -> Wiring:
+        return Wiring(
+            loss=Loss(self.temperature),
+            projector=Head(self.projector, hidden_norm=False),
+            twin=Constant(self.momentum),
+            online=(0,),
+            target=(1,),
+            queue_size=self.queue_size,
+            norm_groups=self.norm_groups,
+        )
+
+    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
+        return loss(embeddings["projection"][0], embeddings["target"][0], queue)

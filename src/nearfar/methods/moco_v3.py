@@ -1,0 +1,58 @@
+"""MoCo v3 as a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from nearfar.losses import MoCoV3 as Loss
+from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.schedules import Cosine
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoCoV3(Method):
+    """MoCo v3: predictions of one view find the twin's keys of the other among the batch, both ways; no queue.
+
+    Args:
+        projector: widths of the projector.
+        predictor: widths of the predictor, which the online branch has on top of its projector.
+        temperature: of the softmax.
+        momentum: of the twin at the start; it rises to 1 along half a cosine.
+
+    """
+
+    paper = "Chen et al., An Empirical Study of Training Self-Supervised Vision Transformers, ICCV 2021"
+    view_names = ("strong", "strong")
+    recipes = {
+        "small": small_data(),
+        "imagenet": Recipe(
+            source="MoCo v3, section 4 (ResNet-50)",
+            epochs=100,
+            batch_size=4096,
+            optimizer="lars",
+            lr=0.6,
+            weight_decay=1.5e-6,
+            warmup_epochs=10,
+            method={"projector": (4096, 256), "predictor": (4096, 256), "temperature": 1.0},
+        ),
+    }
+
+    predictor: tuple[int, ...] = (512, 128)
+    temperature: float = 0.2
+    momentum: float = 0.99
+
+    def wiring(self, num_images: int) -> Wiring:
+        return Wiring(
+            loss=Loss(self.temperature),
+            projector=Head(self.projector, output_norm=True),
+            predictor=Head(self.predictor, output_norm=True),
+            twin=Cosine(self.momentum, 1.0),
+            target=(0, 1),
+        )
+
+    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
+        prediction, target = embeddings["prediction"], embeddings["target"]
+        return loss(prediction[0], target[1]) + loss(prediction[1], target[0])

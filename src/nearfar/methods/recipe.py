@@ -1,0 +1,36 @@
+"""The optimisation defaults that go with a method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Optimiser, schedule and the method's numbers for one kind of data.
+
+    `lr` is for a batch of `reference_batch` images and is scaled to the batch that is used by `lr_scaling`
+    ("linear": lr * batch / reference, "sqrt": lr * sqrt(batch / reference)); a rate that the user gives is never scaled.
+    `method` holds the method's own hyper-parameters where they differ from its class defaults.
+    `final_lr` is the last learning rate as a share of the highest.
+    """
+
+    source: str
+    epochs: int
+    batch_size: int = 256
+    optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
+    lr: float = 0.06
+    lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
+    reference_batch: int = 256
+    final_lr: float = 0.0
+    weight_decay: float = 5e-4
+    warmup_epochs: float = 5
+    method: Mapping[str, Any] = field(default_factory=dict)
+
+
+def small_data(source: str = "nearfar, tuned on held-out digits", **changes: Any) -> Recipe:
+    """The default for up to some ten thousand images and tens of epochs on a CPU or a small GPU."""
+    numbers: dict[str, Any] = dict(epochs=100, lr=0.12, weight_decay=5e-4, warmup_epochs=2) | changes
+    return Recipe(source=source, **numbers)

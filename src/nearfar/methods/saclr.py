@@ -1,0 +1,85 @@
+"""SACLR as a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from nearfar.losses import SACLR as Loss
+from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACLR(Method):
+    """SACLR: attraction and repulsion balanced by a running estimate of the normaliser.
+
+    Args:
+        projector: widths of the projector.
+        scale: "matrix" keeps one normaliser, "row" one for each image.
+        negatives: images that each image is compared with, a number or "all".
+        alpha: weight of the positive in the normaliser, 0 to 1.
+        rho: how much of the old normaliser is kept. Default: 0.99 for matrix, 0.9 for row.
+        kernel: "gaussian" or "cosine" on unit rows, "cauchy" on embeddings of any length.
+        width: of the gaussian kernel, temperature of the cosine kernel.
+        initial: the normaliser at the start.
+
+    Differs from the paper: (1) the matrix form is made scale-consistent, since Eq. 6 read literally weighs the
+    repulsion by 1/N and collapses; (2) alpha weighs the mean over the two views, as in the authors' code, and not
+    their sum (Eq. 7-8); (3) M negatives are M images with both views, where the code for M = 1 takes one view.
+    """
+
+    paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
+    needs_index = True
+    recipes = {
+        "small": small_data(),
+        "cifar": Recipe(
+            source="SACLR, appendix A.2",
+            epochs=1000,
+            batch_size=128,
+            lr=0.03,
+            weight_decay=5e-4,
+            warmup_epochs=10,
+            method={"projector": (2048, 128)},
+        ),
+        "imagenet": Recipe(
+            source="SACLR, appendix A.1",
+            epochs=400,
+            batch_size=128,
+            optimizer="lars",
+            lr=0.075,
+            lr_scaling="sqrt",
+            reference_batch=1,
+            weight_decay=1e-4,
+            warmup_epochs=10,
+            final_lr=0.001,
+            method={"projector": (8192, 8192, 8192)},
+        ),
+    }
+
+    scale: Literal["matrix", "row"] = "matrix"
+    negatives: int | Literal["all"] = 1
+    alpha: float = 0.125
+    rho: float | None = None
+    kernel: Literal["gaussian", "cosine", "cauchy"] = "gaussian"
+    width: float = 0.5
+    initial: float = 0.01
+
+    def wiring(self, num_images: int) -> Wiring:
+        loss = Loss(
+            num_images,
+            scale=self.scale,
+            negatives=self.negatives,
+            alpha=self.alpha,
+            rho=self.rho,
+            kernel=self.kernel,
+            width=self.width,
+            initial=self.initial,
+        )
+        return Wiring(loss=loss, projector=Head(self.projector))
+
+    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
+        first, second = embeddings["projection"]
+        return loss(first, second, index)

@@ -1,0 +1,59 @@
+"""Numbers that change over training: temperatures, coefficients, the twin's momentum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Schedule(Protocol):
+    """A value for a moment of training."""
+
+    def __call__(self, epoch: float, epochs: int) -> Any:
+        """Return the value `epoch` epochs (0 at the start, with fractions) into a run of `epochs`."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value throughout."""
+
+    value: float
+
+    def __call__(self, epoch: float, epochs: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From `start` to `end` along half a cosine (BYOL's twin momentum)."""
+
+    start: float
+    end: float
+
+    def __call__(self, epoch: float, epochs: int) -> float:
+        return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * min(epoch / epochs, 1.0)))
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """`value` * (whole epochs begun) / epochs (JCL's lambda)."""
+
+    value: float
+
+    def __call__(self, epoch: float, epochs: int) -> float:
+        return self.value * min(int(epoch) + 1, epochs) / epochs
+
+
+@dataclass(frozen=True)
+class Switch:
+    """`before` until `fraction` of the epochs or, if given, `at_epoch` epochs have passed, then `after`."""
+
+    before: Any
+    after: Any
+    fraction: float = 0.5
+    at_epoch: float | None = None
+
+    def __call__(self, epoch: float, epochs: int) -> Any:
+        turn = self.fraction * epochs if self.at_epoch is None else self.at_epoch
+        return self.before if epoch < turn else self.after

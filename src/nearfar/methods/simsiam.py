@@ -1,0 +1,62 @@
+"""SimSiam as a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from nearfar.losses import NegativeCosine
+from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimSiam(Method):
+    """SimSiam: the prediction from one view meets the projection of the other, which gets no gradient; no twin.
+
+    Args:
+        projector: widths of the projector.
+        predictor: widths of the predictor, which the online branch has on top of its projector.
+
+
+    The predictor's learning rate is held constant.
+    """
+
+    paper = "Chen and He, Exploring Simple Siamese Representation Learning, CVPR 2021"
+    view_names = ("strong", "strong")
+    recipes = {
+        "small": small_data(method={"projector": (256, 256)}),
+        "cifar": Recipe(
+            source="SimSiam, appendix D",
+            epochs=800,
+            batch_size=512,
+            lr=0.03,
+            weight_decay=5e-4,
+            warmup_epochs=0,
+            method={"projector": (2048, 2048), "predictor": (512, 2048)},
+        ),
+        "imagenet": Recipe(
+            source="SimSiam, section 3",
+            epochs=100,
+            batch_size=512,
+            lr=0.05,
+            weight_decay=1e-4,
+            warmup_epochs=0,
+            method={"projector": (2048, 2048, 2048), "predictor": (512, 2048)},
+        ),
+    }
+
+    predictor: tuple[int, ...] = (64, 256)
+
+    def wiring(self, num_images: int) -> Wiring:
+        return Wiring(
+            loss=NegativeCosine(),
+            projector=Head(self.projector, output_norm=True),
+            predictor=Head(self.predictor),
+            constant_predictor_lr=True,
+        )
+
+    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
+        prediction, projection = embeddings["prediction"], embeddings["projection"]
+        return (loss(prediction[0], projection[1]) + loss(prediction[1], projection[0])) / 2

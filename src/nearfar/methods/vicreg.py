@@ -1,0 +1,45 @@
+"""VICReg as a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearfar.losses import VICReg as Loss
+from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.recipe import Recipe, small_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class VICReg(Method):
+    """VICReg: invariance between views, variance of every feature, no covariance between features.
+
+    Args:
+        projector: widths of the projector.
+        invariance: weight of the distance between views.
+        variance: weight of the hinge on every feature's deviation.
+        covariance: weight of the covariances.
+
+    """
+
+    paper = "Bardes et al., VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"
+    recipes = {
+        "small": small_data(),
+        "imagenet": Recipe(
+            source="VICReg, section 4.2",
+            epochs=1000,
+            batch_size=2048,
+            optimizer="lars",
+            lr=0.2,
+            weight_decay=1e-6,
+            warmup_epochs=10,
+            method={"projector": (8192, 8192, 8192)},
+        ),
+    }
+
+    invariance: float = 25.0
+    variance: float = 25.0
+    covariance: float = 1.0
+
+    def wiring(self, num_images: int) -> Wiring:
+        loss = Loss(self.invariance, self.variance, self.covariance)
+        return Wiring(loss=loss, projector=Head(self.projector))

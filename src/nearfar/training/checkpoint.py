@@ -1,0 +1,31 @@
+"""Checkpoints: written whole or not at all, read without running code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint next to its place and move it there in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".tmp")
+    with unfinished.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read a checkpoint; only tensors and plain values are accepted. Raises ValueError for a damaged file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint at {path}; nothing to go on from")
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise ValueError(f"the checkpoint {path} is damaged or not a checkpoint of nearfar") from error

@@ -1,0 +1,59 @@
+"""environment.json: what a run ran on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "datasets", "scikit-learn", "numpy")
+
+
+def write_environment(folder: Path, seed: int) -> None:
+    """Write versions, commit, seed and hardware to environment.json in a run folder."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    facts = {
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "seed": seed,
+        "hardware": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpus": gpus,
+        },
+        "system": platform.system(),
+    }
+    (folder / "environment.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree that nearfar runs from, None for an installed package."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip() or None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    names = (
+        [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")] if cpuinfo.exists() else []
+    )
+    return names[0].split(":", 1)[1].strip() if names else platform.processor()

@@ -1,0 +1,183 @@
+"""The training loop, for every method, from top to bottom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor
+
+from nearfar.data import Batches, Images, rank_rows
+from nearfar.methods import Model
+from nearfar.training.checkpoint import load_checkpoint, save_checkpoint
+from nearfar.training.config import Config
+from nearfar.training.health import Health, measure_health
+from nearfar.training.interrupt import StopRequest
+from nearfar.training.metrics import MetricsLog
+from nearfar.training.optimizers import build_optimizer, warmup_cosine
+from nearfar.training.progress import TrainingProgress
+from nearfar.training.randomness import derive_seed, stream
+from nearfar.training.step import GradientStep, MakeViews
+from nearfar.views import ViewPlan, make_views
+
+SAVE_SECONDS = 10.0  # a checkpoint at the end of an epoch, but not more often than this
+
+
+class TrainingDiverged(RuntimeError):
+    """The loss is no longer a finite number."""
+
+
+class TrainingStopped(RuntimeError):
+    """The user stopped the run; its checkpoint is saved."""
+
+
+def fit(
+    fabric: Fabric,
+    model: Model,
+    images: Images,
+    held_out: Images | None,
+    plan: ViewPlan,
+    config: Config,
+    console: Console,
+    resume: bool = False,
+) -> None:
+    """Train a model on images to the last epoch, with metrics and checkpoints in the folder `config.out`.
+
+    images: what is trained on. held_out: images kept apart, for the health of the representation.
+    resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted.
+    Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
+    """
+    folder, checkpoint = Path(config.out), Path(config.out) / "checkpoints" / "last.ckpt"
+    batches = Batches(images, config.batch_size, config.seed, fabric.global_rank, fabric.world_size)
+    per_epoch = len(batches)
+    steps, warmup_steps = config.epochs * per_epoch, round(config.warmup_epochs * per_epoch)
+
+    fabric.to_device(model)
+    constant = [model.predictor] if model.wiring.constant_predictor_lr and model.predictor is not None else []
+    optimizer = fabric.setup_optimizers(
+        build_optimizer(config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay, constant=constant)
+    )
+    gradient_of = GradientStep(fabric, model, config.micro_batch)
+    step, loss_sum, loss_count = 0, torch.zeros((), device=fabric.device), 0
+    if resume:
+        state = load_checkpoint(checkpoint, fabric.device)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        fabric.strategy.precision.load_state_dict(state["precision"])
+        step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
+
+    def save() -> None:
+        if fabric.is_global_zero:
+            saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            saved |= {"loss_sum": loss_sum, "loss_count": loss_count}
+            save_checkpoint(checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()})
+
+    def log_health() -> None:
+        if held_out is not None and fabric.is_global_zero:
+            health = held_out_health(model, held_out, plan, config.seed)
+            metrics.write(step, epoch=step / per_epoch, health=health.asdict())
+
+    with (
+        MetricsLog(folder, step if resume else None, config.tensorboard, fabric.is_global_zero) as metrics,
+        TrainingProgress(console, steps, step, shown=fabric.is_global_zero) as progress,
+        StopRequest() as stop,
+    ):
+        if step == 0:
+            log_health()
+        last_saved = since = time.perf_counter()
+        waited, seen = 0.0, 0
+        coming = _batches_from(batches, step, config.epochs)
+        while step < steps:
+            asked = time.perf_counter()
+            pixels, index = (part.to(fabric.device, non_blocking=True) for part in next(coming))
+            waited += time.perf_counter() - asked
+
+            # The learning rate moves with every step, and so do the method's own scheduled numbers.
+            epoch = step / per_epoch
+            lr = config.lr * warmup_cosine(step, steps, warmup_steps, config.final_lr)
+            for group in optimizer.param_groups:
+                group["lr"] = config.lr if group.get("constant_lr") else lr
+            model.set_schedules(epoch, config.epochs)
+
+            model.train()
+            optimizer.zero_grad()
+            views_of = _view_maker(fabric, pixels, images, plan, config, step)
+            seed = derive_seed(config.seed, "step", step)
+            loss, embeddings = gradient_of(views_of, index, config.batch_size, seed)
+            if config.clip_gradient is not None:
+                fabric.clip_gradients(model, optimizer, max_norm=config.clip_gradient, error_if_nonfinite=False)
+            optimizer.step()
+            model.after_step(embeddings, epoch, config.epochs)
+            step, seen = step + 1, seen + config.batch_size
+            loss_sum, loss_count = loss_sum + loss, loss_count + 1
+
+            if step % config.log_every == 0 or step % per_epoch == 0:
+                mean = (loss_sum / loss_count).item()
+                if not abs(mean) < float("inf"):
+                    raise TrainingDiverged(_what_to_try(step, mean, checkpoint))
+                spent = time.perf_counter() - since
+                speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
+                metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **speed)
+                progress.update(step, step / per_epoch, config.epochs, mean, seen / spent, waited / spent)
+                loss_sum, loss_count = torch.zeros_like(loss_sum), 0
+                waited, seen, since = 0.0, 0, time.perf_counter()
+            if step % per_epoch == 0:
+                if step // per_epoch % config.health_every == 0 or step == steps:
+                    log_health()
+                if step == steps or time.perf_counter() - last_saved > SAVE_SECONDS:
+                    save()
+                    last_saved = time.perf_counter()
+                since = time.perf_counter()
+            progress.advance(step)
+            if stop.agreed(fabric.device) and step < steps:
+                save()
+                raise TrainingStopped(
+                    f"stopped after step {step} of {steps}, saved; go on with: nearfar pretrain --resume {folder}"
+                )
+
+
+def held_out_health(model: Model, held_out: Images, plan: ViewPlan, seed: int, batch_size: int = 256) -> Health:
+    """Measure the health of a model on held-out images, from two views each that are the same at every call."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    views, features = [], []
+    for start in range(0, len(held_out), batch_size):
+        rows = slice(start, min(start + batch_size, len(held_out)))
+        pixels = held_out.pixels[rows].to(device)
+        generator = stream(seed, "health")
+        pair = ViewPlan(plan.name, plan.views[:2])
+        with torch.no_grad():
+            made = make_views(pixels, pair, generator, held_out.mean, held_out.std, rows, len(held_out))
+            both = [model.backbone(view) for view in made]
+            views.append(torch.stack([model.online[1](rows_of_view) for rows_of_view in both]).float().cpu())
+            features.append(both[0].float().cpu())
+    model.train(was_training)
+    first, second = torch.cat(views, 1)
+    return measure_health(first, second, torch.cat(features))
+
+
+def _batches_from(batches: Batches, step: int, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for epoch in range(step // len(batches), epochs):
+        yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
+
+
+def _view_maker(fabric: Fabric, pixels: Tensor, images: Images, plan: ViewPlan, config: Config, step: int) -> MakeViews:
+    """Make views of any of this rank's rows; they are drawn for the joined batch, so W processes see what one would."""
+    offset = rank_rows(config.batch_size, fabric.global_rank, fabric.world_size).start
+
+    def views_of(rows: slice) -> list[Tensor]:
+        generator = stream(config.seed, "views", step)
+        joined = slice(offset + rows.start, offset + rows.stop)
+        return make_views(pixels[rows], plan, generator, images.mean, images.std, joined, config.batch_size)
+
+    return views_of
+
+
+def _what_to_try(step: int, loss: float, checkpoint: Path) -> str:
+    kept = f"the last good checkpoint is {checkpoint}" if checkpoint.is_file() else "no checkpoint was saved before"
+    return f"the loss became {loss} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more --warmup-epochs"

@@ -1,0 +1,106 @@
+"""The gradient of one batch: embeddings, the loss on the joined batch, and back through the networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from nearfar.data import rank_rows
+from nearfar.methods import Embeddings, Model
+from nearfar.training.gather import join_batches, sum_gradients
+
+MakeViews = Callable[[slice], list[Tensor]]
+"""Makes the views of some rows of this process's batch; the same rows always get the same views."""
+
+
+class GradientStep:
+    """Computes the full batch's gradient, whole or in micro-batches.
+
+    With `micro_batch` images at a time the embeddings are made first without a graph, the loss's gradient is taken on
+    them, and each micro-batch is then run again with a graph to carry its rows' gradient back: the exact gradient of
+    the full batch in the memory of a micro-batch, at the price of a second forward. Batch normalisation uses the
+    statistics of each micro-batch, in both passes alike; running statistics are updated once, in the second.
+    "auto" starts with the whole batch and halves the micro-batch after an out-of-memory error; the step is repeated.
+    """
+
+    def __init__(self, fabric: Fabric, model: Model, micro_batch: int | Literal["auto"] | None = None) -> None:
+        self.fabric, self.model = fabric, model
+        self.backs_off = micro_batch == "auto"
+        self.micro_batch = None if micro_batch == "auto" else micro_batch
+
+    def __call__(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
+        """Leave the gradient of the joined batch in the parameters; return the loss and the joined embeddings.
+
+        make_views: of this rank's rows. index: [own rows] image numbers. batch: rows on all ranks together.
+        seed: of dropout and of the loss's draws, the same on every rank.
+        """
+        while True:
+            kept = {name: value.clone() for name, value in self.model.named_buffers()} if self.backs_off else {}
+            try:
+                return self._gradient(make_views, index, batch, seed)
+            except RuntimeError as error:
+                rows = min(self.micro_batch or len(index), len(index))
+                if not (self.backs_off and _is_out_of_memory(error) and rows > 1):
+                    raise
+                self.micro_batch = (rows + 1) // 2
+            self.model.zero_grad()
+            for name, value in self.model.named_buffers():
+                value.copy_(kept[name])
+
+    def _gradient(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
+        size = self.micro_batch or len(index)
+        parts = [slice(start, min(start + size, len(index))) for start in range(0, len(index), size)]
+        graph: Embeddings = {}
+        if len(parts) == 1:
+            graph = self._embed(make_views, parts[0], seed)
+            own = {name: rows.detach() for name, rows in graph.items()}
+        else:
+            with torch.no_grad(), frozen_statistics(self.model):
+                pieces = [self._embed(make_views, rows, seed) for rows in parts]
+            own = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
+
+        joined = {name: join_batches(rows, batch, dim=1) for name, rows in own.items()}
+        for name, rows in joined.items():
+            joined[name] = rows.detach().requires_grad_(name != "target")
+        torch.manual_seed(seed)
+        loss = self.model.compute_loss(joined, join_batches(index, batch))
+        self.fabric.backward(loss)
+
+        offset = rank_rows(batch, self.fabric.global_rank, self.fabric.world_size).start
+        for rows in parts:
+            out = graph if len(parts) == 1 else self._embed(make_views, rows, seed, with_target=False)
+            carried = [name for name in out if joined[name].grad is not None and out[name].requires_grad]
+            mine = slice(offset + rows.start, offset + rows.stop)
+            gradients = [joined[name].grad[:, mine].to(out[name].dtype) for name in carried]
+            torch.autograd.backward([out[name] for name in carried], gradients)
+        networks = [self.model.online] + ([self.model.predictor] if self.model.predictor is not None else [])
+        sum_gradients(parameter for network in networks for parameter in network.parameters())
+        return loss.detach(), {name: rows.detach() for name, rows in joined.items()}
+
+    def _embed(self, make_views: MakeViews, rows: slice, seed: int, with_target: bool = True) -> Embeddings:
+        torch.manual_seed(seed + 1 + rows.start + 1_000_003 * self.fabric.global_rank)
+        views = make_views(rows)
+        with self.fabric.autocast():
+            return self.model(views, with_target)
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Leave the running statistics of batch normalisation alone for a while; batches still use their own."""
+    tracking = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    for module in tracking:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in tracking:
+            module.track_running_stats = True
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

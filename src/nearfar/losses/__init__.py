@@ -11,5 +11,17 @@ from nearfar.losses.swav import SwAV
 from nearfar.losses.vicreg import VICReg
 from nearfar.losses.wmse import WMSE
 
-__all__ = ["JCL", "LORAC", "NNCLR", "SCE", "WMSE", "BarlowTwins", "MoCo", "MoCoV3", "NegativeCosine", "ReSSL", "SwAV"]
-__all__ += ["VICReg"]
+__all__ = [
+    "JCL",
+    "LORAC",
+    "NNCLR",
+    "SCE",
+    "WMSE",
+    "BarlowTwins",
+    "MoCo",
+    "MoCoV3",
+    "NegativeCosine",
+    "ReSSL",
+    "SwAV",
+    "VICReg",
+]

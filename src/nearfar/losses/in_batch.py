@@ -31,7 +31,7 @@ class _Others(torch.autograd.Function):
         height = max(1, TILE // len(keys))
         for start in range(0, len(query), height):
             rows = slice(start, start + height)
-            logits = query[rows] @ keys.T / temperature
+            logits = (query[rows] / temperature) @ keys.T
             logits.diagonal(start).fill_(-torch.inf)
             log_sum_exp[rows] = logits.logsumexp(1)
             mean_key[rows] = logits.sub_(log_sum_exp[rows, None]).exp_() @ keys
@@ -65,7 +65,7 @@ class _ColumnCrossEntropy(torch.autograd.Function):
         height = max(1, TILE // len(columns))
         for start in range(0, len(anchors), height):
             tile = anchors[start : start + height]
-            logits = tile @ columns.T / temperature
+            logits = (tile / temperature) @ columns.T
             log_sum_exp = logits.logsumexp(1)
             total += (log_sum_exp - logits.diagonal(start)).sum()
             softmax_less_own = logits.sub_(log_sum_exp[:, None]).exp_()

@@ -33,7 +33,7 @@ class _NuclearNorm(torch.autograd.Function):
             gram = q @ q.mT
             eigenvalues, u = torch.linalg.eigh(gram.nan_to_num(0, 0, 0))  # eigh stops the program at nan
             singular = eigenvalues.clamp(min=0).sqrt()
-            kept = (singular > CUT * singular[..., -1:]) & (singular > 0)
+            kept = singular > CUT * singular[..., -1:]
             inverse = torch.where(kept, 1 / singular, 0)
             gradient = (u * inverse[..., None, :]) @ (u.mT @ q)  # U V^T, since V^T = S^-1 U^T Q
             norm = singular.where(kept, 0).sum(-1).where(gram.isfinite().all(-1).all(-1), torch.nan)

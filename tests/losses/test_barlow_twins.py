@@ -45,4 +45,4 @@ def test_equal_independent_views_cost_nothing():
 
 def test_wrong_redundancy():
     with pytest.raises(ValueError, match="redundancy must be"):
-        BarlowTwins(-1)
+        BarlowTwins(-1.0)

@@ -151,7 +151,7 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match="num_prototypes must be 2 or more"):
         SwAV(5, 1)
     with pytest.raises(ValueError, match="epsilon must be a finite number above 0"):
-        SwAV(5, epsilon=0)
+        SwAV(5, epsilon=0.0)
     with pytest.raises(ValueError, match="queue_size must be 0 or more"):
         SwAV(5, queue_size=-1)
     with pytest.raises(ValueError, match="batch must hold 2 images or more"):

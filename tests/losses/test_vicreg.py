@@ -28,7 +28,7 @@ def naive(z1, z2, invariance, variance, covariance):
     return invariance * apart + variance * hinge + covariance * correlated
 
 
-@pytest.mark.parametrize("weights", [(25, 25, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1)])
+@pytest.mark.parametrize("weights", [(25.0, 25.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)])
 def test_is_the_loop(weights):
     z1, z2 = 0.9 * rows(8, 5), 1.1 * rows(8, 5, seed=1)
     assert VICReg(*weights)(z1, z2).item() == pytest.approx(naive(z1, z2, *weights), rel=1e-10)
@@ -52,4 +52,4 @@ def test_collapse_costs_the_full_hinge_and_stays_finite():
 
 def test_wrong_coefficient():
     with pytest.raises(ValueError, match="covariance must be"):
-        VICReg(covariance=-1)
+        VICReg(covariance=-1.0)

@@ -32,13 +32,13 @@ def correlated(batch: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_one_part_is_the_loop():
     z1, z2 = correlated(13, 4)
-    assert WMSE(eps=0)(z1, z2).item() == pytest.approx(naive(z1, z2, [torch.arange(13)]), rel=1e-9)
+    assert WMSE(eps=0.0)(z1, z2).item() == pytest.approx(naive(z1, z2, [torch.arange(13)]), rel=1e-9)
 
 
 def test_left_over_images_join_the_other_parts():
     z1, z2 = correlated(23, 3)
     torch.manual_seed(7)
-    ours = WMSE(sub_batch=7, eps=0)(z1, z2).item()  # 3 parts of 8, 8 and 7
+    ours = WMSE(sub_batch=7, eps=0.0)(z1, z2).item()  # 3 parts of 8, 8 and 7
     torch.manual_seed(7)
     order = torch.randperm(23)
     assert ours == pytest.approx(naive(z1, z2, [order[:8], order[8:16], order[16:]]), rel=1e-9)
@@ -62,7 +62,7 @@ def test_scale_and_offset_do_not_matter():
 
 def test_whitened_rows_are_white():
     z = torch.stack(correlated(50, 6))
-    for w in WMSE(eps=0)._whiten(z):
+    for w in WMSE(eps=0.0)._whiten(z):
         torch.testing.assert_close(w.T.cov(), torch.eye(6, dtype=torch.float64))
 
 

@@ -1,0 +1,66 @@
+"""Labelled features: what every protocol checks before it measures anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+Features: TypeAlias = Tensor | np.ndarray
+Labels: TypeAlias = Tensor | np.ndarray | Sequence | None
+
+
+def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
+    """Features [images, dim] of any float dtype as float32 on the CPU; `name` says in errors whose they are.
+
+    ValueError for another shape, no images, or numbers that are not finite.
+    """
+    tensor = torch.as_tensor(x).detach().to("cpu", torch.float32)
+    if tensor.ndim != 2 or 0 in tensor.shape:
+        raise ValueError(f"{name} features must be [images, dim] with at least one image, got {tuple(tensor.shape)}")
+    if not torch.isfinite(tensor).all():
+        raise ValueError(f"{name} features are not finite: the encoder has diverged; evaluate an earlier checkpoint")
+    return tensor
+
+
+def labelled(
+    x: Features, y: Labels, name: str = "training"
+) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, " images"]]:
+    """Checked features and their labels [images], which may be numbers or strings.
+
+    ValueError when there are no labels, or not one for each image.
+    """
+    if y is None:
+        raise ValueError(
+            f"the {name} images have no labels, and accuracy needs them: "
+            "look at the run's health and its map instead, or give labelled images"
+        )
+    checked = features(x, name)
+    labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    if labels.shape != (len(checked),):
+        raise ValueError(f"{len(checked)} {name} images need {len(checked)} labels, got shape {labels.shape}")
+    return checked, labels
+
+
+def numbered(labels: Shaped[np.ndarray, " images"]) -> tuple[np.ndarray, Tensor]:
+    """The classes in sorted order, and each image's class as a number 0..classes-1."""
+    classes, numbers = np.unique(labels, return_inverse=True)
+    return classes, torch.from_numpy(numbers.reshape(-1).astype(np.int64))
+
+
+def accuracy(predicted: Shaped[np.ndarray, " images"], labels: Shaped[np.ndarray, " images"]) -> float:
+    """Share of images whose predicted label is right, 0..1.
+
+    Classes come from the training labels, so a test image of a class that training lacks counts as wrong.
+    """
+    return float(np.mean(predicted == labels))
+
+
+def mean_per_class_accuracy(predicted: Shaped[np.ndarray, " images"], labels: Shaped[np.ndarray, " images"]) -> float:
+    """Accuracy within each class of `labels`, averaged over the classes, 0..1 (the transfer tables' figure)."""
+    right = predicted == labels
+    return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from nearfar.evaluation import evaluate_features, few_labels, knn, linear, linear_sgd, mean_per_class_accuracy
+from nearfar.evaluation.labelled import accuracy
+
+
+def test_all_protocols_give_what_each_gives_alone(digits):
+    results = evaluate_features(*digits)
+    assert list(results) == ["knn", "linear", "one_label", "one_label_std", "five_labels", "five_labels_std"]
+    scores = few_labels(*digits)
+    assert results["knn"] == knn(*digits, k=20)
+    assert results["linear"] == linear(*digits)
+    assert (results["one_label"], results["one_label_std"]) == scores[1]
+    assert (results["five_labels"], results["five_labels_std"]) == scores[5]
+    assert results["knn"] > 0.96 and results["linear"] > 0.94
+
+
+def test_other_protocols_on_request(digits):
+    results = evaluate_features(*digits, protocols=("knn_10", "knn_200", "linear_sgd"))
+    assert results == {
+        "knn_10": knn(*digits, k=10),
+        "knn_200": knn(*digits, k=200),
+        "linear_sgd": linear_sgd(*digits),
+    }
+
+
+@pytest.mark.parametrize("name", ["knm", "knn_", "knn_x", "knn_0", "knn_K", "one_label"])
+def test_unknown_protocols_are_named(digits, name):
+    with pytest.raises(ValueError, match=f"unknown protocol '{name}'.*linear"):
+        evaluate_features(*digits, protocols=(name,))
+
+
+def test_unlabelled_data_is_refused_in_words(digits):
+    train_x, train_y, test_x, test_y = digits
+    with pytest.raises(ValueError, match=r"training images have no labels.*health"):
+        evaluate_features(train_x, None, test_x, test_y)
+    with pytest.raises(ValueError, match="test images have no labels"):
+        evaluate_features(train_x, train_y, test_x, None)
+
+
+def test_mean_per_class_accuracy_weighs_classes_equally():
+    truth = np.array(["a"] * 9 + ["b"])
+    predicted = np.array(["a"] * 10)
+    assert accuracy(predicted, truth) == 0.9
+    assert mean_per_class_accuracy(predicted, truth) == 0.5

@@ -1,0 +1,116 @@
+"""LARS against a loop over parameters written from its definition."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nearfar.training.lars import LARS
+
+
+def naive_step(
+    weights: list[Tensor], gradients: list[Tensor], moving: list[Tensor], lr: float, decay: float, separate: bool
+) -> None:
+    """One step for plain tensors, in place: eta 0.001, momentum 0.9."""
+    for number, (w, g) in enumerate(zip(weights, gradients, strict=True)):
+        update = g
+        if w.ndim > 1:
+            update = g + decay * w
+            size = w.norm().item()
+            below = g.norm().item() + decay * size if separate else update.norm().item()
+            ratio = 0.001 * size / below if size > 0 and below > 0 else 1.0
+            update = ratio * update
+        moving[number] = 0.9 * moving[number] + update
+        weights[number] = w - lr * moving[number]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 1e-2])
+def test_matches_the_plain_loop(separate: bool, decay: float) -> None:
+    torch.manual_seed(0)
+    shapes = [(4, 3), (5,), (), (2, 3, 3, 3), (6, 6), (3, 2)]
+    params = [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in shapes]
+    params[4].data.zero_()  # no weight yet: ratio 1
+    optimizer = LARS(params, lr=0.3, weight_decay=decay, separate_norms=separate)
+    weights = [p.detach().clone() for p in params]
+    moving = [torch.zeros_like(w) for w in weights]
+    for step in range(5):
+        gradients = [torch.randn_like(p) for p in params]
+        gradients[5].zero_()  # no gradient
+        for p, g in zip(params, gradients, strict=True):
+            p.grad = g.clone()
+        optimizer.param_groups[0]["lr"] = lr = 0.3 / (step + 1)
+        optimizer.step()
+        naive_step(weights, gradients, moving, lr, decay, separate)
+    for p, w in zip(params, weights, strict=True):
+        torch.testing.assert_close(p.data, w, rtol=1e-10, atol=1e-12)
+
+
+def test_step_length_is_set_by_the_weight_not_by_the_gradient() -> None:
+    ends = []
+    for scale in (1e-4, 1.0, 1e4):
+        p = nn.Parameter(torch.full((3, 4), 2.0))
+        p.grad = torch.ones(3, 4) * scale
+        LARS([p], lr=1.0, weight_decay=0.0).step()
+        ends.append((2.0 - p.data).norm() / torch.full((3, 4), 2.0).norm())
+    for moved in ends:
+        assert moved.item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_both_forms_differ_where_gradient_and_weight_point_apart() -> None:
+    moved = []
+    for separate in (False, True):
+        p = nn.Parameter(torch.tensor([[3.0, 4.0]]))
+        p.grad = torch.tensor([[-1.5, -2.0]])  # |g + 1 w| = 2.5, |g| + 1 |w| = 7.5
+        LARS([p], lr=1.0, weight_decay=1.0, separate_norms=separate).step()
+        moved.append((torch.tensor([[3.0, 4.0]]) - p.data).norm().item())
+    assert moved[0] == pytest.approx(0.001 * 5 / 2.5 * 2.5, rel=1e-3)
+    assert moved[1] == pytest.approx(0.001 * 5 / 7.5 * 2.5, rel=1e-3)
+
+
+def test_one_dimensional_parameters_get_no_decay() -> None:
+    p = nn.Parameter(torch.tensor([10.0, -10.0]))
+    p.grad = torch.zeros(2)
+    LARS([p], lr=1.0, weight_decay=1.0).step()
+    assert torch.equal(p.data, torch.tensor([10.0, -10.0]))
+
+
+def test_gradients_are_left_as_they_were() -> None:
+    p = nn.Parameter(torch.ones(2, 2))
+    p.grad = torch.full((2, 2), 0.5)
+    LARS([p], lr=1.0, weight_decay=0.1).step()
+    assert torch.equal(p.grad, torch.full((2, 2), 0.5))
+
+
+def test_state_survives_a_restart() -> None:
+    def run(restart: bool) -> Tensor:
+        p = nn.Parameter(torch.ones(2, 3))
+        optimizer = LARS([p], lr=10.0, weight_decay=0.1)
+        for step in range(4):
+            if restart and step == 2:
+                state = optimizer.state_dict()
+                optimizer = LARS([p], lr=1.0)
+                optimizer.load_state_dict(state)
+            p.grad = torch.tensor([[1.0, 2, 3], [3, 2, 1]]) * (step + 1)
+            optimizer.step()
+        return p.data
+
+    assert torch.equal(run(restart=True), run(restart=False))
+
+
+def test_parameters_without_gradient_stay_and_a_closure_is_run() -> None:
+    still, moved = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    optimizer = LARS([still, moved], lr=1.0, weight_decay=0.5)
+
+    def closure() -> Tensor:
+        loss = moved.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 4.0
+    assert torch.equal(still.data, torch.ones(2, 2)) and not torch.equal(moved.data, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("wrong", [{"lr": -1.0}, {"weight_decay": -0.1}, {"momentum": 1.0}, {"trust": 0.0}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="LARS needs"):
+        LARS([nn.Parameter(torch.ones(1, 1))], **{"lr": 0.1, **wrong})

@@ -1,0 +1,72 @@
+"""Small versions of many images, packed into a few sheets for a page that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+SHEET = 2048  # pixels on a side: every browser can hold such an image
+JPEG_QUALITY = 85
+
+
+@dataclass(frozen=True)
+class Sheets:
+    """Thumbnails in reading order, `per_row` * `per_row` to a full sheet; each is `size` px at the corner of its cell."""
+
+    size: int
+    cell: int
+    per_row: int
+    urls: list[str]
+
+
+def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) -> UInt8[Tensor, "images 3 s s"]:
+    """Return red-green-blue thumbnails of at most `size` px; an image that is small enough keeps its pixels.
+
+    One channel is shown as grey; of more than one, the first three are shown, with black where there are only two.
+    """
+    images = images[:, :3]
+    channels, side = images.shape[1], images.shape[-1]
+    if channels == 2:
+        images = torch.cat([images, torch.zeros_like(images[:, :1])], 1)
+    if side > size:
+        images = F.interpolate(images.float(), size=(size, size), mode="bilinear", antialias=True)
+        images = images.round().clamp(0, 255).to(torch.uint8)
+    return images.expand(-1, 3, -1, -1)
+
+
+def pack_sheets(images: UInt8[Tensor, "images channels side side"], size: int) -> Sheets:
+    """Pack thumbnails of at most `size` px into sheets, as data URLs: PNG up to 16 px, JPEG above.
+
+    Cells are whole 8 px blocks filled up to their edge, so that JPEG does not mix neighbours.
+    """
+    side = min(size, images.shape[-1])
+    lossless = side <= 16
+    cell = side if lossless else -(-side // 8) * 8
+    per_row = min(SHEET // cell, max(1, int(len(images) ** 0.5 + 0.999)))
+    urls = []
+    for some in images.split(per_row * per_row):
+        tiles = F.pad(thumbnails(some, size).float(), (0, cell - side, 0, cell - side), mode="replicate").byte()
+        rows = -(-len(tiles) // per_row)
+        sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
+        sheet[: len(tiles)] = tiles
+        picture = sheet.view(rows, per_row, 3, cell, cell).permute(0, 3, 1, 4, 2).reshape(rows * cell, per_row * cell, 3)
+        urls.append(data_url(Image.fromarray(picture.numpy()), lossless))
+    return Sheets(size=side, cell=cell, per_row=per_row, urls=urls)
+
+
+def data_url(image: Image.Image, lossless: bool) -> str:
+    """Return an image as a data: URL, PNG or JPEG."""
+    file = io.BytesIO()
+    if lossless:
+        image.save(file, "PNG", optimize=True)
+    else:
+        image.save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0, optimize=True)
+    kind = "png" if lossless else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 
 def kernel_size(side: int) -> int:
-    """Return the odd kernel size nearest to a tenth of the side, at least 3: 23 pixels at 224 (SimCLR), 3 at 32."""
-    return max(3, 2 * round((side / 10 - 1) / 2) + 1)
+    """Return an odd kernel size of about a tenth of the side, at least 3: 23 pixels at 224 (SimCLR), 3 at 32."""
+    return max(3, 2 * (side // 20) + 1)
 
 
 def blur(

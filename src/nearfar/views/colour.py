@@ -28,7 +28,7 @@ def jitter_(
     order: Int[Tensor, "n 3"],
     hue_place: Int[Tensor, " n"],
 ) -> Float[Tensor, "n channels h w"]:
-    """Change brightness, contrast and saturation (`factors`, in each image's `order`) and hue (after `hue_place` of them).
+    """Change brightness, contrast, saturation (`factors`, in each image's `order`), and hue after `hue_place` of them.
 
     Each is torchvision's `adjust_*`: a blend f * image + (1 - f) * other, clamped to 0..1, where other is black, the
     image's mean grey value, or its grey values. So one pass serves a whole batch whatever each image's turn is.

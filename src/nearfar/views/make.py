@@ -15,8 +15,8 @@ from nearfar.views.draws import Draws, draw_view, uniform_table
 from nearfar.views.noise import noise_
 from nearfar.views.view import View, ViewPlan
 
-_CPU_VALUES = 3 * 2**18
-"""Values of one chunk on a CPU: its intermediates then stay in the cache (256 colour images of 32 pixels)."""
+_CPU_VALUES = 3 * 2**17
+"""Values of one chunk on a CPU: its intermediates then stay in the cache (128 colour images of 32 pixels)."""
 _DEVICE_VALUES = 2**28
 
 

@@ -1,0 +1,159 @@
+import pytest
+import torch
+from torchvision.transforms.v2 import functional as V
+
+from nearfar.views import View, ViewPlan, crop_parameters, make_views, plan, plan_names
+from nearfar.views.draws import draw_view, uniform_table
+
+
+def unit(channels):
+    return (0.0,) * channels, (1.0,) * channels
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("name", plan_names())
+def test_every_plan_runs_on_every_kind_of_image(pictures, name):
+    for size, channels in ((8, 1), (32, 3), (28, 1), (64, 3), (32, 4)):
+        images = pictures(3, channels, size)
+        the_plan = plan(name, size, channels)
+        views = make_views(images, the_plan, seeded(), [0.5] * channels, [0.25] * channels)
+        assert [view.shape for view in views] == [(3, channels, v.size, v.size) for v in the_plan.views]
+        for view in views:
+            assert view.dtype == torch.float32
+            assert view.isfinite().all()
+            assert view.min() >= -2.0001
+            assert view.max() <= 2.0001
+
+
+def test_a_view_is_the_chain_of_torchvisions_functions(pictures):
+    images = pictures(24, 3, 40)
+    view = View(
+        scale=(0.2, 1.0),
+        jitter=0.8,
+        brightness=0.4,
+        contrast=0.4,
+        saturation=0.4,
+        hue=0.1,
+        grey=0.3,
+        blur=0.5,
+        solarize=0.3,
+    )
+    one = ViewPlan("one", (view,))
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+    ours = make_views(images, one, seeded(), mean, std)[0]
+    draws = draw_view(view, uniform_table(one, seeded(), 24)[:, 0], 40, 40, 40)
+    for i, image in enumerate(images):
+        x = V.resized_crop(image / 255, *draws.box[i].tolist(), [40, 40], antialias=True)
+        x = V.horizontal_flip(x) if draws.flip[i] else x
+        adjust = (V.adjust_brightness, V.adjust_contrast, V.adjust_saturation)
+        steps = [(adjust[k], float(draws.factors[i, k])) for k in draws.order[i].tolist()]
+        steps.insert(int(draws.hue_place[i]), (V.adjust_hue, float(draws.hue[i])))
+        for step, amount in steps:
+            x = step(x, amount)
+        x = V.rgb_to_grayscale(x, 3) if draws.grey[i] else x
+        x = V.gaussian_blur(x, [5, 5], [float(draws.sigma[i])] * 2) if draws.blur[i] else x
+        x = V.solarize(x, 0.5) if draws.solarize[i] else x
+        off = (ours[i] - V.normalize(x, mean, std)).abs() * torch.tensor(std)[:, None, None]
+        # around the threshold of solarize both sides are 0.5, but a rounding may put them on either
+        assert off.max() <= 1e-3, i
+
+
+def test_the_same_seed_gives_the_same_views_and_the_generator_moves_on(pictures):
+    images, strong = pictures(6, 3, 32), plan("strong", 32, 3)
+    generator = seeded(1)
+    first = make_views(images, strong, generator, *unit(3))
+    second = make_views(images, strong, generator, *unit(3))
+    again = make_views(images, strong, seeded(1), *unit(3))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], second[0])
+    assert not torch.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "channels"), [("strong-gamma", 32, 3), ("grey", 28, 1), ("multi-crop", 64, 3)]
+)
+def test_rows_of_a_batch_are_what_the_whole_batch_gives_them(pictures, name, size, channels):
+    images, the_plan = pictures(10, channels, size), plan(name, size, channels)
+    full = make_views(images, the_plan, seeded(2), *unit(channels))
+    part = make_views(images[3:7], the_plan, seeded(2), *unit(channels), rows=slice(3, 7), total=10)
+    for whole, some in zip(full, part, strict=True):
+        torch.testing.assert_close(some, whole[3:7], atol=1e-5, rtol=0)
+
+
+def test_a_batch_in_many_chunks_is_a_batch_in_one(pictures, monkeypatch):
+    from nearfar.views import make
+
+    images, the_plan = pictures(9, 3, 32), plan("strong-gamma", 32, 3)
+    one = make_views(images, the_plan, seeded(), *unit(3))
+    monkeypatch.setattr(make, "_CPU_VALUES", 2 * 3 * 32 * 32)
+    many = make_views(images, the_plan, seeded(), *unit(3))
+    for a, b in zip(one, many, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+
+
+def test_images_of_a_batch_draw_their_own_parameters(pictures):
+    same = pictures(2, 3, 32)[1:].expand(16, -1, -1, -1)
+    view = make_views(same, plan("strong", 32, 3), seeded(), *unit(3))[0]
+    gaps = torch.cdist(view.flatten(1), view.flatten(1)) + torch.eye(16) * 1e9
+    assert gaps.min() > 1
+
+
+def test_normalisation_is_the_last_step(pictures):
+    images = pictures(4, 3, 32)
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
+    plain = make_views(images, plan("strong", 32, 3), seeded(), *unit(3))[1]
+    normal = make_views(images, plan("strong", 32, 3), seeded(), mean, std)[1]
+    torch.testing.assert_close(normal, V.normalize(plain, mean, std), atol=1e-5, rtol=1e-5)
+
+
+def test_crops_made_elsewhere_end_as_the_same_views(pictures):
+    images = pictures(6, 3, 72)
+    the_plan = plan("sce-multi-crop", 72, 3)
+    full = make_views(images, the_plan, seeded(3), *unit(3))
+    boxes = crop_parameters(the_plan, seeded(3), [(72, 72)] * 6)
+    crops = [
+        torch.stack(
+            [
+                V.resized_crop(image, *box, [view.size, view.size], antialias=True)
+                for image, box in zip(images, boxes[i].tolist(), strict=True)
+            ]
+        )
+        for i, view in enumerate(the_plan.views)
+    ]
+    views = make_views(crops, the_plan, seeded(3), *unit(3))
+    for a, b in zip(full, views, strict=True):
+        assert (a - b).abs().max() <= 2 / 255
+
+
+def test_inputs_are_left_as_they_were(pictures):
+    images = pictures(4, 3, 32)
+    before = images.clone()
+    make_views(images, plan("strong-gamma", 32, 3), seeded(), *unit(3))
+    make_views([images, images], plan("strong-gamma", 32, 3), seeded(), *unit(3))
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("wrong", ["float", "shape", "mean", "rows", "list", "crop", "oblong", "generator"])
+def test_wrong_input_is_refused_with_what_to_do(pictures, wrong):
+    images, the_plan = pictures(4, 3, 32), plan("weak", 32, 3)
+    mean, std = unit(3)
+    calls = {
+        "float": ("give the raw pixels", (images / 255, the_plan, seeded(), mean, std), {}),
+        "shape": (r"\[batch, channels, height, width\]", (images[0], the_plan, seeded(), mean, std), {}),
+        "mean": ("mean has 1 numbers", (images, the_plan, seeded(), mean[:1], std), {}),
+        "rows": ("4 images were given for 3 rows", (images, the_plan, seeded(), mean, std, slice(0, 3), 8), {}),
+        "list": ("has 2 views, but 1 tensors", ([images], the_plan, seeded(), mean, std), {}),
+        "crop": ("is 32 pixels wide", ([images[..., :16, :16]] * 2, the_plan, seeded(), mean, std), {}),
+        "oblong": (
+            "give the view a size",
+            (images[..., :16], ViewPlan("one", (View(),)), seeded(), mean, std),
+            {},
+        ),
+        "generator": ("rows", (images, the_plan, seeded(), mean, std), {"rows": slice(0, 2)}),
+    }
+    message, args, kwargs = calls[wrong]
+    with pytest.raises(ValueError, match=message):
+        make_views(*args, **kwargs)

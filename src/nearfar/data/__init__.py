@@ -1,7 +1,8 @@
 """Sources of images, the pixel cache, and loaders that yield (images, index)."""
 
+from nearfar.data.crops import CroppingBatches
 from nearfar.data.images import Images
 from nearfar.data.loader import Batches, rank_rows
 from nearfar.data.opening import list_splits, open_images
 
-__all__ = ["Batches", "Images", "list_splits", "open_images", "rank_rows"]
+__all__ = ["Batches", "CroppingBatches", "Images", "list_splits", "open_images", "rank_rows"]

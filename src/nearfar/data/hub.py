@@ -22,7 +22,7 @@ class Hub:
 
         try:
             self.tables = datasets.load_dataset(name)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ValueError(
                 f"'{name}' is no local file or folder, and opening it as a Hub data set failed: {reason}"

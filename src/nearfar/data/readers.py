@@ -8,7 +8,8 @@ random access to images that are too many for the pixel cache), inside nearfar's
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -126,10 +127,11 @@ class _Tables(_Files):
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
         with _one_line(self.root):
             stream, features = _stream(self._builder([split], scratch), split)
+            total = self._total(split)
         image = columns.image_column(features, self.root)
         label = columns.label_column(features, label_column, self.root)
-        records = columns.to_records(stream, image, label, _prefix(split), self.root)
-        return Reading(records, columns.class_names(features, label), self._total(split))
+        records = columns.to_records(_guarded(stream, self.root), image, label, _prefix(split), self.root)
+        return Reading(records, columns.class_names(features, label), total)
 
     def originals(self, splits: Sequence[str], names: list[str], rows: list[int], scratch: Path) -> Originals:
         import datasets
@@ -194,9 +196,14 @@ def _one_line(source: object) -> Iterator[None]:
     """What `datasets` and pyarrow say about a damaged file, as a ValueError of one line."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, tarfile.TarError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"cannot read '{source}': {reason}") from error
+
+
+def _guarded(rows: Iterable[Any], source: object) -> Iterator[Any]:
+    with _one_line(source):
+        yield from rows
 
 
 @contextlib.contextmanager

@@ -1,0 +1,133 @@
+"""`CroppingBatches`: for images too many for the pixel cache; workers decode each once and crop once per view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from nearfar.data.columns import Originals
+from nearfar.data.decode import to_array, to_pil
+from nearfar.data.images import Images
+from nearfar.data.loader import Order
+
+Range = tuple[float, float]
+Crop = tuple[int, Range, Range]
+
+
+class CroppingBatches:
+    """Batches of random-resized crops made from the original files, one per view, in worker processes.
+
+    crops: (size in pixels, range of the crop's share of the image's area, range of its width to height) for each view.
+    The box of a view is a pure function of (seed, epoch, image, view): neither the number of workers nor of processes
+    changes it. Crops are resized once, antialiased. Order, `rank`, `world_size`, `drop_last`, `start` are as in
+    `Batches`. workers: processes that decode (0: in this one). Raises ValueError for images that have no original
+    files (arrays), and in an epoch for a file that has become unreadable.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = True,
+        *,
+        crops: Sequence[Crop],
+        workers: int = 2,
+        pin: bool = False,
+    ) -> None:
+        for size, scale, ratio in crops:
+            if size < 1 or not 0 < scale[0] <= scale[1] <= 1 or not 0 < ratio[0] <= ratio[1]:
+                raise ValueError(f"a crop needs size >= 1, 0 < scale <= 1 and ratio > 0, got {(size, scale, ratio)}")
+        if not crops:
+            raise ValueError("crops must name at least one view")
+        originals = images.originals
+        if originals is None:
+            raise ValueError("these images have no original files to crop from; use Batches")
+        self.images, self.workers, self.pin = images, workers, pin and torch.cuda.is_available()
+        self.order = Order(len(images), batch_size, seed, rank, world_size, drop_last)
+        self.views = _Views(originals, images.names, images.channels, seed, list(crops))
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def epoch(
+        self, epoch: int, start: int = 0
+    ) -> Iterator[tuple[list[UInt8[Tensor, "batch channels size size"]], Int64[Tensor, batch]]]:
+        """(one uint8 tensor per view, the images' positions) for every step from `start` on."""
+        steps = [[(epoch, int(i)) for i in index] for index in self.order.steps(epoch, start)]
+        loader: DataLoader[Any] = DataLoader(
+            self.views,
+            batch_sampler=steps,
+            num_workers=self.workers,
+            collate_fn=self.views.join,
+            pin_memory=self.pin,
+            generator=torch.Generator(),  # or each epoch would draw from the global one
+        )
+        yield from loader
+
+
+class _Views(Dataset[Any]):
+    """The crops of one image, by (epoch, index)."""
+
+    def __init__(self, originals: Originals, names: list[str], channels: int, seed: int, crops: list[Crop]) -> None:
+        self.originals, self.names, self.channels, self.seed, self.crops = originals, names, channels, seed, crops
+        # decoding may shrink a JPEG as long as the smallest crop still has the pixels of its view
+        self.at_least = math.ceil(max(size * math.sqrt(max(r[1], 1 / r[0]) / s[0]) for size, s, r in crops))
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], int]:
+        epoch, index = key
+        try:
+            image, _ = to_pil(self.originals[index], self.at_least)
+        except Exception as error:
+            raise ValueError(f"'{self.names[index]}' was readable when the data was opened and is not now") from error
+        if self.channels == 1:
+            image = image.convert("L")
+        views = []
+        for view, (size, scale, ratio) in enumerate(self.crops):
+            state = np.random.SeedSequence([self.seed, epoch, index, view]).generate_state(1, np.uint64)
+            generator = torch.Generator().manual_seed(int(state[0]))
+            box = random_box(*image.size, scale, ratio, generator)
+            crop = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+            views.append(torch.tensor(to_array(crop, self.channels)))
+        return views, index
+
+    def join(self, items: list[tuple[list[Tensor], int]]) -> tuple[list[Tensor], Tensor]:
+        """Items to one batch; a process may have no share of an incomplete last batch."""
+        views = [torch.empty(len(items), self.channels, size, size, dtype=torch.uint8) for size, _, _ in self.crops]
+        for row, (crops, _) in enumerate(items):
+            for view, crop in zip(views, crops, strict=True):
+                view[row] = crop
+        return views, torch.tensor([index for _, index in items], dtype=torch.int64)
+
+
+def random_box(
+    width: int, height: int, scale: Range, ratio: Range, generator: torch.Generator
+) -> tuple[float, float, float, float]:
+    """(left, top, right, bottom) of a random-resized crop: share of the area uniform, width/height log-uniform.
+
+    Of ten draws the first that fits; else the largest centred box with its ratio in range (as torchvision does).
+    """
+    draws = torch.rand(10, 2, generator=generator, dtype=torch.float64)
+    place = torch.rand(2, generator=generator, dtype=torch.float64)
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for share, shape in draws.tolist():
+        area = width * height * (scale[0] + share * (scale[1] - scale[0]))
+        aspect = math.exp(low + shape * (high - low))
+        wide, tall = math.sqrt(area * aspect), math.sqrt(area / aspect)
+        if wide <= width and tall <= height:
+            left, top = (place * torch.tensor([width - wide, height - tall], dtype=torch.float64)).tolist()
+            return left, top, min(left + wide, width), min(top + tall, height)
+    aspect = min(max(width / height, ratio[0]), ratio[1])
+    wide, tall = min(width, height * aspect), min(height, width / aspect)
+    left, top = (width - wide) / 2, (height - tall) / 2
+    return left, top, left + wide, top + tall

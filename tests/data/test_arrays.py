@@ -1,0 +1,136 @@
+"""Arrays in memory and on disk, and scikit-learn's digits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from nearfar.data import list_splits, open_images
+
+
+def noise(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def test_layouts_are_recognised():
+    array = noise(5, 9, 9, 3)
+    expected = array.transpose(0, 3, 1, 2)
+    for source in (array, expected, torch.from_numpy(array)):
+        assert (open_images(source).pixels.numpy() == expected).all()
+    grey = open_images(array[..., 0])
+    assert tuple(grey.pixels.shape) == (5, 1, 9, 9) and grey.names[4] == "000004"
+    assert (open_images(noise(2, 4, 8, 8)).channels, open_images(noise(2, 8, 8, 5)).channels) == (4, 5)
+
+
+def test_values_become_bytes_as_documented():
+    levels = np.array([0, 1, 2, 255], dtype=np.int64).reshape(1, 2, 2)
+    expected = [0, 1, 2, 255]
+    for source in (levels, levels / 255, (levels / 255).astype(np.float32), (levels * 257).astype(np.uint16)):
+        assert open_images(source).pixels.reshape(-1).tolist() == expected
+    assert open_images(levels > 1).pixels.reshape(-1).tolist() == [0, 0, 255, 255]
+    assert open_images(levels.astype(">u2") * 257).pixels.reshape(-1).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (np.full((2, 4, 4), 1.5), "0..1"),
+        (np.full((2, 4, 4), np.nan), "0..1"),
+        (np.full((2, 4, 4), 256), "0..255"),
+        (np.zeros((4, 4)), "shape"),
+        (np.zeros((0, 4, 4), np.uint8), "shape"),
+        (np.array([["a"]]), "shape"),
+        ((np.zeros((3, 4, 4), np.uint8), np.zeros(2, int)), "3 whole numbers"),
+        ((np.zeros((2, 4, 4), np.uint8), np.zeros(2)), "whole numbers"),
+    ],
+)
+def test_unusable_arrays_are_refused(source, words):
+    with pytest.raises(ValueError, match=words):
+        open_images(source)
+
+
+def test_resize_keeps_the_centre_and_large_arrays_become_224():
+    wide = np.zeros((1, 4, 12), np.uint8)
+    wide[:, :, 4:8] = 200
+    assert (open_images(wide).pixels == 200).all() and open_images(wide).image_size == 4
+    assert open_images(np.zeros((1, 100, 100), np.uint8)).image_size == 224
+    array = noise(2, 40, 40, 3)
+    small = open_images(array, image_size=12).pixels.numpy().astype(int)
+    for pixels, image in zip(small, array, strict=True):
+        pillow = np.asarray(Image.fromarray(image).resize((12, 12), Image.Resampling.BICUBIC))
+        np.testing.assert_allclose(pixels, pillow.transpose(2, 0, 1), atol=1)
+
+
+def test_channels_can_be_asked_for():
+    colour = np.full((1, 4, 4, 3), (100, 200, 50), np.uint8)
+    assert open_images(colour, channels=1).pixels.unique().tolist() == [153]  # 29.9 + 117.4 + 5.7
+    assert tuple(open_images(noise(1, 4, 4), channels=3).pixels.shape) == (1, 3, 4, 4)
+    with pytest.raises(ValueError, match="5 channels and cannot be made into 3"):
+        open_images(noise(1, 8, 8, 5), channels=3)
+
+
+def test_npy_is_mapped_and_not_copied(tmp_path):
+    array = noise(6, 8, 8, 3)
+    np.save(tmp_path / "a.npy", array)
+    images = open_images(tmp_path / "a.npy")
+    assert (images.pixels.numpy() == array.transpose(0, 3, 1, 2)).all()
+    assert images.labels is None
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or str(tmp_path / "a.npy") in maps.read_text()
+    before = images.fingerprint
+    images.pixels[0] = 0  # changes the mapped copy, never the file
+    assert (np.load(tmp_path / "a.npy") == array).all()
+    assert open_images(array).fingerprint == before
+    with pytest.raises(ValueError, match="not divided"):
+        open_images(tmp_path / "a.npy", split="test")
+
+
+def test_npz_with_labels_and_splits(tmp_path):
+    np.savez(tmp_path / "a.npz", x=noise(3, 8, 8), y=np.array([2, 0, 1]))
+    assert open_images(tmp_path / "a.npz").labels.tolist() == [2, 0, 1]
+    np.savez(
+        tmp_path / "b.npz",
+        train_images=noise(3, 8, 8),
+        train_labels=np.array([[2], [0], [1]], np.uint8),
+        test_images=noise(2, 8, 8),
+        test_labels=np.array([[5], [6]], np.uint8),
+    )
+    assert list_splits(tmp_path / "b.npz") == ["train", "test"]
+    assert open_images(tmp_path / "b.npz").labels.tolist() == [2, 0, 1]
+    test = open_images(tmp_path / "b.npz", split="test")
+    assert (test.labels.tolist(), test.names, test.split) == ([5, 6], ["test/000000", "test/000001"], "test")
+    assert len(open_images(tmp_path / "b.npz", split="all")) == 5
+    np.savez(tmp_path / "c.npz", pictures=noise(3, 8, 8))
+    with pytest.raises(ValueError, match="'images' or 'x'; its keys: pictures"):
+        open_images(tmp_path / "c.npz")
+
+
+def test_pickles_are_refused(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (tmp_path.joinpath("ran").touch, ())
+
+    np.save(tmp_path / "a.npy", np.array([Trap()], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "b.npz", images=np.array([Trap()], dtype=object))
+    (tmp_path / "c.npy").write_bytes(b"nonsense")
+    for name in ("a.npy", "b.npz", "c.npy"):
+        with pytest.raises(ValueError, match="cannot use"):
+            open_images(tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_digits():
+    images = open_images("digits")
+    bunch = load_digits()
+    assert tuple(images.pixels.shape) == (1797, 1, 8, 8) and images.pixels.max() == 255
+    np.testing.assert_allclose(images.pixels[:, 0].numpy() / 255, bunch.images / 16, atol=0.5 / 255)
+    assert (images.labels == bunch.target).all() and images.class_names == [str(i) for i in range(10)]
+    train, test = open_images("digits", split="train"), open_images("digits", split="test")
+    assert (len(train), len(test)) == (1437, 360)
+    assert set(train.names) | set(test.names) == set(images.names)
+    assert (np.bincount(test.labels) > 20).all()
+    with pytest.raises(ValueError, match="no split 'dev'; it has train, test"):
+        open_images("digits", split="dev")

@@ -1,0 +1,181 @@
+"""The pixel cache: built once, found by content, never half read."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from nearfar.data import building, open_images
+from nearfar.data.cache import default_folder
+
+
+@pytest.fixture
+def folder(tmp_path, paint):
+    for i in range(5):
+        paint(tmp_path / "pics" / f"{i}.png", i)
+    return tmp_path / "pics"
+
+
+def entries():
+    return [path for path in default_folder().iterdir() if path.is_dir()]
+
+
+def test_default_place(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_folder() == Path("/somewhere/nearfar")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert default_folder() == Path("/home/ann/.cache/nearfar")
+
+
+def test_second_opening_decodes_nothing(folder, decodes):
+    one = open_images(folder)
+    after = len(decodes)
+    assert 5 <= after <= 6  # one more to find out the size
+    two = open_images(folder)
+    assert len(decodes) == after
+    assert (one.pixels == two.pixels).all()
+    for name in ("names", "skipped", "mean", "std", "fingerprint", "image_size", "channels", "class_names"):
+        assert getattr(one, name) == getattr(two, name), name
+
+
+def test_nothing_but_the_cache_folder_is_written(folder, tmp_path, monkeypatch):
+    before = sorted(os.listdir(folder))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    open_images(folder, cache_dir=tmp_path / "here")
+    assert sorted(os.listdir(folder)) == before
+    assert not (tmp_path / "home").exists() and not (tmp_path / "hf").exists() and not default_folder().exists()
+    assert sorted(path.name for path in (tmp_path / "here").rglob("*") if path.suffix != ".lock")[-2:] == [
+        "entry.json",
+        "pixels.u8",
+    ]
+
+
+def test_statistics_are_those_of_the_pixels_and_kept(folder):
+    images = open_images(folder)
+    values = images.pixels.double() / 255
+    assert images.mean == pytest.approx(values.mean((0, 2, 3)).tolist(), rel=1e-12)
+    assert images.std == pytest.approx(values.std((0, 2, 3), correction=0).tolist(), rel=1e-9)
+    kept = json.loads((entries()[0] / "entry.json").read_text())
+    assert (kept["mean"], kept["std"]) == (images.mean, images.std)
+
+
+@pytest.mark.parametrize("change", ["content", "time", "new", "gone", "size", "channels"])
+def test_any_change_is_noticed(folder, paint, decodes, change):
+    before = open_images(folder)
+    count = len(decodes)
+    options = {"size": {"image_size": 6}, "channels": {"channels": 1}}.get(change, {})
+    if change == "content":
+        paint(folder / "2.png", 99)
+    if change == "time":
+        os.utime(folder / "2.png", ns=(1, 1))
+    if change == "new":
+        paint(folder / "9.png", 9)
+    if change == "gone":
+        (folder / "4.png").unlink()
+    after = open_images(folder, **options)
+    assert len(decodes) > count
+    assert (after.fingerprint == before.fingerprint) == (change == "time")
+
+
+def test_fingerprint_follows_the_pixels_not_the_place(folder, tmp_path, paint):
+    for i in range(5):
+        paint(tmp_path / "copy" / f"other{i}.bmp", i)
+    assert open_images(folder).fingerprint == open_images(tmp_path / "copy").fingerprint
+    paint(tmp_path / "copy" / "other4.bmp", 77)
+    assert open_images(folder).fingerprint != open_images(tmp_path / "copy").fingerprint
+
+
+def test_damaged_caches_are_rebuilt(folder, decodes):
+    pixels = open_images(folder).pixels.clone()
+    place = entries()[0]
+    for damage in (
+        lambda: (place / "pixels.u8").write_bytes(b"short"),
+        lambda: (place / "pixels.u8").unlink(),
+        lambda: (place / "entry.json").write_text('{"half'),
+    ):
+        damage()
+        count = len(decodes)
+        assert (open_images(folder).pixels == pixels).all()
+        assert len(decodes) > count
+
+
+def test_an_interrupted_build_leaves_nothing_to_read(folder, monkeypatch, decodes):
+    real, calls = building.decode, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(building, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_images(folder, workers=1)
+    assert entries() == []
+    monkeypatch.setattr(building, "decode", real)
+    assert len(open_images(folder)) == 5
+
+
+def test_leftovers_of_a_killed_build_are_ignored_and_removed(folder):
+    open_images(folder)
+    place = entries()[0]
+    killed = place.with_name(place.name + ".part-x1")
+    place.rename(killed)
+    (killed / "pixels.u8").write_bytes(b"half")
+    assert len(open_images(folder)) == 5
+    assert entries() == [place]
+
+
+def test_of_two_builders_at_once_one_waits_for_the_other(folder, monkeypatch, decodes):
+    slow = building.decode
+    monkeypatch.setattr(building, "decode", lambda *args: time.sleep(0.02) or slow(*args))
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(open_images(folder))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3 and len(decodes) <= 6 and len(entries()) == 1
+    assert all((images.pixels == results[0].pixels).all() for images in results)
+
+
+def test_progress_counts_to_the_total(folder):
+    seen = []
+    (folder / "1.png").write_text("broken")
+    open_images(folder, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (5, 5) and seen == sorted(seen)
+
+
+def test_order_does_not_depend_on_the_number_of_workers(tmp_path, paint):
+    painted = [paint(tmp_path / "p" / f"{i:03d}.png", i, size=5, mode="L") for i in range(150)]
+    for workers in (1, 4):
+        images = open_images(tmp_path / "p", workers=workers, cache_dir=tmp_path / f"cache{workers}")
+        assert all((images.pixels[i, 0].numpy() == pixels).all() for i, pixels in enumerate(painted))
+
+
+def test_an_unwritable_cache_folder_is_one_line(folder, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ValueError, match="cannot write to the cache folder"):
+        open_images(folder, cache_dir=tmp_path / "file" / "below")
+
+
+def test_pixels_beyond_the_limit_are_not_kept(folder, decodes):
+    whole = open_images(folder)
+    for options in ({"cache": False}, {"cache_limit": 5 * 3 * 8 * 8 - 1, "label_column": None}):
+        images = open_images(folder, cache_dir=folder.parent / str(len(options)), **options)
+        assert not images.stored and len(images) == 5
+        assert (images.mean, images.fingerprint) == (whole.mean, whole.fingerprint)
+        assert (images.gather(torch.tensor([3, 1])) == whole.pixels[[3, 1]]).all()
+        with pytest.raises(ValueError, match="CroppingBatches"):
+            images.pixels  # noqa: B018
+        count = len(decodes)
+        assert not open_images(folder, cache_dir=folder.parent / str(len(options)), **options).stored
+        assert len(decodes) == count  # what was found out is kept
+        again = open_images(folder, cache_dir=folder.parent / str(len(options)))
+        assert again.stored and (again.pixels == whole.pixels).all()

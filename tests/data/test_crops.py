@@ -1,0 +1,156 @@
+"""Crops from the original files: where the boxes lie, what they show, and that only seed, epoch and image decide."""
+
+import io
+import math
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearfar.data import CroppingBatches, open_images
+from nearfar.data.crops import random_box
+
+CROPS = [(12, (0.2, 1.0), (3 / 4, 4 / 3)), (7, (0.05, 0.2), (1.0, 1.0))]
+
+
+@pytest.fixture
+def images(tmp_path, paint):
+    for i in range(9):
+        paint(tmp_path / "pics" / f"{i}.png", i, size=(40, 30))
+    return open_images(tmp_path / "pics", cache=False)
+
+
+def everything(images, epoch=0, start=0, **options):
+    batches = CroppingBatches(images, 4, 5, **{"crops": CROPS, "workers": 0, **options})
+    return list(batches.epoch(epoch, start))
+
+
+def same(one, two):
+    return len(one) == len(two) and all(
+        (i == j).all() and all((a == b).all() for a, b in zip(x, y, strict=True))
+        for (x, i), (y, j) in zip(one, two, strict=True)
+    )
+
+
+def test_shapes_and_index(images):
+    for views, index in everything(images, drop_last=False):
+        assert [tuple(view.shape) for view in views] == [(len(index), 3, 12, 12), (len(index), 3, 7, 7)]
+        assert all(view.dtype == torch.uint8 for view in views) and index.dtype == torch.int64
+    assert sorted(int(i) for _, index in everything(images, drop_last=False) for i in index) == list(range(9))
+
+
+def test_a_full_crop_is_the_whole_image_resized(images):
+    (views, index), *_ = everything(images, crops=[(10, (1.0, 1.0), (4 / 3, 4 / 3))])
+    for view, i in zip(views[0], index, strict=True):
+        image = Image.open(images.originals[int(i)])
+        expected = np.asarray(image.resize((10, 10), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+        assert (view.numpy() == expected).all()
+
+
+def test_workers_processes_and_start_change_nothing(images):
+    whole = everything(images, drop_last=False)
+    assert same(whole, everything(images, drop_last=False, workers=2))
+    assert same(whole[1:], everything(images, start=1, drop_last=False))
+    halves = [everything(images, drop_last=False, rank=rank, world_size=2) for rank in range(2)]
+    for (views, index), one, two in zip(whole, *halves, strict=True):
+        assert (torch.cat([one[1], two[1]]) == index).all()
+        assert all((torch.cat([a, b]) == view).all() for a, b, view in zip(one[0], two[0], views, strict=True))
+    assert not same(whole, everything(images, epoch=1, drop_last=False))
+
+
+def test_the_global_generator_is_left_alone(images):
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    everything(images)
+    assert (torch.get_rng_state() == state).all()
+
+
+def test_boxes_have_the_promised_distribution():
+    generator = torch.Generator().manual_seed(0)
+    boxes = np.array([random_box(400, 300, (0.2, 0.6), (3 / 4, 4 / 3), generator) for _ in range(4000)])
+    wide, tall = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    assert boxes.min() >= 0 and boxes[:, 2].max() <= 400 and boxes[:, 3].max() <= 300
+    share, shape = wide * tall / 120_000, np.log(wide / tall)
+    np.testing.assert_allclose([share.min(), share.mean(), share.max()], [0.2, 0.4, 0.6], atol=0.01)
+    np.testing.assert_allclose(
+        [shape.min(), shape.mean(), shape.max()], [-math.log(4 / 3), 0, math.log(4 / 3)], atol=0.02
+    )
+    free = boxes[:, 0] / (400 - wide)
+    np.testing.assert_allclose([free.mean(), free.std()], [0.5, 1 / math.sqrt(12)], atol=0.02)
+
+
+def test_a_box_that_never_fits_is_the_largest_centred_one():
+    generator = torch.Generator().manual_seed(0)
+    assert random_box(1000, 10, (0.9, 1.0), (3 / 4, 4 / 3), generator) == pytest.approx(
+        (493 + 1 / 3, 0, 506 + 2 / 3, 10)
+    )
+
+
+def test_large_jpegs_are_shrunk_while_decoding_without_losing_detail(tmp_path):
+    waves = 127 + 120 * np.sin(np.arange(1600) / 60)
+    image = Image.fromarray(np.add.outer(waves, waves).astype(np.int64).clip(0, 255).astype(np.uint8))
+    image.save(tmp_path / "a.jpg", quality=95)
+    images = open_images(tmp_path, cache=False, image_size=64)
+    batches = CroppingBatches(images, 1, 0, crops=[(32, (0.25, 0.25), (1.0, 1.0))], workers=0)
+    (view,), _ = next(batches.epoch(0))
+    assert batches.views.at_least == 64
+    state = np.random.SeedSequence([0, 0, 0, 0]).generate_state(1, np.uint64)
+    box = random_box(1600, 1600, (0.25, 0.25), (1.0, 1.0), torch.Generator().manual_seed(int(state[0])))
+    expected = np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR, box=box)).astype(int)
+    assert abs(view[0, 0].numpy().astype(int) - expected).mean() < 3
+
+
+def test_parquet_and_tars_keep_their_originals_within_reach(tmp_path, paint):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    cells, members = [], []
+    for i in range(6):
+        file = io.BytesIO()
+        Image.fromarray(paint(tmp_path / "pics" / f"{i}.png", i, size=20)).save(file, "PNG")
+        data = b"broken" if i == 2 else file.getvalue()
+        cells.append({"bytes": data, "path": None})
+        members.append((f"{i}.png", data))
+    (tmp_path / "pics" / "2.png").write_text("broken")
+    (tmp_path / "rows").mkdir()
+    pq.write_table(pa.table({"image": cells[:4]}), tmp_path / "rows" / "test-0.parquet")
+    pq.write_table(pa.table({"image": cells[4:]}), tmp_path / "rows" / "validation-0.parquet")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    folder = open_images(tmp_path / "pics", cache=False)
+    tars = open_images(tmp_path / "a.tar", cache=False)
+    assert len(folder) == 5 and same(everything(folder), everything(tars, workers=1))
+    # two splits: validation comes before test
+    rows = open_images(tmp_path / "rows", cache=False)
+    assert rows.names == ["validation/000000", "validation/000001", "test/000000", "test/000001", "test/000003"]
+    order = [3, 4, 0, 1, 2]
+    assert all(rows.originals[i] == Path(folder.originals[j]).read_bytes() for i, j in enumerate(order))
+    part = rows.subset([4, 0])
+    assert part.originals[0] == rows.originals[4] and len(part.originals) == 2
+
+
+def test_grey_images_stay_grey(tmp_path, paint):
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", i, size=20, mode="L")
+    (views, _), *_ = everything(open_images(tmp_path, cache=False))
+    assert views[0].shape[1] == 1
+
+
+def test_refusals(images, tmp_path):
+    with pytest.raises(ValueError, match="use Batches"):
+        CroppingBatches(open_images(np.zeros((9, 4, 4), np.uint8)), 4, 0, crops=CROPS)
+    with pytest.raises(ValueError, match="at least one view"):
+        CroppingBatches(images, 4, 0, crops=[])
+    with pytest.raises(ValueError, match="scale"):
+        CroppingBatches(images, 4, 0, crops=[(8, (0.5, 0.2), (1, 1))])
+    with pytest.raises(ValueError, match="number of images"):
+        CroppingBatches(images, 10, 0, crops=CROPS)
+    (tmp_path / "pics" / "3.png").unlink()
+    with pytest.raises(ValueError, match=r"'3.png' was readable when the data was opened"):
+        everything(images, drop_last=False)

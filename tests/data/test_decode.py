@@ -1,0 +1,145 @@
+"""Every image mode against values worked out by hand or by Pillow's own tools."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from nearfar.data.decode import decode, suffixes, to_pil
+
+
+def encoded(image, form="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def corner(image, form="PNG", channels=3, **options):
+    """The pixel [0, 0] after decoding at the image's own size."""
+    return decode(encoded(image, form, **options), image.size[0], channels).pixels[:, 0, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("image", "form", "expected"),
+    [
+        (Image.new("RGB", (4, 4), (10, 20, 30)), "PNG", [10, 20, 30]),
+        (Image.new("L", (4, 4), 77), "PNG", [77, 77, 77]),
+        (Image.new("1", (4, 4), 1), "PNG", [255, 255, 255]),
+        (Image.new("LA", (4, 4), (0, 0)), "PNG", [255, 255, 255]),
+        (Image.new("LA", (4, 4), (100, 255)), "PNG", [100, 100, 100]),
+        (Image.new("RGBA", (4, 4), (255, 0, 0, 0)), "PNG", [255, 255, 255]),
+        (Image.new("RGBA", (4, 4), (255, 0, 0, 51)), "PNG", [255, 204, 204]),  # a fifth of red over white
+        (Image.new("CMYK", (4, 4), (0, 0, 0, 255)), "TIFF", [0, 0, 0]),
+        (Image.new("CMYK", (4, 4), (255, 0, 0, 0)), "TIFF", [0, 255, 255]),
+    ],
+)
+def test_modes_become_rgb(image, form, expected):
+    assert corner(image, form) == expected
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_not_clipped(form):
+    values = (np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)
+    image = decode(encoded(Image.fromarray(values), form), 16, 1)
+    assert image.pixels.reshape(-1).tolist() == list(range(256))
+    assert not image.colour
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([[0.0, 1.0], [0.2, 0.6]], np.float32), [0, 255, 51, 153]),
+        (np.array([[0.0, 200.0], [3.0, 100.0]], np.float32), [0, 200, 3, 100]),
+        (np.array([[-1.0, 4.0], [0.0, 1.0]], np.float32), [0, 255, 51, 102]),
+        (np.array([[0, 255], [7, 9]], np.int32), [0, 255, 7, 9]),
+        (np.array([[0, 65535], [257, 514]], np.int32), [0, 255, 1, 2]),
+        (np.array([[0, 510_000], [2_000, 4_000]], np.int32), [0, 255, 1, 2]),
+    ],
+)
+def test_wide_greys_follow_the_documented_ranges(values, expected):
+    assert decode(encoded(Image.fromarray(values), "TIFF"), 2, 1).pixels.reshape(-1).tolist() == expected
+
+
+def test_palette_with_a_transparent_entry_lies_on_white():
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 200, 100, 50])
+    assert corner(image) == [200, 100, 50]
+    assert corner(image, transparency=1) == [255, 255, 255]
+
+
+def test_grey_palette_counts_as_grey_and_colours_do_not():
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 90, 90, 90])
+    assert not decode(encoded(image), 4, 1).colour
+    image.putpalette([0, 0, 0, 90, 91, 90])
+    assert decode(encoded(image), 4, 1).colour
+
+
+def test_transparent_colour_of_an_rgb_png_lies_on_white():
+    assert corner(Image.new("RGB", (4, 4), (9, 8, 7)), transparency=(9, 8, 7)) == [255, 255, 255]
+    assert corner(Image.new("L", (4, 4), 9), transparency=9, channels=1) == [255]
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF"])
+def test_animations_give_their_first_frame(form):
+    frames = [Image.new("RGB", (8, 8), (value, value, value)) for value in (40, 200)]
+    options = {"lossless": True} if form == "WEBP" else {}
+    assert corner(frames[0], form, save_all=True, append_images=frames[1:], **options) == [40, 40, 40]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_exif_orientation_is_applied_once(orientation, form):
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[:16, :16], pixels[:16, 16:], pixels[16:, :16] = 250, 170, 90
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(Image.fromarray(pixels), form, exif=exif)
+    upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")).transpose(2, 0, 1)
+    np.testing.assert_allclose(decode(data, 32, 3).pixels.astype(int), upright.astype(int), atol=1)
+
+
+def test_resize_is_shorter_side_and_centre():
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    expected = np.asarray(ImageOps.fit(image, (24, 24), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    decoded = decode(encoded(image), 24, 3)
+    assert decoded.native == (90, 60)
+    np.testing.assert_allclose(decoded.pixels.astype(int), expected.astype(int), atol=1)
+
+
+def test_images_that_fit_are_left_alone_and_others_cut_in_the_middle():
+    pixels = np.random.default_rng(1).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    assert (decode(encoded(Image.fromarray(pixels)), 8, 3).pixels == pixels[:, 2:10].transpose(2, 0, 1)).all()
+
+
+def test_large_jpegs_are_decoded_small_with_the_same_result():
+    waves = 127 + 120 * np.sin(np.arange(1600) / 60)
+    image = Image.fromarray(np.add.outer(waves, waves).astype(np.int64).clip(0, 255).astype(np.uint8))
+    data = encoded(image, "JPEG", quality=95)
+    assert to_pil(data, 128)[0].size == (200, 200)
+    whole = np.asarray(image.resize((64, 64), Image.Resampling.BICUBIC)).astype(int)
+    assert abs(decode(data, 64, 1).pixels[0].astype(int) - whole).mean() < 1.5
+
+
+def test_colour_to_grey_uses_the_luma_weights():
+    assert corner(Image.new("RGB", (4, 4), (100, 200, 50)), channels=1) == [round(0.299 * 100 + 0.587 * 200 + 5.7)]
+
+
+def test_damaged_files_raise():
+    data = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)), "JPEG")
+    with pytest.raises(OSError, match="truncated"):
+        decode(data[: len(data) // 2], 64, 3)
+    with pytest.raises(UnidentifiedImageError):
+        decode(b"not an image", 64, 3)
+
+
+def test_postscript_is_never_handed_to_ghostscript():
+    with pytest.raises(UnidentifiedImageError):
+        decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n", 8, 3)
+    assert not suffixes() & {".eps", ".ps", ".pdf", ".wmf", ".h5"}
+
+
+def test_damaged_exif_does_not_cost_the_picture():
+    assert corner(Image.new("RGB", (8, 8), (50, 50, 50)), "PNG", exif=b"Exif\x00\x00MM\x00broken") == [50, 50, 50]

@@ -1,0 +1,55 @@
+"""Subsets and held-out parts."""
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.data import open_images
+
+
+@pytest.fixture
+def images():
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), dtype=np.uint8)
+    return open_images((pixels, np.arange(20) % 3))
+
+
+def test_subset_renumbers_and_keeps_the_normalisation(images):
+    part = images.subset([7, 2, 11])
+    assert (part.pixels == images.pixels[[7, 2, 11]]).all()
+    assert part.labels.tolist() == [1, 2, 2] and part.names == ["000007", "000002", "000011"]
+    assert (part.mean, part.std) == (images.mean, images.std)
+    again = part.subset(np.array([2, -3]))
+    assert again.names == ["000011", "000007"] and (again.pixels == images.pixels[[11, 7]]).all()
+    assert (again.gather(torch.tensor([1, 1])) == images.pixels[[7, 7]]).all()
+
+
+def test_consecutive_subsets_are_not_copied(images):
+    assert images.subset(range(3, 9)).pixels.data_ptr() == images.pixels[3].data_ptr()
+    assert len(images.subset([]).pixels) == 0
+
+
+def test_fingerprints_tell_subsets_apart(images):
+    prints = {images.subset(rows).fingerprint for rows in ([1, 2], [2, 1], [1, 2, 3])} | {images.fingerprint}
+    assert len(prints) == 4
+    assert images.subset([1, 2]).fingerprint == images.subset(torch.tensor([1, 2])).fingerprint
+
+
+def test_positions_out_of_range_are_refused(images):
+    with pytest.raises(ValueError, match=r"0\.\.19"):
+        images.subset([20])
+
+
+def test_split_holdout_divides_and_depends_on_the_seed_only(images):
+    rest, held = images.split_holdout(6, seed=3)
+    assert (len(rest), len(held)) == (14, 6)
+    assert sorted(rest.names + held.names) == images.names and rest.names == sorted(rest.names)
+    assert images.split_holdout(6, seed=3)[1].names == held.names
+    assert images.split_holdout(6, seed=4)[1].names != held.names
+    assert len(images.split_holdout(0, seed=3)[1]) == 0
+    with pytest.raises(ValueError, match="split_holdout"):
+        images.split_holdout(20, seed=0)
+
+
+def test_gather_is_contiguous_for_channels_last_sources(images):
+    batch = images.gather(torch.tensor([4, 0]))
+    assert batch.is_contiguous() and batch.dtype == torch.uint8 and (batch == images.pixels[[4, 0]]).all()

@@ -1,0 +1,119 @@
+"""Batches: a pure function of seed, epoch and step; shared out over processes; clean ends."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.data import Batches, open_images, rank_rows
+
+
+@pytest.fixture
+def images():
+    return open_images(np.arange(23, dtype=np.uint8).repeat(16).reshape(23, 4, 4))
+
+
+def everything(batches, epoch, start=0):
+    return [(pixels, index.tolist()) for pixels, index in batches.epoch(epoch, start)]
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "nearfar-batches"]
+
+
+def test_an_epoch_shows_each_image_once_with_its_index(images):
+    batches = Batches(images, 5, seed=1, drop_last=False)
+    seen = everything(batches, 0)
+    assert len(seen) == len(batches) == 5 and [len(index) for _, index in seen] == [5, 5, 5, 5, 3]
+    assert sorted(i for _, index in seen for i in index) == list(range(23))
+    for pixels, index in seen:
+        assert pixels.dtype == torch.uint8 and tuple(pixels.shape) == (len(index), 1, 4, 4)
+        assert pixels[:, 0, 0, 0].tolist() == index
+    assert [len(index) for _, index in everything(Batches(images, 5, seed=1), 0)] == [5, 5, 5, 5]
+
+
+def test_the_order_depends_on_seed_and_epoch_only(images):
+    def order(seed, epoch, batch_size=5):
+        return [i for _, index in everything(Batches(images, batch_size, seed, drop_last=False), epoch) for i in index]
+
+    assert order(1, 0) == order(1, 0) == order(1, 0, batch_size=7)
+    assert len({tuple(order(seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
+
+
+def test_the_global_generators_are_left_alone(images):
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    everything(Batches(images, 5, seed=1), 0)
+    assert (torch.get_rng_state() == state).all()
+
+
+@pytest.mark.parametrize("start", range(6))
+def test_starting_later_gives_the_rest(images, start):
+    batches = Batches(images, 5, seed=2, drop_last=False)
+    assert [index for _, index in everything(batches, 3, start)] == [i for _, i in everything(batches, 3)][start:]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_processes_share_each_batch(images, world_size):
+    whole = everything(Batches(images, 6, seed=4, drop_last=False), 1)
+    parts = [everything(Batches(images, 6, 4, rank, world_size, False), 1) for rank in range(world_size)]
+    for step, (pixels, index) in enumerate(whole):
+        assert [i for part in parts for i in part[step][1]] == index
+        assert (torch.cat([part[step][0] for part in parts]) == pixels).all()
+        sizes = [len(part[step][1]) for part in parts]
+        assert sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] <= 1
+
+
+def test_rank_rows():
+    assert [rank_rows(8, rank, 3) for rank in range(3)] == [slice(0, 3), slice(3, 6), slice(6, 8)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"batch_size": 24}, r"number of images \(23\), got 24"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 3, "world_size": 4}, "world_size"),
+        ({"batch_size": 8, "rank": 2, "world_size": 2}, "rank"),
+        ({"batch_size": 8, "seed": -1}, "seed"),
+    ],
+)
+def test_impossible_arguments(images, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        Batches(images, **{"seed": 0, **arguments})
+
+
+def test_leaving_early_leaves_no_thread(images):
+    for pixels, _ in Batches(images, 2, seed=0).epoch(0):
+        assert len(pixels) == 2
+        break
+    assert threads() == []
+    stream = Batches(images, 2, seed=0).epoch(0)
+    next(stream)
+    assert len(threads()) == 1
+    stream.close()
+    assert threads() == []
+
+
+def test_errors_while_gathering_reach_the_loop(images, monkeypatch):
+    real, calls = images.gather, []
+
+    def failing(index):
+        calls.append(index)
+        if len(calls) == 3:
+            raise OSError("the disk is gone")
+        return real(index)
+
+    monkeypatch.setattr(images, "gather", failing)
+    seen = 0
+    with pytest.raises(OSError, match="the disk is gone"):
+        for _ in Batches(images, 2, seed=0).epoch(0):
+            seen += 1
+    assert seen == 2 and threads() == []
+
+
+def test_subsets_are_numbered_from_zero(images):
+    part = images.subset(range(10, 20))
+    for pixels, index in Batches(part, 5, seed=0).epoch(0):
+        assert pixels[:, 0, 0, 0].tolist() == (index + 10).tolist()

@@ -1,0 +1,348 @@
+"""Folders, Parquet, tars and the Hub through `open_images`: names, labels, splits, and what is refused."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from nearfar.data import list_splits, open_images
+
+CIFAR = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
+
+
+def first(pixels):
+    return pixels.transpose(2, 0, 1)
+
+
+def png(number, size=8):
+    file = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def parquet(path, rows, **columns):
+    """Plain Parquet, without the notes `datasets` would leave in the schema."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = [{"bytes": png(n), "path": None} for n in rows]
+    pq.write_table(pa.table({"img": images, **columns}), path)
+
+
+# folders
+
+
+def test_flat_folder_is_sorted_and_unlabelled(tmp_path, paint):
+    painted = {name: paint(tmp_path / name, i) for i, name in enumerate(["b.png", "a.png", "c.bmp"])}
+    images = open_images(tmp_path)
+    assert images.names == ["a.png", "b.png", "c.bmp"]
+    assert images.labels is None and images.class_names is None and images.skipped == []
+    assert (images.image_size, images.channels, len(images), images.split) == (8, 3, 3, None)
+    for i, name in enumerate(images.names):
+        assert (images.pixels[i].numpy() == first(painted[name])).all()
+
+
+def test_class_folders_give_labels_and_other_depths_do_not(tmp_path, paint):
+    for i, name in enumerate(["cat/0.png", "cat/1.png", "ant/0.png", "dog/x.png"]):
+        paint(tmp_path / name, i)
+    images = open_images(tmp_path)
+    assert images.names == ["ant/0.png", "cat/0.png", "cat/1.png", "dog/x.png"]
+    assert images.labels.tolist() == [0, 1, 1, 2] and images.labels.dtype == np.int64
+    assert images.class_names == ["ant", "cat", "dog"]
+    paint(tmp_path / "dog" / "deeper" / "y.png", 9)
+    assert open_images(tmp_path).labels is None
+    assert len(open_images(tmp_path)) == 5
+
+
+def test_one_class_folder_or_deep_folders_are_no_classes(tmp_path, paint):
+    paint(tmp_path / "one" / "only" / "0.png", 0)
+    paint(tmp_path / "one" / "only" / "1.png", 1)
+    assert open_images(tmp_path).labels is None
+    assert open_images(tmp_path / "one").labels is None
+
+
+def test_hidden_files_and_other_files_are_left_out(tmp_path, paint):
+    for name in ("a.png", ".hidden/b.png", "__MACOSX/a.png", "._a.png"):
+        paint(tmp_path / name, 0)
+    (tmp_path / "notes.txt").write_text("no image")
+    images = open_images(tmp_path)
+    assert images.names == ["a.png"] and images.skipped == []
+
+
+def test_names_that_look_like_patterns_are_names(tmp_path, paint):
+    for name in ("[x]*/a?.png", "[x]*/#b.png", "50%/ü {1}.PNG"):
+        paint(tmp_path / "data[1]" / name, 0)
+    images = open_images(tmp_path / "data[1]")
+    assert images.names == ["50%/ü {1}.PNG", "[x]*/#b.png", "[x]*/a?.png"]
+    assert images.labels.tolist() == [0, 1, 1]
+
+
+def test_split_folders(tmp_path, paint):
+    for i, name in enumerate(["train/a/0.png", "train/b/1.png", "test/b/2.png", "valid/a/3.png"]):
+        paint(tmp_path / name, i)
+    assert list_splits(tmp_path) == ["train", "validation", "test"]
+    assert open_images(tmp_path).names == ["train/a/0.png", "train/b/1.png"]
+    test = open_images(tmp_path, split="test")
+    assert (test.names, test.labels.tolist(), test.class_names, test.split) == (
+        ["test/b/2.png"],
+        [1],
+        ["a", "b"],
+        "test",
+    )
+    assert open_images(tmp_path, split="val").names == ["valid/a/3.png"]
+    assert len(open_images(tmp_path, split="all")) == 4
+    with pytest.raises(ValueError, match="no split 'dev2'; it has train, validation, test"):
+        open_images(tmp_path, split="dev2")
+
+
+def test_a_class_called_train_is_a_class(tmp_path, paint):
+    for i, name in enumerate(["car/0.png", "train/1.png"]):
+        paint(tmp_path / name, i)
+    images = open_images(tmp_path)
+    assert images.class_names == ["car", "train"] and len(images) == 2 and list_splits(tmp_path) == []
+    with pytest.raises(ValueError, match="not divided into splits"):
+        open_images(tmp_path, split="test")
+
+
+def test_labels_from_a_metadata_file_only_when_asked(tmp_path, paint):
+    for i in range(3):
+        paint(tmp_path / f"{i}.png", i)
+    (tmp_path / "metadata.csv").write_text("file_name,kind\n2.png,moss\n0.png,fern\n1.png,moss\n")
+    assert open_images(tmp_path).labels is None
+    images = open_images(tmp_path, label_column="kind")
+    assert images.names == ["0.png", "1.png", "2.png"]
+    assert images.labels.tolist() == [0, 1, 1] and images.class_names == ["fern", "moss"]
+    with pytest.raises(ValueError, match=r"no column 'sort' for labels; its columns: .*kind"):
+        open_images(tmp_path, label_column="sort")
+
+
+def test_unreadable_images_are_skipped_and_listed(tmp_path, paint, monkeypatch):
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", i)
+    paint(tmp_path / "bomb.png", 9, size=64)
+    whole = (tmp_path / "1.png").read_bytes()
+    (tmp_path / "1.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "2.png").write_text("hello")
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    images = open_images(tmp_path)
+    assert images.names == ["0.png", "3.png"] and len(images.pixels) == 2
+    reasons = dict(images.skipped)
+    assert list(reasons) == ["1.png", "2.png", "bomb.png", "empty.jpg"]
+    assert "truncated" in reasons["1.png"] and "known format" in reasons["2.png"]
+    assert "2,000 pixels" in reasons["bomb.png"]
+    assert open_images(tmp_path).skipped == images.skipped  # from the cache as well
+
+
+def test_size_and_channels_without_a_wish(tmp_path, paint):
+    for i in range(3):
+        paint(tmp_path / "grey" / f"{i}.png", i, size=(20, 12), mode="L")
+    grey = open_images(tmp_path / "grey")
+    assert (grey.image_size, grey.channels) == (12, 1)
+    paint(tmp_path / "grey" / "z.png", 9, size=(20, 12))
+    assert open_images(tmp_path / "grey").channels == 3
+    paint(tmp_path / "grey" / "zz.png", 9, size=13)
+    mixed = open_images(tmp_path / "grey")
+    assert (mixed.image_size, mixed.channels, len(mixed)) == (224, 3, 5)
+    fixed = open_images(tmp_path / "grey", image_size=10, channels=1)
+    assert tuple(fixed.pixels.shape) == (5, 1, 10, 10)
+
+
+def test_97_pixels_are_no_longer_small(tmp_path, paint):
+    paint(tmp_path / "a" / "0.png", 0, size=96, mode="L")
+    paint(tmp_path / "b" / "0.png", 0, size=97, mode="L")
+    assert open_images(tmp_path / "a").image_size == 96
+    assert open_images(tmp_path / "b").image_size == 224
+
+
+# Parquet
+
+
+def test_plain_parquet_file(tmp_path):
+    parquet(tmp_path / "some.parquet", [3, 4, 5], label=[2, None, 0], other=["x", "y", "z"])
+    images = open_images(tmp_path / "some.parquet")
+    assert images.names == ["000000", "000001", "000002"]
+    assert images.labels.tolist() == [2, -1, 0]
+    expected = np.random.default_rng(4).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    assert (images.pixels[1].numpy() == first(expected)).all()
+    texts = open_images(tmp_path / "some.parquet", label_column="other")
+    assert texts.labels.tolist() == [0, 1, 2] and texts.class_names == ["x", "y", "z"]
+    with pytest.raises(ValueError, match="no column 'nope' for labels; its columns: img, label, other"):
+        open_images(tmp_path / "some.parquet", label_column="nope")
+
+
+def test_parquet_folder_with_splits_and_text_labels_alike_in_all(tmp_path):
+    parquet(tmp_path / "data" / "train-00001-of-00002.parquet", [2], kind=["moss"])
+    parquet(tmp_path / "data" / "train-00000-of-00002.parquet", [0, 1], kind=["ant", "zebra"])
+    parquet(tmp_path / "data" / "test-00000-of-00001.parquet", [7], kind=["moss"])
+    assert list_splits(tmp_path) == ["train", "test"]
+    train = open_images(tmp_path, label_column="kind")
+    assert train.names == ["train/000000", "train/000001", "train/000002"]
+    assert train.labels.tolist() == [0, 2, 1]
+    test = open_images(tmp_path, split="test", label_column="kind")
+    assert test.labels.tolist() == [1] and test.class_names == ["ant", "moss", "zebra"]
+
+
+def test_parquet_written_by_datasets_keeps_class_names(tmp_path):
+    import datasets
+
+    features = datasets.Features({"picture": datasets.Image(), "fine_label": datasets.ClassLabel(names=["u", "v"])})
+    rows = {"picture": [{"bytes": png(n), "path": None} for n in range(2)], "fine_label": [1, 0]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "x.parquet")
+    images = open_images(tmp_path)
+    assert images.labels.tolist() == [1, 0] and images.class_names == ["u", "v"]
+
+
+def test_parquet_rows_cannot_point_outside_the_folder(tmp_path, paint):
+    paint(tmp_path / "secret.png", 0)
+    paint(tmp_path / "in" / "pics" / "mine.png", 1)
+    cells = [
+        {"bytes": None, "path": path}
+        for path in (str(tmp_path / "secret.png"), "../secret.png", "https://example.org/a.png", "pics/mine.png")
+    ]
+    pq.write_table(pa.table({"image": cells}), tmp_path / "in" / "rows.parquet")
+    images = open_images(tmp_path / "in" / "rows.parquet")
+    assert images.names == ["000003"]
+    assert [name for name, _ in images.skipped] == ["000000", "000001", "000002"]
+
+
+def test_damaged_parquet_is_one_line(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 this is no parquet file")
+    with pytest.raises(ValueError, match="cannot read") as error:
+        open_images(tmp_path / "a.parquet")
+    assert "\n" not in str(error.value)
+
+
+def test_parquet_without_images(tmp_path):
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="no column of images; its columns: a"):
+        open_images(tmp_path)
+
+
+def test_cifar10():
+    if not CIFAR.is_dir():
+        pytest.skip("needs ../shared/data/cifar10")
+    test = open_images(CIFAR, split="test")
+    assert (len(test), test.image_size, test.channels, len(test.class_names)) == (10000, 32, 3, 10)
+    assert test.names[123] == "test/000123"
+    assert np.bincount(test.labels).tolist() == [1000] * 10
+    table = pq.read_table(CIFAR / "test-00000-of-00001.parquet").slice(9999, 1).to_pylist()[0]
+    expected = np.asarray(Image.open(io.BytesIO(table["img"]["bytes"])))
+    assert (test.pixels[9999].numpy() == first(expected)).all()
+    assert list_splits(CIFAR) == ["train", "test"]
+    np.testing.assert_allclose(test.mean, test.pixels.double().mean((0, 2, 3)) / 255, rtol=1e-9)
+    np.testing.assert_allclose(test.std, test.pixels.double().std((0, 2, 3), correction=0) / 255, rtol=1e-7)
+
+
+# tars
+
+
+def tar(path, members):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as file:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+
+
+def test_webdataset_tars(tmp_path):
+    tar(tmp_path / "train-0.tar", [("a.png", png(0)), ("a.cls", b"4"), ("b.png", png(1)[:60]), ("b.cls", b"5")])
+    tar(tmp_path / "train-1.tar", [("c.png", png(2)), ("c.cls", b"6")])
+    tar(tmp_path / "test-0.tar", [("d.png", png(3)), ("d.cls", b"7")])
+    images = open_images(tmp_path)
+    assert images.names == ["train/train-0/a", "train/train-1/c"]
+    assert images.labels.tolist() == [4, 6]
+    assert [name for name, _ in images.skipped] == ["train/train-0/b"]
+    assert open_images(tmp_path / "test-0.tar").labels.tolist() == [7]
+
+
+def test_damaged_tar_is_one_line(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"nothing like a tar" * 100)
+    with pytest.raises(ValueError, match="cannot read") as error:
+        open_images(tmp_path / "a.tar")
+    assert "\n" not in str(error.value)
+
+
+# refusals
+
+
+def test_wrong_paths_name_the_nearest(tmp_path, paint):
+    paint(tmp_path / "photos" / "cats" / "0.png", 0)
+    with pytest.raises(FileNotFoundError, match=r"no file or folder .*phots.*did you mean '.*photos'"):
+        open_images(tmp_path / "phots")
+    with pytest.raises(FileNotFoundError, match=r"did you mean '.*cats'"):
+        open_images(tmp_path / "photos" / "cat")
+    with pytest.raises(FileNotFoundError, match=r"did you mean '.*photos'"):
+        open_images(tmp_path / "photo" / "cats" / "deep")
+    with pytest.raises(FileNotFoundError) as error:
+        open_images(tmp_path / "quite different")
+    assert "mean" not in str(error.value)
+
+
+def test_folders_without_images(tmp_path):
+    with pytest.raises(ValueError, match="is empty"):
+        open_images(tmp_path)
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(ValueError, match="holds no images"):
+        open_images(tmp_path)
+    with pytest.raises(ValueError, match="is a single file"):
+        open_images(tmp_path / "a.txt")
+
+
+def test_all_images_unreadable(tmp_path):
+    for name in ("a.png", "b.jpg"):
+        (tmp_path / name).write_text("x")
+    with pytest.raises(ValueError, match=r"none of the 2 images in .* can be read; a.png: not an image") as error:
+        open_images(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("options", "words"), [({"image_size": 0}, "image_size"), ({"channels": -1}, "channels")])
+def test_impossible_numbers(tmp_path, paint, options, words):
+    paint(tmp_path / "a.png", 0)
+    with pytest.raises(ValueError, match=words):
+        open_images(tmp_path, **options)
+
+
+def test_more_channels_than_image_files_can_have(tmp_path, paint):
+    paint(tmp_path / "a.png", 0)
+    with pytest.raises(ValueError, match="1 or 3"):
+        open_images(tmp_path, channels=4)
+
+
+def test_hub_names_are_tried_only_when_no_path_could_be_meant(tmp_path, paint, monkeypatch):
+    import datasets
+
+    asked = []
+
+    def unreachable(name):
+        asked.append(name)
+        raise ConnectionError("Couldn't reach the Hub\nwith many\nlines")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    monkeypatch.chdir(tmp_path)
+    paint(tmp_path / "photos" / "cats" / "0.png", 0)
+    assert len(open_images("photos/cats")) == 1
+    with pytest.raises(FileNotFoundError, match="did you mean 'photos/cats'"):
+        open_images("photos/catz")
+    assert asked == []
+    with pytest.raises(ValueError, match=r"'owner/name' is no local file.*Couldn't reach the Hub") as error:
+        open_images("owner/name")
+    assert asked == ["owner/name"] and "\n" not in str(error.value)
+
+
+def test_hub_tables_are_read_without_decoding_by_datasets(monkeypatch):
+    import datasets
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["u", "v"])})
+    cells = [{"bytes": data, "path": None} for data in (png(0), b"broken", png(2))]
+    table = datasets.Dataset.from_dict({"image": cells, "label": [0, 1, 1]}, features=features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict({"train": table, "test": table}))
+    images = open_images("owner/name", split="test")
+    assert images.names == ["test/000000", "test/000002"] and images.labels.tolist() == [0, 1]
+    assert images.skipped == [("test/000001", "not an image of a known format")]

@@ -15,7 +15,9 @@ import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMEDRIVER = shutil.which("chromedriver")
-ARGUMENTS = "headless=new no-sandbox disable-gpu disable-dev-shm-usage disable-background-networking window-size=1000,760"
+ARGUMENTS = (
+    "headless=new no-sandbox disable-gpu disable-dev-shm-usage disable-background-networking window-size=1000,760"
+)
 
 
 class Browser:
@@ -49,7 +51,9 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Wait until a JavaScript expression is true, at most 10 seconds."""
-        script = "const done = arguments[0]; const look = () => { if (%s) done(true); else setTimeout(look, 20); }; look();"
+        script = (
+            "const done = arguments[0]; const look = () => { if (%s) done(true); else setTimeout(look, 20); }; look();"
+        )
         self.call("execute/async", script=script % condition, args=[])
 
     def mouse(self, x: float, y: float) -> None:

@@ -1,9 +1,17 @@
+import numpy as np
 import pytest
 import torch
 
+from nearfar.data import Images
 from nearfar.maps import write_map_page
 
-NAMES = ["plain.png", "</script><b>bold", "quote\"'&amp;.png", "zwölf \u2028 图.png", *[f"{i}.png" for i in range(4, 60)]]
+NAMES = [
+    "plain.png",
+    "</script><b>bold",
+    "quote\"'&amp;.png",
+    "zwölf \u2028 图.png",
+    *[f"{i}.png" for i in range(4, 60)],
+]
 CLASSES = ["cat", "<i>dog</i>", "</script>"]
 
 
@@ -13,19 +21,18 @@ def points():
     return torch.stack([3 * angle.cos(), 2 * angle.sin()], 1)
 
 
-@pytest.fixture(scope="module")
-def images():
+def images_of(labels):
     """Image i is filled with the colour (4 i, 255 - 4 i, 50)."""
     i = torch.arange(60)
     colour = torch.stack([4 * i, 255 - 4 * i, torch.full((60,), 50)], 1).to(torch.uint8)
-    return colour[:, :, None, None].expand(60, 3, 12, 12).contiguous()
+    pixels = colour[:, :, None, None].expand(60, 3, 12, 12).contiguous()
+    return Images(pixels, names=NAMES, image_size=12, channels=3, labels=labels, class_names=CLASSES)
 
 
 @pytest.fixture
-def page(tmp_path, browser, points, images):
+def page(tmp_path, browser, points):
     path = tmp_path / "map.html"
-    labels = [i % 3 for i in range(60)]
-    write_map_page(points, images, NAMES, path, labels=labels, class_names=CLASSES, title="A <b>map</b> & more")
+    write_map_page(path, points, images_of(np.arange(60) % 3), title="A <b>map</b> & more")
     browser.console()  # what earlier pages said
     browser.visit(path)
     browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
@@ -135,9 +142,9 @@ def test_images_are_drawn_in_place_of_points(page):
     page.run("document.getElementById('pictures').click()")
 
 
-def test_without_labels_there_is_no_legend(tmp_path, browser, points, images):
+def test_without_labels_there_is_no_legend(tmp_path, browser, points):
     browser.console()
-    write_map_page(points, images, NAMES, tmp_path / "map.html")
+    write_map_page(tmp_path / "map.html", points, images_of(None))
     browser.visit(tmp_path / "map.html")
     browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
     assert browser.run("document.getElementById('legend').offsetWidth") == 0

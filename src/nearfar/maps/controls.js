@@ -134,6 +134,7 @@ new ResizeObserver(() => {
   const ratio = window.devicePixelRatio || 1;
   [width, height] = [canvas.clientWidth || 1, canvas.clientHeight || 1];
   [canvas.width, canvas.height] = [width * ratio, height * ratio];
-  if (moved) draw(); else fit();
+  if (!moved) fit();
+  paint(); // at once: a canvas is empty after it is resized
 }).observe(canvas);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

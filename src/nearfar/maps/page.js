@@ -35,7 +35,8 @@ const fit = () => {
     }
   centre = [(low[0] + high[0]) / 2, (low[1] + high[1]) / 2];
   const spans = [high[0] - low[0] || 1e-9, high[1] - low[1] || 1e-9];
-  fitScale = scale = Math.min((width - 64) / spans[0], (height - 88) / spans[1], 1e7);
+  fitScale = scale = Math.min((width - 64) / spans[0], (height - 96) / spans[1], 1e7);
+  centre[1] -= 12 / scale; // room for the line about the keys
   moved = false;
   draw();
 };

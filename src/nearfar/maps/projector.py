@@ -22,8 +22,8 @@ LEAST_STEPS, LEAST_EPOCHS = 1400, 20
 
 def fit_map(
     view_features: Float[Tensor, "views images dim"],
-    *,
     features: Float[Tensor, "images dim"] | None = None,
+    *,
     epochs: int | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -41,7 +41,7 @@ def fit_map(
     Differs from the paper: the backbone stays frozen, so only the projector is trained here.
     """
     view_features, features = _checked(view_features, features)
-    views, images, dim = view_features.shape
+    _, images, dim = view_features.shape
     batch = min(BATCH_SIZE, images)
     if epochs is None:
         epochs = max(LEAST_EPOCHS, -(-LEAST_STEPS // (images // batch)))

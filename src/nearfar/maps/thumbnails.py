@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ JPEG_QUALITY = 85
 
 @dataclass(frozen=True)
 class Sheets:
-    """Thumbnails in reading order, `per_row` * `per_row` to a full sheet; each is `size` px at the corner of its cell."""
+    """Thumbnails in reading order, per_row * per_row to a full sheet; each has `size` px in the corner of its cell."""
 
     size: int
     cell: int
@@ -26,7 +27,7 @@ class Sheets:
     urls: list[str]
 
 
-def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) -> UInt8[Tensor, "images 3 s s"]:
+def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) -> UInt8[Tensor, "images 3 small small"]:
     """Return red-green-blue thumbnails of at most `size` px; an image that is small enough keeps its pixels.
 
     One channel is shown as grey; of more than one, the first three are shown, with black where there are only two.
@@ -41,28 +42,28 @@ def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) ->
     return images.expand(-1, 3, -1, -1)
 
 
-def pack_sheets(images: UInt8[Tensor, "images channels side side"], size: int) -> Sheets:
-    """Pack thumbnails of at most `size` px into sheets, as data URLs: PNG up to 16 px, JPEG above.
+def pack_sheets(tiles: UInt8[Tensor, "images 3 side side"]) -> Sheets:
+    """Pack thumbnails into sheets, as data URLs: PNG up to 16 px, JPEG above.
 
     Cells are whole 8 px blocks filled up to their edge, so that JPEG does not mix neighbours.
     """
-    side = min(size, images.shape[-1])
+    side = tiles.shape[-1]
     lossless = side <= 16
     cell = side if lossless else -(-side // 8) * 8
-    per_row = min(SHEET // cell, max(1, int(len(images) ** 0.5 + 0.999)))
+    per_row = min(SHEET // cell, math.ceil(math.sqrt(len(tiles))))
     urls = []
-    for some in images.split(per_row * per_row):
-        tiles = F.pad(thumbnails(some, size).float(), (0, cell - side, 0, cell - side), mode="replicate").byte()
-        rows = -(-len(tiles) // per_row)
+    for some in tiles.split(per_row * per_row):
+        rows = -(-len(some) // per_row)
         sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
-        sheet[: len(tiles)] = tiles
-        picture = sheet.view(rows, per_row, 3, cell, cell).permute(0, 3, 1, 4, 2).reshape(rows * cell, per_row * cell, 3)
-        urls.append(data_url(Image.fromarray(picture.numpy()), lossless))
+        sheet[: len(some)] = F.pad(some.float(), (0, cell - side, 0, cell - side), mode="replicate").byte()
+        picture = (
+            sheet.view(rows, per_row, 3, cell, cell).permute(0, 3, 1, 4, 2).reshape(rows * cell, per_row * cell, 3)
+        )
+        urls.append(_data_url(Image.fromarray(picture.numpy()), lossless))
     return Sheets(size=side, cell=cell, per_row=per_row, urls=urls)
 
 
-def data_url(image: Image.Image, lossless: bool) -> str:
-    """Return an image as a data: URL, PNG or JPEG."""
+def _data_url(image: Image.Image, lossless: bool) -> str:
     file = io.BytesIO()
     if lossless:
         image.save(file, "PNG", optimize=True)

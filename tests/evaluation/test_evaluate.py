@@ -17,7 +17,7 @@ def test_all_protocols_give_what_each_gives_alone(digits):
 
 
 def test_other_protocols_on_request(digits):
-    results = evaluate_features(*digits, protocols=("knn_10", "knn_200", "linear_sgd"))
+    results = evaluate_features(*digits, protocols=("knn_10", "knn_200", "sgd"))
     assert results == {
         "knn_10": knn(*digits, k=10),
         "knn_200": knn(*digits, k=200),

@@ -7,10 +7,12 @@ from nearfar.evaluation.knn import knn, knn_predict
 from nearfar.evaluation.labelled import mean_per_class_accuracy
 from nearfar.evaluation.linear import linear, linear_predict
 from nearfar.evaluation.linear_sgd import linear_sgd
+from nearfar.evaluation.table import check_format, write_table
 
 __all__ = [
     "PROTOCOLS",
     "Score",
+    "check_format",
     "evaluate_features",
     "extract",
     "few_labels",
@@ -21,4 +23,5 @@ __all__ = [
     "linear_sgd",
     "mean_per_class_accuracy",
     "raw_pixels",
+    "write_table",
 ]

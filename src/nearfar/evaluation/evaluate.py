@@ -10,7 +10,7 @@ from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, nu
 from nearfar.evaluation.linear import linear
 from nearfar.evaluation.linear_sgd import linear_sgd
 
-PROTOCOLS = ("knn", "linear", "linear_sgd", "few", "knn_K")
+PROTOCOLS = ("knn", "linear", "sgd", "few", "knn_K")
 KNN_DEFAULT = 20
 
 
@@ -25,7 +25,7 @@ def evaluate_features(
     """Accuracies 0..1 of frozen features, by protocol.
 
     knn: key "knn", k = 20; knn_K with any K, such as knn_200: the key is the protocol's own name. linear: key "linear".
-    linear_sgd: key "linear_sgd", the papers' protocol. few: keys "one_label", "one_label_std", "five_labels",
+    sgd: key "linear_sgd", the papers' protocol. few: keys "one_label", "one_label_std", "five_labels",
     "five_labels_std" over 20 draws. Test images of a class that training lacks count as wrong in all of them.
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
     """
@@ -41,7 +41,7 @@ def evaluate_features(
             results[name] = accuracy(classes[vote(cosine[:, :k], number[index[:, :k]], len(classes)).numpy()], truth)
     if "linear" in protocols:
         results["linear"] = linear(train_x, labels, test_x, truth, seed=seed)
-    if "linear_sgd" in protocols:
+    if "sgd" in protocols:
         results["linear_sgd"] = linear_sgd(train_x, labels, test_x, truth, seed=seed)
     if "few" in protocols:
         scores = few_labels(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=seed)

@@ -1,0 +1,227 @@
+"""Is the representation healthy? Measured on held-out images without labels, and said in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+MAX_IMAGES = (
+    1024  # images measured at most: retrieval depends on how many there are, and the cost grows with the square
+)
+FLAT = 1e-5  # of the rows' length: a deviation below this is rounding, all rows are one point, and their rank is 1
+
+# Thresholds of the verdict, from runs of 20 seconds of a small convolutional net on digits, 397 held-out images:
+# SimCLR (8 variants: batch norm or not, temperatures 0.05 to 5, 8 or 64 dimensions), attraction only (5), untrained.
+COLLAPSED_SPREAD = 0.15  # attraction only ended at 0.001 to 0.02, up to 0.10 on the way; SimCLR at 0.94 and more
+CROWDED_SPREAD = 0.5  # |mean unit row| above 0.87: the images share three quarters of their length
+LOW_RANK = 5.0  # runs broken by the learning rate used 1.3 to 2.7 of 64 dimensions; the lowest good one used 12.7
+LOW_RANK_SHARE = 0.25  # of the dimensions there are, for projectors of a few dimensions; a good one of 8 used 7.9
+KNOWN = 0.5  # own-view retrieval that no untrained net reached (0.03 to 0.07): it counts as learned however it began
+UNTRAINED = 0.1  # own-view retrieval to exceed when the measures before training are not known
+SIGNIFICANT = 3.0  # standard errors by which retrieval must exceed chance, and what it was before training
+UNCHANGED = 0.05  # relative change of the spread that counts as none
+FEW_IMAGES = 16  # below this retrieval says nothing
+
+
+@dataclass(frozen=True)
+class Health:
+    """Measures of a representation on held-out images. "Embeddings" leave the projector, "features" the backbone.
+
+    images: how many were measured. feature_dim, embedding_dim: the dimensions there are.
+    effective_rank: of the features; see `effective_rank`. embedding_rank: of the embeddings on the unit sphere.
+    feature_spread, embedding_spread: see `spread`; 0 when all images are one point, 1 when directions cancel.
+    alignment: mean |z1 - z2|^2 of two views on the unit sphere; 0 is perfect, 2 is unrelated (Wang and Isola 2020).
+    uniformity: log mean exp(-2 |zi - zj|^2) over pairs of images; 0 when all are one point, about -4 when uniform.
+    own_view: share of images whose other view is nearer than every other image's, both ways; chance is 1 / images.
+    """
+
+    images: int
+    feature_dim: int
+    embedding_dim: int
+    effective_rank: float
+    embedding_rank: float
+    feature_spread: float
+    embedding_spread: float
+    alignment: float
+    uniformity: float
+    own_view: float
+
+    @property
+    def chance(self) -> float:
+        """What `own_view` is for embeddings that know nothing of the images."""
+        return 1 / self.images
+
+    def finite(self) -> bool:
+        """Whether every measure is a finite number."""
+        return all(math.isfinite(value) for value in asdict(self).values())
+
+    def asdict(self) -> dict[str, float]:
+        """The measures by name, for metrics.jsonl; Health(**it) gives them back."""
+        return asdict(self)
+
+
+def measure_health(
+    z1: Float[Tensor, "images dim"], z2: Float[Tensor, "images dim"], h: Float[Tensor, "images features"]
+) -> Health:
+    """Measure the health of the embeddings z1, z2 of two views of each image and of the first view's features h.
+
+    Raw rows of any float dtype; the first 1024 images are used. Not-finite input gives not-finite measures.
+    ValueError for fewer than two images or shapes that do not fit together.
+    """
+    if z1.ndim != 2 or z1.shape != z2.shape or h.ndim != 2 or len(h) != len(z1):
+        raise ValueError(
+            "health needs embeddings [images, dim] of two views and features [images, features], "
+            f"got {tuple(z1.shape)}, {tuple(z2.shape)} and {tuple(h.shape)}"
+        )
+    if len(z1) < 2:
+        raise ValueError(f"health needs at least two images, got {len(z1)}")
+    with torch.no_grad():
+        z1, z2, h = (x[:MAX_IMAGES].detach().cpu().double() for x in (z1, z2, h))
+        u1, u2 = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
+        return Health(
+            images=len(z1),
+            feature_dim=h.shape[1],
+            embedding_dim=z1.shape[1],
+            effective_rank=effective_rank(h),
+            embedding_rank=effective_rank(u1),
+            feature_spread=spread(h),
+            embedding_spread=spread(u1),
+            alignment=float((u1 - u2).square().sum(1).mean()),
+            uniformity=float(torch.pdist(u1).square().mul(-2).exp().mean().log()),
+            own_view=(_own_view(u1, u2) + _own_view(u2, u1)) / 2,
+        )
+
+
+def effective_rank(x: Float[Tensor, "rows dim"]) -> float:
+    """How many dimensions the rows use: exp of the entropy of the singular values, scaled to sum to 1.
+
+    The effective rank of Roy and Vetterli (2007) and RankMe (Garrido et al. 2023), here of the centred rows, so that a
+    common offset does not count. Between 1 (one direction, or one point) and min(rows - 1, dim).
+    """
+    centred = (x - x.mean(0)).double()
+    if not torch.isfinite(centred).all():
+        return math.nan
+    if float(centred.norm()) <= FLAT * float(x.norm()):
+        return 1.0
+    gram = centred.T @ centred if x.shape[1] <= len(x) else centred @ centred.T
+    singular = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
+    share = singular / singular.sum()
+    return float(torch.special.entr(share).sum().exp())
+
+
+def spread(x: Float[Tensor, "rows dim"]) -> float:
+    """Spread of the rows' directions: root mean square over dimensions of the unit rows' deviation, times sqrt(dim).
+
+    0 when all rows point in one direction, about 1 when they cancel: it is sqrt(1 - |mean unit row|^2). SimSiam's check
+    takes the plain mean over dimensions, which also falls when few dimensions are used; the rank measures that here.
+    """
+    unit = F.normalize(x.double(), dim=1)
+    return float((unit - unit.mean(0)).square().sum(1).mean().sqrt())
+
+
+def _own_view(a: Float[Tensor, "images dim"], b: Float[Tensor, "images dim"]) -> float:
+    """Share of rows of a that are nearer to their own row of b than to any other row of b; ties do not count."""
+    similarity = a @ b.T  # [images, images], at most MAX_IMAGES squared
+    own = similarity.diagonal().clone()
+    other = similarity.fill_diagonal_(-math.inf).amax(1)
+    return float((own > other).double().mean())
+
+
+State = Literal["healthy", "collapsed", "partly collapsed", "not learning", "diverged", "unclear"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the measures say: healthy or not, the state in a word or two, and words for a person with what to try."""
+
+    healthy: bool
+    state: State
+    words: str
+
+
+def verdict(health: Health, first: Health | None = None) -> Verdict:
+    """Judge a representation from its health now and, better, from the health before training as well.
+
+    collapsed: all images have nearly one embedding (an untrained network without `first` looks the same).
+    partly collapsed: few dimensions are used, or all embeddings crowd around one direction.
+    not learning: the other view of an image is found no better than by chance, or than before training.
+    unclear: fewer than 16 images. diverged: numbers that are not finite.
+    """
+    state = _state(health, first)
+    return Verdict(state == "healthy", state, f"{state.capitalize()}: {_words(state, health, first)}")
+
+
+def _state(health: Health, first: Health | None) -> State:
+    if not health.finite():
+        return "diverged"
+    learned = _learned(health, first)
+    if health.embedding_spread < COLLAPSED_SPREAD:
+        still = first is not None and abs(health.embedding_spread / max(first.embedding_spread, FLAT) - 1) < UNCHANGED
+        return "not learning" if still and not learned else "collapsed"
+    if _low(health.embedding_rank, health.embedding_dim, health) or _low(
+        health.effective_rank, health.feature_dim, health
+    ):
+        return "partly collapsed"
+    if health.images < FEW_IMAGES:
+        return "unclear"
+    if not learned:
+        return "not learning"
+    return "partly collapsed" if health.embedding_spread < CROWDED_SPREAD else "healthy"
+
+
+def _low(rank: float, dim: int, health: Health) -> bool:
+    """Whether a rank is low for the dimensions and images there are."""
+    return rank < min(LOW_RANK, LOW_RANK_SHARE * min(dim, health.images - 1))
+
+
+def _learned(health: Health, first: Health | None) -> bool:
+    """Whether own-view retrieval is above chance and above what it was before training (or untrained nets reach)."""
+    now, images = health.own_view, health.images
+    if now < health.chance + SIGNIFICANT * math.sqrt(health.chance * (1 - health.chance) / images):
+        return False
+    if now >= KNOWN:
+        return True
+    if first is None or not first.finite():
+        return now > UNTRAINED
+    before = first.own_view
+    return now - before > SIGNIFICANT * math.sqrt((now * (1 - now) + before * (1 - before)) / images)
+
+
+def _words(state: State, health: Health, first: Health | None) -> str:
+    before = "" if first is None else f", {first.own_view:.1%} before training"
+    found = (
+        f"the other view of an image is found among {health.images} images in {health.own_view:.1%} of cases "
+        f"(chance {health.chance:.1%}{before})"
+    )
+    rank = (
+        f"embeddings use about {health.embedding_rank:.0f} of {health.embedding_dim} dimensions, "
+        f"features {health.effective_rank:.0f} of {health.feature_dim}"
+    )
+    room = f"spread {health.embedding_spread:.2g} of 1"
+    if state == "healthy":
+        return f"{found}; {rank}; {room}."
+    if state == "diverged":
+        return "the embeddings are not finite numbers. Try a lower --lr, more --warmup-epochs or --clip-gradient 1."
+    if state == "unclear":
+        return f"{health.images} held-out images are too few to tell; give at least {FEW_IMAGES}."
+    if state == "collapsed":
+        return (
+            f"all images have nearly the same embedding ({room}), so the encoder cannot tell them apart. "
+            "Try a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: a lower temperature, "
+            "more negatives, or another method."
+        )
+    if state == "partly collapsed":
+        return (
+            f"{rank}, {room}: the images lie in a small part of the space there is. "
+            "Try a lower --lr, a lower temperature, stronger views or a larger --batch-size; if it is early, train on."
+        )
+    return (
+        f"{found}, no better than without training. Try more --epochs, a higher --lr (a lower one if the loss jumps), "
+        "a lower temperature, or weaker views."
+    )

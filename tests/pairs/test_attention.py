@@ -23,11 +23,11 @@ def relative(value, reference):
     return ((value.double() - reference).norm() / reference.norm()).item()
 
 
-@pytest.fixture(params=["kernel", "tiles"])
+@pytest.fixture(params=["usual tiles", "small tiles"])
 def path(request, monkeypatch):
-    if request.param == "tiles":
-        monkeypatch.setattr(attention, "_flash", attention._tiles)
-        monkeypatch.setitem(attention._TILE_BYTES, "cpu", 4096)  # many tiles, a ragged last one
+    if request.param == "small tiles":  # several blocks of queries, many tiles, ragged last ones
+        monkeypatch.setitem(attention.TILE, "cpu", 200)
+        monkeypatch.setattr(attention, "ROWS", 7)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 3), (5, 1, 8), (17, 33, 7), (64, 1000, 128), (3, 257, 40)])

@@ -1,0 +1,27 @@
+"""Reductions over pairs of embeddings in linear memory: exact, symmetric where they can be, never an n x n matrix.
+
+Each returns the positives' logits and a number per row (or one for all) over the negatives; a loss is a few lines of
+O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised inside where the kernel needs it.
+"""
+
+from nearfar.pairs.attention import attend
+from nearfar.pairs.exponential import log_sum_exp
+from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
+from nearfar.pairs.logistic import logistic_sum
+from nearfar.pairs.tempered import tempered_log_sum_exp
+from nearfar.pairs.two_sets import cross_log_sum_exp, cross_logistic_sum
+from nearfar.pairs.weighted import weighted_sum
+
+__all__ = [
+    "Kernel",
+    "attend",
+    "cauchy",
+    "cosine",
+    "cross_log_sum_exp",
+    "cross_logistic_sum",
+    "gaussian",
+    "log_sum_exp",
+    "logistic_sum",
+    "tempered_log_sum_exp",
+    "weighted_sum",
+]

@@ -1,0 +1,127 @@
+"""Log-sum-exp of each row over its negatives: two passes over the triangle, nothing of size n x n."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.pairs.blocks import Blocks, shaped
+from nearfar.pairs.kernels import Kernel
+from nearfar.pairs.precision import refuse_double_backward, without_autocast
+
+# Without a shift, exp(u) and its sums stay normal numbers while |u| <= this.
+LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
+KEPT_ROWS = 2048  # up to this many rows the forward pass keeps its tiles (8 MiB) for the backward pass
+_LOWEST = -1e30  # stands for minus infinity where a difference of two must not be nan
+
+
+def log_sum_exp(
+    first: Float[Tensor, "batch dim"], second: Float[Tensor, "batch dim"], kernel: Kernel, *, across: bool = False
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "2 batch"]]:
+    """u of the positive pairs, and log sum_j q_ij over the negatives j of every row i of both views.
+
+    The negatives of a row are all rows of both views except itself and its positive, or with `across` only the other
+    view's. Rows are raw embeddings; unit kernels normalise them. Differentiable once with respect to both views, in
+    O(batch * dim) memory. Results are float32, or float64 if an input is.
+
+    Raises ValueError for a batch of one and views of different shape.
+    """
+    positive, sums = _LogSumExp.apply(first, second, kernel, across)
+    return positive, sums
+
+
+class _LogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, kernel: Kernel, across: bool) -> tuple[Tensor, Tensor]:
+        with without_autocast(first):
+            blocks = Blocks(first, second, unit=kernel.unit, across=across)
+            bounded = kernel.bound <= LARGEST_EXPONENT[blocks.dtype]
+            keep = bounded and any(ctx.needs_input_grad) and 2 * blocks.batch <= KEPT_ROWS
+            kept: list[Tensor] = []
+            result = _sums(blocks, kernel, kept if keep else None).log_() if bounded else _stable(blocks, kernel)
+            positive = blocks.positives(kernel)
+        ctx.save_for_backward(first, second, result)
+        ctx.kernel, ctx.across, ctx.bounded, ctx.kept = kernel, across, bounded, kept
+        return positive, result
+
+    @staticmethod
+    def backward(ctx: Any, positive_grad: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        refuse_double_backward()
+        first, second, result = ctx.saved_tensors
+        kernel = ctx.kernel
+        with without_autocast(first):
+            blocks = Blocks(first, second, unit=kernel.unit, across=ctx.across)
+            gradients = blocks.gradients()
+            mass = None if kernel.unit else blocks.statistic()
+            if ctx.bounded:
+                _spread(blocks, kernel, grad / result.exp(), gradients, mass, ctx.kept)
+            else:
+                _spread_stable(blocks, kernel, grad, result, gradients, mass)
+            blocks.finish(gradients, kernel.scale, positive_grad, mass)
+            return *blocks.as_inputs(gradients), None, None
+
+
+def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
+    """sum_j q_ij; the tiles of q go into `kept`."""
+    sums = blocks.statistic()
+    for tile in blocks.tiles():
+        similarity = kernel.similarity_(blocks.affine(kernel, tile))
+        if tile.masked:
+            similarity.fill_diagonal_(0)
+        blocks.add_sums(sums, tile, similarity)
+        if kept is not None:
+            kept.append(similarity)
+    return sums
+
+
+def _spread(
+    blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: list[Tensor], mass: Tensor | None, kept: list[Tensor]
+) -> None:
+    """Gradient of sum_i weight_i sum_j q_ij: pair (i, j) weighs (weight_i + weight_j) dq/du."""
+    buffer = blocks.buffer()
+    for number, tile in enumerate(blocks.tiles()):
+        if kept:
+            similarity = kept[number]
+        else:
+            similarity = kernel.similarity_(blocks.affine(kernel, tile))
+            if tile.masked:
+                similarity.fill_diagonal_(0)
+        weights = shaped(buffer, tile)
+        torch.add(blocks.part(weight, tile.i).unsqueeze(1), blocks.part(weight, tile.j), out=weights)
+        blocks.accumulate(gradients, mass, tile, kernel.times_slope_(weights, similarity))
+
+
+def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
+    """log sum_j q_ij with a running maximum per row, for exponents beyond the range of the dtype."""
+    highest, sums = blocks.statistic(_LOWEST), blocks.statistic()
+    buffer = blocks.buffer()
+    for tile in blocks.tiles():
+        exponent = blocks.affine(kernel, tile)
+        if tile.masked:
+            exponent.fill_diagonal_(_LOWEST)
+        for block, along in ((tile.i, 1), (tile.j, 0))[: 1 if tile.i == tile.j else 2]:
+            old, mass = blocks.part(highest, block), blocks.part(sums, block)
+            new = torch.maximum(old, exponent.amax(along))
+            share = torch.sub(exponent, new.unsqueeze(along), out=shaped(buffer, tile)).exp2_().sum(along)
+            mass.mul_(old.sub_(new).exp2_()).add_(share)
+            old.copy_(new)
+    return highest.div_(kernel.factor).add_(sums.log_())
+
+
+def _spread_stable(
+    blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: list[Tensor], mass: Tensor | None
+) -> None:
+    """Gradient of sum_i weight_i log sum_j q_ij: pair (i, j) weighs weight_i p_ij + weight_j p_ji."""
+    exponents = log_sums * kernel.factor
+    buffer = blocks.buffer()
+    for tile in blocks.tiles():
+        exponent = blocks.affine(kernel, tile)
+        if tile.masked:
+            exponent.fill_diagonal_(_LOWEST)
+        weights = torch.sub(exponent, blocks.part(exponents, tile.i).unsqueeze(1), out=shaped(buffer, tile))
+        weights.exp2_().mul_(blocks.part(weight, tile.i).unsqueeze(1))
+        exponent.sub_(blocks.part(exponents, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
+        blocks.accumulate(gradients, mass, tile, weights.add_(exponent))

@@ -1,0 +1,70 @@
+"""Similarity kernels q_ij = f(u_ij), where u_ij is affine in z_i.z_j (unit rows) or in |z_i - z_j|^2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+_LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """q = exp(u) if `exponential`, else 1 / u; made by `cosine`, `gaussian` and `cauchy`.
+
+    On unit rows (`unit`; the engine normalises) u = scale * z_i.z_j + constant, on other rows
+    u = constant - scale / 2 * |z_i - z_j|^2: either way du / dz_i = scale * (z_j, or z_j - z_i).
+    """
+
+    unit: bool
+    scale: float
+    constant: float = 0.0
+    exponential: bool = True
+
+    @property
+    def factor(self) -> float:
+        """What tiles of u are multiplied by: 2^x is several times cheaper than e^x on some CPUs."""
+        return _LOG2_E if self.exponential else 1.0
+
+    @property
+    def bound(self) -> float:
+        """The largest |u|; infinity where the rows are not unit vectors and q is an exponential."""
+        if self.unit:
+            return abs(self.scale) + abs(self.constant)
+        return math.inf if self.exponential else 0.0
+
+    @property
+    def at_zero(self) -> float:
+        """u of two equal rows."""
+        return self.constant + (self.scale if self.unit else 0.0)
+
+    def similarity_(self, tile: Tensor) -> Tensor:
+        """q from factor * u, in place."""
+        return tile.exp2_() if self.exponential else tile.clamp_(min=1.0).reciprocal_()
+
+    def times_slope_(self, weights: Tensor, similarity: Tensor) -> Tensor:
+        """weights * dq/du, in place: dq/du is q for exponentials and -q^2 for the reciprocal."""
+        weights.mul_(similarity)
+        return weights if self.exponential else weights.mul_(similarity).neg_()
+
+    def log_similarity(self, u: Tensor) -> Tensor:
+        """log q from u."""
+        return u if self.exponential else -u.log()
+
+
+def cosine(temperature: float) -> Kernel:
+    """q = exp(s_ij / temperature) on unit rows."""
+    return Kernel(unit=True, scale=1 / temperature)
+
+
+def gaussian(width: float, unit: bool = True) -> Kernel:
+    """q = exp(-|z_i - z_j|^2 / (2 width^2)); on unit rows that is exp((s_ij - 1) / width^2)."""
+    scale = 1 / width**2
+    return Kernel(unit=unit, scale=scale, constant=-scale if unit else 0.0)
+
+
+def cauchy() -> Kernel:
+    """q = 1 / (1 + |z_i - z_j|^2) on rows of any length."""
+    return Kernel(unit=False, scale=-2.0, constant=1.0, exponential=False)

@@ -1,0 +1,96 @@
+"""Sum of softplus(logit) over all pairs of negatives: one pass, with the gradient of rows, scale and bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from nearfar.pairs.blocks import Blocks, shaped
+from nearfar.pairs.kernels import cosine
+from nearfar.pairs.precision import refuse_double_backward, without_autocast
+from nearfar.pairs.products import dot_products
+
+_COSINE = cosine(1.0)
+_LINEAR_FROM = 40.0  # softplus(x) = x beyond this, to the last bit of a float64
+
+
+def logistic_sum(
+    first: Float[Tensor, "batch dim"],
+    second: Float[Tensor, "batch dim"],
+    scale: Float[Tensor, ""],
+    bias: Float[Tensor, ""],
+    *,
+    across: bool = False,
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, ""]]:
+    """Cosine of the positive pairs, and sum_i sum_j softplus(scale * s_ij + bias) over the negatives j of every row i.
+
+    Rows are raw embeddings and normalised here. With `across` only pairs of different views count, each of them once
+    (two modalities). Differentiable once with respect to both views, scale and bias. Dtypes and errors are those of
+    `log_sum_exp`.
+    """
+    wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (first, second, scale, bias))
+    positive, total = _LogisticSum.apply(first, second, scale, bias, across, wanted)
+    return positive, total
+
+
+class _LogisticSum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, first: Tensor, second: Tensor, scale: Tensor, bias: Tensor, across: bool, wanted: bool
+    ) -> tuple[Tensor, Tensor]:
+        with without_autocast(first):
+            blocks = Blocks(first, second, unit=True, across=across)
+            total, bias_slope, gradients = _visit(blocks, scale.to(blocks.dtype), bias.to(blocks.dtype), wanted)
+            scale_slope = _along_rows(blocks, gradients) if wanted else total
+            if across:
+                scale_slope = scale_slope / 2  # each pair was met from both of its rows
+            positive = blocks.positives(_COSINE)
+        ctx.save_for_backward(first, second, scale, bias, scale_slope, bias_slope)
+        ctx.across, ctx.gradients = across, gradients
+        return positive, total
+
+    @staticmethod
+    def backward(
+        ctx: Any, positive_grad: Tensor, total_grad: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, None, None]:
+        refuse_double_backward()
+        first, second, scale, bias, scale_slope, bias_slope = ctx.saved_tensors
+        with without_autocast(first):
+            blocks = Blocks(first, second, unit=True, across=ctx.across)
+            c = scale.to(blocks.dtype)
+            gradients = ctx.gradients or _visit(blocks, c, bias.to(blocks.dtype), True)[2]
+            ctx.gradients = None  # scaled in place below: a second backward through the same graph makes it again
+            for gradient in gradients:
+                gradient.mul_(total_grad * c * (1 if ctx.across else 2))
+            blocks.finish(gradients, 1.0, positive_grad)
+            slopes = (total_grad * scale_slope).to(scale.dtype), (total_grad * bias_slope).to(bias.dtype)
+            return *blocks.as_inputs(gradients), *slopes, None, None
+
+
+def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The sum, its derivative with respect to the bias, and sum_j sigmoid_ij row_j."""
+    total, bias_slope = torch.zeros_like(scale), torch.zeros_like(scale)
+    gradients = blocks.gradients() if wanted else []
+    buffer = blocks.buffer()
+    for tile in blocks.tiles():
+        times = 1 if tile.i == tile.j or blocks.across else 2  # a tile off the diagonal stands for its mirror image too
+        logits = dot_products(tile.x * scale, tile.y).add_(bias)
+        if tile.masked:
+            logits.fill_diagonal_(-torch.inf)
+        if wanted:
+            probability = torch.sigmoid(logits, out=shaped(buffer, tile))
+            bias_slope.add_(probability.sum(), alpha=times)
+            blocks.accumulate(gradients, None, tile, probability)
+        total.add_(softplus(logits, threshold=_LINEAR_FROM).sum(), alpha=times)
+    return total, bias_slope, gradients
+
+
+def _along_rows(blocks: Blocks, gradients: list[Tensor]) -> Tensor:
+    """sum_i row_i . gradient_i."""
+    return torch.stack(
+        [(blocks.rows(block) * blocks.part(gradients, block)).sum() for block in range(len(blocks.places))]
+    ).sum()

@@ -1,0 +1,87 @@
+"""Peak memory of every reduction, forward and backward, counted storage by storage."""
+
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from nearfar import pairs
+
+DIM = 32
+KERNELS = {"cosine": pairs.cosine(0.1), "running maximum": pairs.cosine(0.005), "cauchy": pairs.cauchy()}
+
+
+class Live(TorchDispatchMode):
+    """Bytes of all storages alive that were made inside the block, and the largest number seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+        self.seen = weakref.WeakSet()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.count(tensor.untyped_storage())
+        return result
+
+    def count(self, storage):
+        if storage not in self.seen:
+            self.seen.add(storage)
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self.free, storage.nbytes())
+
+    def free(self, size):
+        self.now -= size
+
+
+def softmax(kernel):
+    return lambda first, second: pairs.log_sum_exp(first, second, kernel)[1].mean()
+
+
+REDUCTIONS = {name: softmax(kernel) for name, kernel in KERNELS.items()} | {
+    "weighted": lambda a, b: pairs.weighted_sum(a, b, torch.ones(2, len(a)), pairs.gaussian(0.5))[1],
+    "logistic": lambda a, b: pairs.logistic_sum(a, b, torch.tensor(5.0), torch.tensor(-10.0))[1],
+    "tempered": lambda a, b: pairs.tempered_log_sum_exp(a, b, torch.full((len(a),), 0.2))[1].mean(),
+    "across": lambda a, b: pairs.cross_log_sum_exp(a, b, 0.1)[1].mean(),
+}
+
+
+def extra_bytes(reduction, batch):
+    """Peak above the inputs and their gradient."""
+    views = [torch.randn(batch, DIM, requires_grad=True) for _ in range(2)]
+    with Live() as live:
+        reduction(*views).backward()
+    return live.peak - sum(view.grad.nbytes for view in views)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS.values(), ids=REDUCTIONS)
+def test_memory_is_linear_and_below_16_mib_and_16_bytes_a_row(reduction):
+    small, large = extra_bytes(reduction, 1500), extra_bytes(reduction, 6000)
+    assert large < 2**24 + 16 * 2 * 6000
+    assert large - small < 16 * 2 * (6000 - 1500) + 2**21  # n x n more would be 515 MiB
+
+
+def test_kept_tiles_fit_the_budget_too():
+    assert extra_bytes(REDUCTIONS["cosine"], 1024) < 2**24 + 16 * 2 * 1024
+
+
+def test_the_count_sees_a_full_matrix():
+    """The measure itself: a plain n x n program is caught by the same assertion."""
+
+    def plain(first, second):
+        rows = torch.cat([first, second])
+        return (rows @ rows.T).logsumexp(1).mean()
+
+    assert extra_bytes(plain, 1500) > 2**24 + 16 * 2 * 1500
+
+
+def test_attention_holds_one_tile():
+    query, keys = torch.randn(300, DIM, requires_grad=True), torch.randn(20000, DIM)
+    with Live() as live:
+        pairs.attend(query, keys, 0.1)[0].sum().backward()
+    assert live.peak < 2**23  # [300, 20000] would be 23 MiB

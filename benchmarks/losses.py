@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -56,8 +57,8 @@ def enter_environment(chosen: argparse.Namespace) -> bool:
         return not chosen.without_peers
     try:
         python = peers.peer_python()
-    except RuntimeError as error:
-        print(f"{error}; going on without them", flush=True)
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        print(f"{error}; going on without the peers", flush=True)
         return False
     os.execv(python, [str(python), *sys.argv])
 
@@ -74,6 +75,7 @@ def check(cases: list, chosen: argparse.Namespace, limits: dict[str, Any]) -> li
             shapes = [Shape(QUEUE_BATCH, chosen.dims[0], chosen.queue)]
         else:
             batches = case.check_batches or ((96,) if chosen.quick else (96, 1280))
+            batches = [max(batch, case.least_batch) for batch in batches]
             shapes = [Shape(batch, chosen.dims[0]) for batch in batches]
         outcomes = [in_fresh_process(agreement, case, shape, seconds=300, **limits) for shape in shapes]
         worst = max(outcomes, key=lambda outcome: outcome.get("gradient_error", float("inf")))
@@ -92,7 +94,7 @@ def measure_memory(cases: list, shapes: list, chosen: argparse.Namespace, limits
     for shape in shapes:
         limit = chosen.limit if shape.dim == chosen.dims[0] else chosen.limit / 5
         for case in cases:
-            if bool(case.quantity.views) != bool(shape.queue):
+            if bool(case.quantity.views) != bool(shape.queue) or shape.batch < case.least_batch:
                 continue
             smaller, before = last.get((case.name, shape.dim), (None, {}))
             growth = case.quantity.floor(shape) / case.quantity.floor(smaller) if smaller else 1.0
@@ -107,7 +109,7 @@ def measure_memory(cases: list, shapes: list, chosen: argparse.Namespace, limits
                 row = in_fresh_process(memory, case, shape, seconds=4 * limit, **limits)
             last[case.name, shape.dim] = shape, row
             rows.append({"case": case.name, "owner": case.owner, "quantity": case.quantity.name, **vars(shape), **row})
-            rows[-1]["floor"] = case.quantity.floor(shape)
+            rows[-1]["floor"], rows[-1]["contrastive"] = case.quantity.floor(shape), case.quantity.contrastive
             shown = row.get("error") or f"{row['extra_bytes'] / MIB:9.1f} MiB {1000 * row['seconds']:10.1f} ms"
             print(f"memory  {case.name:42} B {shape.batch:<6} d {shape.dim:<4} {shown}", flush=True)
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import losses_plain as plain
 import peers
@@ -12,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import nearfar.losses
+import nearfar.losses as L
+from nearfar.pairs.two_sets import cross_log_sum_exp, cross_logistic_sum
 
 Loss = Callable[..., Tensor]
 QUEUE_BATCH = 256
@@ -35,17 +37,19 @@ class Quantity:
     reference: Callable[..., Tensor]
     floor: Callable[[Shape], float]
     views: tuple[int, int] | None = None  # queue losses: views of the query and of the key, 0 for a plain [batch, dim]
+    contrastive: bool = True  # the memory target is for contrastive losses
 
 
 @dataclass(frozen=True)
 class Case:
-    """One implementation of a quantity; `build` gets the number of images and returns a function of the inputs."""
+    """One implementation of a quantity; `build` returns a function of the inputs."""
 
     owner: str
     label: str
     quantity: Quantity
-    build: Callable[[int], Loss]
+    build: Callable[[Shape], Loss]
     check_batches: tuple[int, ...] | None = None
+    least_batch: int = 0
     note: str = ""
 
     @property
@@ -64,6 +68,11 @@ class Case:
             first + noise(*([views] if views else []), shape.batch, shape.dim) for views in self.quantity.views
         )
         return [query.requires_grad_(), key, F.normalize(noise(shape.queue, shape.dim), dim=1)]
+
+
+def features(count: float) -> Callable[[Shape], float]:
+    """Products with dim x dim matrices."""
+    return lambda shape: 2.0 * count * shape.batch * shape.dim**2
 
 
 def square(shape: Shape) -> float:
@@ -90,7 +99,12 @@ def drawn(shape: Shape) -> float:
     return 3 * 2 * shape.batch * 6.0 * shape.dim
 
 
-def attentions(count: int) -> Callable[[Shape], float]:
+def in_batch(count: int) -> Callable[[Shape], float]:
+    """Attentions over the batch's own keys."""
+    return lambda shape: 4.0 * count * shape.batch**2 * shape.dim
+
+
+def attentions(count: float) -> Callable[[Shape], float]:
     return lambda shape: 4.0 * count * shape.batch * shape.queue * shape.dim
 
 
@@ -106,25 +120,66 @@ SOGCLR = Quantity("SogCLR", plain.sogclr, two_passes)
 ISOGCLR = Quantity("iSogCLR", plain.isogclr, two_passes)
 CLIP = Quantity("CLIP", plain.clip, two_sets)
 SIGLIP = Quantity("SigLIP", plain.siglip, two_sets)
+MOCO_V3 = Quantity("MoCo v3", plain.moco_v3, in_batch(1))
+SCE_IN_BATCH = Quantity("SCE, no queue", plain.sce_in_batch, in_batch(2))
 MOCO = Quantity("MoCo", plain.moco, attentions(1), views=(0, 0))
 RESSL = Quantity("ReSSL", plain.ressl, attentions(2), views=(0, 0))
 SCE = Quantity("SCE", plain.sce, attentions(2), views=(0, 0))
 MOCO_M = Quantity("MoCo-M", partial(plain.lorac, beta=float("inf")), attentions(2), views=(2, 0))
 LORAC = Quantity("LORAC", plain.lorac, attentions(2), views=(2, 0))
 JCL = Quantity("JCL", plain.jcl, attentions(1), views=(0, 4))
+NNCLR = Quantity("NNCLR", plain.nnclr, attentions(0.5), views=(0, 0))
+COSINE = Quantity("negative cosine", plain.negative_cosine, lambda s: 6.0 * s.batch * s.dim, contrastive=False)
+BARLOW = Quantity("Barlow Twins", plain.barlow_twins, features(3), contrastive=False)
+VICREG = Quantity("VICReg", plain.vicreg, features(4), contrastive=False)
+W_MSE = Quantity("W-MSE", plain.w_mse, features(6), contrastive=False)
+SWAV = Quantity("SwAV", plain.swav, lambda s: 6.0 * 2 * s.batch * 3000 * s.dim, contrastive=False)
 
 
-def ours(quantity: Quantity, make: Callable[[int], torch.nn.Module], indexed: bool = False, **more) -> Case:
-    """A loss of nearfar; those without per-image state are not given the index."""
+def ours(quantity: Quantity, make: Callable[[int], torch.nn.Module], indexed: bool = False, **more: Any) -> Case:
+    """A loss of nearfar made from the number of images; those without per-image state are not given the index."""
 
-    def build(size: int) -> Loss:
-        loss = make(size)
+    def build(shape: Shape) -> Loss:
+        loss = make(shape.batch)
         return loss if indexed or quantity.views else lambda z1, z2, index: loss(z1, z2)
 
     return Case("nearfar", quantity.name, quantity, build, **more)
 
 
-L = nearfar.losses
+def peer(owner: str, label: str, quantity: Quantity, make: Callable[[int], Loss], **more: Any) -> Case:
+    return Case(owner, label, quantity, lambda shape: make(shape.batch), **more)
+
+
+def two_set_info_nce(shape: Shape) -> Loss:
+    def forward(z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
+        positive, rows, columns = cross_log_sum_exp(z1, z2, 0.1)
+        return (rows.logaddexp(positive) + columns.logaddexp(positive) - 2 * positive).mean() / 2
+
+    return forward
+
+
+def two_set_logistic(shape: Shape) -> Loss:
+    scale, bias = torch.tensor(10.0), torch.tensor(-10.0)
+
+    def forward(z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
+        positive, total = cross_logistic_sum(z1, z2, scale, bias)
+        return (total + F.softplus(-(scale * positive + bias)).sum()) / len(z1)
+
+    return forward
+
+
+def nnclr(shape: Shape) -> Loss:
+    loss = L.NNCLR()
+    return lambda prediction, projection, queue: loss(projection, prediction, queue)
+
+
+def swav(shape: Shape) -> Loss:
+    loss = L.SwAV(shape.dim)
+    loss.prototypes.data = plain.prototypes(shape.dim)
+    loss.freeze_prototypes = True
+    return lambda z1, z2, index: loss(torch.stack([z1, z2]))
+
+
 NEARFAR = [
     ours(SIMCLR, lambda size: L.SimCLR(temperature=0.1)),
     ours(DCL, lambda size: L.DCL(temperature=0.1)),
@@ -137,48 +192,39 @@ NEARFAR = [
     ours(SIGCLR, lambda size: L.SigCLR()),
     ours(SOGCLR, lambda size: L.SogCLR(size), indexed=True),
     ours(ISOGCLR, lambda size: L.ISogCLR(size), indexed=True),
+    Case("nearfar", "pairs, two-set InfoNCE", CLIP, two_set_info_nce),
+    Case("nearfar", "pairs, two-set logistic", SIGLIP, two_set_logistic),
+    ours(MOCO_V3, lambda size: L.MoCoV3()),
+    ours(SCE_IN_BATCH, lambda size: L.SCE()),
     ours(MOCO, lambda size: L.MoCo()),
     ours(RESSL, lambda size: L.ReSSL()),
     ours(SCE, lambda size: L.SCE()),
     ours(MOCO_M, lambda size: L.LORAC(beta=float("inf"))),
     ours(LORAC, lambda size: L.LORAC()),
     ours(JCL, lambda size: L.JCL()),
+    Case("nearfar", "NNCLR", NNCLR, nnclr),
+    ours(COSINE, lambda size: L.NegativeCosine()),
+    ours(BARLOW, lambda size: L.BarlowTwins()),
+    ours(VICREG, lambda size: L.VICReg()),
+    ours(W_MSE, lambda size: L.WMSE(sub_batch=size), least_batch=1024),
+    Case("nearfar", "SwAV", SWAV, swav),
 ]
+WITH_PLAIN_FORM = [SIMCLR, DCL, SACLR_ALL, SIGCLR, SOGCLR, ISOGCLR, CLIP, SIGLIP, MOCO_V3, SCE_IN_BATCH]
+WITH_PLAIN_FORM += [MOCO, RESSL, SCE, MOCO_M, LORAC, JCL, NNCLR]
 PLAIN = [
-    Case("plain", quantity.name, quantity, lambda size, quantity=quantity: partial(quantity.reference, {}))
-    for quantity in [
-        SIMCLR,
-        DCL,
-        SACLR_ALL,
-        SIGCLR,
-        SOGCLR,
-        ISOGCLR,
-        CLIP,
-        SIGLIP,
-        MOCO,
-        RESSL,
-        SCE,
-        MOCO_M,
-        LORAC,
-        JCL,
-    ]
+    Case("plain", quantity.name, quantity, lambda shape, quantity=quantity: partial(quantity.reference, {}))
+    for quantity in WITH_PLAIN_FORM
 ]
 PEERS = [
-    Case("lightly", "NTXentLoss", SIMCLR, peers.lightly_ntxent),
-    Case("lightly", "DCLLoss", DCL, peers.lightly_dcl),
-    Case("lightly", "DCLWLoss", DCLW, peers.lightly_dclw),
-    Case("lightly", "NTXentLoss, memory bank", MOCO, peers.lightly_memory_bank),
-    Case("pytorch-metric-learning", "NTXentLoss", SIMCLR, peers.metric_learning_ntxent, check_batches=(96,)),
-    Case("LibAUC", "GCLoss_v1", SOGCLR, peers.libauc_sogclr, note="multiplies by t and adds the two views: 2t = 0.2"),
-    Case("LibAUC", "GCLoss_v1, iSogCLR", ISOGCLR, peers.libauc_isogclr, note="each row is multiplied by its own 2t"),
-    Case("open_clip", "ClipLoss", CLIP, peers.open_clip_clip),
-    Case("open_clip", "SigLipLoss", SIGLIP, peers.open_clip_siglip),
-    Case("torch", "linear_cross_entropy, two sets", CLIP, peers.torch_clip),
-    Case(
-        "torch",
-        "linear_cross_entropy, one set",
-        SIMCLR,
-        peers.torch_simclr,
-        note="no mask: the row itself is a negative",
-    ),
+    peer("lightly", "NTXentLoss", SIMCLR, peers.lightly_ntxent),
+    peer("lightly", "DCLLoss", DCL, peers.lightly_dcl),
+    peer("lightly", "DCLWLoss", DCLW, peers.lightly_dclw),
+    peer("lightly", "NTXentLoss, memory bank", MOCO, peers.lightly_memory_bank),
+    peer("pytorch-metric-learning", "NTXentLoss", SIMCLR, peers.metric_learning_ntxent, check_batches=(96,)),
+    peer("LibAUC", "GCLoss_v1", SOGCLR, peers.libauc_sogclr, note="multiplied by t, views added: 2t = 0.2"),
+    peer("LibAUC", "GCLoss_v1, iSogCLR", ISOGCLR, peers.libauc_isogclr, note="each row is multiplied by its own 2t"),
+    peer("open_clip", "ClipLoss", CLIP, peers.open_clip_clip),
+    peer("open_clip", "SigLipLoss", SIGLIP, peers.open_clip_siglip),
+    peer("torch", "linear_cross_entropy, two sets", CLIP, peers.torch_clip),
+    peer("torch", "linear_cross_entropy, one set", SIMCLR, peers.torch_simclr, note="no mask: rows are own negatives"),
 ]

@@ -79,14 +79,14 @@ def agreement(case: Case, shape: Shape) -> dict[str, float]:
     gradient that comes nearest, `residual` what is left beside it.
     """
     calls = 1 if shape.queue else 2
-    loss, state = case.build(shape.batch), {}
+    loss, state = case.build(shape), {}
     for seed in range(calls):
         inputs = case.inputs(shape, seed)
         exact = [t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in inputs]
         value = step(loss, inputs)
         reference = step(lambda *tensors: case.quantity.reference(state, *tensors), exact)
-    got = torch.cat([tensor.grad.flatten() for tensor in inputs if tensor.requires_grad]).double()
-    want = torch.cat([tensor.grad.flatten() for tensor in exact if tensor.requires_grad])
+    got = torch.cat([tensor.grad.flatten() for tensor in inputs if tensor.grad is not None]).double()
+    want = torch.cat([tensor.grad.flatten() for tensor in exact if tensor.grad is not None])
     factor = float(got @ want / (want @ want))
     return {
         "value_error": abs(value - reference) / abs(reference),
@@ -104,8 +104,9 @@ def memory(case: Case, shape: Shape) -> dict[str, float]:
     libc = ctypes.CDLL(None)
     libc.mallopt(-3, 64 << 10)  # M_MMAP_THRESHOLD
     torch.mm(torch.ones(1024, 256), torch.ones(256, 1024))
-    step(case.build(WARM), case.inputs(Shape(WARM, shape.dim, shape.queue and WARM)))
-    loss, inputs = case.build(shape.batch), case.inputs(shape)
+    warm = Shape(max(WARM, case.least_batch), shape.dim, shape.queue and WARM)
+    step(case.build(warm), case.inputs(warm))
+    loss, inputs = case.build(shape), case.inputs(shape)
     libc.malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as peak:
         peak.write("5")
@@ -113,13 +114,13 @@ def memory(case: Case, shape: Shape) -> dict[str, float]:
     start = time.perf_counter()
     step(loss, inputs)
     seconds = time.perf_counter() - start
-    gradients = sum(tensor.nbytes for tensor in inputs if tensor.requires_grad)
+    gradients = sum(tensor.nbytes for tensor in inputs if tensor.grad is not None)
     return {"extra_bytes": max(0, (_kilobytes("VmHWM") - before) * 1024 - gradients), "seconds": seconds}
 
 
 def times(cases: list[Case], shape: Shape, budget: float, rounds: tuple[int, int]) -> dict[str, Any]:
     """Seconds of each case in rounds that visit all cases, until the budget is spent; GEMM FLOP/s of each round."""
-    runs = {case.name: (case.build(shape.batch), case.inputs(shape)) for case in cases}
+    runs = {case.name: (case.build(shape), case.inputs(shape)) for case in cases}
     samples: dict[str, list[float]] = {name: [] for name in runs}
     gemm: list[float] = []
     least, most = rounds

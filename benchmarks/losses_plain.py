@@ -168,3 +168,69 @@ def jcl(state: State, query: Tensor, keys: Tensor, queue: Tensor, temperature: f
     first = mean / temperature + lam / (2 * temperature**2) * variance
     logits = torch.cat([first[:, None], q @ queue.T / temperature], dim=1)
     return (logits.logsumexp(1) - mean / temperature).mean()
+
+
+def moco_v3(state: State, z1: Tensor, z2: Tensor, index: Tensor, temperature: float = 0.2) -> Tensor:
+    logits = F.normalize(z1, dim=1) @ F.normalize(z2.detach(), dim=1).T / temperature
+    return 2 * temperature * F.cross_entropy(logits, index)
+
+
+def sce_in_batch(state: State, z1: Tensor, z2: Tensor, index: Tensor, lam: float = 0.5) -> Tensor:
+    q, k = F.normalize(z1, dim=1), F.normalize(z2.detach(), dim=1)
+    diagonal = torch.eye(len(q), dtype=torch.bool)
+    others = (k @ k.T / 0.07).masked_fill(diagonal, -math.inf).softmax(1)
+    return F.cross_entropy(q @ k.T / 0.1, torch.where(diagonal, lam, (1 - lam) * others))
+
+
+def nnclr(state: State, prediction: Tensor, projection: Tensor, queue: Tensor, temperature: float = 0.1) -> Tensor:
+    nearest = queue[(F.normalize(projection.detach(), dim=1) @ queue.T).argmax(1)]
+    return F.cross_entropy(nearest @ F.normalize(prediction, dim=1).T / temperature, torch.arange(len(nearest)))
+
+
+def negative_cosine(state: State, z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
+    return 2 - 2 * F.cosine_similarity(z1, z2.detach()).mean()
+
+
+def barlow_twins(state: State, z1: Tensor, z2: Tensor, index: Tensor, redundancy: float = 0.0051) -> Tensor:
+    a, b = ((z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() for z in (z1, z2))
+    c = a.T @ b / len(a)
+    on = torch.eye(len(c), dtype=torch.bool)
+    return (c[on] - 1).square().sum() + redundancy * c[~on].square().sum()
+
+
+def vicreg(state: State, z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
+    off = ~torch.eye(z1.shape[1], dtype=torch.bool)
+    total = 25 * F.mse_loss(z1, z2)
+    for z in (z1, z2):
+        covariance = torch.cov(z.T)
+        hinge = F.relu(1 - (covariance.diagonal() + 1e-4).sqrt()).mean()
+        total = total + 25 * hinge / 2 + covariance[off].square().sum() / z.shape[1]
+    return total
+
+
+def w_mse(state: State, z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
+    """W-MSE of a batch that is whitened as a whole."""
+    whitened = []
+    for z in (z1, z2):
+        covariance = torch.cov(z.T)
+        ridge = 1e-6 * covariance.trace() / len(covariance) * torch.eye(len(covariance), dtype=z.dtype)
+        factor = torch.linalg.cholesky(covariance + ridge)
+        whitened.append(torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False).T)
+    return 2 - 2 * F.cosine_similarity(*whitened).mean()
+
+
+def prototypes(dim: int) -> Tensor:
+    """The 3000 prototypes that SwAV is measured with."""
+    return F.normalize(torch.randn(3000, dim, generator=torch.Generator().manual_seed(1)), dim=1)
+
+
+def swav(state: State, z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
+    a, b = (F.normalize(z, dim=1) @ prototypes(z.shape[1]).to(z.dtype).T for z in (z1, z2))
+    codes = []
+    for scores in (a, b):
+        q = (scores.detach() / 0.05).exp()
+        for _ in range(3):
+            q = q / q.sum(0)
+            q = q / q.sum(1, keepdim=True)
+        codes.append(q)
+    return (F.cross_entropy(b / 0.1, codes[0]) + F.cross_entropy(a / 0.1, codes[1])) / 2

@@ -116,7 +116,8 @@ def test_pickles_are_refused(tmp_path):
     np.save(tmp_path / "a.npy", np.array([Trap()], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "b.npz", images=np.array([Trap()], dtype=object))
     (tmp_path / "c.npy").write_bytes(b"nonsense")
-    for name in ("a.npy", "b.npz", "c.npy"):
+    (tmp_path / "d.npz").write_bytes(b"PK\x03\x04nonsense")
+    for name in ("a.npy", "b.npz", "c.npy", "d.npz"):
         with pytest.raises(ValueError, match="cannot use"):
             open_images(tmp_path / name)
     assert not (tmp_path / "ran").exists()

@@ -148,7 +148,7 @@ def test_refusals(images, tmp_path):
     with pytest.raises(ValueError, match="at least one view"):
         CroppingBatches(images, 4, 0, crops=[])
     with pytest.raises(ValueError, match="scale"):
-        CroppingBatches(images, 4, 0, crops=[(8, (0.5, 0.2), (1, 1))])
+        CroppingBatches(images, 4, 0, crops=[(8, (0.5, 0.2), (1.0, 1.0))])
     with pytest.raises(ValueError, match="number of images"):
         CroppingBatches(images, 10, 0, crops=CROPS)
     (tmp_path / "pics" / "3.png").unlink()

@@ -32,10 +32,16 @@ def corner(image, form="PNG", channels=3, **options):
         (Image.new("RGBA", (4, 4), (255, 0, 0, 51)), "PNG", [255, 204, 204]),  # a fifth of red over white
         (Image.new("CMYK", (4, 4), (0, 0, 0, 255)), "TIFF", [0, 0, 0]),
         (Image.new("CMYK", (4, 4), (255, 0, 0, 0)), "TIFF", [0, 255, 255]),
+        (Image.new("CMYK", (8, 8), (255, 0, 0, 0)), "JPEG", [0, 255, 255]),
     ],
 )
 def test_modes_become_rgb(image, form, expected):
     assert corner(image, form) == expected
+
+
+def test_dark_sixteen_bit_images_stay_dark():
+    for data in (encoded(Image.fromarray(np.full((4, 4), 255, np.uint16))), b"P5 1 1 65535\n\x00\xff"):
+        assert decode(data, 1, 1).pixels.max() == 1  # 255 / 257
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])

@@ -128,11 +128,12 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path, paint, monkeypatch):
     (tmp_path / "1.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "2.png").write_text("hello")
     (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "link.png").symlink_to(tmp_path / "nowhere.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     images = open_images(tmp_path)
     assert images.names == ["0.png", "3.png"] and len(images.pixels) == 2
     reasons = dict(images.skipped)
-    assert list(reasons) == ["1.png", "2.png", "bomb.png", "empty.jpg"]
+    assert list(reasons) == ["1.png", "2.png", "bomb.png", "empty.jpg", "link.png"]
     assert "truncated" in reasons["1.png"] and "known format" in reasons["2.png"]
     assert "2,000 pixels" in reasons["bomb.png"]
     assert open_images(tmp_path).skipped == images.skipped  # from the cache as well
@@ -279,6 +280,8 @@ def test_wrong_paths_name_the_nearest(tmp_path, paint):
         open_images(tmp_path / "photos" / "cat")
     with pytest.raises(FileNotFoundError, match=r"did you mean '.*photos'"):
         open_images(tmp_path / "photo" / "cats" / "deep")
+    with pytest.raises(FileNotFoundError, match="''"):
+        open_images("")
     with pytest.raises(FileNotFoundError) as error:
         open_images(tmp_path / "quite different")
     assert "mean" not in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfar.data.building import SMALL, USUAL
-from nearfar.data.images import Images
+from nearfar.data.images import Images, pieces
 from nearfar.data.sources import choose_splits
 
 _IMAGE_KEYS = ("images", "x")
@@ -55,7 +56,7 @@ def from_file(path: Path, split: str | None, image_size: int | None, channels: i
             complete = len(label_keys) == len(chosen)
             labels = np.concatenate([content[name] for name in label_keys]) if complete else None
             return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"cannot use '{path}': {error}") from error
 
 
@@ -149,7 +150,7 @@ def _bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
     if planes.dtype == torch.bool:
         return planes.to(torch.uint8) * 255
     out = torch.empty(planes.shape, dtype=torch.uint8)
-    for piece, to in zip(planes.split(1024), out.split(1024), strict=True):
+    for piece, to in zip(pieces(planes), pieces(out), strict=True):
         values = piece.to(torch.float64)
         if planes.dtype == torch.uint16:
             values = values / 257
@@ -171,11 +172,11 @@ def _square(pixels: Tensor, size: int) -> Tensor:
     centre = pixels[:, :, top : top + side, left : left + side]
     if side == size:
         return centre
-    pieces = [
+    resized = [
         functional.interpolate(piece.contiguous(), size=(size, size), mode="bicubic", antialias=True)
-        for piece in centre.split(1024)
+        for piece in pieces(centre)
     ]
-    return torch.cat(pieces)
+    return torch.cat(resized)
 
 
 def _with_channels(pixels: Tensor, channels: int | None) -> Tensor:
@@ -186,6 +187,6 @@ def _with_channels(pixels: Tensor, channels: int | None) -> Tensor:
         return pixels.repeat(1, channels, 1, 1)
     if (have, channels) == (3, 1):
         weights = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float32).view(1, 3, 1, 1)
-        grey = [(piece * weights).sum(1, keepdim=True).round().to(torch.uint8) for piece in pixels.split(1024)]
+        grey = [(piece * weights).sum(1, keepdim=True).round().to(torch.uint8) for piece in pieces(pixels)]
         return torch.cat(grey)
     raise ValueError(f"the images have {have} channels and cannot be made into {channels}")

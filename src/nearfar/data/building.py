@@ -22,7 +22,7 @@ from nearfar.data.decode import Decoded, decode
 SMALL = 96  # images all of one size up to this many pixels keep it
 USUAL = 224
 
-Progress = Callable[[int, "int | None"], None]
+Progress = Callable[[int, int | None], None]
 
 
 class Target(NamedTuple):

@@ -58,10 +58,11 @@ def key(parts: Any) -> str:
 def read(folder: Path) -> tuple[Entry, UInt8[Tensor, "images channels size size"] | None] | None:
     """A finished cache: its entry and its memory-mapped pixels (None where not stored). None if absent or damaged."""
     try:
-        entry = Entry(**json.loads((folder / "entry.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        values = json.loads((folder / "entry.json").read_text(encoding="utf-8"))
+        values["skipped"] = [(name, reason) for name, reason in values["skipped"]]
+        entry = Entry(**values)
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    entry.skipped = [(name, reason) for name, reason in entry.skipped]
     if not entry.stored:
         return entry, None
     shape = (len(entry.names), entry.channels, entry.image_size, entry.image_size)

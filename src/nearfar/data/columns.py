@@ -73,7 +73,7 @@ def to_records(
         yield Record(prefix + name, encoded(row[image], inside), value)
 
 
-class EncodedColumn(Sequence["bytes | str"]):
+class EncodedColumn(Sequence[bytes | str]):
     """Some rows of a table's image column, still encoded. Memory-mapped; can be sent to worker processes."""
 
     def __init__(self, table: Dataset, rows: list[int], inside: Path | None) -> None:
@@ -87,7 +87,7 @@ class EncodedColumn(Sequence["bytes | str"]):
         return encoded(self.table[self.rows[index]][self.column], self.inside)
 
 
-Originals = Sequence["bytes | str"]
+Originals = Sequence[bytes | str]
 
 
 def encoded(cell: Any, inside: Path | None) -> bytes | str | None:

@@ -108,7 +108,7 @@ def to_pil(data: bytes | str, at_least: int) -> tuple[Image.Image, tuple[int, in
 
     - animations: the first frame; EXIF orientation is applied
     - alpha (also in palettes and tRNS chunks): composited over white
-    - 16 bits: divided by 257 (the full range 0..65535 becomes 0..255)
+    - 16 bits (also where Pillow opens them as 32): divided by 257 (the full range 0..65535 becomes 0..255)
     - 32-bit integers: as they are up to 255, divided by 257 up to 65535, else stretched from their own range
     - floats: 0..1 becomes 0..255, up to 255 as they are, else stretched from their own range
     - palette, CMYK, YCbCr, HSV: to RGB; a palette that only holds greys: grey
@@ -130,7 +130,7 @@ def _open(data: bytes | str) -> Image.Image:
 
 def _plain(image: Image.Image) -> Image.Image:
     """The same picture in mode L or RGB."""
-    if image.mode in _SIXTEEN_BIT:
+    if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return Image.fromarray(_eight_bit(np.asarray(image, dtype=np.float64), sixteen=True))
     if image.mode in ("I", "F"):
         return Image.fromarray(_eight_bit(np.asarray(image, dtype=np.float64), unit=image.mode == "F"))

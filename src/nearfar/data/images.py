@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from nearfar.data.building import statistics
+from nearfar.data.building import statistics, usable_cores
 from nearfar.data.columns import Originals
 from nearfar.data.decode import decode
 
@@ -29,7 +30,7 @@ class Images:
 
     def __init__(
         self,
-        stored: UInt8[Tensor, "images channels size size"] | None,
+        stored: UInt8[Tensor, "stored channels size size"] | None,
         *,
         names: list[str],
         image_size: int,
@@ -88,8 +89,8 @@ class Images:
         if self._fingerprint is not None:
             return self._fingerprint
         digest = hashlib.blake2b(f"{self.image_size} {self.channels} ".encode(), digest_size=16)
-        for piece in self.pixels.split(1024):
-            digest.update(piece.contiguous().numpy())
+        for piece in pieces(self.pixels):
+            digest.update(piece.contiguous().numpy().data)
         return digest.hexdigest()
 
     @cached_property
@@ -102,9 +103,13 @@ class Images:
         if self._stored is not None:
             rows = index if self._rows is None else torch.from_numpy(self._rows)[index]
             return self._stored[rows].contiguous()
+        if len(index) == 0:
+            return torch.empty(0, self.channels, self.image_size, self.image_size, dtype=torch.uint8)
         originals = self.originals
         assert originals is not None
-        return torch.from_numpy(np.stack([decode(originals[i], self.image_size, self.channels).pixels for i in index]))
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            decoded = pool.map(lambda i: decode(originals[i], self.image_size, self.channels).pixels, index.tolist())
+            return torch.from_numpy(np.stack(list(decoded)))
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Images:
         """The images at `indices`, in that order, renumbered from 0. Nothing is copied until `pixels` is asked for."""
@@ -140,10 +145,15 @@ class Images:
         if self._statistics is not None:
             return self._statistics
         moments = np.zeros((2, self.channels), dtype=np.int64)
-        for piece in self.pixels.split(1024):
+        for piece in pieces(self.pixels):
             wide = piece.to(torch.int64)
             moments += torch.stack([wide.sum((0, 2, 3)), (wide * wide).sum((0, 2, 3))]).numpy()
         return statistics(moments, len(self) * self.image_size**2)
+
+
+def pieces(pixels: Tensor) -> Iterator[Tensor]:
+    """`pixels` in consecutive parts of about four million values: few enough to work on in wide types."""
+    return iter(pixels.split(max(1, 2**22 // max(1, pixels[:1].numel()))))
 
 
 class _Chosen:
@@ -158,7 +168,7 @@ class _Chosen:
         return _Picked(whole, self.rows)
 
 
-class _Picked(Sequence["bytes | str"]):
+class _Picked(Sequence[bytes | str]):
     def __init__(self, whole: Originals, rows: np.ndarray) -> None:
         self.whole, self.rows = whole, rows
 

@@ -11,7 +11,7 @@ import contextlib
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from nearfar.data import columns, sources
 from nearfar.data.columns import EncodedColumn, Originals, Record
@@ -29,6 +29,7 @@ class Reading(NamedTuple):
     total: int | None
 
 
+@runtime_checkable
 class Source(Protocol):
     """Anything with splits of encoded images."""
 
@@ -58,12 +59,10 @@ class _Files:
         self.root, self.splits = root.resolve(), splits
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
-        listing: list[Any] = [str(self.root)]
-        for split in splits:
-            for name in self.splits[split]:
-                stat = (self.root / name).stat()
-                listing.append([split, name, stat.st_size, stat.st_mtime_ns])
-        return listing
+        return [
+            str(self.root),
+            *([split, name, *_state(self.root / name)] for split in splits for name in self.splits[split]),
+        ]
 
 
 class ImageFolder(_Files):
@@ -78,8 +77,8 @@ class ImageFolder(_Files):
         self.metadata = metadata
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
-        stats = [(name, (self.root / name).stat()) for name in self.metadata]
-        return [super().identity(splits), self._has_class_folders(), [[n, s.st_size, s.st_mtime_ns] for n, s in stats]]
+        notes = [[name, *_state(self.root / name)] for name in self.metadata]
+        return [super().identity(splits), self._has_class_folders(), notes]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
         from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder as Imagefolder
@@ -174,14 +173,22 @@ class Tars(_Tables):
         )
 
 
+def _state(path: Path) -> tuple[int, int]:
+    """Size and time of change; zeros for a link to nothing, which is then listed as unreadable."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns
+
+
 def _data_files(root: Path, splits: dict[str, list[str]]) -> Any:
     """Files for a builder, by exact name: its patterns would trip over "[" or "*" in a path."""
     from datasets.data_files import DataFilesDict, DataFilesList
 
     def exact(names: list[str]) -> Any:
-        return DataFilesList(
-            [str(root / name) for name in names], [(str((root / n).stat().st_mtime_ns),) for n in names]
-        )
+        paths = [root / name for name in names]
+        return DataFilesList([str(path) for path in paths], [(str(_state(path)),) for path in paths])
 
     return DataFilesDict({split or "train": exact(names) for split, names in splits.items()})
 

@@ -33,7 +33,7 @@ def is_hub_name(source: str) -> bool:
 def existing(source: str) -> Path:
     """The path, or FileNotFoundError that names the nearest existing one."""
     path = Path(source).expanduser()
-    if path.exists():
+    if source and path.exists():
         return path
     there = path.parent
     while not there.exists():
@@ -49,6 +49,10 @@ def list_files(root: Path) -> list[str]:
 
     Links to folders are followed, each real folder once.
     """
+    try:
+        os.listdir(root)
+    except OSError as error:
+        raise ValueError(f"the folder '{root}' cannot be read: {error.strerror}") from error
     found: list[str] = []
     seen: set[str] = set()
     for folder, inner, names in os.walk(root, followlinks=True):

@@ -39,6 +39,17 @@ def test_unlabelled_data_is_refused_in_words(digits):
         evaluate_features(train_x, train_y, test_x, None)
 
 
+def test_images_whose_label_is_missing_are_left_out(digits):
+    train_x, train_y, test_x, test_y = digits
+    train_gaps, test_gaps = train_y.copy(), test_y.copy()
+    train_gaps[::3], test_gaps[::2] = -1, -1
+    kept, tested = train_gaps >= 0, test_gaps >= 0
+    expected = evaluate_features(train_x[kept], train_y[kept], test_x[tested], test_y[tested])
+    assert evaluate_features(train_x, train_gaps, test_x, test_gaps) == expected
+    with pytest.raises(ValueError, match="test images have no labels"):
+        evaluate_features(train_x, train_y, test_x, np.full(len(test_x), -1))
+
+
 def test_mean_per_class_accuracy_weighs_classes_equally():
     truth = np.array(["a"] * 9 + ["b"])
     predicted = np.array(["a"] * 10)

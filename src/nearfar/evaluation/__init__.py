@@ -8,6 +8,7 @@ from nearfar.evaluation.labelled import mean_per_class_accuracy
 from nearfar.evaluation.linear import linear, linear_predict
 from nearfar.evaluation.linear_sgd import linear_sgd
 from nearfar.evaluation.table import check_format, write_table
+from nearfar.evaluation.transfer import transfer
 
 __all__ = [
     "PROTOCOLS",
@@ -23,5 +24,6 @@ __all__ = [
     "linear_sgd",
     "mean_per_class_accuracy",
     "raw_pixels",
+    "transfer",
     "write_table",
 ]

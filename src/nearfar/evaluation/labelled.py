@@ -30,19 +30,26 @@ def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
 def labelled(
     x: Features, y: Labels, name: str = "training"
 ) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, " images"]]:
-    """Checked features and their labels [images], which may be numbers or strings.
+    """Checked features of the images that have a label, and their labels, which may be numbers or strings.
 
-    ValueError when there are no labels, or not one for each image.
+    Images with a negative number as their label, which says that it is missing, are left out.
+    ValueError when no image has a label, or labels and images differ in number.
     """
+    none = (
+        f"the {name} images have no labels, and accuracy needs them: "
+        "look at the run's health and its map instead, or give labelled images"
+    )
     if y is None:
-        raise ValueError(
-            f"the {name} images have no labels, and accuracy needs them: "
-            "look at the run's health and its map instead, or give labelled images"
-        )
+        raise ValueError(none)
     checked = features(x, name)
     labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
     if labels.shape != (len(checked),):
         raise ValueError(f"{len(checked)} {name} images need {len(checked)} labels, got shape {labels.shape}")
+    if np.issubdtype(labels.dtype, np.number) and (labels < 0).any():
+        known = labels >= 0
+        if not known.any():
+            raise ValueError(none)
+        return checked[torch.from_numpy(known)], labels[known]
     return checked, labels
 
 

@@ -1,188 +1,33 @@
-"""The verbs, in Python: pretrain, load, evaluate, embed, map."""
+"""The verbs, in Python: pretrain, load, evaluate, embed, map, methods."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
+from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from nearfar.data import Images, list_splits, open_images
 from nearfar.encoders import Encoder, load_encoder
 from nearfar.evaluation import check_format, evaluate_features, extract, raw_pixels, write_table
 from nearfar.maps import draw_map, fit_map, write_map_page
-from nearfar.methods import Recipe, describe, fitted_views, method_class, method_names
+from nearfar.methods import describe, method_class, method_names
+from nearfar.pretraining import pretrain
 from nearfar.report import write_report
 from nearfar.runs import Run
-from nearfar.training import Config, build_method, initial_backbone, launch
-from nearfar.training.config import Precision
-from nearfar.training.environment import write_environment
-from nearfar.training.optimizers import scaled_lr
-from nearfar.views import plan
+from nearfar.training import Config, initial_backbone
+from nearfar.training.randomness import stream
+from nearfar.views import ViewPlan, make_views, plan
 
-SMALL_NET_LIMIT = 96  # pixels; up to here the small net is the default encoder, above it ResNet-18
-
-
-def pretrain(
-    data: str | None = None,
-    *,
-    out: str | None = None,
-    method: str = "saclr",
-    recipe: str = "small",
-    encoder: str | None = None,
-    init: str | None = None,
-    image_size: int | None = None,
-    channels: int | None = None,
-    split: str | None = None,
-    limit: int | None = None,
-    views: str | None = None,
-    held_out: int | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    micro_batch: int | Literal["auto"] | None = None,
-    optimizer: Literal["sgd", "adamw", "lars"] | None = None,
-    lr: float | None = None,
-    final_lr: float | None = None,
-    weight_decay: float | None = None,
-    warmup_epochs: float | None = None,
-    clip_gradient: float | None = None,
-    precision: Precision = "32-true",
-    accelerator: str = "auto",
-    devices: int = 1,
-    sync_batch_norm: bool = False,
-    seed: int = 0,
-    log_every: int = 10,
-    health_every: int | None = None,
-    tensorboard: bool = False,
-    resume: str | None = None,
-    console: Console | None = None,
-    **hyperparameters: Any,
-) -> Run:
-    """Pretrain an encoder on images without labels and write a run folder.
-
-    Args:
-        data: folder, Parquet file or folder, WebDataset tars, .npy or .npz array, Hub data set, or "digits".
-        out: run folder to write; it must not exist. Default: runs/DATA-METHOD.
-        method: what is learned from, see `nearfar methods`.
-        recipe: defaults to take from the method: "small" (tuned for small data) or a paper's, by its data's name.
-        encoder: "small" or any timm backbone by name. Default: "small" up to 96 px, resnet18 above.
-        init: local file with starting weights, .safetensors or .pth.
-        image_size: pixels; images are resized to it. Default: their own up to 96 px, else 224.
-        channels: 1 or 3. Default: 1 where all images are grey.
-        split: part of the data to train on. Default: "train" where there is one, else everything.
-        limit: train on the first so many images only.
-        views: view plan: names of distributions joined by "+". Default: the method's, fitted to the images.
-        held_out: images kept apart to measure health on, without labels. Default: a tenth, at most 512.
-        epochs: passes over the images. Default: the recipe's, as for all below that are not set.
-        batch_size: images in a batch, over all processes.
-        micro_batch: images in memory at a time, with the exact gradient of the batch; "auto" finds a size that fits.
-        optimizer: "sgd", "adamw" or "lars".
-        lr: highest learning rate, taken as it is. Default: the recipe's, scaled to the batch.
-        final_lr: last learning rate as a share of the highest.
-        weight_decay: weight decay, left off for biases and norms.
-        warmup_epochs: epochs of linear warm-up.
-        clip_gradient: largest norm of the gradient.
-        precision: "32-true", "bf16-mixed" or "16-mixed".
-        accelerator: "auto", "cpu" or "cuda".
-        devices: processes, one for each device.
-        sync_batch_norm: batch statistics over all processes.
-        seed: of weights, batches and views.
-        log_every: steps between lines of metrics.jsonl.
-        health_every: epochs between measurements of health. Default: about twenty in a run.
-        tensorboard: also write tensorboard event files.
-        resume: run folder to go on with from its checkpoint; all settings are taken from it.
-        console: where progress is shown.
-        hyperparameters: the method's own numbers, see `nearfar pretrain --method NAME --help`.
-
-    Returns:
-        The run: its path, encoder, metrics and verdict.
-
-    Raises:
-        ValueError: for anything that cannot be run as it is asked for; nothing is written then.
-    """
-    console = console or Console()
-    if resume is not None:
-        if data is not None or out is not None or hyperparameters:
-            raise ValueError("--resume takes everything from the run folder; give it alone")
-        run = Run(Path(resume))
-        config = run.config
-        images = open_images(config.data, split=config.split, image_size=config.image_size, channels=config.channels)
-        launch(config, images, console, resume=True)
-        write_report(run.path)
-        return run
-    if data is None:
-        raise ValueError("name the images to train on: nearfar pretrain DATA")
-
-    chosen = method_class(method)
-    if recipe not in chosen.recipes:
-        raise ValueError(f"{method} has no recipe {recipe!r}, it has: {', '.join(chosen.recipes)}")
-    base = chosen.recipes[recipe]
-    folder = Path(out) if out else Path("runs") / f"{Path(data).stem}-{method}"
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} exists already; choose another --out, or go on with --resume {folder}")
-    images = open_images(data, split=split, image_size=image_size, channels=channels)
-    total = min(limit, len(images)) if limit is not None else len(images)
-    size = _or(batch_size, base.batch_size)
-    apart = _or(held_out, min(512, total // 10))
-    _check_sizes(epochs=epochs, batch_size=size, limit=limit, log_every=log_every, devices=devices)
-    if size > total - apart:
-        raise ValueError(
-            f"the batch of {size} is larger than the {total - apart} images to train on; set a smaller --batch-size"
-        )
-    count = _or(epochs, base.epochs)
-    numbers = dict(base.method) | hyperparameters
-    crops = chosen(**numbers).crops()
-    plan_name = views or fitted_views(crops, images.image_size, images.channels)
-    if (made := len(plan(plan_name, images.image_size, images.channels))) != len(crops):
-        raise ValueError(f"the view plan {plan_name!r} makes {made} views, but {method} needs {len(crops)}")
-    config = Config(
-        data=str(data),
-        out=str(folder),
-        method=method,
-        hyperparameters=numbers,
-        recipe=recipe,
-        encoder=encoder or ("small" if images.image_size <= SMALL_NET_LIMIT else "resnet18"),
-        init=init,
-        image_size=images.image_size,
-        channels=images.channels,
-        split=split,
-        limit=limit,
-        views=plan_name,
-        held_out=apart,
-        epochs=count,
-        batch_size=size,
-        micro_batch=micro_batch,
-        optimizer=_or(optimizer, base.optimizer),
-        lr=_or(lr, _scaled(base, size)),
-        final_lr=_or(final_lr, base.final_lr),
-        weight_decay=_or(weight_decay, base.weight_decay),
-        warmup_epochs=_or(warmup_epochs, min(base.warmup_epochs, count / 4)),
-        clip_gradient=clip_gradient,
-        precision=precision,
-        accelerator=accelerator,
-        devices=devices,
-        sync_batch_norm=sync_batch_norm,
-        seed=seed,
-        log_every=log_every,
-        health_every=_or(health_every, max(1, count // 20)),
-        tensorboard=tensorboard,
-    )
-    build_method(config).wiring(total)  # a number out of range is found before anything is written
-    folder.mkdir(parents=True, exist_ok=True)
-    config.save(folder / "config.yaml")
-    write_environment(folder, seed)
-    if images.skipped:
-        (folder / "skipped.txt").write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
-        console.print(f"{len(images.skipped)} unreadable files skipped, listed in {folder / 'skipped.txt'}")
-    console.print(f"{method} on {total} images of {images.image_size} px, {config.encoder}, {count} epochs -> {folder}")
-    launch(config, images, console)
-    write_report(folder)
-    return Run(folder)
+__all__ = ["embed", "evaluate", "load", "map", "methods", "pretrain"]
 
 
 def load(run: str | Path) -> Encoder:
@@ -194,7 +39,7 @@ def evaluate(
     run: str | Path,
     data: str | None = None,
     *,
-    protocol: Sequence[Literal["knn", "linear", "sgd", "few"]] = ("knn", "linear", "few"),
+    protocol: Sequence[str] = ("knn", "linear", "few"),
     limit: int | None = None,
     test_share: float = 0.2,
     seed: int = 0,
@@ -206,7 +51,8 @@ def evaluate(
         run: run folder.
         data: labelled images with a train and a test split, or without: then a share is kept for the test.
             Default: the data of the run.
-        protocol: "knn", "linear" (L-BFGS), "sgd" (linear, the papers' protocol), "few" (1 and 5 labels a class).
+        protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "sgd" (linear, as in the papers),
+            "few" (1 and 5 labels a class, 20 draws).
         limit: use the first so many training images only. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: of that split and of the draws.
@@ -221,7 +67,7 @@ def evaluate(
     console = console or Console()
     folder, config = Path(run), Run(Path(run)).config
     train, test = _train_and_test(config, data, test_share, seed)
-    limit = _or(limit, config.limit if data is None else None)
+    limit = config.limit if limit is None and data is None else limit
     if limit is not None:
         train = train.subset(range(min(limit, len(train))))
     encoder = load_encoder(folder)
@@ -233,12 +79,14 @@ def evaluate(
         std=encoder.std.flatten().tolist(),
     )
     results = {}
-    for name, features_of in {"raw_pixels": raw_pixels, "untrained": untrained, "trained": encoder}.items():
-        with console.status(f"evaluating {name.replace('_', ' ')}"):
-            sets = [_features(features_of, images) for images in (train, test)]
-            results[name] = evaluate_features(
-                sets[0], train.labels, sets[1], test.labels, protocols=tuple(protocol), seed=seed
-            )
+    encoders: dict[str, Callable[[Tensor], Tensor]] = {
+        "raw_pixels": raw_pixels,
+        "untrained": untrained,
+        "trained": encoder,
+    }
+    for name, features_of in encoders.items():
+        fit, held = (_features(features_of, images, console, name) for images in (train, test))
+        results[name] = evaluate_features(fit, train.labels, held, test.labels, protocols=protocol, seed=seed)
     (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     write_report(folder)
     console.print(_results_table(results, len(train), len(test)))
@@ -271,8 +119,7 @@ def embed(
     _must_be_new(path)
     encoder = load_encoder(Path(run))
     images = open_images(data or config.data, split=split, image_size=config.image_size, channels=config.channels)
-    with console.status(f"embedding {len(images)} images"):
-        features = _features(encoder, images).numpy()
+    features = _features(encoder, images, console, "embedding").numpy()
     write_table(path, images.names, features, images.labels)
     console.print(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}")
     return path
@@ -315,11 +162,16 @@ def map(
     source, split = data or config.data, split or (config.split if data is None else None)
     images = open_images(source, split=split, image_size=config.image_size, channels=config.channels)
     images = images.subset(range(min(limit, len(images))))
-    with console.status(f"drawing the map of {len(images)} images"):
-        seen = [_features(_augmented(encoder, images, config, seed, view), images) for view in range(views)]
+    drawn = plan(config.views, config.image_size, config.channels)
+    seen = []
+    for number in range(views):
+        view = ViewPlan("map", (drawn.views[number % len(drawn)],))
+        augmented = _ViewEncoder(encoder, view, images, stream(seed, "map", number))
+        seen.append(_features(augmented, images, console, f"view {number + 1} of {views}"))
+    with console.status("laying out the map"):
         places = fit_map(torch.stack(seen), _features(encoder, images), epochs=epochs, seed=seed)
-        draw_map(page.with_suffix(".png"), places, images.labels, images.class_names)
-        write_map_page(page, places, images)
+    draw_map(page.with_suffix(".png"), places, images.labels, images.class_names, images=images)
+    write_map_page(page, places, images)
     if not out:
         write_report(folder)
     console.print(f"map -> {page}", highlight=False)
@@ -343,20 +195,6 @@ def methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]:
             table.add_row(name, fact["paper"], ", ".join(fact["needs"]), numbers)
         console.print(table)
     return facts
-
-
-def _scaled(recipe: Recipe, batch_size: int) -> float:
-    return scaled_lr(recipe.lr, batch_size, recipe.lr_scaling, recipe.reference_batch)
-
-
-def _or(given: Any, default: Any) -> Any:
-    return default if given is None else given
-
-
-def _check_sizes(**sizes: int | None) -> None:
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
 
 
 def _must_be_new(path: Path) -> None:
@@ -385,8 +223,27 @@ def _must_have_labels(images: Images) -> None:
         raise ValueError("these images have no labels to evaluate with; the report's verdict needs none")
 
 
-def _features(encoder: nn.Module | Callable[[Tensor], Tensor], images: Images) -> Tensor:
-    return extract(encoder, images.pixels)
+def _features(
+    encoder: Callable[[Tensor], Tensor], images: Images, console: Console | None = None, name: str = ""
+) -> Tensor:
+    """Return the features of all images [N, dim], read in pieces so that any number fits in memory."""
+    pieces = torch.arange(len(images)).split(1024)
+    shown = track(pieces, name.replace("_", " "), console=console, transient=True, disable=console is None)
+    read = partial(extract, encoder) if isinstance(encoder, nn.Module) else encoder
+    return torch.cat([read(images.gather(piece)) for piece in shown])
+
+
+class _ViewEncoder(nn.Module):
+    """An encoder that sees one augmented view of each image."""
+
+    def __init__(self, encoder: Encoder, view: ViewPlan, images: Images, generator: torch.Generator) -> None:
+        super().__init__()
+        self.encoder, self.view, self.images, self.generator = encoder, view, images, generator
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Encode uint8 images [batch, channels, size, size], each differently augmented."""
+        [views] = make_views(pixels, self.view, self.generator, self.images.mean, self.images.std)
+        return self.encoder.backbone(views)
 
 
 def _results_table(results: dict[str, dict[str, float]], train: int, test: int) -> Table:

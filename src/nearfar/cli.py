@@ -6,7 +6,7 @@ import difflib
 import logging
 import re
 import sys
-from argparse import ArgumentError
+from argparse import ArgumentError, HelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser
 from rich.console import Console
-from rich.logging import RichHandler
 
 from nearfar import __version__, api
 from nearfar.demo import demo
@@ -34,15 +33,15 @@ VERBS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 class _Parser(ArgumentParser):
     """Shows options with dashes, as they are written on the command line."""
 
-    def format_help(self) -> str:
-        return re.sub(r"--[a-z][\w]*", lambda match: match[0].replace("_", "-"), super().format_help())
+    def format_help(self, formatter: HelpFormatter | None = None) -> str:
+        return re.sub(r"--[a-z][\w]*", lambda match: match[0].replace("_", "-"), super().format_help(formatter))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    console = Console()
-    handler = RichHandler(console=console, show_path=False, show_time=False, show_level=False)
+    console = Console(soft_wrap=True)
+    handler = logging.StreamHandler(console.file)
     logging.getLogger("nearfar").handlers = [handler]
     logging.getLogger("nearfar").setLevel(logging.INFO)
     try:
@@ -88,8 +87,8 @@ def build_parser(verb: str, method: str = "saclr", recipe: str = "small") -> Arg
     parser = _Parser(prog=f"nearfar {verb}", exit_on_error=False, description=summary)
     for name in positionals:
         parser.add_argument(name, nargs="?", help=_help_of(function, name))
-    skipped = {*positionals, "console", "hyperparameters"}
-    parser.add_function_arguments(function, "options", skip=skipped, fail_untyped=False)
+    skipped: set[str | int] = {*positionals, "console", "hyperparameters"}
+    parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     if verb == "pretrain":
         parser.add_argument("--config", action="config", help="YAML file with any of these settings")
         chosen: type[Method] = method_class(method)

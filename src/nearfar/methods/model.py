@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from nearfar.encoders import Queue, Twin, mlp, shuffled, split_batch_norm
+from nearfar.encoders import Backbone, Queue, Twin, mlp, shuffled, split_batch_norm
 from nearfar.methods.method import Embeddings, Head, Method
 
 
@@ -19,7 +20,7 @@ class Model(nn.Module):
     embeddings over processes, or make them in micro-batches, before the loss sees the whole batch.
     """
 
-    def __init__(self, method: Method, backbone: nn.Module, num_images: int) -> None:
+    def __init__(self, method: Method, backbone: Backbone, num_images: int) -> None:
         super().__init__()
         wiring = method.wiring(num_images)
         self.method, self.wiring = method, wiring
@@ -29,13 +30,13 @@ class Model(nn.Module):
         self.twin = Twin(self.online) if wiring.twin else None
         if self.twin is not None and wiring.norm_groups > 1:
             split_batch_norm(self.twin, wiring.norm_groups)
-        self.queue = Queue(wiring.queue_size, dim) if wiring.queue_size else None
+        self.queue = None if wiring.queue_size is None else Queue(wiring.queue_size, dim)
         self.loss = wiring.loss
 
     @property
-    def backbone(self) -> nn.Module:
+    def backbone(self) -> Backbone:
         """The online backbone, the part that is kept."""
-        return self.online[0]
+        return cast(Backbone, self.online[0])
 
     def forward(self, views: Sequence[Tensor], with_target: bool = True) -> Embeddings:
         """Embed views, each [batch, channels, size, size] and normalised; one pass for each size of view."""
@@ -70,7 +71,13 @@ class Model(nn.Module):
 
 
 def _head(in_features: int, head: Head) -> nn.Module:
-    return mlp(in_features, head.widths, batch_norm=head.hidden_norm, last_batch_norm=head.output_norm)
+    return mlp(
+        in_features,
+        head.widths,
+        batch_norm=head.hidden_norm,
+        last_batch_norm=head.output_norm,
+        last_affine=head.output_affine,
+    )
 
 
 def _by_size(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Tensor:

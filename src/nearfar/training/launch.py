@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from nearfar.data import Images, open_images
-from nearfar.encoders import Encoder, build_backbone, save_encoder
+from nearfar.encoders import Backbone, Encoder, build_backbone, save_encoder
 from nearfar.methods import Method, Model, method_class
 from nearfar.training.config import Config
 from nearfar.training.loop import fit
@@ -25,7 +25,7 @@ def build_method(config: Config) -> Method:
     return method_class(config.method)(**config.hyperparameters)
 
 
-def initial_backbone(config: Config) -> torch.nn.Module:
+def initial_backbone(config: Config) -> Backbone:
     """Build the backbone as it stands before the first step: the same weights for the same settings."""
     torch.manual_seed(derive_seed(config.seed, "weights"))
     return build_backbone(
@@ -49,7 +49,7 @@ def launch(config: Config, images: Images, console: Console, resume: bool = Fals
             fabric.launch()
             _run(fabric, config, images, console, resume)
         else:
-            fabric.launch(_run, config, None, console, resume)
+            fabric.launch(_run, config, None, console, resume)  # type: ignore[arg-type]
 
 
 def _run(fabric: Fabric, config: Config, images: Images | None, console: Console, resume: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -58,7 +59,7 @@ def fit(
 
     fabric.to_device(model)
     constant = [model.predictor] if model.wiring.constant_predictor_lr and model.predictor is not None else []
-    optimizer = fabric.setup_optimizers(
+    optimizer: Any = fabric.setup_optimizers(
         build_optimizer(config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay, constant=constant)
     )
     gradient_of = GradientStep(fabric, model, config.micro_batch)
@@ -71,6 +72,8 @@ def fit(
         step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
 
     def save() -> None:
+        if not all(weights.isfinite().all() for weights in model.parameters()):
+            raise TrainingDiverged(_what_to_try(step, float("nan"), checkpoint))
         if fabric.is_global_zero:
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             saved |= {"loss_sum": loss_sum, "loss_count": loss_count}

@@ -64,9 +64,8 @@ class GradientStep:
                 pieces = [self._embed(make_views, rows, seed) for rows in parts]
             own = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
 
-        joined = {name: join_batches(rows, batch, dim=1) for name, rows in own.items()}
-        for name, rows in joined.items():
-            joined[name] = rows.detach().requires_grad_(name != "target")
+        joined = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
+        joined = {name: part.detach().requires_grad_(name != "target") for name, part in joined.items()}
         torch.manual_seed(seed)
         loss = self.model.compute_loss(joined, join_batches(index, batch))
         self.fabric.backward(loss)
@@ -74,10 +73,9 @@ class GradientStep:
         offset = rank_rows(batch, self.fabric.global_rank, self.fabric.world_size).start
         for rows in parts:
             out = graph if len(parts) == 1 else self._embed(make_views, rows, seed, with_target=False)
-            carried = [name for name in out if joined[name].grad is not None and out[name].requires_grad]
             mine = slice(offset + rows.start, offset + rows.stop)
-            gradients = [joined[name].grad[:, mine].to(out[name].dtype) for name in carried]
-            torch.autograd.backward([out[name] for name in carried], gradients)
+            carried = [(out[name], part.grad[:, mine]) for name, part in joined.items() if part.grad is not None]
+            torch.autograd.backward([part for part, _ in carried], [grad.to(part.dtype) for part, grad in carried])
         networks = [self.model.online] + ([self.model.predictor] if self.model.predictor is not None else [])
         sum_gradients(parameter for network in networks for parameter in network.parameters())
         return loss.detach(), {name: rows.detach() for name, rows in joined.items()}

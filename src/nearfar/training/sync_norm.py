@@ -1,0 +1,61 @@
+"""Batch normalisation with the statistics of the joined batch, on any device."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalisation over the rows of all processes; torch's own of this name runs on GPUs alone.
+
+    Processes may hold different numbers of rows. Gradients are those of one process on the joined batch when each
+    process starts from its own rows' gradient and the parameters' gradients are added up afterwards.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
+        super().__init__(num_features, eps, momentum)
+        self.drop: nn.Module = nn.Identity()  # timm's fused layers go on with dropout and an activation
+        self.act: nn.Module = nn.Identity()
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions will do."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise [batch, features, ...]; plain batch normalisation in eval mode or with one process."""
+        if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
+            return self.act(self.drop(super().forward(input)))
+        dims, shape = [0, *range(2, input.ndim)], [1, -1, *[1] * (input.ndim - 2)]
+        x = input if input.dtype == torch.float64 else input.float()
+        count = x.new_tensor([x.numel() / x.shape[1]])
+        summed = all_reduce(torch.cat([x.sum(dims), count]))
+        mean, total = summed[:-1] / summed[-1], summed[-1].detach()
+        centred = x - mean.view(shape)
+        var = all_reduce(centred.square().sum(dims)) / total
+        if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked.add_(1)
+            share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked or 1)
+            self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), share)
+            self.running_var.lerp_((var.detach() * total / (total - 1)).to(self.running_var.dtype), share)
+        out = centred * torch.rsqrt(var + self.eps).view(shape)
+        if self.weight is not None:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return self.act(self.drop(out.to(input.dtype)))
+
+
+def sync_batch_norm(module: nn.Module) -> nn.Module:
+    """Turn every batch normalisation inside a module into a synchronised one, in place, with the same state."""
+    for name, child in module.named_children():
+        if isinstance(child, _BatchNorm) and not isinstance(child, SyncBatchNorm):
+            synced = SyncBatchNorm(child.num_features, child.eps, child.momentum)
+            synced.affine, synced.track_running_stats = child.affine, child.track_running_stats
+            synced._parameters, synced._buffers = child._parameters, child._buffers
+            synced._modules.update(child._modules)
+            setattr(module, name, synced.train(child.training))
+        else:
+            sync_batch_norm(child)
+    return module

@@ -1,0 +1,108 @@
+"""Two processes on halves of a batch are one process on the whole of it, for every method."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+from nearfar.data import rank_rows
+from nearfar.methods import Model, method_class, method_names
+from nearfar.training.gather import join_batches
+from nearfar.training.step import GradientStep
+from nearfar.training.sync_norm import sync_batch_norm
+
+BATCH, STEPS, IMAGES = 13, 3, 40  # an odd batch: one process holds a row more
+SMALLER = {"queue_size": 20, "projector": (16, 6), "predictor": (8, 6), "num_prototypes": 10, "stored": 8}
+
+
+class Backbone(nn.Sequential):
+    num_features = 12
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.LazyLinear(12), nn.Tanh())
+        self(torch.zeros(2, 1, 4, 4))
+
+
+def build(name: str, synced: bool) -> Model:
+    torch.manual_seed(0)
+    method = method_class(name)
+    options = {key: value for key, value in SMALLER.items() if key in method.__dataclass_fields__}
+    if name == "sce":
+        del options["predictor"]
+    model = Model(method(**options), Backbone(), IMAGES).double()
+    if synced:
+        return sync_batch_norm(model)
+    for parent in list(model.modules()):
+        for key, child in parent.named_children():
+            if isinstance(child, nn.BatchNorm1d):
+                setattr(parent, key, nn.Identity())
+    return model
+
+
+def train(name: str, rank: int, world: int, synced: bool = False, micro: int | None = None) -> dict[str, torch.Tensor]:
+    model = build(name, synced)
+    fabric = SimpleNamespace(
+        global_rank=rank, world_size=world, autocast=contextlib.nullcontext, backward=lambda loss: loss.backward()
+    )
+    gradient_of = GradientStep(fabric, model, micro)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    made = torch.Generator().manual_seed(1)
+    logged = []
+    for step in range(STEPS):
+        views = torch.randn(len(model.method.crops()), BATCH, 1, 4, 4, generator=made, dtype=torch.float64)
+        index = torch.randperm(IMAGES, generator=made)[:BATCH]
+        own = rank_rows(BATCH, rank, world)
+        model.set_schedules(step + 2, STEPS + 2)
+        optimizer.zero_grad()
+        loss, embeddings = gradient_of(lambda rows, v=views[:, own]: list(v[:, rows]), index[own], BATCH, seed=step)
+        optimizer.step()
+        model.after_step(embeddings, step, STEPS)
+        logged.append(loss)
+    return {"losses": torch.stack(logged), **model.state_dict()}
+
+
+def work(rank: int, world: int, path: str, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=world)
+    states = {}
+    for name in names:
+        for synced in (False, True):
+            states[name, synced] = train(name, rank, world, synced)
+    torch.save(states, f"{path}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("processes"))
+    mp.spawn(work, (2, path, method_names()), nprocs=2)
+    return [torch.load(f"{path}/{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("synced", [False, True], ids=["no norm", "synced norm"])
+@pytest.mark.parametrize("name", method_names())
+def test_two_processes_are_one(name, synced, two_processes):
+    one = train(name, 0, 1, synced)
+    for states in two_processes:
+        two = states[name, synced]
+        assert two.keys() == one.keys()
+        for key in one:
+            torch.testing.assert_close(two[key], one[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.parametrize("micro", [1, 4, 5, 13])
+@pytest.mark.parametrize("name", method_names())
+def test_micro_batches_have_the_gradient_of_the_batch(name, micro):
+    """Without batch normalisation the training of three steps is the same to the last digits, states included."""
+    whole, parts = train(name, 0, 1), train(name, 0, 1, micro=micro)
+    for key in whole:
+        torch.testing.assert_close(parts[key], whole[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_one_process_joins_nothing():
+    rows = torch.randn(3, 2)
+    assert join_batches(rows, 3) is rows

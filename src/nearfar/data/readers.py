@@ -8,6 +8,7 @@ random access to images that are too many for the pixel cache), inside nearfar's
 from __future__ import annotations
 
 import contextlib
+import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -59,10 +60,8 @@ class _Files:
         self.root, self.splits = root.resolve(), splits
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
-        return [
-            str(self.root),
-            *([split, name, *_state(self.root / name)] for split in splits for name in self.splits[split]),
-        ]
+        named = [(split, name) for split in splits for name in self.splits[split]]
+        return [str(self.root), *([split, name, *_state(f"{self.root}/{name}")] for split, name in named)]
 
 
 class ImageFolder(_Files):
@@ -75,12 +74,20 @@ class ImageFolder(_Files):
     def __init__(self, root: Path, splits: dict[str, list[str]], metadata: list[str]) -> None:
         super().__init__(root, splits)
         self.metadata = metadata
+        self._listed: dict[tuple[str, str | None], tuple[list[Record], list[str] | None]] = {}
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
         notes = [[name, *_state(self.root / name)] for name in self.metadata]
         return [super().identity(splits), self._has_class_folders(), notes]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
+        key = split, label_column
+        if key not in self._listed:
+            self._listed[key] = self._list(split, label_column, scratch)
+        records, classes = self._listed[key]
+        return Reading(iter(records), classes, len(records))
+
+    def _list(self, split: str, label_column: str | None, scratch: Path) -> tuple[list[Record], list[str] | None]:
         from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder as Imagefolder
 
         class Builder(Imagefolder):
@@ -103,9 +110,9 @@ class ImageFolder(_Files):
         image = columns.image_column(features, self.root)
         label = columns.label_column(features, label_column, self.root)
         paths = [(row[image]["path"], label and row[label]) for row in rows]
-        records = [Record(Path(path).relative_to(self.root).as_posix(), path, value) for path, value in paths]
+        records = [Record(os.path.relpath(path, self.root).replace(os.sep, "/"), path, value) for path, value in paths]
         records.sort(key=lambda record: record.name)
-        return Reading(iter(records), columns.class_names(features, label), len(records))
+        return records, columns.class_names(features, label)
 
     def originals(self, splits: Sequence[str], names: list[str], rows: list[int], scratch: Path) -> Originals:
         return [str(self.root / name) for name in names]
@@ -173,10 +180,10 @@ class Tars(_Tables):
         )
 
 
-def _state(path: Path) -> tuple[int, int]:
+def _state(path: str | Path) -> tuple[int, int]:
     """Size and time of change; zeros for a link to nothing, which is then listed as unreadable."""
     try:
-        stat = path.stat()
+        stat = os.stat(path)
     except OSError:
         return 0, 0
     return stat.st_size, stat.st_mtime_ns

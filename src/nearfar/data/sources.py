@@ -62,8 +62,9 @@ def list_files(root: Path) -> list[str]:
             inner.clear()
             continue
         seen.add(real)
-        above = Path(folder).relative_to(root)
-        found += [(above / name).as_posix() for name in names if not name.startswith((".", "__"))]
+        above = os.path.relpath(folder, root).replace(os.sep, "/")
+        prefix = "" if above == "." else f"{above}/"
+        found += [prefix + name for name in names if not name.startswith((".", "__"))]
     return sorted(found)
 
 

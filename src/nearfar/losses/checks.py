@@ -61,3 +61,26 @@ def queue_of(dim: int, queue: Tensor) -> None:
         raise ValueError(f"queue must be [keys, {dim}] like the embeddings, got shape {list(queue.shape)}")
     if queue.shape[0] < 1:
         raise ValueError("queue must hold 1 key or more, got 0")
+
+
+def fraction(**values: float) -> None:
+    """Raise ValueError unless every value is between 0 and 1, both included."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be between 0 and 1, got {value}")
+
+
+def temperature_of_exponentials(**values: float) -> None:
+    """Raise ValueError unless exp(1 / value) and sums of it fit a float32: 1/60 or more."""
+    for name, value in values.items():
+        if not 1 / 60 <= value < math.inf:
+            raise ValueError(f"{name} must be 0.0167 or more, or its exponentials overflow, got {value}")
+
+
+def index_of(batch: int, index: Tensor | None, otherwise: str) -> Tensor:
+    """The images' numbers [batch]; ValueError without them, saying what works instead."""
+    if index is None:
+        raise ValueError(f"this loss keeps a number per image and needs their index [batch]; {otherwise}")
+    if index.shape != (batch,):
+        raise ValueError(f"index must be [{batch}] like the batch, got shape {list(index.shape)}")
+    return index

@@ -5,6 +5,7 @@ O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised i
 """
 
 from nearfar.pairs.attention import attend
+from nearfar.pairs.drawn import draw_others, drawn_sum
 from nearfar.pairs.exponential import log_sum_exp
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
 from nearfar.pairs.logistic import logistic_sum
@@ -19,6 +20,8 @@ __all__ = [
     "cosine",
     "cross_log_sum_exp",
     "cross_logistic_sum",
+    "draw_others",
+    "drawn_sum",
     "gaussian",
     "log_sum_exp",
     "logistic_sum",

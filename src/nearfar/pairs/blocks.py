@@ -16,6 +16,8 @@ from nearfar.pairs.products import add_product_, dot_products
 
 TILE_ROWS = {"cpu": 512}  # a tile of 512 x 512 stays in a core's second-level cache; elsewhere two tiles in 16 MiB:
 TILE_ROWS_ELSEWHERE = 1408
+WIDE = 2**19  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to
+FEWEST_ROWS = 128
 EPSILON = 1e-12  # smallest norm divided by
 
 
@@ -42,7 +44,9 @@ class Blocks:
     Raises ValueError for views of different shape and for fewer than two images (there would be no negative).
     """
 
-    def __init__(self, first: Tensor, second: Tensor, *, unit: bool, across: bool = False) -> None:
+    def __init__(
+        self, first: Tensor, second: Tensor, *, unit: bool, across: bool = False, most_rows: int | None = None
+    ) -> None:
         if first.ndim != 2 or first.shape != second.shape:
             raise ValueError(
                 f"two views of equal shape [batch, dim] are needed, got {tuple(first.shape)} and {tuple(second.shape)}"
@@ -55,7 +59,8 @@ class Blocks:
         self.across = across
         self.dtype = accumulation_dtype(first, second)
         tile_rows = TILE_ROWS.get(first.device.type, TILE_ROWS_ELSEWHERE)
-        count = -(-self.batch // tile_rows)
+        most_rows = most_rows or min(tile_rows, max(FEWEST_ROWS, WIDE // self.dim))
+        count = -(-self.batch // most_rows)
         edges = [self.batch * k // count for k in range(count + 1)]
         slices = [slice(start, stop) for start, stop in pairwise(edges)]
         self.places = [(view, rows) for view in (0, 1) for rows in slices]
@@ -82,10 +87,18 @@ class Blocks:
 
     def rows(self, block: int) -> Float[Tensor, "rows dim"]:
         """The normalised or centred rows of one block."""
-        rows = self.part(list(self.views), block).to(self.dtype)
+        return self.gathered(*self.places[block])
+
+    def gathered(self, view: int, index: slice | Tensor) -> Float[Tensor, "rows dim"]:
+        """Any rows of one view, normalised or centred."""
+        rows = self._taken(self.views[view], index).to(self.dtype)
         if self.norm is not None:
-            return rows / self.part(self.norm, block).unsqueeze(1)
+            return rows / self._taken(self.norm[view], index).unsqueeze(1)
         return rows - self.centre
+
+    @staticmethod
+    def _taken(per_row: Tensor, index: slice | Tensor) -> Tensor:
+        return per_row[index] if isinstance(index, slice) else per_row.index_select(0, index)
 
     def partner(self, block: int) -> int:
         """The block that holds the positives of this one, in the same order."""

@@ -1,0 +1,102 @@
+"""SACLR: contrastive learning as matrix approximation, with a running estimate of the normaliser."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nearfar.losses import checks
+from nearfar.pairs import Kernel, cauchy, cosine, draw_others, drawn_sum, gaussian, weighted_sum
+
+
+class SACLR(nn.Module):
+    """Attraction -log q_pos plus repulsion mean(q_ij) / Z over a few, or all, negatives j of each row i.
+
+    Shapes: z1, z2 [batch, dim] raw embeddings of two views, `index` [batch] the images' numbers below `num_images`
+    (needed by the row form only). Returns the mean over the 2 * batch rows.
+    `scale`: "matrix" keeps one Z, "row" one per image, in the buffer `partition`. Z is used as it stood before this
+    step, without gradient; in training mode it then moves to rho Z + (1 - rho) [alpha q_pos + (1 - alpha) mean q_ij].
+    `negatives`: M other images per image, drawn without replacement, independently for each image, both views of each
+    (2M pairs a row); "all" takes the 2 * batch - 2 rows of the other images. M = 1 costs O(batch * dim).
+    `kernel`: "gaussian" exp(-|z_i - z_j|^2 / (2 width^2)) and "cosine" exp(s_ij / width), both on unit rows, or "cauchy"
+    1 / (1 + |z_i - z_j|^2) on rows as they are.
+    Defaults: alpha 0.125, Z starts at `initial` 0.01, rho 0.99 (matrix) or 0.9 (row), width 0.5.
+    Errors: ValueError for numbers out of range, a batch of one or not larger than M, and a missing index.
+    Source: SACLR, Eq. 6-11, Algorithms 1 and 2.
+
+    Differs from the paper:
+    1. Equation 6 multiplies by s N where s^-1 ~ N^2, so repulsion is 1/N of the attraction and the model collapses;
+       here attraction and repulsion weigh 1 : 1 at alpha = 0, as in the row form.
+    2. The mean over the two views stands where Eq. 7-8 have their sum (the released code also takes the mean).
+    3. The released code's M = 1 uses one pair per row, the next image's other view; here both views of a drawn image.
+    """
+
+    partition: Tensor
+
+    def __init__(
+        self,
+        num_images: int,
+        scale: Literal["matrix", "row"] = "matrix",
+        negatives: int | Literal["all"] = 1,
+        alpha: float = 0.125,
+        rho: float | None = None,
+        kernel: Literal["gaussian", "cosine", "cauchy"] = "gaussian",
+        width: float = 0.5,
+        initial: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if scale not in ("matrix", "row"):
+            raise ValueError(f'scale must be "matrix" or "row", got {scale!r}')
+        if negatives != "all" and (not isinstance(negatives, int) or isinstance(negatives, bool) or negatives < 1):
+            raise ValueError(f'negatives must be "all" or an integer of 1 or more, got {negatives!r}')
+        if kernel not in ("gaussian", "cosine", "cauchy"):
+            raise ValueError(f'kernel must be "gaussian", "cosine" or "cauchy", got {kernel!r}')
+        checks.at_least(1, num_images=num_images)
+        checks.positive(width=width, initial=initial)
+        if kernel == "cosine":
+            checks.temperature_of_exponentials(width=width)
+        rho = rho if rho is not None else (0.99 if scale == "matrix" else 0.9)
+        checks.fraction(alpha=alpha, rho=rho)
+        self.scale = scale
+        self.negatives = negatives
+        self.alpha = alpha
+        self.rho = rho
+        self.kernel = kernel
+        self.width = width
+        self.register_buffer("partition", torch.full((num_images,) if scale == "row" else (), float(initial)))
+
+    def forward(
+        self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, ""]:
+        checks.same_rows(2, z1=z1, z2=z2)
+        batch, kernel, normaliser = len(z1), self._kernel(), self.partition
+        if self.scale == "row":
+            normaliser = normaliser[checks.index_of(batch, index, 'scale="matrix" works without')]
+        pairs = 2 * batch - 2 if self.negatives == "all" else 2 * self.negatives
+        weights = (1 / (normaliser * (pairs * 2 * batch))).expand(2, batch)
+        if self.negatives == "all":
+            u, repulsion, sums = weighted_sum(z1, z2, weights, kernel)
+        else:
+            others = draw_others(batch, self.negatives, z1.device)
+            u, repulsion, sums = drawn_sum(z1, z2, others, weights, kernel)
+        log_positive = kernel.log_similarity(u)
+        if self.training:
+            self._update(log_positive.detach().exp(), sums.mean(0) / pairs, index)
+        return repulsion - log_positive.mean()
+
+    @torch.no_grad()
+    def _update(self, positive: Tensor, negative: Tensor, index: Tensor | None) -> None:
+        """Move Z towards what this batch says it is."""
+        seen = (self.alpha * positive + (1 - self.alpha) * negative).to(self.partition.dtype)
+        if self.scale == "matrix":
+            self.partition.lerp_(seen.mean(), 1 - self.rho)
+        else:
+            self.partition[index] = self.partition[index].lerp(seen, 1 - self.rho)
+
+    def _kernel(self) -> Kernel:
+        if self.kernel == "cosine":
+            return cosine(self.width)
+        return gaussian(self.width) if self.kernel == "gaussian" else cauchy()

@@ -1,0 +1,55 @@
+"""SigCLR: every pair of rows is a yes-or-no question, answered by a logistic function of their cosine."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearfar.losses import checks
+from nearfar.pairs import logistic_sum
+from nearfar.pairs.precision import accumulation_dtype
+
+
+class SigCLR(nn.Module):
+    """(1 / 2B) sum_i sum_{j != i} softplus(-y_ij (s_ij / t + b)), y = 1 for the positive and -1 for negatives.
+
+    Shapes: z1, z2 [batch, dim] raw embeddings of two views. Returns a scalar: the sum over pairs, per row.
+    Temperature: fixed (attribute `temperature`), or with `learn_temperature` the parameter `log_scale` = log(1 / t).
+    Bias: the parameter `bias`, or with `learn_bias=False` the number `bias`; None is no bias. The four rows of Table 2
+    are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters, without weight decay.
+    Defaults: temperature 0.2 fixed, bias -10 learned.
+    Errors: ValueError for temperature <= 0, a bias that is not finite, unequal shapes, a batch of one.
+    Source: SigCLR, Section 2.
+
+    Differs from the paper: its pseudocode averages over all 4 B^2 entries; this follows its formula, the sum over pairs
+    divided by the 2B rows.
+    """
+
+    bias: nn.Parameter | float | None
+
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        bias: float | None = -10.0,
+        learn_temperature: bool = False,
+        learn_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature)
+        if bias is not None and not math.isfinite(bias):
+            raise ValueError(f"bias must be a finite number or None, got {bias}")
+        self.temperature = temperature
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learn_temperature else None
+        self.bias = nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
+
+    def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        checks.same_rows(2, z1=z1, z2=z2)
+        number = torch.zeros((), dtype=accumulation_dtype(z1, z2), device=z1.device)
+        scale = number + 1 / self.temperature if self.log_scale is None else self.log_scale.exp()
+        bias = number if self.bias is None else number + self.bias
+        positive, negatives = logistic_sum(z1, z2, scale, bias)
+        return negatives / (2 * len(z1)) - F.logsigmoid(scale * positive + bias).mean()

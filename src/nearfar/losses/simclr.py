@@ -1,0 +1,28 @@
+"""SimCLR: the softmax over all other rows of the batch (NT-Xent)."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearfar.losses import checks
+from nearfar.pairs import cosine, log_sum_exp
+
+
+class SimCLR(nn.Module):
+    """-s_pos / t + log sum_{j != i} exp(s_ij / t), positive included, mean over the 2 * batch rows.
+
+    Shapes: z1, z2 [batch, dim] raw embeddings of two views. Returns a scalar.
+    Defaults: temperature 0.2 (the paper has 0.5 on CIFAR and 0.1 on ImageNet).
+    Errors: ValueError for temperature <= 0, unequal shapes, a batch of one.
+    Source: Chen et al. 2020 (SimCLR), Eq. 1. The released code sums the two views, so its value is twice this one.
+    """
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature)
+        self.temperature = temperature
+
+    def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        checks.same_rows(2, z1=z1, z2=z2)
+        positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
+        return -F.logsigmoid(positive - negative).mean()

@@ -20,6 +20,7 @@ class BarlowTwins(Method):
     """
 
     paper = "Zbontar et al., Barlow Twins: Self-Supervised Learning via Redundancy Reduction, ICML 2021"
+    view_names = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(),
         "imagenet": Recipe(
@@ -30,6 +31,7 @@ class BarlowTwins(Method):
             lr=0.2,
             weight_decay=1.5e-6,
             warmup_epochs=10,
+            final_lr=0.001,
             method={"projector": (8192, 8192, 8192)},
         ),
     }

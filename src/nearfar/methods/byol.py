@@ -27,7 +27,7 @@ class BYOL(Method):
     paper = "Grill et al., Bootstrap Your Own Latent, NeurIPS 2020"
     view_names = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(),
+        "small": small_data(method={"momentum": 0.99}),
         "imagenet": Recipe(
             source="BYOL, section 3.3",
             epochs=1000,
@@ -36,12 +36,12 @@ class BYOL(Method):
             lr=0.2,
             weight_decay=1.5e-6,
             warmup_epochs=10,
-            method={"projector": (4096, 256), "predictor": (4096, 256), "momentum": 0.996},
+            method={"projector": (4096, 256), "predictor": (4096, 256)},
         ),
     }
 
     predictor: tuple[int, ...] = (512, 128)
-    momentum: float = 0.99
+    momentum: float = 0.996
 
     def wiring(self, num_images: int) -> Wiring:
         return Wiring(

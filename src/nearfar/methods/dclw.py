@@ -20,6 +20,7 @@ class DCLW(Method):
     """
 
     paper = "Yeh et al., Decoupled Contrastive Learning, ECCV 2022"
+    view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
         "cifar": Recipe(source="DCL, section 4", epochs=200, batch_size=512, lr=0.03, method={"temperature": 0.07}),

@@ -19,7 +19,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "index": method.needs_index,
         "predictor": wiring.predictor is not None,
         "twin": wiring.twin is not None,
-        "queue": wiring.queue_size > 0,
+        "queue": wiring.queue_size is not None,
     }
     differs = re.search(r"Differs from the paper: (.*?)(?:\n\n|\Z)", docs, re.DOTALL)
     return {

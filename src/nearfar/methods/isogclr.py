@@ -31,18 +31,20 @@ class ISogCLR(Method):
 
     paper = "Qiu et al., Not All Semantics are Created Equal (iSogCLR), ICML 2023"
     needs_index = True
+    view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
         "cifar": Recipe(
-            source="iSogCLR, appendix",
+            source="iSogCLR, released script for CIFAR-100",
             epochs=400,
             batch_size=128,
             optimizer="lars",
-            lr=0.075,
-            lr_scaling="sqrt",
-            reference_batch=1,
-            weight_decay=1e-4,
+            lr=0.8,
+            lr_scaling="none",
+            final_lr=0.001,
+            weight_decay=5e-4,
             warmup_epochs=10,
+            method={"rho": 0.4, "beta": 0.5, "gamma": 0.8, "lr_temperature": 0.03},
         ),
     }
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nearfar.losses import JCL as Loss
+from nearfar.losses import checks
 from nearfar.methods.method import Embeddings, Head, Method, Wiring
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Constant, Ramp
@@ -25,18 +27,21 @@ class JCL(Method):
         key_views: views that the twin turns into keys.
         queue_size: mean keys kept.
         momentum: of the twin.
+
+    Differs from the paper: (1) the mean keys that enter the queue are scaled to length one.
+
     """
 
     paper = "Cai et al., Joint Contrastive Learning with Infinite Possibilities, NeurIPS 2020"
     recipes = {
         "small": small_data(),
         "imagenet": Recipe(
-            source="JCL, section 4",
+            source="JCL, released script (its 10 multiplies 1 / t, this lam 1 / t^2)",
             epochs=200,
-            lr=0.06,
+            lr=0.03,
             weight_decay=1e-4,
             warmup_epochs=0,
-            method={"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999, "lam": 4.0, "key_views": 5},
+            method={"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999, "lam": 2.0, "key_views": 5},
         ),
     }
 
@@ -50,9 +55,10 @@ class JCL(Method):
         return ("strong",) * (1 + self.key_views)
 
     def wiring(self, num_images: int) -> Wiring:
+        checks.at_least(1, key_views=self.key_views)
         return Wiring(
             loss=Loss(self.temperature, self.lam),
-            projector=Head(self.projector),
+            projector=Head(self.projector, hidden_norm=False),
             twin=Constant(self.momentum),
             online=(0,),
             target=tuple(range(1, 1 + self.key_views)),
@@ -64,4 +70,4 @@ class JCL(Method):
         return loss(embeddings["projection"][0], embeddings["target"], queue)
 
     def pushed(self, embeddings: Embeddings) -> Tensor:
-        return embeddings["target"][0]
+        return F.normalize(embeddings["target"].float(), dim=-1).mean(0)

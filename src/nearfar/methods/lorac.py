@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses import LORAC as Loss
+from nearfar.losses import checks
 from nearfar.methods.method import Embeddings, Head, Method, Wiring
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Constant, Switch
@@ -33,7 +34,7 @@ class LORAC(Method):
         momentum: of the twin.
 
     Differs from the paper: (1) the prior is divided by the temperature throughout, as in Eq. 12, which the authors'
-    code leaves out once the prior is on.
+    code leaves out once the prior is on; (2) one queue holds the keys of both crops, where the code keeps two.
 
     """
 
@@ -48,11 +49,12 @@ class LORAC(Method):
             lr_scaling="none",
             final_lr=0.01,
             weight_decay=1e-6,
-            warmup_epochs=10,
+            warmup_epochs=0,
             method={
                 "projector": (2048, 128),
                 "queue_size": 65536,
                 "momentum": 0.999,
+                "beta": 4.0,
                 "large_views": 3,
                 "small_views": 5,
             },
@@ -69,14 +71,14 @@ class LORAC(Method):
     momentum: float = 0.99
 
     def crops(self) -> tuple[str, ...]:
-        return ("strong",) * self.large_views + ("small",) * self.small_views
+        return ("large",) * self.large_views + ("small",) * self.small_views
 
     def wiring(self, num_images: int) -> Wiring:
-        if self.large_views < 2:
-            raise ValueError(f"large_views must be at least 2, got {self.large_views}")
+        checks.at_least(2, large_views=self.large_views)
+        checks.at_least(0, small_views=self.small_views)
         return Wiring(
             loss=Loss(self.temperature, self.beta, self.prior),
-            projector=Head(self.projector),
+            projector=Head(self.projector, hidden_norm=False),
             twin=Constant(self.momentum),
             target=(0, 1),
             queue_size=self.queue_size,

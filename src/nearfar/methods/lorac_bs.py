@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses import LORAC as Loss
+from nearfar.losses import checks
 from nearfar.methods.method import Embeddings, Head, Method, Wiring
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Constant, Switch
@@ -25,10 +26,12 @@ class LORACbs(Method):
         temperature: of the softmax.
         beta: strength of the prior, 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         start: fraction of the epochs after which the prior is switched on.
-        large_views: crops of the full size, 2 or more.
+        large_views: crops of the full size, 3 or more: two queries at least are needed to vary around their mean.
         small_views: further small crops.
         queue_size: keys kept.
         momentum: of the twin.
+
+    Differs from the paper: (1) one queue holds the keys of both crops, where the authors' code keeps two.
 
     """
 
@@ -43,11 +46,12 @@ class LORACbs(Method):
             lr_scaling="none",
             final_lr=0.01,
             weight_decay=1e-6,
-            warmup_epochs=10,
+            warmup_epochs=0,
             method={
                 "projector": (2048, 128),
                 "queue_size": 65536,
                 "momentum": 0.999,
+                "beta": 4.0,
                 "large_views": 3,
                 "small_views": 5,
             },
@@ -63,14 +67,14 @@ class LORACbs(Method):
     momentum: float = 0.99
 
     def crops(self) -> tuple[str, ...]:
-        return ("strong",) * self.large_views + ("small",) * self.small_views
+        return ("large",) * self.large_views + ("small",) * self.small_views
 
     def wiring(self, num_images: int) -> Wiring:
-        if self.large_views < 2:
-            raise ValueError(f"large_views must be at least 2, got {self.large_views}")
+        checks.at_least(3, large_views=self.large_views)
+        checks.at_least(0, small_views=self.small_views)
         return Wiring(
             loss=Loss(self.temperature, self.beta, batchwise=True),
-            projector=Head(self.projector),
+            projector=Head(self.projector, hidden_norm=False),
             twin=Constant(self.momentum),
             target=(0, 1),
             queue_size=self.queue_size,

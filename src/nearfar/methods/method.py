@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from nearfar.losses import checks
 from nearfar.methods.recipe import Recipe
 from nearfar.methods.schedules import Schedule
 
@@ -19,11 +20,15 @@ where there is one) and "target" (the twin's projector, without gradient)."""
 
 @dataclass(frozen=True)
 class Head:
-    """A projector or predictor: widths of its linear layers, and where batch normalisation stands."""
+    """A projector or predictor: widths of its linear layers, and where batch normalisation stands.
+
+    `output_affine`: whether the normalisation of the output, if any, has a learnable scale and shift.
+    """
 
     widths: Sequence[int]
     hidden_norm: bool = True
     output_norm: bool = False
+    output_affine: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,10 @@ class Wiring:
 
     `online` and `target` are the numbers of the views that go through the online branch and through the twin
     (`online=None`: all of them). `twin` is the twin's momentum over training; `schedules` holds attributes of the
-    loss that change over training. `norm_groups` splits the batch statistics of the twin into that many groups.
+    loss that change over training. `queue_size` is the number of keys kept, None for no queue. `norm_groups` splits
+    the batch statistics of the twin into that many groups.
+    Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, or a predictor that does not end with
+    the projector's width.
     """
 
     loss: nn.Module
@@ -41,10 +49,23 @@ class Wiring:
     twin: Schedule | None = None
     online: Sequence[int] | None = None
     target: Sequence[int] = ()
-    queue_size: int = 0
+    queue_size: int | None = None
     constant_predictor_lr: bool = False
     norm_groups: int = 1
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.queue_size is not None:
+            checks.at_least(1, queue_size=self.queue_size)
+        checks.at_least(1, norm_groups=self.norm_groups)
+        for momentum in [] if self.twin is None else [self.twin(0, 1), self.twin(1, 1)]:
+            if not 0 <= momentum <= 1:
+                raise ValueError(f"the twin's momentum must be between 0 and 1, got {momentum}")
+        if not self.projector.widths:
+            raise ValueError("projector needs the width of 1 layer or more, got none")
+        if self.predictor is not None and list(self.predictor.widths[-1:]) != list(self.projector.widths[-1:]):
+            widths = f"{tuple(self.predictor.widths)} after {tuple(self.projector.widths)}"
+            raise ValueError(f"predictor must end with the same width as projector, got {widths}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,4 +114,5 @@ def fitted_views(crops: Sequence[str], image_size: int, channels: int) -> str:
         strong, weak, small = "saclr-cifar", "weak", "local-4"
     else:
         return "+".join(crops)
-    return "+".join({"weak": weak, "small": small}.get(name, strong) for name in crops)
+    fitted = {"weak": weak, "small": small, "local": small}
+    return "+".join(fitted.get(name.split("-")[0], strong) for name in crops)

@@ -28,23 +28,26 @@ class MoCoV1(Method):
         norm_groups: groups of the batch with statistics of their own in the twin, in place of shuffled batch statistics
             over devices; 1 leaves the batch whole.
 
-    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` offers what that does.
+    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` offers what that does;
+    (2) the views are those of v2, stronger than the paper's.
+
     """
 
     paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
     view_names = ("strong", "strong")
     recipes = {
-        "small": small_data(method={"projector": (128,)}),
+        "small": small_data(),
         "imagenet": Recipe(
             source="MoCo, section 4",
             epochs=200,
             lr=0.03,
             weight_decay=1e-4,
             warmup_epochs=0,
-            method={"projector": (128,), "queue_size": 65536, "momentum": 0.999},
+            method={"queue_size": 65536, "momentum": 0.999},
         ),
     }
 
+    projector: tuple[int, ...] = (128,)
     temperature: float = 0.07
     queue_size: int = 4096
     momentum: float = 0.99

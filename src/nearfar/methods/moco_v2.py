@@ -29,6 +29,7 @@ class MoCoV2(Method):
             over devices; 1 leaves the batch whole.
 
     Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` offers what that does.
+
     """
 
     paper = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"

@@ -22,10 +22,13 @@ class MoCoV3(Method):
         temperature: of the softmax.
         momentum: of the twin at the start; it rises to 1 along half a cosine.
 
+    Differs from the paper: (1) heads are those of the authors' code for ResNets (no normalisation after the predictor)
+    for every backbone; its heads for ViTs are deeper.
+
     """
 
     paper = "Chen et al., An Empirical Study of Training Self-Supervised Vision Transformers, ICCV 2021"
-    view_names = ("strong", "strong")
+    view_names = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(),
         "imagenet": Recipe(
@@ -34,7 +37,7 @@ class MoCoV3(Method):
             batch_size=4096,
             optimizer="lars",
             lr=0.6,
-            weight_decay=1.5e-6,
+            weight_decay=1e-6,
             warmup_epochs=10,
             method={"projector": (4096, 256), "predictor": (4096, 256), "temperature": 1.0},
         ),
@@ -47,8 +50,8 @@ class MoCoV3(Method):
     def wiring(self, num_images: int) -> Wiring:
         return Wiring(
             loss=Loss(self.temperature),
-            projector=Head(self.projector, output_norm=True),
-            predictor=Head(self.predictor, output_norm=True),
+            projector=Head(self.projector, output_norm=True, output_affine=False),
+            predictor=Head(self.predictor),
             twin=Cosine(self.momentum, 1.0),
             target=(0, 1),
         )

@@ -11,8 +11,8 @@ from typing import Any, Literal
 class Recipe:
     """Optimiser, schedule and the method's numbers for one kind of data.
 
-    `lr` is for a batch of `reference_batch` images and is scaled to the batch that is used by `lr_scaling`
-    ("linear": lr * batch / reference, "sqrt": lr * sqrt(batch / reference)); a rate that the user gives is never scaled.
+    `lr` is for a batch of `reference_batch` images and is scaled to the batch that is used by `lr_scaling` ("linear":
+    lr * batch / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never scaled.
     `method` holds the method's own hyper-parameters where they differ from its class defaults.
     `final_lr` is the last learning rate as a share of the highest.
     """

@@ -19,9 +19,13 @@ class ReSSL(Method):
     Args:
         projector: widths of the projector.
         temperature: of the online branch.
-        target_temperature: of the twin's branch; it must be the sharper one.
+        target_temperature: of the twin's branch; it should be the sharper one.
         queue_size: keys kept.
         momentum: of the twin.
+
+    Differs from the paper: (1) the projector's hidden layer is normalised, as in SCE's comparison of both; the authors'
+    code does without.
+
     """
 
     paper = "Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, NeurIPS 2021"

@@ -33,6 +33,7 @@ class SACLR(Method):
 
     paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
     needs_index = True
+    view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
         "cifar": Recipe(
@@ -41,7 +42,7 @@ class SACLR(Method):
             batch_size=128,
             lr=0.03,
             weight_decay=5e-4,
-            warmup_epochs=10,
+            warmup_epochs=0,
             method={"projector": (2048, 128)},
         ),
         "imagenet": Recipe(

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nearfar.losses import SCE as Loss
+from nearfar.losses import checks
 from nearfar.methods.method import Embeddings, Head, Method, Wiring
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Cosine
+
+_SMALL = {"projector": (512, 256), "final_momentum": 0.99}
+_MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "final_momentum": 0.996}
+
+
+def _small_images(name: str, **numbers: Any) -> Recipe:
+    """The paper's recipe for images of 32 to 96 pixels, with the numbers it gives for one data set."""
+    return Recipe(source=f"SCE, appendix E and Table 13 ({name})", epochs=200, method=numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,32 +29,30 @@ class SCE(Method):
 
     Args:
         projector: widths of the projector.
+        output_norm: normalise the projector's output over the batch, without scale and shift.
         predictor: widths of a predictor on the online branch; none by default.
         temperature: of the online branch.
-        target_temperature: of the twin's branch; it must be the sharper one.
+        target_temperature: of the twin's branch; it should be the sharper one.
         lam: weight of the contrastive term, 0 to 1.
         mu: weight of the relational term. Default: 1 - lam.
         eta: weight of the ceiling term. Default: 1 - lam.
         symmetric: pass both views through both branches.
-        small_views: further small crops for the online branch, two global ones given.
+        small_views: further small crops for the online branch; with any, both global views pass through both branches.
         queue_size: keys kept; 0 compares with the batch's own keys.
-        momentum: of the twin at the start; it rises to 1 along half a cosine.
+        momentum: of the twin at the start; it rises along half a cosine.
+        final_momentum: of the twin at the end; the same as `momentum` keeps it constant, as in the CIFAR recipes.
 
     Differs from the paper: (1) the positive's weight among the soft targets is masked to exactly 0, where released
     code gives it the logit 0.
     """
 
-    paper = "Denize et al., Similarity Contrastive Estimation for Self-Supervised Soft Contrastive Learning (SCE), WACV 2023"
+    paper = "Denize et al., Similarity Contrastive Estimation for Self-Supervised Soft Contrastive Learning, WACV 2023"
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(
-            source="SCE, appendix E",
-            epochs=200,
-            lr=0.06,
-            weight_decay=5e-4,
-            warmup_epochs=5,
-            method={"projector": (512, 256), "temperature": 0.2, "target_temperature": 0.1},
-        ),
+        "cifar": _small_images("CIFAR-10", **_SMALL, temperature=0.2, target_temperature=0.1),
+        "cifar100": _small_images("CIFAR-100", **_SMALL, target_temperature=0.08),
+        "stl10": _small_images("STL-10", **_MEDIUM, target_temperature=0.05),
+        "tiny-imagenet": _small_images("Tiny ImageNet", **_MEDIUM, target_temperature=0.07),
         "imagenet": Recipe(
             source="SCE, section 4.2",
             epochs=200,
@@ -52,10 +60,16 @@ class SCE(Method):
             lr=0.5,
             weight_decay=1e-4,
             warmup_epochs=5,
-            method={"projector": (2048, 2048, 256), "queue_size": 65536, "momentum": 0.996},
+            method={
+                "projector": (2048, 2048, 256),
+                "output_norm": True,
+                "queue_size": 65536,
+                "momentum": 0.996,
+            },
         ),
     }
 
+    output_norm: bool = False
     predictor: tuple[int, ...] = ()
     temperature: float = 0.1
     target_temperature: float = 0.07
@@ -66,21 +80,27 @@ class SCE(Method):
     small_views: int = 0
     queue_size: int = 4096
     momentum: float = 0.99
+    final_momentum: float = 1.0
+
+    @property
+    def _both_ways(self) -> bool:
+        return self.symmetric or self.small_views > 0
 
     def crops(self) -> tuple[str, ...]:
-        pair = ("strong-alpha", "strong-beta") if self.symmetric else ("strong", "weak")
-        return pair + ("small",) * self.small_views
+        pair = ("strong-alpha", "strong-beta") if self._both_ways else ("strong", "weak")
+        local = ("local-6", "local-5", "local-4", "local-3")
+        return pair + tuple(local[i % len(local)] for i in range(self.small_views))
 
     def wiring(self, num_images: int) -> Wiring:
-        both = self.symmetric or self.small_views > 0
+        checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)
         return Wiring(
             loss=Loss(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
-            projector=Head(self.projector),
+            projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
             predictor=Head(self.predictor) if self.predictor else None,
-            twin=Cosine(self.momentum, 1.0),
-            online=None if both else (0,),
-            target=(0, 1) if both else (1,),
-            queue_size=self.queue_size,
+            twin=Cosine(self.momentum, self.final_momentum),
+            online=None if self._both_ways else (0,),
+            target=(0, 1) if self._both_ways else (1,),
+            queue_size=self.queue_size or None,
         )
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:

@@ -54,6 +54,10 @@ class Switch:
     fraction: float = 0.5
     at_epoch: float | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise ValueError(f"a switch needs a fraction of the epochs between 0 and 1, got {self.fraction}")
+
     def __call__(self, epoch: float, epochs: int) -> Any:
         turn = self.fraction * epochs if self.at_epoch is None else self.at_epoch
         return self.before if epoch < turn else self.after

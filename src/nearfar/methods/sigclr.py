@@ -25,11 +25,12 @@ class SigCLR(Method):
     """
 
     paper = "SigCLR: Sigmoid Contrastive Learning of Visual Representations"
+    view_names = ("sigclr-alpha", "sigclr-beta")
     recipes = {
         "small": small_data(),
         "cifar": Recipe(
             source="SigCLR, section 4",
-            epochs=400,
+            epochs=1000,
             batch_size=512,
             optimizer="lars",
             lr=0.3,

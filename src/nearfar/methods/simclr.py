@@ -21,6 +21,7 @@ class SimCLR(Method):
     """
 
     paper = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020"
+    view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
         "cifar": Recipe(

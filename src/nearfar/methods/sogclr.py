@@ -17,7 +17,7 @@ class SogCLR(Method):
 
     Args:
         projector: widths of the projector.
-        temperature: of the softmax; 0.1 on ImageNet.
+        temperature: of the softmax; 0.1 on ImageNet, 0.3 on CIFAR.
         gamma: weight of the present batch in the running average, 0 to 1; at 1 this is DCL.
 
     Differs from the paper: (1) the gradient is not multiplied by the temperature, as the authors' code does;
@@ -26,17 +26,18 @@ class SogCLR(Method):
 
     paper = "Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, ICML 2022"
     needs_index = True
+    view_names = ("simclr", "simclr")
     recipes = {
-        "small": small_data(),
+        "small": small_data(method={"temperature": 0.2}),
         "cifar": Recipe(
-            source="iSogCLR, appendix",
+            source="iSogCLR, released script for CIFAR-100",
             epochs=400,
             batch_size=128,
             optimizer="lars",
-            lr=0.075,
-            lr_scaling="sqrt",
-            reference_batch=1,
-            weight_decay=1e-4,
+            lr=0.8,
+            lr_scaling="none",
+            final_lr=0.001,
+            weight_decay=5e-4,
             warmup_epochs=10,
             method={"temperature": 0.3},
         ),
@@ -50,11 +51,11 @@ class SogCLR(Method):
             reference_batch=1,
             weight_decay=1e-6,
             warmup_epochs=10,
-            method={"temperature": 0.1, "projector": (2048, 128)},
+            method={"projector": (2048, 128)},
         ),
     }
 
-    temperature: float = 0.2
+    temperature: float = 0.1
     gamma: float = 0.9
 
     def wiring(self, num_images: int) -> Wiring:

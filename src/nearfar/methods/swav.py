@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearfar.losses import SwAV as Loss
+from nearfar.losses import checks
 from nearfar.methods.method import Embeddings, Head, Method, Wiring
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Switch
@@ -54,9 +55,10 @@ class SwAV(Method):
     frozen_epochs: float = 1
 
     def crops(self) -> tuple[str, ...]:
-        return ("strong", "strong") + ("small",) * self.small_views
+        return ("large", "large") + ("small",) * self.small_views
 
     def wiring(self, num_images: int) -> Wiring:
+        checks.at_least(0, small_views=self.small_views)
         loss = Loss(
             self.projector[-1], self.num_prototypes, self.temperature, self.epsilon, self.iterations, self.stored
         )

@@ -22,6 +22,7 @@ class VICReg(Method):
     """
 
     paper = "Bardes et al., VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"
+    view_names = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(),
         "imagenet": Recipe(
@@ -32,6 +33,7 @@ class VICReg(Method):
             lr=0.2,
             weight_decay=1e-6,
             warmup_epochs=10,
+            final_lr=0.001,
             method={"projector": (8192, 8192, 8192)},
         ),
     }

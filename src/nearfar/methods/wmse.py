@@ -18,11 +18,14 @@ class WMSE(Method):
         sub_batch: images whitened together. Default: twice the projector's output.
         iterations: random partitions of the batch that are averaged.
 
+    Differs from the paper: (1) left-over images join the other sub-batches, where the authors' code needs a batch that
+    divides; (2) the covariance is regularised in proportion to the mean variance and factored in float64.
+
     """
 
     paper = "Ermolov et al., Whitening for Self-Supervised Representation Learning, ICML 2021"
     recipes = {
-        "small": small_data(method={"projector": (512, 64)}),
+        "small": small_data(),
         "cifar": Recipe(
             source="W-MSE, section 4",
             epochs=1000,
@@ -36,6 +39,7 @@ class WMSE(Method):
         ),
     }
 
+    projector: tuple[int, ...] = (512, 64)
     sub_batch: int | None = None
     iterations: int = 1
 

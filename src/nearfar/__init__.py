@@ -1,3 +1,22 @@
 """Contrastive representation learning for images on small hardware."""
 
 __version__ = "0.1.0"
+
+from nearfar.api import embed, evaluate, load, map, methods, pretrain
+from nearfar.demo import demo
+from nearfar.runs import Run
+from nearfar.training import TrainingDiverged, TrainingStopped
+
+__all__ = [
+    "Run",
+    "TrainingDiverged",
+    "TrainingStopped",
+    "__version__",
+    "demo",
+    "embed",
+    "evaluate",
+    "load",
+    "map",
+    "methods",
+    "pretrain",
+]

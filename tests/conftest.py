@@ -1,0 +1,29 @@
+"""A small set of images for tests that run the whole thing."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+
+
+@pytest.fixture(scope="session")
+def images_file(tmp_path_factory):
+    """Eighty grey images of 8 px in an .npz file, in two classes: bright above, bright below."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 80, (80, 8, 8), dtype=np.uint8), np.arange(80) % 2
+    images[labels == 0, :4] += 120
+    images[labels == 1, 4:] += 120
+    path = tmp_path_factory.mktemp("images") / "halves.npz"
+    np.savez(path, images=images, labels=labels)
+    return str(path)
+
+
+@pytest.fixture
+def quiet():
+    """A console that shows nothing."""
+    return Console(quiet=True)

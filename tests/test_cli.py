@@ -1,0 +1,93 @@
+"""The command line: one clear line and exit code 2 for a mistake, and nothing is written."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from nearfar.cli import VERBS, build_parser, main
+
+FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
+
+
+def complaint(capsys, *words):
+    assert main(list(words)) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("nearfar: ") and err.count("\n") == 1, err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["pretrian"], "did you mean pretrain"),
+        (["pretrain"], "name the images"),
+        (["pretrain", "DATA", "--methd", "dcl"], "did you mean --method"),
+        (["pretrain", "DATA", "--alhpa", "0.1"], "did you mean --alpha"),
+        (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
+        (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "does not know --alpha"),
+        (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
+        (["pretrain", "DATA", "--epochs", "many"], "--epochs cannot be 'many'"),
+        (["pretrain", "DATA", "--epochs", "0"], "--epochs must be at least 1"),
+        (["pretrain", "DATA", "--batch-size", "-4"], "--batch-size must be at least 1"),
+        (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),
+        (["pretrain", "DATA", "--limit", "0"], "--limit must be at least 1"),
+        (["pretrain", "DATA", "--held-out", "-1"], "--held-out must"),
+        (["pretrain", "DATA", "--image-size", "-8"], "image_size"),
+        (["pretrain", "DATA", "--alpha", "7"], "alpha"),
+        (["pretrain", "DATA", "--negatives", "0"], "negatives"),
+        (["pretrain", "DATA", "--lr", "-1", "--batch-size", "16"], "lr"),
+        (["pretrain", "DATA", "--projector", "[8, 0]", "--batch-size", "16"], "widths"),
+        (["pretrain", "DATA", "--method", "moco-v2", "--queue-size", "-1", "--batch-size", "16"], "queue"),
+        (["pretrain", "DATA", "--encoder", "resnet81", "--batch-size", "16"], "did you mean"),
+        (["pretrain", "DATA", "--views", "strnog"], "'strong'"),
+        (["pretrain", "DATA", "--views", "strong+weak+weak"], "3 views"),
+        (["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"], "nothing.safetensors"),
+        (["pretrain", "no/such/folder"], "no/such/folder"),
+        (["pretrain", "--resume", "no/such/run"], "not a run folder"),
+        (["evaluate"], "name the run folder"),
+        (["evaluate", "no/such/run"], "not a run folder"),
+        (["embed", "no/such/run", "--out", "x.parquet"], "not a run folder"),
+        (["map", "no/such/run"], "not a run folder"),
+    ],
+)
+def test_a_mistake_is_one_line(words, says, images_file, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert says in complaint(capsys, *[images_file if word == "DATA" else word for word in words])
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_folder_is_left_alone(images_file, capsys, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "note").write_text("mine")
+    assert "exists already" in complaint(capsys, "pretrain", images_file, "--out", str(tmp_path / "run"))
+    assert (tmp_path / "run" / "note").read_text() == "mine"
+
+
+def test_a_saved_configuration_runs_again(images_file, tmp_path, capsys):
+    first, again = tmp_path / "first", tmp_path / "again"
+    words = ["pretrain", images_file, "--method", "dcl", "--temperature", "0.3", *FAST]
+    assert main([*words, "--out", str(first)]) == 0
+    assert main(["pretrain", "--config", str(first / "config.yaml"), "--out", str(again)]) == 0
+    one, two = (yaml.safe_load((path / "config.yaml").read_text()) for path in (first, again))
+    assert one.pop("out") != two.pop("out")
+    assert one == two
+    assert one["temperature"] == 0.3
+    lines = [(path / "metrics.jsonl").read_text().splitlines()[-1].split('"images_per')[0] for path in (first, again)]
+    assert lines[0] == lines[1]
+
+
+def test_help_names_every_option_with_dashes(capsys):
+    assert main([]) == 0
+    overview = capsys.readouterr().out
+    assert all(verb in overview for verb in VERBS)
+    help_of_saclr = build_parser("pretrain").format_help()
+    for option in ("--batch-size", "--micro-batch", "--alpha", "--negatives", "--clip-gradient"):
+        assert option in help_of_saclr
+    assert "--queue-size" in build_parser("pretrain", "moco-v2").format_help()
+
+
+def test_the_console_script_is_installed():
+    done = subprocess.run([sys.executable, "-m", "nearfar", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip()

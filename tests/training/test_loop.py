@@ -1,0 +1,97 @@
+"""A run that was stopped or killed goes on as if nothing had happened; a run that breaks says so."""
+
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import nearfar
+from nearfar.training import loop, read_metrics
+
+CLOCKS = ("images_per_second", "data_wait")
+METHODS = {
+    "saclr-row": dict(method="saclr", scale="row", negatives=3),
+    "sogclr": dict(method="sogclr"),
+    "isogclr": dict(method="isogclr"),
+    "moco-v2": dict(method="moco-v2", queue_size=50),
+    "swav": dict(method="swav", stored=24, stored_from=1.0, small_views=1),
+    "sigclr": dict(method="sigclr", learn_temperature=True),
+    "jcl": dict(method="jcl", queue_size=50, optimizer="adamw", lr=1e-3),
+}
+
+
+def run(images_file, out, quiet, **options):
+    settings = dict(epochs=3, batch_size=16, held_out=16, log_every=2, encoder="resnet10t", seed=3)
+    return nearfar.pretrain(images_file, out=str(out), console=quiet, **(settings | options))
+
+
+def logged(run):
+    return [{key: value for key, value in line.items() if key not in CLOCKS} for line in run.metrics]
+
+
+def at_step(monkeypatch, number, action):
+    """Do something once a run has taken a number of steps."""
+    advance = loop.TrainingProgress.advance
+
+    def watched(self, step):
+        advance(self, step)
+        if step == number:
+            action()
+
+    monkeypatch.setattr(loop.TrainingProgress, "advance", watched)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path, quiet, monkeypatch):
+    whole = run(images_file, tmp_path / "whole", quiet, **METHODS[name])
+    with monkeypatch.context() as patch:
+        at_step(patch, 5, lambda: os.kill(os.getpid(), signal.SIGINT))  # in the middle of the second of three epochs
+        with pytest.raises(nearfar.TrainingStopped, match="--resume"):
+            run(images_file, tmp_path / "parts", quiet, **METHODS[name])
+    assert read_metrics(tmp_path / "parts")[-1]["step"] < 6
+    parts = nearfar.pretrain(resume=str(tmp_path / "parts"), console=quiet)
+    assert logged(parts) == logged(whole)
+    one, two = (load_file(path / "encoder.safetensors") for path in (whole.path, parts.path))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, quiet, monkeypatch):
+    whole = run(images_file, tmp_path / "whole", quiet)
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+
+        def die():
+            raise MemoryError
+
+        at_step(patch, 7, die)
+        with pytest.raises(MemoryError):
+            run(images_file, tmp_path / "parts", quiet)
+    with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "lo')  # a line that was cut off
+    parts = nearfar.pretrain(resume=str(tmp_path / "parts"), console=quiet)
+    assert logged(parts) == logged(whole)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(images_file, tmp_path, quiet):
+    with pytest.raises(nearfar.TrainingDiverged, match=r"lower --lr"):
+        run(images_file, tmp_path / "run", quiet, method="vicreg", lr=1e12, warmup_epochs=0.0)
+    assert not (tmp_path / "run" / "encoder.safetensors").exists()
+
+
+def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path, quiet):
+    """On a net whose normalisation knows no batch, whole batches and micro-batches log the same losses."""
+    options = dict(encoder="convnext_atto", method="simclr", optimizer="adamw", lr=1e-4, epochs=2, image_size=32)
+    whole = run(images_file, tmp_path / "whole", quiet, **options, projector=(16,))
+    parts = run(images_file, tmp_path / "parts", quiet, **options, projector=(16,), micro_batch=5)
+    one, two = ([line["loss"] for line in r.metrics if "loss" in line] for r in (whole, parts))
+    torch.testing.assert_close(torch.tensor(one), torch.tensor(two), rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_settings_give_the_same_run(images_file, tmp_path, quiet):
+    first = run(images_file, tmp_path / "first", quiet, epochs=1)
+    again = run(images_file, tmp_path / "again", quiet, epochs=1)
+    other = run(images_file, tmp_path / "other", quiet, epochs=1, seed=4)
+    assert logged(first) == logged(again)
+    assert logged(first) != logged(other)

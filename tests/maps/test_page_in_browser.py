@@ -4,6 +4,7 @@ import torch
 
 from nearfar.data import Images
 from nearfar.maps import write_map_page
+from nearfar.report import write_report
 
 NAMES = [
     "plain.png",
@@ -151,4 +152,26 @@ def test_without_labels_there_is_no_legend(tmp_path, browser, points):
     browser.mouse(*browser.run("nearfar.screen(5)"))
     browser.wait("nearfar.selected === '5.png'")
     assert browser.run("document.getElementById('label').offsetHeight") == 0
+    assert browser.console() == []
+
+
+def test_map_inside_a_report_works_and_lets_the_report_scroll(tmp_path, browser, points):
+    browser.console()
+    write_map_page(tmp_path / "map.html", points, images_of(np.arange(60) % 3))
+    browser.visit(write_report(tmp_path))
+    browser.run("document.querySelector('iframe').scrollIntoView()")
+    browser.frame(0)
+    browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
+    scale = browser.run("nearfar.scale")
+    x, y = browser.run("nearfar.screen(20)")
+    browser.mouse(x, y)
+    browser.wait("nearfar.selected === '20.png'")
+    browser.scroll(x, y, by=-100)
+    settle(browser)
+    assert browser.run("nearfar.scale") == scale
+    browser.run("map.focus()")
+    browser.scroll(x, y, by=-100)
+    browser.wait(f"nearfar.scale > {scale}")
+    browser.frame(None)
+    assert browser.run("document.querySelector('iframe').offsetWidth") > 500
     assert browser.console() == []

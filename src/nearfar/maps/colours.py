@@ -10,8 +10,8 @@ from jaxtyping import Int64
 
 # Chosen by farthest-point search in OKLab within a band of lightness and chroma; the first ones are farthest apart.
 PALETTE = (
-    *("#3b83d6", "#ecaf07", "#9d3629", "#147c11", "#fd6fa2", "#15c8ce", "#873cb2", "#d9464c", "#f47205", "#967216"),
-    *("#cfb0c0", "#6bcb51", "#bd6be0", "#1355c2", "#3e656a", "#7da3ff", "#a3a16b", "#916989", "#54a105", "#439183"),
+    *("#3b83d6", "#ecaf07", "#9d3629", "#147c11", "#fd6fa2", "#15c8ce", "#873cb2", "#6bcb51", "#967216", "#f47205"),
+    *("#d9464c", "#cfb0c0", "#bd6be0", "#1355c2", "#3e656a", "#7da3ff", "#a3a16b", "#916989", "#54a105", "#439183"),
 )
 GREY = "#8a8f98"
 

@@ -48,7 +48,7 @@ def draw_map(
     x, y = places.T
     size = float(np.clip(2.5e4 / max(len(places), 1), 2, 24))
     classes, of_point = coloured(labels, class_names)
-    if labels is not None and len(classes) <= len(PALETTE) + 1:
+    if 0 < sum(one.colour != GREY for one in classes) <= len(PALETTE):
         order = np.random.default_rng(0).permutation(len(places))  # no class lies on top of all others
         colours = np.array([one.colour for one in classes])[of_point]
         axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)

@@ -71,7 +71,8 @@ const thumbnail = (target, i, x, y, size) => {
 };
 const dotRadius = () => {
   const byNumber = Math.min(4.5, Math.max(1.6, 160 / Math.sqrt(points.length)));
-  return byNumber * Math.min(2, Math.max(1, (scale / fitScale) ** 0.35));
+  const bySize = Math.min(1, Math.max(0.6, Math.min(width, height) / 500));
+  return byNumber * bySize * Math.min(2, Math.max(1, (scale / fitScale) ** 0.35));
 };
 const dots = new Map();
 const dot = (colour, radius, ratio) => {
@@ -111,7 +112,7 @@ const paint = () => {
     if (x < -side || y < -side || x > width + side || y > height + side) continue;
     pen.globalAlpha = highlighted >= 0 && labels[i] !== highlighted ? 0.12 : drawImages ? 1 : 0.85;
     if (drawImages) {
-      // One image for each cell of a grid that moves with the map; the others stay points beneath.
+      // One image for each cell of a grid that moves with the map; zooming in brings out the others.
       const cell = Math.floor(points[i][0] * scale / side) + ":" + Math.floor(points[i][1] * scale / side);
       if (!taken.has(cell)) {
         taken.add(cell);
@@ -129,11 +130,13 @@ const paint = () => {
   pen.globalAlpha = 1;
   if (selected >= 0) {
     const [x, y] = toScreen(selected);
-    for (const [colour, extra] of [[paper, 2.5], [ink, 4.5]]) {
+    if (drawImages) thumbnail(pen, selected, x - side / 2, y - side / 2, side);
+    for (const [colour, extra] of [[paper, 1], [ink, 3]]) {
       pen.strokeStyle = colour;
       pen.lineWidth = 2;
       pen.beginPath();
-      pen.arc(x, y, (drawImages ? side / 2 : radius) + extra, 0, 7);
+      if (drawImages) pen.rect(x - side / 2 - extra, y - side / 2 - extra, side + 2 * extra, side + 2 * extra);
+      else pen.arc(x, y, radius + 1.5 + extra, 0, 7);
       pen.stroke();
     }
     placeCard(x, y);

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from nearfar.data import Images
+from nearfar.maps import draw_map
+from nearfar.maps.colours import GREY, PALETTE
+
+
+@pytest.fixture(scope="module")
+def points():
+    return torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+
+
+def share(path, colour):
+    """Share of the picture's pixels that have exactly this colour."""
+    picture = np.array(Image.open(path).convert("RGB"))
+    wanted = np.round(255 * np.array(to_rgb(colour))).astype(np.uint8)
+    return (picture == wanted).all(-1).mean()
+
+
+def test_each_class_is_drawn_in_its_own_colour(tmp_path, points):
+    draw_map(tmp_path / "map.png", points, np.arange(300) % 3, ["a", "b", "c"], title="three")
+    shares = [share(tmp_path / "map.png", colour) for colour in PALETTE[:4]]
+    assert min(shares[:3]) > 0.001 and max(shares[:3]) < 2 * min(shares[:3])
+    assert shares[3] == 0
+    assert share(tmp_path / "map.png", GREY) == 0
+
+
+@pytest.mark.parametrize("labels", [None, np.arange(300) % 21])
+def test_without_labels_or_with_more_than_twenty_classes_all_is_grey(tmp_path, points, labels):
+    draw_map(tmp_path / "map.png", points, labels)
+    assert share(tmp_path / "map.png", GREY) > 0.003
+    assert max(share(tmp_path / "map.png", colour) for colour in PALETTE) == 0
+
+
+def test_images_are_drawn_over_points(tmp_path, points):
+    pixels = torch.tensor([10, 200, 30], dtype=torch.uint8).view(1, 3, 1, 1).expand(300, 3, 8, 8).contiguous()
+    images = Images(pixels, names=[str(i) for i in range(300)], image_size=8, channels=3)
+    draw_map(tmp_path / "map.png", points, images=images)
+    assert share(tmp_path / "map.png", "#0ac81e") > 0.02
+
+
+def test_one_point_alone_can_be_drawn(tmp_path):
+    draw_map(tmp_path / "map.png", torch.zeros(1, 2), np.array([-1]))
+    assert share(tmp_path / "map.png", GREY) > 0
+
+
+def test_labels_must_be_one_for_each_point(tmp_path, points):
+    with pytest.raises(ValueError, match="one for each of the 300 points"):
+        draw_map(tmp_path / "map.png", points, np.zeros(3, dtype=np.int64))

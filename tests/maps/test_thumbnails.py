@@ -1,0 +1,69 @@
+import base64
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearfar.maps.thumbnails import pack_sheets, thumbnails
+
+
+def decoded(url):
+    kind, text = url.split(",", 1)
+    return kind, np.array(Image.open(io.BytesIO(base64.b64decode(text))))
+
+
+def test_small_images_keep_their_pixels_and_grey_becomes_three_equal_channels():
+    images = torch.arange(2 * 8 * 8, dtype=torch.uint8).view(2, 1, 8, 8)
+    assert torch.equal(thumbnails(images, 64), images.expand(2, 3, 8, 8))
+
+
+def test_two_channels_get_a_black_third_and_five_show_their_first_three():
+    two, five = torch.full((1, 2, 4, 4), 9, dtype=torch.uint8), torch.arange(5, dtype=torch.uint8).view(1, 5, 1, 1)
+    assert thumbnails(two, 64)[0, :, 0, 0].tolist() == [9, 9, 0]
+    assert thumbnails(five.expand(1, 5, 4, 4), 64)[0, :, 0, 0].tolist() == [0, 1, 2]
+
+
+def test_large_images_shrink_to_the_mean_of_their_pixels():
+    half = torch.zeros(1, 3, 100, 100, dtype=torch.uint8)
+    half[..., 50:] = 200
+    small = thumbnails(half, 10)
+    assert small.shape == (1, 3, 10, 10)
+    assert small[..., :4].max() <= 3 and small[..., 6:].min() >= 197
+
+
+@pytest.mark.parametrize("count", [1, 5, 700])
+def test_small_thumbnails_come_back_exactly_from_their_cells(count):
+    tiles = torch.randint(256, (count, 3, 5, 5), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    sheets = pack_sheets(tiles)
+    assert (sheets.size, sheets.cell, len(sheets.urls)) == (5, 5, 1)
+    kind, sheet = decoded(sheets.urls[0])
+    assert kind == "data:image/png;base64"
+    for i in (0, count // 2, count - 1):
+        row, column = divmod(i, sheets.per_row)
+        cell = sheet[row * 5 : row * 5 + 5, column * 5 : column * 5 + 5]
+        assert np.array_equal(cell, tiles[i].permute(1, 2, 0).numpy())
+
+
+def test_photographs_are_packed_as_jpeg_without_mixing_neighbours():
+    shade = torch.tensor([0, 255] * 20, dtype=torch.uint8)
+    tiles = shade[:, None, None, None].expand(40, 3, 30, 30).contiguous()
+    sheets = pack_sheets(tiles)
+    assert (sheets.size, sheets.cell) == (30, 32)
+    kind, sheet = decoded(sheets.urls[0])
+    assert kind == "data:image/jpeg;base64"
+    for i in range(40):
+        row, column = divmod(i, sheets.per_row)
+        cell = sheet[row * 32 : row * 32 + 30, column * 32 : column * 32 + 30]
+        assert np.abs(cell.astype(int) - int(shade[i])).max() <= 4
+
+
+def test_many_thumbnails_take_several_sheets_of_a_size_every_browser_holds():
+    tiles = torch.zeros(5000, 3, 32, 32, dtype=torch.uint8)
+    tiles[4096] = 250
+    sheets = pack_sheets(tiles)
+    assert len(sheets.urls) == 2 and sheets.per_row == 64
+    first, second = decoded(sheets.urls[0])[1], decoded(sheets.urls[1])[1]
+    assert first.shape == (2048, 2048, 3) and second.shape == (15 * 32, 2048, 3)
+    assert first.max() < 10 and second[:32, :32].min() > 240

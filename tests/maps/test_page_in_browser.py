@@ -160,18 +160,29 @@ def test_map_inside_a_report_works_and_lets_the_report_scroll(tmp_path, browser,
     write_map_page(tmp_path / "map.html", points, images_of(np.arange(60) % 3))
     browser.visit(write_report(tmp_path))
     browser.run("document.querySelector('iframe').scrollIntoView()")
-    browser.frame(0)
-    browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
-    scale = browser.run("nearfar.scale")
-    x, y = browser.run("nearfar.screen(20)")
-    browser.mouse(x, y)
-    browser.wait("nearfar.selected === '20.png'")
-    browser.scroll(x, y, by=-100)
-    settle(browser)
-    assert browser.run("nearfar.scale") == scale
-    browser.run("map.focus()")
-    browser.scroll(x, y, by=-100)
-    browser.wait(f"nearfar.scale > {scale}")
-    browser.frame(None)
+    frame = "document.querySelector('iframe')"
+    left, top = browser.run(
+        f"((f, r) => [r.x + f.clientLeft, r.y + f.clientTop])({frame}, {frame}.getBoundingClientRect())"
+    )
+
+    def inside(expression):
+        """Evaluate in the map; the mouse is moved from the page around it, as a person would."""
+        browser.frame(0)
+        value = browser.run(expression)
+        browser.frame(None)
+        return value
+
+    def wait_inside(condition):
+        browser.frame(0)
+        browser.wait(condition)
+        browser.frame(None)
+
+    wait_inside("window.nearfar && nearfar.loaded === nearfar.sheets")
+    scale, (x, y) = inside("nearfar.scale"), inside("nearfar.screen(20)")
+    browser.mouse(left + x, top + y)
+    wait_inside("nearfar.selected === '20.png'")
+    browser.scroll(left + x, top + y, by=40)
+    browser.wait("scrollY > 0")
+    assert inside("nearfar.scale") == scale
     assert browser.run("document.querySelector('iframe').offsetWidth") > 500
     assert browser.console() == []

@@ -21,7 +21,7 @@ class SACLR(nn.Module):
     step, without gradient; in training mode it then moves to rho Z + (1 - rho) [alpha q_pos + (1 - alpha) mean q_ij].
     `negatives`: M other images per image, drawn without replacement, independently for each image, both views of each
     (2M pairs a row); "all" takes the 2 * batch - 2 rows of the other images. M = 1 costs O(batch * dim).
-    `kernel`: "gaussian" exp(-|z_i - z_j|^2 / (2 width^2)) and "cosine" exp(s_ij / width), both on unit rows, or "cauchy"
+    `kernel`: "gaussian" exp(-|z_i - z_j|^2 / (2 width^2)) and "cosine" exp(s_ij / width) on unit rows, "cauchy"
     1 / (1 + |z_i - z_j|^2) on rows as they are.
     Defaults: alpha 0.125, Z starts at `initial` 0.01, rho 0.99 (matrix) or 0.9 (row), width 0.5.
     Errors: ValueError for numbers out of range, a batch of one or not larger than M, and a missing index.

@@ -1,0 +1,189 @@
+"""SACLR against a loop, its theorem, and the collapse of the matrix form as printed."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch.nn.functional import cosine_similarity, normalize
+
+from nearfar.losses import DCL, SACLR, SimCLR
+from nearfar.pairs import draw_others, gaussian, weighted_sum
+
+
+def similarity(kernel, width, x, y):
+    if kernel == "cosine":
+        return torch.exp(cosine_similarity(x, y, dim=0) / width)
+    if kernel == "gaussian":
+        difference = x / x.norm() - y / y.norm()
+        return torch.exp(-difference.square().sum() / (2 * width**2))
+    return 1 / (1 + (x - y).square().sum())
+
+
+class Loop:
+    """Both forms, from methods.md: loss with Z before the update, Z from the same similarities."""
+
+    def __init__(self, scale, alpha, rho, kernel, width, initial):
+        self.scale, self.alpha, self.rho, self.kernel, self.width = scale, alpha, rho, kernel, width
+        self.z, self.initial = {}, initial
+
+    def __call__(self, z1, z2, index, others):
+        def q(x, y):
+            return similarity(self.kernel, self.width, x, y)
+
+        total, seen = 0.0, {}
+        for i in range(len(z1)):
+            key = index[i].item() if self.scale == "row" else 0
+            for view in (z1, z2):
+                negatives = [q(view[i], other[j]) for j in others[i] for other in (z1, z2)]
+                mean = sum(negatives) / len(negatives)
+                total = total - torch.log(q(z1[i], z2[i])) + mean / self.z.get(key, self.initial)
+                value = self.alpha * q(z1[i], z2[i]).item() + (1 - self.alpha) * mean.item()
+                seen.setdefault(key, []).append(value)
+        for key, values in seen.items():
+            mean = sum(values) / len(values)
+            self.z[key] = self.rho * self.z.get(key, self.initial) + (1 - self.rho) * mean
+        return total / (2 * len(z1))
+
+
+@pytest.mark.parametrize("scale", ["matrix", "row"])
+@pytest.mark.parametrize("negatives", [1, 3, "all"])
+@pytest.mark.parametrize(("kernel", "width"), [("gaussian", 0.5), ("cosine", 0.3), ("cauchy", 0.5)])
+def test_value_gradient_and_state_equal_the_loop(scale, negatives, kernel, width):
+    torch.manual_seed(0)
+    rho = 0.99 if scale == "matrix" else 0.9
+    loss = SACLR(9, scale, negatives, kernel=kernel, width=width, initial=0.05).double()
+    loss.partition.fill_(0.05)  # in full precision
+    loop = Loop(scale, 0.125, rho, kernel, width, 0.05)
+    for step in range(4):
+        index = torch.randperm(9)[:5]
+        views = [torch.randn(5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        torch.manual_seed(step)
+        value = loss(*views, index if scale == "row" else None)
+        torch.manual_seed(step)
+        everyone = torch.tensor([[j for j in range(5) if j != i] for i in range(5)])
+        expected = loop(*views, index, everyone if negatives == "all" else draw_others(5, negatives))
+        torch.testing.assert_close(value, expected)
+        gradients = zip(torch.autograd.grad(value, views), torch.autograd.grad(expected, views), strict=True)
+        for gradient, expected_gradient in gradients:
+            torch.testing.assert_close(gradient, expected_gradient)
+    kept = loss.partition[list(loop.z)] if scale == "row" else loss.partition.reshape(1)
+    torch.testing.assert_close(kept.tolist(), list(loop.z.values()))
+
+
+def near_views(batch, dim):
+    first = torch.randn(batch, dim, dtype=torch.float64)
+    return [(first + noise * torch.randn_like(first)).requires_grad_() for noise in (0.0, 0.5)]
+
+
+def gradient_with_each_row_s_own_mean(views, width, with_positive):
+    """SACLR's row form with a Z for each row: the batch's own mean of q over the columns of that row."""
+    rows, kernel = 2 * len(views[0]), gaussian(width)
+    u, _, sums = weighted_sum(*views, torch.ones(2, rows // 2), kernel)  # the sums, to know Z
+    counted = sums + u.exp() if with_positive else sums
+    weights = (1 / (rows * counted)).detach()
+    u, repulsion, _ = weighted_sum(*views, weights, kernel)
+    if with_positive:
+        repulsion = repulsion + (weights * u.exp()).sum()
+    return torch.autograd.grad(repulsion - u.mean(), views)
+
+
+@pytest.mark.parametrize(("with_positive", "loss"), [(False, DCL), (True, SimCLR)])
+def test_theorem_1_with_z_of_each_row(with_positive, loss):
+    """width 0.5 is a softmax temperature of 0.25."""
+    torch.manual_seed(0)
+    views = near_views(7, 5)
+    gradients = gradient_with_each_row_s_own_mean(views, 0.5, with_positive)
+    for gradient, expected in zip(gradients, torch.autograd.grad(loss(0.25)(*views), views), strict=True):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_theorem_1_of_the_loss_itself():
+    """Two images whose views mirror each other: both rows of an image have one mean, so the row form can hold it."""
+    torch.manual_seed(0)
+    first = torch.randn(6, 4, dtype=torch.float64)
+    views = [first.clone().requires_grad_(), first.clone().requires_grad_()]  # equal views, hence equal means
+    probe = SACLR(6, "row", "all", alpha=0.0, rho=0.0).double()
+    probe(*views, torch.arange(6))  # rho = 0: Z is now the batch's own mean
+    gradients = torch.autograd.grad(probe(*views, torch.arange(6)), views)
+    for gradient, expected in zip(gradients, torch.autograd.grad(DCL(0.25)(*views), views), strict=True):
+        torch.testing.assert_close(gradient, expected)
+
+
+def spread_after_training(loss):
+    """1 - mean cosine between images, after a linear map of noisy digits was trained with `loss`."""
+    torch.manual_seed(0)
+    digits = torch.tensor(load_digits().data[:512], dtype=torch.float32) / 16
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+    optimiser = torch.optim.Adam(net.parameters(), 1e-3)
+    for _ in range(300):
+        images = digits[torch.randperm(512)[:64]]
+        views = [net(images + 0.2 * torch.randn_like(images)) for _ in range(2)]
+        optimiser.zero_grad()
+        loss(*views).backward()
+        optimiser.step()
+    with torch.no_grad():
+        rows = normalize(net(digits), dim=1)
+        return 1 - (rows @ rows.T).mean().item()
+
+
+class Printed:
+    """The matrix form as Eq. 6 and 8 print it, over the batch's pairs of different images."""
+
+    def __init__(self, num_images, alpha=0.125, rho=0.99, width=0.5):
+        self.n, self.alpha, self.rho, self.width = num_images, alpha, rho, width
+        self.inverse = num_images**2 * 0.01
+
+    def __call__(self, z1, z2):
+        z1, z2, batch = normalize(z1, dim=1), normalize(z2, dim=1), len(z1)
+        rows = torch.cat([z1, z2])
+        others = 1 - torch.eye(batch).repeat(2, 2)
+        q = torch.exp((rows @ rows.T - 1) / self.width**2) * others
+        positive = torch.exp(((z1 * z2).sum(1) - 1) / self.width**2)
+        all_four = q.sum() / (batch * (batch - 1))
+        loss = -2 * positive.log().mean() + self.n / self.inverse * all_four
+        seen = self.n**2 * (2 * self.alpha * positive.mean() + (1 - self.alpha) * all_four)
+        self.inverse = self.rho * self.inverse + (1 - self.rho) * seen.item()
+        return loss / 2
+
+
+def test_the_printed_matrix_form_collapses_and_ours_does_not():
+    assert spread_after_training(Printed(512)) < 0.05
+    assert spread_after_training(SACLR(512, "matrix", "all")) > 0.5
+    assert spread_after_training(SACLR(512, "matrix", 1)) > 0.5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale": "column"},
+        {"negatives": 0},
+        {"negatives": "some"},
+        {"negatives": 1.5},
+        {"kernel": "linear"},
+        {"alpha": 1.2},
+        {"rho": -0.1},
+        {"width": 0.0},
+        {"initial": 0.0},
+        {"num_images": 0},
+        {"kernel": "cosine", "width": 0.01},
+    ],
+    ids=str,
+)
+def test_arguments_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match="must be"):
+        SACLR(**{"num_images": 10} | options)
+
+
+def test_the_row_form_without_index_names_the_matrix_form():
+    with pytest.raises(ValueError, match='scale="matrix" works without'):
+        SACLR(10, "row")(torch.randn(4, 3), torch.randn(4, 3))
+
+
+def test_more_negatives_than_other_images_are_refused():
+    with pytest.raises(ValueError, match="batch of at least 5"):
+        SACLR(10, negatives=4)(torch.randn(4, 3), torch.randn(4, 3))
+
+
+def test_evaluation_leaves_the_partition_alone():
+    loss = SACLR(10, "row").eval()
+    loss(torch.randn(4, 3), torch.randn(4, 3), torch.arange(4))
+    assert (loss.partition == torch.tensor(0.01)).all()

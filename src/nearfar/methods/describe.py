@@ -16,7 +16,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
     small = method(**method.recipes["small"].method)
     wiring = small.wiring(num_images=2)
     parts = {
-        "index": method.needs_index,
+        "index": wiring.needs_index,
         "predictor": wiring.predictor is not None,
         "twin": wiring.twin is not None,
         "queue": wiring.queue_size is not None,

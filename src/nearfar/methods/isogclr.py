@@ -30,7 +30,6 @@ class ISogCLR(Method):
     """
 
     paper = "Qiu et al., Not All Semantics are Created Equal (iSogCLR), ICML 2023"
-    needs_index = True
     view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
@@ -66,7 +65,7 @@ class ISogCLR(Method):
             beta=self.beta,
             gamma=self.gamma,
         )
-        return Wiring(loss=loss, projector=Head(self.projector))
+        return Wiring(loss=loss, projector=Head(self.projector), needs_index=True)
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
         first, second = embeddings["projection"]

@@ -37,8 +37,8 @@ class Wiring:
 
     `online` and `target` are the numbers of the views that go through the online branch and through the twin
     (`online=None`: all of them). `twin` is the twin's momentum over training; `schedules` holds attributes of the
-    loss that change over training. `queue_size` is the number of keys kept, None for no queue. `norm_groups` splits
-    the batch statistics of the twin into that many groups.
+    loss that change over training. `queue_size` is the number of keys kept, None for no queue. `needs_index`: the
+    loss keeps numbers for each image. `norm_groups` splits the batch statistics of the twin into that many groups.
     Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, or a predictor that does not end with
     the projector's width.
     """
@@ -50,6 +50,7 @@ class Wiring:
     online: Sequence[int] | None = None
     target: Sequence[int] = ()
     queue_size: int | None = None
+    needs_index: bool = False
     constant_predictor_lr: bool = False
     norm_groups: int = 1
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
@@ -76,7 +77,6 @@ class Method(ABC):
     """
 
     paper: ClassVar[str]
-    needs_index: ClassVar[bool] = False
     view_names: ClassVar[tuple[str, ...]] = ("strong", "strong")
     recipes: ClassVar[Mapping[str, Recipe]]
 

@@ -18,7 +18,7 @@ class SACLR(Method):
 
     Args:
         projector: widths of the projector.
-        scale: "matrix" keeps one normaliser, "row" one for each image.
+        scale: "matrix" keeps one normaliser, "row" one for each image, found by its index.
         negatives: images that each image is compared with, a number or "all".
         alpha: weight of the positive in the normaliser, 0 to 1.
         rho: how much of the old normaliser is kept. Default: 0.99 for matrix, 0.9 for row.
@@ -32,7 +32,6 @@ class SACLR(Method):
     """
 
     paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
-    needs_index = True
     view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
@@ -79,7 +78,7 @@ class SACLR(Method):
             width=self.width,
             initial=self.initial,
         )
-        return Wiring(loss=loss, projector=Head(self.projector))
+        return Wiring(loss=loss, projector=Head(self.projector), needs_index=self.scale == "row")
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
         first, second = embeddings["projection"]

@@ -25,7 +25,6 @@ class SogCLR(Method):
     """
 
     paper = "Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, ICML 2022"
-    needs_index = True
     view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(method={"temperature": 0.2}),
@@ -59,7 +58,8 @@ class SogCLR(Method):
     gamma: float = 0.9
 
     def wiring(self, num_images: int) -> Wiring:
-        return Wiring(loss=Loss(num_images, self.temperature, self.gamma), projector=Head(self.projector))
+        loss = Loss(num_images, self.temperature, self.gamma)
+        return Wiring(loss=loss, projector=Head(self.projector), needs_index=True)
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
         first, second = embeddings["projection"]

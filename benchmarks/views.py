@@ -39,7 +39,7 @@ from nearfar.views import View, ViewPlan, make_views
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
 VIEW = View(scale=(0.2, 1.0), jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grey=0.1)
-BATCH = {32: 512, 224: 32}
+BATCH = {32: 256, 224: 32}
 
 
 def torchvision_transform(size: int, blur: int, first: list[object]) -> v2.Compose:
@@ -84,7 +84,12 @@ def image_by_image(kind: str, threads: int, pool: ProcessPoolExecutor | None) ->
 
 
 def kornia_batches(size: int, blur: int, images: Tensor) -> Callable[[int], None]:
-    import kornia.augmentation as K
+    try:
+        import kornia.augmentation as K
+    except ImportError:
+        raise SystemExit(
+            "kornia is not installed; it comes with the extra: pip install 'nearfar[benchmarks]'"
+        ) from None
 
     steps = [
         K.RandomResizedCrop((size, size), scale=(0.2, 1.0)),

@@ -128,6 +128,17 @@ def test_crops_made_elsewhere_end_as_the_same_views(pictures):
         assert (a - b).abs().max() <= 2 / 255
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("name", "size", "channels"), [("strong-gamma", 32, 3), ("grey", 28, 1), ("strong", 96, 3)])
+def test_a_device_gives_the_views_of_the_cpu(pictures, name, size, channels):
+    images, the_plan = pictures(8, channels, size), plan(name, size, channels)
+    here = make_views(images, the_plan, seeded(), *unit(channels))
+    there = make_views(images.cuda(), the_plan, seeded(), *unit(channels))
+    for a, b in zip(here, there, strict=True):
+        # a value at the threshold of solarize, or the whole numbers of the CPU's large crops, may tip over
+        assert ((a - b.cpu()).abs() > 4 / 255).float().mean() < 1e-3
+
+
 def test_inputs_are_left_as_they_were(pictures):
     images = pictures(4, 3, 32)
     before = images.clone()

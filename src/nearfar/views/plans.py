@@ -31,17 +31,17 @@ _TINY = replace(_COLOUR, scale=(0.4, 1.0), grey=0.1)
 # Small grey images such as digits, where mirror images differ in meaning: drawn lines move, bend and change in weight.
 _GREY_WEAK = View(scale=(0.8, 1.0), ratio=(0.9, 1.1), flip=0.0)
 _GREY = View(
-    scale=(0.5, 1.0),
+    scale=(0.7, 1.0),
     flip=0.0,
     affine=0.8,
-    degrees=15,
+    degrees=10,
     translate=0.08,
     zoom=(0.85, 1.15),
     shear=8,
     jitter=0.8,
     brightness=0.3,
     contrast=0.4,
-    noise=0.5,
+    noise=0.3,
     noise_std=(0.0, 0.08),
 )
 

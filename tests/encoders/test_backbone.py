@@ -50,6 +50,12 @@ def test_vision_transformer_is_built_for_the_size_and_takes_smaller_crops() -> N
     assert backbone(torch.rand(2, 3, 32, 32)).shape == (2, 192)
 
 
+def test_maps_are_kept_in_channels_last_order() -> None:
+    backbone = build_backbone("resnet18", image_size=32, channels=3)
+    maps = backbone.net.forward_features(torch.rand(2, 3, 32, 32))
+    assert maps.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_an_architecture_builds_the_same_net_again() -> None:
     backbone = build_backbone("resnet18", image_size=32, channels=1)
     again = Architecture("resnet18", {"in_chans": 1}, small_stem=True).build(32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -13,25 +12,25 @@ from torch import Tensor, nn
 class SmallNet(nn.Module):
     """Residual net for small images: [batch, in_chans, image_size, image_size] -> [batch, num_features].
 
-    A 3x3 stem without pooling, then one basic block for each width. `image_size` decides how often the maps are halved,
-    from the last block backwards, the stem last of all: to 2 or 3 pixels at any size from 8 px (twice) over 32 px (by
-    every block) to 96 px (by the stem too). Other sizes than that are taken as well.
-    Defaults: 17 million multiply-adds at 32 px, 1.2 million parameters, 256 features.
+    Few wide layers on small maps, since on a CPU the normalisation and activation of large maps cost more than their
+    convolutions. There is no pooling but the last mean. `image_size` decides the depth: basic blocks that each halve
+    the map, two up to 45 px and one more for each doubling beyond; above 16 px the stem, a 3x3 convolution, is taken on
+    2x2 patches (6x6 with stride 2). So 8 px end as 2x2 maps, 32 and 64 px as 4x4, 96 px as 3x3; images of other sizes
+    are taken as well. All blocks are `width` wide but the last, of `num_features`.
+    Defaults: 18.8 million multiply-adds at 32 px in colour, 0.84 million parameters.
     Raises ValueError for an image size below 4.
     """
 
-    def __init__(self, image_size: int, in_chans: int = 3, widths: Sequence[int] = (32, 64, 128, 256)) -> None:
+    def __init__(self, image_size: int, in_chans: int = 3, width: int = 64, num_features: int = 256) -> None:
         super().__init__()
         if image_size < 4:
             raise ValueError(f"the small net takes images of 4 px and up, got {image_size}")
-        self.num_features = widths[-1]
-        self.halvings = min(math.ceil(math.log2(image_size / 3)), len(widths) + 1)
-        strides = [1 + (self.halvings > place) for place in reversed(range(len(widths) + 1))]
-        self.conv = nn.Conv2d(in_chans, widths[0], 3, strides[0], padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(widths[0])
-        inputs = [widths[0], *widths[:-1]]
-        blocks = [BasicBlock(*sizes) for sizes in zip(inputs, widths, strides[1:], strict=True)]
-        self.blocks = nn.Sequential(*blocks)
+        self.num_features = num_features
+        patch = 2 if image_size > 16 else 1
+        self.conv = nn.Conv2d(in_chans, width, 3 * patch, patch, padding=patch, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        narrow = 1 + max(0, round(math.log2(image_size / 32)))
+        self.blocks = nn.Sequential(*[BasicBlock(width, width) for _ in range(narrow)], BasicBlock(width, num_features))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -42,21 +41,20 @@ class SmallNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut, which averages where the block halves the map.
+    """Two 3x3 convolutions, the first with stride 2, around a shortcut that averages 2x2 pixels.
 
     Source: He et al. 2016 (ResNet); the averaging shortcut is ResNet-D's (He et al. 2019).
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        shortcut: list[nn.Module] = [nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)] if stride == 2 else []
+        self.shortcut = nn.Sequential(nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False))
         if inputs != outputs:
-            shortcut += [nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)]
-        self.shortcut = nn.Sequential(*shortcut)
+            self.shortcut.extend([nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)])
 
     def forward(self, maps: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs h w"]:
         """Apply the block."""

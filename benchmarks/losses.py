@@ -26,7 +26,8 @@ import peers
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 GIB = 1 << 30
-REPEATABLE = 3.0  # seconds: what takes longer is not repeated, its one run in the memory pass is shown
+REPEATABLE = 6.0  # seconds: what takes longer is not repeated, its one run in the memory pass is shown
+BRIEF = 1.0  # seconds: what takes less is run once to warm up before it is timed
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -38,7 +39,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of timing rounds per size (default 20)")
     parser.add_argument(
-        "--limit", type=float, default=100.0, help="seconds one run may take at the first dim, a fifth at the others"
+        "--limit", type=float, default=50.0, help="seconds one run may take (default 50), a fifth at further dims"
     )
     parser.add_argument("--memory", type=float, default=8.0, help="GiB a loss may use (default 8)")
     parser.add_argument("--only", nargs="+", default=[], help="only losses whose name holds one of these words")
@@ -80,6 +81,7 @@ def check(cases: list, chosen: argparse.Namespace, limits: dict[str, Any]) -> li
         outcomes = [in_fresh_process(agreement, case, shape, seconds=300, **limits) for shape in shapes]
         worst = max(outcomes, key=lambda outcome: outcome.get("gradient_error", float("inf")))
         found.append({"case": case.name, "owner": case.owner, "quantity": case.quantity.name, **worst})
+        found[-1]["contrastive"] = case.quantity.contrastive
         found[-1]["verdict"] = verdict(found[-1]) + (f"; {case.note}" if case.note else "")
         print(f"check   {case.name:42} {found[-1]['verdict']}", flush=True)
     return found
@@ -92,8 +94,8 @@ def measure_memory(cases: list, shapes: list, chosen: argparse.Namespace, limits
     rows: list[dict] = []
     last: dict[tuple[str, int], tuple[Any, dict]] = {}
     for shape in shapes:
-        limit = chosen.limit if shape.dim == chosen.dims[0] else chosen.limit / 5
         for case in cases:
+            limit = chosen.limit * case.patience / (1 if shape.dim == chosen.dims[0] else 5)
             if bool(case.quantity.views) != bool(shape.queue) or shape.batch < case.least_batch:
                 continue
             smaller, before = last.get((case.name, shape.dim), (None, {}))
@@ -124,15 +126,16 @@ def measure_time(
     for shape in shapes:
         here = {row["case"]: row for row in rows if {**row, **vars(shape)} == row and "error" not in row}
         chosen_cases = [case for case in cases if case.name in here and here[case.name]["seconds"] < REPEATABLE]
-        # a round longer than the budget is still done three times
-        outcome = in_fresh_process(times, chosen_cases, shape, chosen.budget, (3, 50), seconds=900, **limits)
+        warm = {case.name for case in chosen_cases if here[case.name]["seconds"] < BRIEF}
+        # rounds longer than the budget are still done three times
+        outcome = in_fresh_process(times, chosen_cases, shape, warm, chosen.budget, (3, 50), seconds=900, **limits)
         if "error" in outcome:
             print(f"time    B {shape.batch} d {shape.dim}: {outcome['error']}; single runs are shown", flush=True)
         for name, row in here.items():
-            samples = sorted(outcome.get("samples", {}).get(name, []))
+            samples = [round(sample, 7) for sample in outcome.get("samples", {}).get(name, [])]
             row["samples"], row["rounds"] = samples, len(samples)
             row["median"] = statistics.median(samples) if samples else row["seconds"]
-            row["minimum"] = samples[0] if samples else row["seconds"]
+            row["minimum"] = min(samples, default=row["seconds"])
             row["gemm"] = statistics.median(outcome.get("gemm", [0.0]))
             print(
                 f"time    {name:42} B {shape.batch:<6} d {shape.dim:<4} {1000 * row['median']:10.2f} ms"
@@ -181,7 +184,7 @@ def main() -> None:
     run["seconds"] = time.perf_counter() - began
 
     chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / "benchmark-losses.json").write_text(json.dumps(run, indent=1) + "\n")
+    (chosen.out / "benchmark-losses.json").write_text(json.dumps(run).replace('{"case"', '\n{"case"') + "\n")
     losses_report.plot(run, chosen.out / "benchmark-losses.png")
     text = losses_report.markdown(run)
     (chosen.out / "benchmark-losses.md").write_text(text)

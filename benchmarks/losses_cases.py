@@ -50,6 +50,7 @@ class Case:
     build: Callable[[Shape], Loss]
     check_batches: tuple[int, ...] | None = None
     least_batch: int = 0
+    patience: float = 1.0  # multiplies the time limit of one run
     note: str = ""
 
     @property
@@ -181,7 +182,7 @@ def swav(shape: Shape) -> Loss:
 
 
 NEARFAR = [
-    ours(SIMCLR, lambda size: L.SimCLR(temperature=0.1)),
+    ours(SIMCLR, lambda size: L.SimCLR(temperature=0.1), patience=4.0),
     ours(DCL, lambda size: L.DCL(temperature=0.1)),
     ours(DCLW, lambda size: L.DCL(temperature=0.1, weighted=True)),
     ours(SACLR_ALL, lambda size: L.SACLR(size, negatives="all")),

@@ -118,15 +118,18 @@ def memory(case: Case, shape: Shape) -> dict[str, float]:
     return {"extra_bytes": max(0, (_kilobytes("VmHWM") - before) * 1024 - gradients), "seconds": seconds}
 
 
-def times(cases: list[Case], shape: Shape, budget: float, rounds: tuple[int, int]) -> dict[str, Any]:
-    """Seconds of each case in rounds that visit all cases, until the budget is spent; GEMM FLOP/s of each round."""
+def times(cases: list[Case], shape: Shape, warm: set[str], budget: float, rounds: tuple[int, int]) -> dict[str, Any]:
+    """Seconds of each case in rounds that visit all cases, until the budget is spent; GEMM FLOP/s of each round.
+
+    The cases in `warm` are run once before.
+    """
     runs = {case.name: (case.build(shape), case.inputs(shape)) for case in cases}
     samples: dict[str, list[float]] = {name: [] for name in runs}
     gemm: list[float] = []
     least, most = rounds
     began = time.perf_counter()
-    for loss, inputs in runs.values():
-        step(loss, inputs)
+    for name in warm:
+        step(*runs[name])
     while len(gemm) < most and (len(gemm) < least or time.perf_counter() - began < budget):
         gemm.append(gemm_rate())
         for name, (loss, inputs) in runs.items():

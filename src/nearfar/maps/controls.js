@@ -133,7 +133,7 @@ show(() => true);
 new ResizeObserver(() => {
   const ratio = window.devicePixelRatio || 1;
   [width, height] = [canvas.clientWidth || 1, canvas.clientHeight || 1];
-  [canvas.width, canvas.height] = [width * ratio, height * ratio];
+  for (const sheet of [canvas, mark]) [sheet.width, sheet.height] = [width * ratio, height * ratio];
   if (!moved) fit();
   paint(); // at once: a canvas is empty after it is resized
 }).observe(canvas);

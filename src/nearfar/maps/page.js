@@ -4,7 +4,7 @@
 const element = (id) => document.getElementById(id);
 const data = JSON.parse(element("data").textContent);
 const { points, names, labels, classes, sheets } = data;
-const canvas = element("map"), pen = canvas.getContext("2d");
+const canvas = element("map"), pen = canvas.getContext("2d"), mark = element("mark");
 const colourOf = (i) => (labels ? classes[labels[i]].colour : data.grey);
 const labelOf = (i) => (labels ? classes[labels[i]].name : "");
 const visible = classes.map(() => true);
@@ -74,21 +74,15 @@ const dotRadius = () => {
   const bySize = Math.min(1, Math.max(0.6, Math.min(width, height) / 500));
   return byNumber * bySize * Math.min(2, Math.max(1, (scale / fitScale) ** 0.35));
 };
-const dots = new Map();
-const dot = (colour, radius, ratio) => {
-  const key = colour + radius.toFixed(2) + ratio;
-  if (!dots.has(key)) {
-    if (dots.size > 400) dots.clear();
-    const stamp = document.createElement("canvas");
-    stamp.width = stamp.height = Math.ceil(2 * (radius + 1) * ratio);
-    const ink = stamp.getContext("2d");
-    ink.fillStyle = colour;
-    ink.beginPath();
-    ink.arc(stamp.width / 2, stamp.height / 2, radius * ratio, 0, 7);
-    ink.fill();
-    dots.set(key, stamp);
-  }
-  return dots.get(key);
+const dotOf = (colour, radius, ratio) => {
+  const stamp = document.createElement("canvas");
+  stamp.width = stamp.height = Math.ceil(2 * (radius + 1) * ratio);
+  const ink = stamp.getContext("2d");
+  ink.fillStyle = colour;
+  ink.beginPath();
+  ink.arc(stamp.width / 2, stamp.height / 2, radius * ratio, 0, 7);
+  ink.fill();
+  return stamp;
 };
 let waiting = false;
 const draw = () => {
@@ -96,16 +90,15 @@ const draw = () => {
   waiting = true;
   requestAnimationFrame(() => { waiting = false; paint(); });
 };
+const imageSide = () => Math.max(16, Math.min(56, 16 * (scale / fitScale) ** 0.5));
 const paint = () => {
   const ratio = window.devicePixelRatio || 1;
-  const style = getComputedStyle(document.documentElement);
-  const ink = style.getPropertyValue("--ink"), paper = style.getPropertyValue("--paper");
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.clearRect(0, 0, width, height);
-  const radius = dotRadius();
-  const side = Math.max(16, Math.min(56, 16 * (scale / fitScale) ** 0.5));
-  const taken = new Set();
   pen.imageSmoothingEnabled = sheets.size > 16;
+  const side = imageSide(), taken = new Set();
+  const dots = (labels ? classes.map((one) => one.colour) : [data.grey]).map((c) => dotOf(c, dotRadius(), ratio));
+  const dotSide = dots[0].width / ratio;
   for (const i of order) {
     if (!isShown(i)) continue;
     const [x, y] = toScreen(i);
@@ -114,33 +107,37 @@ const paint = () => {
     if (drawImages) {
       // One image for each cell of a grid that moves with the map; zooming in brings out the others.
       const cell = Math.floor(points[i][0] * scale / side) + ":" + Math.floor(points[i][1] * scale / side);
-      if (!taken.has(cell)) {
-        taken.add(cell);
-        if (labels) {
-          pen.fillStyle = colourOf(i);
-          pen.fillRect(x - side / 2 - 2, y - side / 2 - 2, side + 4, side + 4);
-        }
-        thumbnail(pen, i, x - side / 2, y - side / 2, side);
+      if (taken.has(cell)) continue;
+      taken.add(cell);
+      if (labels) {
+        pen.fillStyle = colourOf(i);
+        pen.fillRect(x - side / 2 - 2, y - side / 2 - 2, side + 4, side + 4);
       }
-    } else {
-      const stamp = dot(colourOf(i), radius, ratio);
-      pen.drawImage(stamp, x - stamp.width / ratio / 2, y - stamp.height / ratio / 2, stamp.width / ratio, stamp.height / ratio);
-    }
+      thumbnail(pen, i, x - side / 2, y - side / 2, side);
+    } else pen.drawImage(dots[labels ? labels[i] : 0], x - dotSide / 2, y - dotSide / 2, dotSide, dotSide);
   }
   pen.globalAlpha = 1;
-  if (selected >= 0) {
-    const [x, y] = toScreen(selected);
-    if (drawImages) thumbnail(pen, selected, x - side / 2, y - side / 2, side);
-    for (const [colour, extra] of [[paper, 1], [ink, 3]]) {
-      pen.strokeStyle = colour;
-      pen.lineWidth = 2;
-      pen.beginPath();
-      if (drawImages) pen.rect(x - side / 2 - extra, y - side / 2 - extra, side + 2 * extra, side + 2 * extra);
-      else pen.arc(x, y, radius + 1.5 + extra, 0, 7);
-      pen.stroke();
-    }
-    placeCard(x, y);
+  paintMark();
+};
+// The mark lies on a canvas of its own, so that hovering does not paint the whole map again.
+const paintMark = () => {
+  const ratio = window.devicePixelRatio || 1, markPen = mark.getContext("2d");
+  markPen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  markPen.clearRect(0, 0, width, height);
+  if (selected < 0) return;
+  const style = getComputedStyle(document.documentElement);
+  const [x, y] = toScreen(selected), side = imageSide(), radius = dotRadius();
+  markPen.imageSmoothingEnabled = pen.imageSmoothingEnabled;
+  if (drawImages) thumbnail(markPen, selected, x - side / 2, y - side / 2, side);
+  for (const [colour, extra] of [["--paper", 1], ["--ink", 3]]) {
+    markPen.strokeStyle = style.getPropertyValue(colour);
+    markPen.lineWidth = 2;
+    markPen.beginPath();
+    if (drawImages) markPen.rect(x - side / 2 - extra, y - side / 2 - extra, side + 2 * extra, side + 2 * extra);
+    else markPen.arc(x, y, radius + 1.5 + extra, 0, 7);
+    markPen.stroke();
   }
+  placeCard(x, y);
 };
 
 // ---- the card of the selected image ----
@@ -166,7 +163,7 @@ const select = (i, spoken = false) => {
     element("label").hidden = !labels;
     if (spoken) element("live").textContent = labels ? names[i] + ", " + labelOf(i) : names[i];
   }
-  draw();
+  paintMark();
 };
 const nearest = (x, y, reach) => {
   let best = -1, least = reach * reach;

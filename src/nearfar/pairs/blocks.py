@@ -22,7 +22,7 @@ EPSILON = 1e-12  # smallest norm divided by
 
 
 class Tile(NamedTuple):
-    """The pairs of the rows `x` of block `i` with the rows `y` of block `j`.
+    """The pairs of the rows `x` of block `i` with the rows `y` of block `j`; `scaled` is x times a number asked for.
 
     The diagonal of a `masked` tile holds rows with themselves or with their positives, and nothing else does.
     """
@@ -31,6 +31,7 @@ class Tile(NamedTuple):
     j: int
     x: Tensor
     y: Tensor
+    scaled: Tensor
     masked: bool
 
 
@@ -39,7 +40,7 @@ class Blocks:
 
     Views are cut alike, so that self pairs and positive pairs are diagonals of whole tiles. Unit kernels see normalised
     rows, others centred ones (distances do not change, rounding does); both are made block by block, in float32
-    (float64 for float64 inputs), so that no copy of the views is ever held.
+    (float64 for float64 inputs), so that no copy of the views is ever held unless it is but one block each.
 
     Raises ValueError for views of different shape and for fewer than two images (there would be no negative).
     """
@@ -66,11 +67,12 @@ class Blocks:
         self.places = [(view, rows) for view in (0, 1) for rows in slices]
         self.per_view = count
         self.norm = self.statistic() if unit else None
-        self.centre = first.mean(0, dtype=self.dtype)
+        self.centre = None if unit else first.mean(0, dtype=self.dtype)
         if self.norm is not None:
-            for block, (view, rows) in enumerate(self.places):
-                norm = torch.linalg.vector_norm(self.views[view][rows].to(self.dtype), dim=1)
-                self.part(self.norm, block).copy_(norm.clamp_min_(EPSILON))
+            for block in range(len(self.places)):
+                rows = self.part(list(self.views), block).to(self.dtype)
+                self.part(self.norm, block).copy_(torch.linalg.vector_norm(rows, dim=1).clamp_min_(EPSILON))
+        self.made = [self.gathered(*place) for place in self.places] if count == 1 else []
 
     def statistic(self, value: float = 0.0) -> Float[Tensor, "2 batch"]:
         """A number per row, in the accumulation dtype."""
@@ -87,13 +89,14 @@ class Blocks:
 
     def rows(self, block: int) -> Float[Tensor, "rows dim"]:
         """The normalised or centred rows of one block."""
-        return self.gathered(*self.places[block])
+        return self.made[block] if self.made else self.gathered(*self.places[block])
 
     def gathered(self, view: int, index: slice | Tensor) -> Float[Tensor, "rows dim"]:
         """Any rows of one view, normalised or centred."""
         rows = self._taken(self.views[view], index).to(self.dtype)
         if self.norm is not None:
             return rows / self._taken(self.norm[view], index).unsqueeze(1)
+        assert self.centre is not None
         return rows - self.centre
 
     @staticmethod
@@ -104,13 +107,14 @@ class Blocks:
         """The block that holds the positives of this one, in the same order."""
         return (block + self.per_view) % (2 * self.per_view)
 
-    def tiles(self) -> Iterator[Tile]:
+    def tiles(self, scale: float | Tensor = 1.0) -> Iterator[Tile]:
         """Tiles that cover each unordered pair once; with `across` only the pairs of different views."""
         count = len(self.places)
         for i in range(self.per_view if self.across else count):
             x = self.rows(i)
+            scaled = x * scale
             for j in range(self.per_view if self.across else i, count):
-                yield Tile(i, j, x, x if i == j else self.rows(j), i % self.per_view == j % self.per_view)
+                yield Tile(i, j, x, x if i == j else self.rows(j), scaled, i % self.per_view == j % self.per_view)
 
     def buffer(self) -> Tensor:
         """Memory for one tile."""
@@ -118,9 +122,9 @@ class Blocks:
         return torch.empty(size * size, dtype=self.dtype, device=self.views[0].device)
 
     def affine(self, kernel: Kernel, tile: Tile) -> Tensor:
-        """kernel.factor * u_ij of a tile, unmasked."""
-        scale = kernel.scale * kernel.factor
-        values = dot_products(tile.x * scale, tile.y)
+        """kernel.factor * u_ij of a tile that was asked for with kernel.tile_scale, unmasked."""
+        scale = kernel.tile_scale
+        values = dot_products(tile.scaled, tile.y)
         if not self.unit:
             values.sub_(tile.x.square().sum(1, keepdim=True).mul_(scale / 2)).sub_(
                 tile.y.square().sum(1).mul_(scale / 2)

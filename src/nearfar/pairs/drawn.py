@@ -59,12 +59,12 @@ class _DrawnSum(torch.autograd.Function):
         ctx: Any, first: Tensor, second: Tensor, others: Tensor, weights: Tensor, kernel: Kernel, wanted: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         with without_autocast(first):
-            blocks = _blocks(first, second, kernel)
+            blocks = Blocks(first, second, unit=kernel.unit, most_rows=max(1, BLOCK // first.shape[-1]))
             weights = weights.to(blocks.dtype)
             sums, gradients = _visit(blocks, others, kernel, weights, wanted)
             positive, total = blocks.positives(kernel), (weights * sums).sum()
         ctx.save_for_backward(first, second, others, weights)
-        ctx.kernel, ctx.gradients = kernel, gradients
+        ctx.kernel, ctx.blocks, ctx.gradients = kernel, blocks, gradients
         ctx.mark_non_differentiable(sums)
         return positive, total, sums
 
@@ -73,19 +73,15 @@ class _DrawnSum(torch.autograd.Function):
         ctx: Any, positive_grad: Tensor, total_grad: Tensor, _: Tensor | None
     ) -> tuple[Tensor, Tensor, None, None, None, None]:
         refuse_double_backward()
-        first, second, others, weights = ctx.saved_tensors
-        with without_autocast(first):
-            blocks = _blocks(first, second, ctx.kernel)
+        _, _, others, weights = ctx.saved_tensors
+        blocks = ctx.blocks
+        with without_autocast(weights):
             gradients = ctx.gradients or _visit(blocks, others, ctx.kernel, weights, True)[1]
             ctx.gradients = None  # scaled in place below: a second backward through the same graph makes it again
             for gradient in gradients:
                 gradient.mul_(total_grad)
             blocks.finish(gradients, ctx.kernel.scale, positive_grad, None if blocks.unit else blocks.statistic())
             return *blocks.as_inputs(gradients), None, None, None, None
-
-
-def _blocks(first: Tensor, second: Tensor, kernel: Kernel) -> Blocks:
-    return Blocks(first, second, unit=kernel.unit, most_rows=max(1, BLOCK // first.shape[-1]))
 
 
 def _visit(

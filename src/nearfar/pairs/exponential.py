@@ -44,16 +44,15 @@ class _LogSumExp(torch.autograd.Function):
             result = _sums(blocks, kernel, kept if keep else None).log_() if bounded else _stable(blocks, kernel)
             positive = blocks.positives(kernel)
         ctx.save_for_backward(first, second, result)
-        ctx.kernel, ctx.across, ctx.bounded, ctx.kept = kernel, across, bounded, kept
+        ctx.kernel, ctx.blocks, ctx.bounded, ctx.kept = kernel, blocks, bounded, kept
         return positive, result
 
     @staticmethod
     def backward(ctx: Any, positive_grad: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         refuse_double_backward()
-        first, second, result = ctx.saved_tensors
-        kernel = ctx.kernel
-        with without_autocast(first):
-            blocks = Blocks(first, second, unit=kernel.unit, across=ctx.across)
+        *_, result = ctx.saved_tensors
+        kernel, blocks = ctx.kernel, ctx.blocks
+        with without_autocast(result):
             gradients = blocks.gradients()
             mass = None if kernel.unit else blocks.statistic()
             if ctx.bounded:
@@ -67,7 +66,7 @@ class _LogSumExp(torch.autograd.Function):
 def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
     """sum_j q_ij; the tiles of q go into `kept`."""
     sums = blocks.statistic()
-    for tile in blocks.tiles():
+    for tile in blocks.tiles(kernel.tile_scale):
         similarity = kernel.similarity_(blocks.affine(kernel, tile))
         if tile.masked:
             similarity.fill_diagonal_(0)
@@ -82,7 +81,7 @@ def _spread(
 ) -> None:
     """Gradient of sum_i weight_i sum_j q_ij: pair (i, j) weighs (weight_i + weight_j) dq/du."""
     buffer = blocks.buffer()
-    for number, tile in enumerate(blocks.tiles()):
+    for number, tile in enumerate(blocks.tiles(kernel.tile_scale)):
         if kept:
             similarity = kept[number]
         else:
@@ -98,7 +97,7 @@ def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
     """log sum_j q_ij with a running maximum per row, for exponents beyond the range of the dtype."""
     highest, sums = blocks.statistic(_LOWEST), blocks.statistic()
     buffer = blocks.buffer()
-    for tile in blocks.tiles():
+    for tile in blocks.tiles(kernel.tile_scale):
         exponent = blocks.affine(kernel, tile)
         if tile.masked:
             exponent.fill_diagonal_(_LOWEST)
@@ -117,7 +116,7 @@ def _spread_stable(
     """Gradient of sum_i weight_i log sum_j q_ij: pair (i, j) weighs weight_i p_ij + weight_j p_ji."""
     exponents = log_sums * kernel.factor
     buffer = blocks.buffer()
-    for tile in blocks.tiles():
+    for tile in blocks.tiles(kernel.tile_scale):
         exponent = blocks.affine(kernel, tile)
         if tile.masked:
             exponent.fill_diagonal_(_LOWEST)

@@ -29,6 +29,11 @@ class Kernel:
         return _LOG2_E if self.exponential else 1.0
 
     @property
+    def tile_scale(self) -> float:
+        """What dot products are multiplied by in a tile of factor * u."""
+        return self.scale * self.factor
+
+    @property
     def bound(self) -> float:
         """The largest |u|; infinity where the rows are not unit vectors and q is an exponential."""
         if self.unit:

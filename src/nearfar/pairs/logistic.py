@@ -50,7 +50,7 @@ class _LogisticSum(torch.autograd.Function):
                 scale_slope = scale_slope / 2  # each pair was met from both of its rows
             positive = blocks.positives(_COSINE)
         ctx.save_for_backward(first, second, scale, bias, scale_slope, bias_slope)
-        ctx.across, ctx.gradients = across, gradients
+        ctx.blocks, ctx.gradients = blocks, gradients
         return positive, total
 
     @staticmethod
@@ -58,14 +58,14 @@ class _LogisticSum(torch.autograd.Function):
         ctx: Any, positive_grad: Tensor, total_grad: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, None, None]:
         refuse_double_backward()
-        first, second, scale, bias, scale_slope, bias_slope = ctx.saved_tensors
-        with without_autocast(first):
-            blocks = Blocks(first, second, unit=True, across=ctx.across)
+        _, _, scale, bias, scale_slope, bias_slope = ctx.saved_tensors
+        blocks = ctx.blocks
+        with without_autocast(total_grad):
             c = scale.to(blocks.dtype)
             gradients = ctx.gradients or _visit(blocks, c, bias.to(blocks.dtype), True)[2]
             ctx.gradients = None  # scaled in place below: a second backward through the same graph makes it again
             for gradient in gradients:
-                gradient.mul_(total_grad * c * (1 if ctx.across else 2))
+                gradient.mul_(total_grad * c * (1 if blocks.across else 2))
             blocks.finish(gradients, 1.0, positive_grad)
             slopes = (total_grad * scale_slope).to(scale.dtype), (total_grad * bias_slope).to(bias.dtype)
             return *blocks.as_inputs(gradients), *slopes, None, None
@@ -76,9 +76,9 @@ def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[T
     total, bias_slope = torch.zeros_like(scale), torch.zeros_like(scale)
     gradients = blocks.gradients() if wanted else []
     buffer = blocks.buffer()
-    for tile in blocks.tiles():
+    for tile in blocks.tiles(scale):
         times = 1 if tile.i == tile.j or blocks.across else 2  # a tile off the diagonal stands for its mirror image too
-        logits = dot_products(tile.x * scale, tile.y).add_(bias)
+        logits = dot_products(tile.scaled, tile.y).add_(bias)
         if tile.masked:
             logits.fill_diagonal_(-torch.inf)
         if wanted:

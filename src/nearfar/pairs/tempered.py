@@ -49,15 +49,16 @@ class _TemperedLogSumExp(torch.autograd.Function):
                     blocks.part(moments, block).add_(weights.mul_(cosines).sum(along))
             positive, mean, result = blocks.positives(_COSINE), moments / sums, sums.log()
         ctx.save_for_backward(first, second, temperatures, sums)
+        ctx.blocks = blocks
         ctx.mark_non_differentiable(mean)
         return positive, result, mean
 
     @staticmethod
     def backward(ctx: Any, positive_grad: Tensor, grad: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor, None]:
         refuse_double_backward()
-        first, second, temperatures, sums = ctx.saved_tensors
-        with without_autocast(first):
-            blocks = Blocks(first, second, unit=True)
+        _, _, temperatures, sums = ctx.saved_tensors
+        blocks = ctx.blocks
+        with without_autocast(sums):
             rates = (_LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
             weight = grad / (sums * temperatures.to(blocks.dtype))
             gradients, buffer = blocks.gradients(), blocks.buffer()

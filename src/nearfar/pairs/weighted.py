@@ -43,7 +43,7 @@ class _WeightedSum(torch.autograd.Function):
             sums, gradients, mass = _visit(blocks, kernel, weights, wanted)
             positive, total = blocks.positives(kernel), (weights * sums).sum()
         ctx.save_for_backward(first, second, weights)
-        ctx.kernel, ctx.across, ctx.made = kernel, across, (gradients, mass)
+        ctx.kernel, ctx.blocks, ctx.made = kernel, blocks, (gradients, mass)
         ctx.mark_non_differentiable(sums)
         return positive, total, sums
 
@@ -52,9 +52,9 @@ class _WeightedSum(torch.autograd.Function):
         ctx: Any, positive_grad: Tensor, total_grad: Tensor, _: Tensor | None
     ) -> tuple[Tensor, Tensor, None, None, None, None]:
         refuse_double_backward()
-        first, second, weights = ctx.saved_tensors
-        with without_autocast(first):
-            blocks = Blocks(first, second, unit=ctx.kernel.unit, across=ctx.across)
+        *_, weights = ctx.saved_tensors
+        blocks = ctx.blocks
+        with without_autocast(weights):
             gradients, mass = ctx.made or _visit(blocks, ctx.kernel, weights, True)[1:]
             ctx.made = None  # scaled in place below: a second backward through the same graph makes it again
             for gradient in gradients:
@@ -68,7 +68,7 @@ def _visit(blocks: Blocks, kernel: Kernel, weights: Tensor, wanted: bool) -> tup
     sums, mass = blocks.statistic(), None if kernel.unit else blocks.statistic()
     gradients = blocks.gradients() if wanted else []
     buffer = blocks.buffer()
-    for tile in blocks.tiles():
+    for tile in blocks.tiles(kernel.tile_scale):
         similarity = kernel.similarity_(blocks.affine(kernel, tile))
         if tile.masked:
             similarity.fill_diagonal_(0)

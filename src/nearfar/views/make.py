@@ -16,7 +16,7 @@ from nearfar.views.noise import noise_
 from nearfar.views.view import View, ViewPlan
 
 _CPU_VALUES = 3 * 2**17
-"""Values of one chunk on a CPU: its intermediates then stay in the cache (128 colour images of 32 pixels)."""
+"""Values of a chunk for each CPU thread: intermediates then stay in the cache (128 colour images of 32 pixels)."""
 _DEVICE_VALUES = 2**28
 
 
@@ -57,7 +57,7 @@ def make_views(
             raise ValueError(f"view {i} of the plan is {side} pixels wide, its cropped images are {height} x {width}")
         draws = draw_view(view, table[:, i], height, width, side)
         out = torch.empty(batch, channels, side, side, device=device)
-        limit = _CPU_VALUES if device.type == "cpu" else _DEVICE_VALUES
+        limit = _CPU_VALUES * torch.get_num_threads() if device.type == "cpu" else _DEVICE_VALUES
         step = max(1, limit // (channels * max(side * side, height * width)))
         for start in range(0, batch, step):
             part = slice(start, start + step)

@@ -114,6 +114,8 @@ def _check(
         raise ValueError("the cropped views differ in their number of images or channels")
     if not len(mean) == len(std) == channels:
         raise ValueError(f"images have {channels} channels, but mean has {len(mean)} numbers and std has {len(std)}")
+    if not min(std) > 0:
+        raise ValueError(f"std must be positive in every channel, got {list(std)}: give a constant channel 1")
     if generator.device.type != "cpu":
         raise ValueError("draws come from a generator on the CPU: use torch.Generator()")
     return batch, channels

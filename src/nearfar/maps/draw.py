@@ -48,9 +48,10 @@ def draw_map(
     x, y = places.T
     size = float(np.clip(2.5e4 / max(len(places), 1), 2, 24))
     classes, of_point = coloured(labels, class_names)
+    colours = np.full(len(places), GREY)
     if 0 < sum(one.colour != GREY for one in classes) <= len(PALETTE):
-        order = np.random.default_rng(0).permutation(len(places))  # no class lies on top of all others
         colours = np.array([one.colour for one in classes])[of_point]
+        order = np.random.default_rng(0).permutation(len(places))  # no class lies on top of all others
         axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)
         for one in classes:
             axes.scatter([], [], s=36, c=one.colour, label=one.name)
@@ -58,20 +59,20 @@ def draw_map(
     else:
         axes.scatter(x, y, s=size, c=GREY, linewidths=0)
     if images is not None:
-        _add_images(axes, places, images)
+        _add_images(axes, places, images, colours)
     if title is not None:
         axes.set_title(title, color=INK, fontsize=12, loc="left")
     figure.savefig(path)
 
 
-def _add_images(axes: matplotlib.axes.Axes, places: np.ndarray, images: Images) -> None:
-    """Draw images over some of their points, in a scattered order, leaving out those that would cover another."""
+def _add_images(axes: matplotlib.axes.Axes, places: np.ndarray, images: Images, colours: np.ndarray) -> None:
+    """Draw framed images over some of their points, in a scattered order, none over another."""
     apart = (np.ptp(places, axis=0).max() or 1.0) / ACROSS
     chosen: list[int] = []
     for i in np.random.default_rng(0).permutation(len(places)):
         if len(chosen) < MOST_THUMBNAILS and (np.abs(places[chosen] - places[i]).max(axis=1, initial=0) > apart).all():
             chosen.append(int(i))
     pictures = thumbnails(images.gather(torch.tensor(chosen)), 32).permute(0, 2, 3, 1).numpy()
-    for place, picture in zip(places[chosen], pictures, strict=True):
+    for place, picture, colour in zip(places[chosen], pictures, colours[chosen], strict=True):
         box = matplotlib.offsetbox.OffsetImage(picture, zoom=13 / picture.shape[0], interpolation="nearest")
-        axes.add_artist(matplotlib.offsetbox.AnnotationBbox(box, tuple(place), frameon=False, pad=0))
+        axes.add_artist(matplotlib.offsetbox.AnnotationBbox(box, tuple(place), pad=0, bboxprops={"edgecolor": colour}))

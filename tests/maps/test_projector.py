@@ -41,8 +41,8 @@ def test_map_of_digits_keeps_classes_together_better_than_two_principal_componen
     places = fit_map(seen, features(images), epochs=60)
     on_map = neighbour_accuracy(places, labels)
     flat = neighbour_accuracy(PCA(2).fit_transform(features(images).numpy()), labels)
-    assert on_map > flat + 0.08
-    assert on_map > 0.75
+    assert on_map > flat + 0.15
+    assert on_map > 0.8
 
 
 @pytest.fixture(scope="module")

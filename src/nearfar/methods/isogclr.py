@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearfar.losses import ISogCLR as Loss
+from nearfar.losses import checks
 from nearfar.methods.method import Embeddings, Head, Method, Wiring
 from nearfar.methods.recipe import Recipe, small_data
 
@@ -56,6 +57,7 @@ class ISogCLR(Method):
     gamma: float = 0.9
 
     def wiring(self, num_images: int) -> Wiring:
+        checks.not_negative(lr_temperature=self.lr_temperature)
         loss = Loss(
             num_images,
             temperature=self.temperature,

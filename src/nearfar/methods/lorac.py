@@ -76,6 +76,7 @@ class LORAC(Method):
     def wiring(self, num_images: int) -> Wiring:
         checks.at_least(2, large_views=self.large_views)
         checks.at_least(0, small_views=self.small_views)
+        checks.fraction(start=self.start)
         return Wiring(
             loss=Loss(self.temperature, self.beta, self.prior),
             projector=Head(self.projector, hidden_norm=False),

@@ -62,8 +62,6 @@ class Wiring:
         for momentum in [] if self.twin is None else [self.twin(0, 1), self.twin(1, 1)]:
             if not 0 <= momentum <= 1:
                 raise ValueError(f"the twin's momentum must be between 0 and 1, got {momentum}")
-        if not self.projector.widths:
-            raise ValueError("projector needs the width of 1 layer or more, got none")
         if self.predictor is not None and list(self.predictor.widths[-1:]) != list(self.projector.widths[-1:]):
             widths = f"{tuple(self.predictor.widths)} after {tuple(self.projector.widths)}"
             raise ValueError(f"predictor must end with the same width as projector, got {widths}")
@@ -81,6 +79,10 @@ class Method(ABC):
     recipes: ClassVar[Mapping[str, Recipe]]
 
     projector: tuple[int, ...] = (512, 128)
+
+    def __post_init__(self) -> None:
+        if not self.projector or min(self.projector) < 1:
+            raise ValueError(f"projector must hold 1 width or more, each 1 or more, got {self.projector}")
 
     @abstractmethod
     def wiring(self, num_images: int) -> Wiring:

@@ -58,7 +58,8 @@ class SwAV(Method):
         return ("large", "large") + ("small",) * self.small_views
 
     def wiring(self, num_images: int) -> Wiring:
-        checks.at_least(0, small_views=self.small_views)
+        checks.at_least(0, small_views=self.small_views, stored=self.stored)
+        checks.not_negative(stored_from=self.stored_from, frozen_epochs=self.frozen_epochs)
         loss = Loss(
             self.projector[-1], self.num_prototypes, self.temperature, self.epsilon, self.iterations, self.stored
         )

@@ -1,0 +1,175 @@
+"""What holds for every method that is listed; one without a naive reference fails."""
+
+import copy
+
+import pytest
+import torch
+
+from nearfar.methods import method_names
+
+HALF_WAY = (2, 4)  # epoch, of epochs: every schedule has moved
+EXACT = {"saclr": {"negatives": "all"}}  # no random draws
+
+# Losses whose negatives are past keys, or that have none, stand a batch of one.
+ACCEPT_ONE = {"byol", "jcl", "lorac", "lorac-bs", "moco-m", "moco-v1", "moco-v2", "ressl", "sce", "simsiam"}
+
+
+def test_every_method_has_a_reference(references):
+    assert sorted(references) == method_names()
+
+
+def test_value_is_that_of_the_naive_reference(name, variant, references, build, fake_embeddings):
+    model = build(name, **variant)
+    model.set_schedules(*HALF_WAY)
+    state = {}
+    if model.queue is not None:
+        state["queue"] = list(model.queue.rows.double().numpy())
+    elif name == "sce":
+        state["queue"] = []
+    if name == "swav":
+        state["prototypes"] = model.loss.prototypes.detach().double().numpy()
+    reference = references[name](model.method, state, *HALF_WAY)
+    # Two steps: the second sees what the first left in the queue and in the state of images 7, 3 and 19.
+    for seed, index in ((1, [3, 7, 1, 19, 0, 12]), (2, [7, 2, 3, 5, 19, 11])):
+        embeddings = fake_embeddings(model, 6, seed)
+        expected = reference({key: rows.numpy() for key, rows in embeddings.items()}, index)
+        loss = model.compute_loss(embeddings, torch.tensor(index))
+        assert loss.shape == () and loss.isfinite()
+        assert loss.item() == pytest.approx(expected, rel=2e-6)
+        model.after_step(embeddings, *HALF_WAY)
+
+
+def test_order_of_the_batch_does_not_matter(name, build, fake_embeddings):
+    model = build(name, **EXACT.get(name, {}))
+    model.set_schedules(*HALF_WAY)
+    order = torch.tensor([4, 0, 5, 2, 1, 3])
+    index = torch.tensor([3, 7, 1, 19, 0, 12])
+    embeddings = {key: rows.requires_grad_(key != "target") for key, rows in fake_embeddings(model, 6, 1).items()}
+    shuffled = {key: rows.detach()[:, order].requires_grad_(key != "target") for key, rows in embeddings.items()}
+    other = copy.deepcopy(model)
+    loss, same = model.compute_loss(embeddings, index), other.compute_loss(shuffled, index[order])
+    assert same.item() == pytest.approx(loss.item(), rel=1e-6)
+    loss.backward()
+    same.backward()
+    reached = [key for key, rows in embeddings.items() if rows.grad is not None]
+    assert reached
+    for key in reached:
+        torch.testing.assert_close(shuffled[key].grad, embeddings[key].grad[:, order], rtol=1e-5, atol=1e-7)
+    for key, value in model.loss.state_dict().items():
+        if name != "swav" or key != "queue":
+            torch.testing.assert_close(other.loss.state_dict()[key], value)
+
+
+def test_float32_gives_what_float64_gives(name, build, fake_embeddings):
+    model = build(name, **EXACT.get(name, {}))
+    model.set_schedules(*HALF_WAY)
+    exact = fake_embeddings(model, 6, 1)
+    single = {key: rows.float() for key, rows in exact.items()}
+    exact = {key: rows.double() for key, rows in single.items()}  # the very same numbers
+    other, index = copy.deepcopy(model), torch.arange(6)
+    expected, loss = model.compute_loss(exact, index), other.compute_loss(single, index)
+    assert (expected.dtype, loss.dtype) == (torch.float64, torch.float32)
+    assert loss.item() == pytest.approx(expected.item(), rel=3e-5, abs=1e-6)
+
+
+def test_gradient_reaches_all_that_is_trained_and_none_of_the_twin(name, build):
+    model = build(name)
+    model.set_schedules(*HALF_WAY)
+    generator = torch.Generator().manual_seed(5)
+    views = [torch.randn(16, 1, 4, 4, generator=generator) for _ in model.method.crops()]
+    embeddings = model(views)
+    model.compute_loss(embeddings, torch.arange(16)).backward()
+    trained = {key: parameter for key, parameter in model.named_parameters() if parameter.requires_grad}
+    assert {key.split(".")[0] for key in trained} >= {"online"} | ({"predictor"} if model.predictor else set())
+    for key, parameter in trained.items():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), key
+        # The bias of a linear layer may be centred away by what follows; anything else must feel the loss.
+        assert (parameter.grad != 0).any() or (parameter.ndim == 1 and key.endswith("bias")), key
+    if model.twin is not None:
+        assert not embeddings["target"].requires_grad
+        assert all(not p.requires_grad and p.grad is None for p in model.twin.parameters())
+        assert not any(key.startswith("twin") for key in trained)
+
+
+def test_saved_and_loaded_it_goes_on_exactly(name, build):
+    images = torch.randn(20, 1, 4, 4, generator=torch.Generator().manual_seed(3))
+
+    def train(model, optimizer, steps):
+        losses = []
+        for step in steps:
+            generator = torch.Generator().manual_seed(step)
+            torch.manual_seed(step)
+            rows = torch.randperm(20, generator=generator)[:16]
+            views = [images[rows] + 0.3 * torch.randn(16, 1, 4, 4, generator=generator) for _ in model.method.crops()]
+            model.set_schedules(step / 2, 2)
+            embeddings = model(views)
+            loss = model.compute_loss(embeddings, rows)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            model.after_step(embeddings, step / 2, 2)
+            losses.append(loss.item())
+        return losses
+
+    def fresh(seed):
+        options = {"stored": 16, "stored_from": 0} if name == "swav" else {}
+        model = build(name, seed=seed, **options)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return model, torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+
+    model, optimizer = fresh(0)
+    train(model, optimizer, [0, 1])
+    saved = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    losses = train(model, optimizer, [2, 3])
+
+    resumed, its_optimizer = fresh(1)
+    resumed.load_state_dict(saved["model"])
+    its_optimizer.load_state_dict(saved["optimizer"])
+    assert train(resumed, its_optimizer, [2, 3]) == losses
+    for key, value in model.state_dict().items():
+        assert torch.equal(resumed.state_dict()[key], value), key
+
+
+def test_sixteen_images_are_overfitted(name, build, sixteen_images):
+    """After training, the other view of every image is nearer to it than any other image's."""
+    model = build(name, num_images=16, queue_size=64)
+    assert sixteen_images.found(model) < 10
+    steps, lr = (400, 0.01) if name == "simsiam" else (160, 0.02)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
+    for step in range(steps):
+        model.set_schedules(step / 20, steps // 20)
+        embeddings = model([sixteen_images.view() for _ in model.method.crops()])
+        loss = model.compute_loss(embeddings, torch.arange(16))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        model.after_step(embeddings, step / 20, steps // 20)
+    assert sixteen_images.found(model) == 16
+
+
+def test_batch_of_one(name, build, fake_embeddings):
+    model = build(name)
+    model.set_schedules(*HALF_WAY)
+    embeddings = fake_embeddings(model, 1, 1)
+    if name in ACCEPT_ONE:
+        assert model.compute_loss(embeddings, torch.tensor([3])).isfinite()
+    else:
+        with pytest.raises(ValueError, match=r"the batch must hold 2 images or more, got 1"):
+            model.compute_loss(embeddings, torch.tensor([3]))
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("sogclr", {}), ("isogclr", {}), ("saclr", {"scale": "row", "negatives": "all"})]
+)
+def test_missing_index(method, options, build, fake_embeddings):
+    model = build(method, **options)
+    assert model.wiring.needs_index
+    with pytest.raises(ValueError, match="index"):
+        model.compute_loss(fake_embeddings(model, 6, 1), None)
+
+
+def test_no_other_method_needs_an_index(name, build, fake_embeddings):
+    model = build(name)
+    if not model.wiring.needs_index:
+        model.set_schedules(*HALF_WAY)
+        assert model.compute_loss(fake_embeddings(model, 6, 1), None).isfinite()

@@ -1,0 +1,216 @@
+"""Networks around a backbone: which crops go where, what moves after a step, where normalisation stands."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from nearfar.encoders import SplitBatchNorm
+from nearfar.methods import Model, method_class
+
+
+class Brightness(nn.Module):
+    """A backbone for any size; remembers the sizes it was given."""
+
+    num_features = 3
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(1, 3)
+        self.calls = []
+
+    def forward(self, images):
+        self.calls.append(tuple(images.shape))
+        return self.net(images.mean((2, 3)))
+
+
+def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
+    torch.manual_seed(0)
+    method = method_class("moco-m")(projector=(5,), small_views=2, queue_size=8)
+    model = Model(method, Brightness(), num_images=10)
+    sizes = [8, 8, 8, 4, 4]
+    views = [torch.randn(6, 1, size, size) for size in sizes]
+    embeddings = model(views)
+    assert model.backbone.calls == [(18, 1, 8, 8), (12, 1, 4, 4)]
+    assert embeddings["projection"].shape == (5, 6, 5)
+    for view, rows in zip(views, embeddings["projection"], strict=True):  # no normalisation in MoCo's head
+        torch.testing.assert_close(rows, model.online(view))
+    # Keys come from the first two large crops, in one pass.
+    assert model.twin.networks[0].calls == [(12, 1, 8, 8)]
+    torch.testing.assert_close(embeddings["target"][1], model.twin(views[1]))
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "online", "target"),
+    [
+        ("simclr", {}, 2, 0),
+        ("byol", {}, 2, 2),
+        ("moco-v1", {}, 1, 1),
+        ("moco-v2", {}, 1, 1),
+        ("moco-v3", {}, 2, 2),
+        ("ressl", {}, 1, 1),
+        ("jcl", {"key_views": 4}, 1, 4),
+        ("sce", {}, 1, 1),
+        ("sce", {"symmetric": True}, 2, 2),
+        ("sce", {"small_views": 4}, 6, 2),
+        ("lorac", {"large_views": 3, "small_views": 5}, 8, 2),
+        ("swav", {"small_views": 6}, 8, 0),
+    ],
+)
+def test_views_of_each_branch(method, options, online, target, build):
+    model = build(method, **options)
+    embeddings = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()])
+    assert len(embeddings["projection"]) == online
+    assert len(embeddings.get("target", [])) == target
+    without = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()], with_target=False)
+    assert set(embeddings) - set(without) == ({"target"} if target else set())
+
+
+def test_query_and_key_see_the_views_that_are_theirs(build):
+    model = build("ressl").eval()
+    strong, weak = torch.randn(2, 4, 1, 4, 4)
+    embeddings = model([strong, weak])
+    torch.testing.assert_close(embeddings["projection"][0], model.online(strong))
+    torch.testing.assert_close(embeddings["target"][0], model.twin(weak))
+
+
+@pytest.mark.parametrize("method", ["byol", "moco-v2", "moco-v3", "ressl", "sce", "lorac", "jcl"])
+def test_twin_follows_after_the_step(method, build):
+    model = build(method, momentum=0.75)
+    with torch.no_grad():
+        for parameter in model.online.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    views = [torch.randn(16, 1, 4, 4) for _ in model.method.crops()]
+    embeddings = model(views)
+    before = copy.deepcopy(model.twin.state_dict())
+    model.after_step(embeddings, 0, 10)
+    online = dict(model.online.named_parameters())
+    for name, parameter in model.twin.networks.named_parameters():
+        torch.testing.assert_close(parameter, 0.75 * before[f"networks.{name}"] + 0.25 * online[name])
+    for name, buffer in model.twin.networks.named_buffers():
+        assert torch.equal(buffer, dict(model.online.named_buffers())[name])
+
+
+def test_a_twin_whose_momentum_has_reached_one_stands_still(build):
+    model = build("byol")
+    embeddings = model([torch.randn(16, 1, 4, 4) for _ in range(2)])
+    with torch.no_grad():
+        model.online[0].net[1].weight.add_(1)
+    before = model.twin.networks[0].net[1].weight.clone()
+    model.after_step(embeddings, 10, 10)
+    assert torch.equal(model.twin.networks[0].net[1].weight, before)
+
+
+def test_queue_holds_the_last_keys_at_any_batch_size(build):
+    model = build("moco-v2", queue_size=7)
+    pushed = []
+    for batch in (3, 5, 2, 9):
+        keys = torch.nn.functional.normalize(torch.randn(1, batch, 16), dim=-1)
+        model.after_step({"projection": keys, "target": keys}, 0, 10)
+        pushed += list(keys[0])
+        last = torch.stack(pushed[-7:])
+        held = model.queue.rows
+        nearest = torch.cdist(last, held).min(1).values
+        assert nearest.max() < 1e-5
+
+
+def test_split_statistics_stand_in_the_twin_alone():
+    class Normalised(nn.Module):
+        num_features = 4
+
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4))
+
+        def forward(self, images):
+            return self.net(images)
+
+    torch.manual_seed(0)
+    method = method_class("moco-v2")
+    whole = Model(method(projector=(4,), queue_size=8), Normalised(), 10)
+    split = Model(method(projector=(4,), queue_size=8, norm_groups=2), Normalised(), 10)
+    split.load_state_dict(whole.state_dict())
+    assert not any(isinstance(module, SplitBatchNorm) for module in split.online.modules())
+    assert [module.groups for module in split.twin.modules() if isinstance(module, SplitBatchNorm)] == [2]
+    views = [torch.randn(8, 1, 4, 4) for _ in range(2)]
+    one, other = whole(views), split(views)
+    assert torch.equal(one["projection"], other["projection"])
+    # Each half of the shuffled batch is centred on its own: over the batch the mean is that of the whole again.
+    torch.testing.assert_close(one["target"].mean(1), other["target"].mean(1))
+    assert (one["target"] - other["target"]).abs().max() > 0.01
+
+
+LINEAR, NORM, FIXED, RELU = "linear", "norm", "norm without affine", "relu"
+HIDDEN = [LINEAR, NORM, RELU]
+HEADS = {
+    "moco-v1": ([LINEAR], None),
+    "moco-v2": ([LINEAR, RELU, LINEAR], None),
+    "moco-m": ([LINEAR, RELU, LINEAR], None),
+    "lorac": ([LINEAR, RELU, LINEAR], None),
+    "lorac-bs": ([LINEAR, RELU, LINEAR], None),
+    "jcl": ([LINEAR, RELU, LINEAR], None),
+    "sce": ([*HIDDEN, LINEAR], None),
+    "byol": ([*HIDDEN, LINEAR], [*HIDDEN, LINEAR]),
+    "nnclr": ([*HIDDEN, LINEAR, NORM], [*HIDDEN, LINEAR]),
+    "simsiam": ([*HIDDEN, LINEAR, FIXED], [*HIDDEN, LINEAR]),
+    "moco-v3": ([*HIDDEN, LINEAR, FIXED], [*HIDDEN, LINEAR]),
+}
+
+
+def layers(head):
+    kinds = {nn.Linear: LINEAR, nn.ReLU: RELU}
+    return [FIXED if getattr(layer, "affine", True) is False else kinds.get(type(layer), NORM) for layer in head]
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_normalisation_stands_where_the_paper_has_it(method):
+    model = Model(method_class(method)(), Brightness(), num_images=10)
+    projector, predictor = HEADS[method]
+    assert layers(model.online[1]) == projector
+    assert (model.predictor and layers(model.predictor)) == predictor
+
+
+def test_head_of_sce_on_imagenet():
+    sce = method_class("sce")
+    model = Model(sce(**sce.recipes["imagenet"].method | {"queue_size": 8}), Brightness(), num_images=10)
+    assert layers(model.online[1]) == [*HIDDEN, *HIDDEN, LINEAR, FIXED]
+    assert [layer.out_features for layer in model.online[1] if isinstance(layer, nn.Linear)] == [2048, 2048, 256]
+
+
+def same_value(build, fake_embeddings, first, second):
+    """Compare two methods on the same embeddings and queue, at the end of training."""
+    one, other = (build(name, **options) for name, options in (first, second))
+    other.queue.load_state_dict(one.queue.state_dict())
+    for model in (one, other):
+        model.set_schedules(9, 10)
+    embeddings = fake_embeddings(one, 6, 0)
+    losses = [one.compute_loss(embeddings, None), other.compute_loss(embeddings, None)]
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-9)
+
+
+def test_moco_m_with_one_query_is_moco(build, fake_embeddings):
+    """With two views every key has one query: the mean of MoCo both ways."""
+    one = build("moco-m", large_views=2, small_views=0)
+    other = build("moco-v2")
+    other.queue.load_state_dict(one.queue.state_dict())
+    embeddings = fake_embeddings(one, 6, 0)
+    both_ways = [
+        other.compute_loss({"projection": embeddings["projection"][[q]], "target": embeddings["target"][[k]]}, None)
+        for q, k in ((0, 1), (1, 0))
+    ]
+    assert one.compute_loss(embeddings, None).item() == pytest.approx(sum(both_ways).item() / 2, rel=1e-9)
+
+
+def test_lorac_whose_prior_never_starts_is_moco_m(build, fake_embeddings):
+    same_value(build, fake_embeddings, ("lorac", {"start": 1.0}), ("moco-m", {}))
+    same_value(build, fake_embeddings, ("lorac-bs", {"beta": float("inf")}), ("moco-m", {}))
+
+
+def test_jcl_with_one_key_is_moco(build, fake_embeddings):
+    same_value(build, fake_embeddings, ("jcl", {"key_views": 1}), ("moco-v2", {}))
+
+
+def test_sce_at_lambda_one_is_moco(build, fake_embeddings):
+    options = {"lam": 1.0, "temperature": 0.2}
+    same_value(build, fake_embeddings, ("sce", options), ("moco-v2", {}))

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "training": {"methods", "data", "losses", "views", "encoders"},
     "evaluation": {"encoders", "data", "losses"},
     "maps": {"encoders", "data", "losses"},
-    "recipes": {"training", "evaluation", "api"},
+    "recipes": {"training", "evaluation", "methods", "api"},
 }
 
 

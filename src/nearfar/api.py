@@ -43,6 +43,7 @@ def evaluate(
     limit: int | None = None,
     test_share: float = 0.2,
     seed: int = 0,
+    baselines: bool = True,
     console: Console | None = None,
 ) -> dict[str, dict[str, float]]:
     """Compare the encoder with raw pixels and with itself untrained, on labelled images.
@@ -56,6 +57,7 @@ def evaluate(
         limit: use the first so many training images only. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: of that split and of the draws.
+        baselines: also evaluate raw pixels and the untrained encoder.
         console: where progress is shown.
 
     Returns:
@@ -79,11 +81,9 @@ def evaluate(
         std=encoder.std.flatten().tolist(),
     )
     results = {}
-    encoders: dict[str, Callable[[Tensor], Tensor]] = {
-        "raw_pixels": raw_pixels,
-        "untrained": untrained,
-        "trained": encoder,
-    }
+    encoders: dict[str, Callable[[Tensor], Tensor]] = {"trained": encoder}
+    if baselines:
+        encoders = {"raw_pixels": raw_pixels, "untrained": untrained, **encoders}
     for name, features_of in encoders.items():
         fit, held = (_features(features_of, images, console, name) for images in (train, test))
         results[name] = evaluate_features(fit, train.labels, held, test.labels, protocols=protocol, seed=seed)

@@ -67,12 +67,17 @@ def _run(verb: str, words: list[str], console: Console) -> None:
         raise ValueError(f"there is no command {verb!r}{_nearest(verb, VERBS)}; see nearfar --help")
     function, positionals = VERBS[verb]
     words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
-    parser = build_parser(verb, *_chosen_method(words))
+    chosen = _chosen(words)
+    parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
     try:
         parsed = parser.parse_args(words)
     except ArgumentError as error:
         raise ValueError(_plain_words(str(error), verb, parser)) from error
     settings = parsed.as_dict()
+    if settings.get("resume") is not None:
+        if len([word for word in words if word.startswith("--")]) > 1 or settings["data"] is not None:
+            raise ValueError("--resume takes everything from the run folder; give it alone")
+        settings = {"data": None, "resume": settings["resume"]}
     settings.pop("config", None)
     given = [settings.pop(name) for name in positionals]
     if verb != "pretrain" and positionals and given[0] is None:
@@ -80,13 +85,13 @@ def _run(verb: str, words: list[str], console: Console) -> None:
     function(*given, **settings, console=console)
 
 
-def build_parser(verb: str, method: str = "saclr", recipe: str = "small") -> ArgumentParser:
+def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: str | None = None) -> ArgumentParser:
     """Build the parser of a verb; that of `pretrain` also has the numbers of the method, as the recipe sets them."""
     function, positionals = VERBS[verb]
     summary = (function.__doc__ or "").split("\n")[0]
     parser = _Parser(prog=f"nearfar {verb}", exit_on_error=False, description=summary)
     for name in positionals:
-        parser.add_argument(name, nargs="?", help=_help_of(function, name))
+        parser.add_argument(name, nargs="?", default=data if name == "data" else None, help=_help_of(function, name))
     skipped: set[str | int] = {*positionals, "console", "hyperparameters"}
     parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     if verb == "pretrain":
@@ -99,18 +104,17 @@ def build_parser(verb: str, method: str = "saclr", recipe: str = "small") -> Arg
     return parser
 
 
-def _chosen_method(words: Sequence[str]) -> tuple[str, str]:
-    """Look for method and recipe ahead of parsing, since the options depend on them."""
-    chosen = {"method": "saclr", "recipe": "small"}
+def _chosen(words: Sequence[str]) -> dict[str, Any]:
+    """Look for method and recipe ahead of parsing, since the options depend on them, and for the data of --config."""
+    chosen: dict[str, Any] = {"method": "saclr", "recipe": "small", "data": None}
     options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     options |= {
         words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--") and "=" not in words[i]
     }
     if "--config" in options and Path(options["--config"]).is_file():
         settings = yaml.safe_load(Path(options["--config"]).read_text())
-        chosen |= {name: str(settings[name]) for name in chosen if isinstance(settings, dict) and name in settings}
-    chosen |= {name: options[f"--{name}"] for name in chosen if f"--{name}" in options}
-    return chosen["method"], chosen["recipe"]
+        chosen |= {name: settings[name] for name in chosen if isinstance(settings, dict) and name in settings}
+    return chosen | {name: options[f"--{name}"] for name in chosen if f"--{name}" in options}
 
 
 def _plain_words(message: str, verb: str, parser: ArgumentParser) -> str:

@@ -15,7 +15,7 @@ from nearfar.runs import Run
 from nearfar.training import Config, build_method, initial_backbone, launch
 from nearfar.training.config import Precision
 from nearfar.training.environment import write_environment
-from nearfar.training.optimizers import scaled_lr
+from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.views import plan
 
 log = logging.getLogger("nearfar")
@@ -126,10 +126,8 @@ def pretrain(
     size = _or(batch_size, base.batch_size)
     apart = _or(held_out, min(512, total // 10))
     _check_sizes(epochs=epochs, batch_size=size, limit=limit, log_every=log_every, devices=devices)
-    if size > total - apart:
-        raise ValueError(
-            f"the batch of {size} is larger than the {total - apart} images to train on; set a smaller --batch-size"
-        )
+    if apart < 0:
+        raise ValueError(f"--held-out must be 0 or more images, not {apart}")
     count = _or(epochs, base.epochs)
     numbers = dict(base.method) | hyperparameters
     crops = chosen(**numbers).crops()
@@ -168,13 +166,11 @@ def pretrain(
         health_every=_or(health_every, max(1, count // 20)),
         tensorboard=tensorboard,
     )
-    log.disabled = True  # the choice of stem is told when the run builds its own
-    try:
-        Model(
-            build_method(config), initial_backbone(config), total
-        )  # what cannot be built fails before a file is written
-    finally:
-        log.disabled = False
+    _must_be_buildable(config, total)
+    if size > total - apart:
+        raise ValueError(
+            f"the batch of {size} is larger than the {total - apart} images to train on; set a smaller --batch-size"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     config.save(folder / "config.yaml")
     write_environment(folder, seed)
@@ -199,3 +195,13 @@ def _check_sizes(**sizes: int | None) -> None:
     for name, value in sizes.items():
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+
+
+def _must_be_buildable(config: Config, images: int) -> None:
+    """Raise ValueError for networks, numbers or an optimiser that cannot be built, before a file is written."""
+    log.disabled = True  # the choice of stem is told when the run builds its own
+    try:
+        model = Model(build_method(config), initial_backbone(config), images)
+        build_optimizer(config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay)
+    finally:
+        log.disabled = False

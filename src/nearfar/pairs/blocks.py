@@ -16,8 +16,8 @@ from nearfar.pairs.products import add_product_, dot_products
 
 TILE_ROWS = {"cpu": 512}  # a tile of 512 x 512 stays in a core's second-level cache; elsewhere two tiles in 16 MiB:
 TILE_ROWS_ELSEWHERE = 1408
-WIDE = 2**19  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to
-FEWEST_ROWS = 128
+WIDE = 2**18  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to
+FEWEST_ROWS = 64
 EPSILON = 1e-12  # smallest norm divided by
 
 

@@ -28,7 +28,8 @@ class JCL(Method):
         queue_size: mean keys kept.
         momentum: of the twin.
 
-    Differs from the paper: (1) the mean keys that enter the queue are scaled to length one.
+    Differs from the paper: (1) the mean keys that enter the queue are scaled to length one; (2) the covariance stands
+    inside the exponential of the positive, as in JCL's own derivation, where LORAC's Eq. 16 prints it outside.
 
     """
 

@@ -34,7 +34,9 @@ class LORAC(Method):
         momentum: of the twin.
 
     Differs from the paper: (1) the prior is divided by the temperature throughout, as in Eq. 12, which the authors'
-    code leaves out once the prior is on; (2) one queue holds the keys of both crops, where the code keeps two.
+    code leaves out once the prior is on; (2) one queue holds the keys of both crops, where the code keeps two; (3) the
+    logits are joined for each query, where Algorithm 1 joins them along the batch; (4) the gaussian prior is centred at
+    sqrt(M), its smallest value, for any number of views, where Table 5 has sqrt(5).
 
     """
 

@@ -19,6 +19,9 @@ class VICReg(Method):
         variance: weight of the hinge on every feature's deviation.
         covariance: weight of the covariances.
 
+    Differs from the paper: (1) the hinges of the two views are averaged, as in the authors' code, where Eq. 6 adds
+    them; (2) the squared distance is the mean over the features, as in the code, where Eq. 5 has the sum.
+
     """
 
     paper = "Bardes et al., VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"

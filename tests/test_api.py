@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from PIL import Image
 
 import nearfar
 
@@ -21,7 +22,14 @@ def run(images_file, tmp_path_factory):
 
 def test_the_run_folder_is_complete(run):
     files = {path.name for path in run.path.iterdir()}
-    assert files >= {"config.yaml", "metrics.jsonl", "checkpoints", "encoder.safetensors", "encoder.json", "report.html"}
+    assert files >= {
+        "config.yaml",
+        "metrics.jsonl",
+        "checkpoints",
+        "encoder.safetensors",
+        "encoder.json",
+        "report.html",
+    }
     assert json.loads((run.path / "environment.json").read_text())["seed"] == 0
     assert run.config.method == "simclr"
     assert run.verdict.words
@@ -83,3 +91,14 @@ def test_methods_lists_them_all():
     facts = nearfar.methods()
     assert {"saclr", "sigclr", "sce", "lorac"} <= set(facts)
     assert facts["moco-v2"]["needs"] == ["twin", "queue"]
+
+
+def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        Image.fromarray(rng.integers(0, 256, (90, 110, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    options = dict(epochs=2, batch_size=8, held_out=4, image_size=32, encoder="small", method="simclr", console=quiet)
+    run = nearfar.pretrain(str(tmp_path), out=str(tmp_path / "run"), cache=False, workers=1, **options)
+    assert [line["step"] for line in run.metrics if "loss" in line] == [2, 4]
+    assert (run.path / "skipped.txt").read_text().startswith("broken.png\t")

@@ -15,11 +15,12 @@ from rich.table import Table
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from nearfar.data import Images, list_splits, open_images
+from nearfar.data import Images, list_splits
 from nearfar.encoders import Encoder, load_encoder
 from nearfar.evaluation import check_format, evaluate_features, extract, raw_pixels, write_table
 from nearfar.maps import draw_map, fit_map, write_map_page
 from nearfar.methods import describe, method_class, method_names
+from nearfar.opening import open_shown
 from nearfar.pretraining import pretrain
 from nearfar.report import write_report
 from nearfar.runs import Run
@@ -68,7 +69,7 @@ def evaluate(
     """
     console = console or Console()
     folder, config = Path(run), Run(Path(run)).config
-    train, test = _train_and_test(config, data, test_share, seed)
+    train, test = _train_and_test(config, data, test_share, seed, console)
     limit = config.limit if limit is None and data is None else limit
     if limit is not None:
         train = train.subset(range(min(limit, len(train))))
@@ -118,7 +119,9 @@ def embed(
     check_format(path)
     _must_be_new(path)
     encoder = load_encoder(Path(run))
-    images = open_images(data or config.data, split=split, image_size=config.image_size, channels=config.channels)
+    images = open_shown(
+        data or config.data, console, split=split, image_size=config.image_size, channels=config.channels
+    )
     features = _features(encoder, images, console, "embedding").numpy()
     write_table(path, images.names, features, images.labels)
     console.print(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}")
@@ -160,7 +163,7 @@ def map(
         _must_be_new(page)
     encoder = load_encoder(folder)
     source, split = data or config.data, split or (config.split if data is None else None)
-    images = open_images(source, split=split, image_size=config.image_size, channels=config.channels)
+    images = open_shown(source, console, split=split, image_size=config.image_size, channels=config.channels)
     images = images.subset(range(min(limit, len(images))))
     drawn = plan(config.views, config.image_size, config.channels)
     seen = []
@@ -202,14 +205,16 @@ def _must_be_new(path: Path) -> None:
         raise ValueError(f"{path} exists already; choose another --out")
 
 
-def _train_and_test(config: Config, data: str | None, share: float, seed: int) -> tuple[Images, Images]:
+def _train_and_test(
+    config: Config, data: str | None, share: float, seed: int, console: Console
+) -> tuple[Images, Images]:
     """Open labelled images for fitting and for testing; both splits of the data, or a stratified cut of all of it."""
     source = data or config.data
     fitted = dict(image_size=config.image_size, channels=config.channels)
     if {"train", "test"} <= set(list_splits(source)):
-        sets = [open_images(source, split=split, **fitted) for split in ("train", "test")]  # type: ignore[arg-type]
+        sets = [open_shown(source, console, split=split, **fitted) for split in ("train", "test")]
     else:
-        images = open_images(source, **fitted)  # type: ignore[arg-type]
+        images = open_shown(source, console, **fitted)
         _must_have_labels(images)
         rows = train_test_split(range(len(images)), test_size=share, random_state=seed, stratify=images.labels)
         sets = [images.subset(part) for part in rows]

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from nearfar.data import list_splits, open_images
+from nearfar.data import list_splits
 from nearfar.methods import Model, Recipe, fitted_views, method_class
+from nearfar.opening import open_shown
 from nearfar.report import write_report
 from nearfar.runs import Run
 from nearfar.training import Config, build_method, initial_backbone, launch
@@ -53,6 +54,8 @@ def pretrain(
     log_every: int = 10,
     health_every: int | None = None,
     tensorboard: bool = False,
+    cache: bool = True,
+    workers: int = 2,
     resume: str | None = None,
     console: Console | None = None,
     **hyperparameters: Any,
@@ -88,6 +91,8 @@ def pretrain(
         seed: of weights, batches and views.
         log_every: steps between lines of metrics.jsonl.
         health_every: epochs between measurements of health. Default: about twenty in a run.
+        cache: keep decoded images on disk; without, and beyond 8 GiB, workers decode and crop them anew in each epoch.
+        workers: processes that do so.
         tensorboard: also write tensorboard event files.
         resume: run folder to go on with from its checkpoint; all settings are taken from it.
         console: where progress is shown.
@@ -105,7 +110,14 @@ def pretrain(
             raise ValueError("--resume takes everything from the run folder; give it alone")
         run = Run(Path(resume))
         config = run.config
-        images = open_images(config.data, split=config.split, image_size=config.image_size, channels=config.channels)
+        images = open_shown(
+            config.data,
+            console,
+            split=config.split,
+            image_size=config.image_size,
+            channels=config.channels,
+            cache=config.cache,
+        )
         launch(config, images, console, resume=True)
         write_report(run.path)
         return run
@@ -121,7 +133,7 @@ def pretrain(
         raise ValueError(f"{folder} exists already; choose another --out, or go on with --resume {folder}")
     if split is None and "train" in list_splits(data):
         split = "train"
-    images = open_images(data, split=split, image_size=image_size, channels=channels)
+    images = open_shown(data, console, split=split, image_size=image_size, channels=channels, cache=cache)
     total = min(limit, len(images)) if limit is not None else len(images)
     size = _or(batch_size, base.batch_size)
     apart = _or(held_out, min(512, total // 10))
@@ -165,6 +177,8 @@ def pretrain(
         log_every=log_every,
         health_every=_or(health_every, max(1, count // 20)),
         tensorboard=tensorboard,
+        cache=cache,
+        workers=workers,
     )
     _must_be_buildable(config, total)
     if size > total - apart:

@@ -1,7 +1,7 @@
 """Run many methods on the same images and write one table: `python -m nearfar.recipes.compare TABLE --data DATA`.
 
 Every run is a process of its own with the command line's verbs, so what the table says can be had again by hand; its
-folder keeps all files. Accuracies are those of the last epoch, on the test split, with kNN, a linear probe and few labels.
+folder keeps all files. Accuracies are those of the last epoch on the test split.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ class Config:
     log_every: int = 10
     health_every: int = 1
     tensorboard: bool = False
+    cache: bool = True
+    workers: int = 2
 
     def save(self, path: Path) -> None:
         """Write the settings as YAML that `nearfar pretrain --config` runs again."""

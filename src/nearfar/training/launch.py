@@ -54,7 +54,13 @@ def launch(config: Config, images: Images, console: Console, resume: bool = Fals
 
 def _run(fabric: Fabric, config: Config, images: Images | None, console: Console, resume: bool) -> None:
     if images is None:
-        images = open_images(config.data, split=config.split, image_size=config.image_size, channels=config.channels)
+        images = open_images(
+            config.data,
+            split=config.split,
+            image_size=config.image_size,
+            channels=config.channels,
+            cache=config.cache,
+        )
     if config.limit is not None:
         images = images.subset(range(min(config.limit, len(images))))
     held_out = None

@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor
 
-from nearfar.data import Batches, Images, rank_rows
+from nearfar.data import Batches, CroppingBatches, Images, rank_rows
 from nearfar.methods import Model
 from nearfar.training.checkpoint import load_checkpoint, save_checkpoint
 from nearfar.training.config import Config
@@ -25,6 +25,8 @@ from nearfar.training.randomness import derive_seed, stream
 from nearfar.training.step import GradientStep, MakeViews
 from nearfar.views import ViewPlan, make_views
 
+Pixels = Tensor | list[Tensor]
+"""uint8 images [batch, channels, size, size], or crops of them, one such tensor for each view."""
 SAVE_SECONDS = 10.0  # a checkpoint at the end of an epoch, but not more often than this
 
 
@@ -53,7 +55,7 @@ def fit(
     Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
     """
     folder, checkpoint = Path(config.out), Path(config.out) / "checkpoints" / "last.ckpt"
-    batches = Batches(images, config.batch_size, config.seed, fabric.global_rank, fabric.world_size)
+    batches = _batches(fabric, images, plan, config)
     per_epoch = len(batches)
     steps, warmup_steps = config.epochs * per_epoch, round(config.warmup_epochs * per_epoch)
 
@@ -96,7 +98,7 @@ def fit(
         coming = _batches_from(batches, step, config.epochs)
         while step < steps:
             asked = time.perf_counter()
-            pixels, index = (part.to(fabric.device, non_blocking=True) for part in next(coming))
+            pixels, index = fabric.to_device(next(coming))
             waited += time.perf_counter() - asked
 
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
@@ -151,7 +153,7 @@ def held_out_health(model: Model, held_out: Images, plan: ViewPlan, seed: int, b
     views, features = [], []
     for start in range(0, len(held_out), batch_size):
         rows = slice(start, min(start + batch_size, len(held_out)))
-        pixels = held_out.pixels[rows].to(device)
+        pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)
         generator = stream(seed, "health")
         pair = ViewPlan(plan.name, plan.views[:2])
         with torch.no_grad():
@@ -164,19 +166,31 @@ def held_out_health(model: Model, held_out: Images, plan: ViewPlan, seed: int, b
     return measure_health(first, second, torch.cat(features))
 
 
-def _batches_from(batches: Batches, step: int, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(fabric: Fabric, images: Images, plan: ViewPlan, config: Config) -> Batches | CroppingBatches:
+    """Batches of stored pixels, or of crops that workers make from the original files where no pixels are stored."""
+    place = (fabric.global_rank, fabric.world_size)
+    pin = fabric.device.type == "cuda"
+    if images.stored:
+        return Batches(images, config.batch_size, config.seed, *place, pin=pin)
+    crops = [(view.size or config.image_size, view.scale, view.ratio) for view in plan.views]
+    workers = config.workers
+    return CroppingBatches(images, config.batch_size, config.seed, *place, crops=crops, workers=workers, pin=pin)
+
+
+def _batches_from(batches: Batches | CroppingBatches, step: int, epochs: int) -> Iterator[tuple[Pixels, Tensor]]:
     for epoch in range(step // len(batches), epochs):
         yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
 
 
-def _view_maker(fabric: Fabric, pixels: Tensor, images: Images, plan: ViewPlan, config: Config, step: int) -> MakeViews:
+def _view_maker(fabric: Fabric, pixels: Pixels, images: Images, plan: ViewPlan, config: Config, step: int) -> MakeViews:
     """Make views of any of this rank's rows; they are drawn for the joined batch, so W processes see what one would."""
     offset = rank_rows(config.batch_size, fabric.global_rank, fabric.world_size).start
 
     def views_of(rows: slice) -> list[Tensor]:
         generator = stream(config.seed, "views", step)
         joined = slice(offset + rows.start, offset + rows.stop)
-        return make_views(pixels[rows], plan, generator, images.mean, images.std, joined, config.batch_size)
+        own = [view[rows] for view in pixels] if isinstance(pixels, list) else pixels[rows]
+        return make_views(own, plan, generator, images.mean, images.std, joined, config.batch_size)
 
     return views_of
 

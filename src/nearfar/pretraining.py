@@ -16,6 +16,7 @@ from nearfar.runs import Run
 from nearfar.training import Config, build_method, initial_backbone, launch
 from nearfar.training.config import Precision
 from nearfar.training.environment import write_environment
+from nearfar.training.memory import use_huge_pages
 from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.views import plan
 
@@ -104,6 +105,7 @@ def pretrain(
     Raises:
         ValueError: for anything that cannot be run as it is asked for; nothing is written then.
     """
+    use_huge_pages()
     console = console or Console()
     if resume is not None:
         if data is not None or out is not None or hyperparameters:

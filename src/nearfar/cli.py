@@ -18,7 +18,7 @@ from rich.console import Console
 from nearfar import __version__, api
 from nearfar.demo import demo
 from nearfar.methods import Method, method_class
-from nearfar.training import TrainingStopped
+from nearfar.training import TrainingStopped, is_follower
 
 VERBS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "pretrain": (api.pretrain, ("data",)),
@@ -40,10 +40,10 @@ class _Parser(ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, quiet=is_follower())
     handler = logging.StreamHandler(console.file)
     logging.getLogger("nearfar").handlers = [handler]
-    logging.getLogger("nearfar").setLevel(logging.INFO)
+    logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     try:
         if not words or words[0] in ("-h", "--help"):
             console.print(_overview(), highlight=False)
@@ -75,9 +75,10 @@ def _run(verb: str, words: list[str], console: Console) -> None:
         raise ValueError(_plain_words(str(error), verb, parser)) from error
     settings = parsed.as_dict()
     if settings.get("resume") is not None:
-        if len([word for word in words if word.startswith("--")]) > 1 or settings["data"] is not None:
-            raise ValueError("--resume takes everything from the run folder; give it alone")
-        settings = {"data": None, "resume": settings["resume"]}
+        options = {word.split("=")[0] for word in words if word.startswith("--")}
+        if options - {"--resume", "--devices"} or settings["data"] is not None:
+            raise ValueError("--resume takes everything but --devices from the run folder; give it alone")
+        settings = {"data": None, "resume": settings["resume"], "devices": settings["devices"]}
     settings.pop("config", None)
     given = [settings.pop(name) for name in positionals]
     if verb != "pretrain" and positionals and given[0] is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,17 @@ from nearfar.methods import Model, Recipe, fitted_views, method_class
 from nearfar.opening import open_shown
 from nearfar.report import write_report
 from nearfar.runs import Run
-from nearfar.training import Config, build_method, initial_backbone, launch
+from nearfar.training import (
+    Config,
+    build_method,
+    by_torchrun,
+    check_processes,
+    follow,
+    initial_backbone,
+    is_follower,
+    launch,
+    world_size,
+)
 from nearfar.training.config import Precision
 from nearfar.training.environment import write_environment
 from nearfar.training.memory import use_huge_pages
@@ -49,7 +60,7 @@ def pretrain(
     clip_gradient: float | None = None,
     precision: Precision = "32-true",
     accelerator: str = "auto",
-    devices: int = 1,
+    devices: int | None = None,
     sync_batch_norm: bool = False,
     seed: int = 0,
     log_every: int = 10,
@@ -87,7 +98,7 @@ def pretrain(
         clip_gradient: largest norm of the gradient.
         precision: "32-true", "bf16-mixed" or "16-mixed".
         accelerator: "auto", "cpu" or "cuda".
-        devices: processes, one for each device.
+        devices: processes, one for each device. Default: 1, all that torchrun started, or those of the resumed run.
         sync_batch_norm: batch statistics over all processes.
         seed: of weights, batches and views.
         log_every: steps between lines of metrics.jsonl.
@@ -107,11 +118,18 @@ def pretrain(
     """
     use_huge_pages()
     console = console or Console()
+    if is_follower():
+        settings = Run(Path(resume)).config if resume is not None else None
+        wanted = (accelerator, precision) if settings is None else (settings.accelerator, settings.precision)
+        return Run(Path(follow(*wanted)))
     if resume is not None:
         if data is not None or out is not None or hyperparameters:
-            raise ValueError("--resume takes everything from the run folder; give it alone")
+            raise ValueError("--resume takes everything but --devices from the run folder; give it alone")
         run = Run(Path(resume))
         config = run.config
+        if devices is not None or by_torchrun():
+            config = replace(config, devices=world_size(devices))
+        check_processes(config.devices, config.batch_size, config.micro_batch, config.sync_batch_norm)
         images = open_shown(
             config.data,
             console,
@@ -139,7 +157,10 @@ def pretrain(
     total = min(limit, len(images)) if limit is not None else len(images)
     size = _or(batch_size, base.batch_size)
     apart = _or(held_out, min(512, total // 10))
-    _check_sizes(epochs=epochs, batch_size=size, limit=limit, log_every=log_every, devices=devices)
+    sizes = dict(epochs=epochs, batch_size=size, limit=limit, log_every=log_every, devices=devices)
+    _check_sizes(**sizes, micro_batch=None if micro_batch == "auto" else micro_batch)
+    processes = world_size(devices)
+    check_processes(processes, size, micro_batch, sync_batch_norm)
     if apart < 0:
         raise ValueError(f"--held-out must be 0 or more images, not {apart}")
     count = _or(epochs, base.epochs)
@@ -173,7 +194,7 @@ def pretrain(
         clip_gradient=clip_gradient,
         precision=precision,
         accelerator=accelerator,
-        devices=devices,
+        devices=processes,
         sync_batch_norm=sync_batch_norm,
         seed=seed,
         log_every=log_every,

@@ -91,7 +91,9 @@ def test_two_processes_are_one(name, synced, two_processes):
         two = states[name, synced]
         assert two.keys() == one.keys()
         for key in one:
-            torch.testing.assert_close(two[key], one[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}")
+            torch.testing.assert_close(
+                two[key], one[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}"
+            )
 
 
 @pytest.mark.parametrize("micro", [1, 4, 5, 13])
@@ -100,7 +102,9 @@ def test_micro_batches_have_the_gradient_of_the_batch(name, micro):
     """Without batch normalisation the training of three steps is the same to the last digits, states included."""
     whole, parts = train(name, 0, 1), train(name, 0, 1, micro=micro)
     for key in whole:
-        torch.testing.assert_close(parts[key], whole[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}")
+        torch.testing.assert_close(
+            parts[key], whole[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 def test_one_process_joins_nothing():

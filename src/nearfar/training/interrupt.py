@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -11,15 +12,21 @@ import torch.distributed as dist
 
 
 class StopRequest:
-    """While entered, turns the first SIGINT or SIGTERM into a wish that all processes agree on."""
+    """While entered, turns the first SIGINT or SIGTERM into a wish that all processes agree on.
+
+    In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a wish,
+    and SIGTERM ends it at once: so the parent can end one that waits for a process that is lost.
+    """
 
     def __init__(self) -> None:
         self._asked = False
+        self._spawned = multiprocessing.parent_process() is not None
+        self._signals = (signal.SIGINT,) if self._spawned else (signal.SIGINT, signal.SIGTERM)
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self._signals:
                 self._before[number] = signal.signal(number, self._ask)
         return self
 
@@ -30,7 +37,7 @@ class StopRequest:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if self._asked and not self._spawned:
             raise KeyboardInterrupt
         self._asked = True
 

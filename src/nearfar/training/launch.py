@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import warnings
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
 
 from nearfar.data import Images, open_images
 from nearfar.encoders import Backbone, Encoder, build_backbone, save_encoder
 from nearfar.methods import Method, Model, method_class
-from nearfar.training.config import Config
-from nearfar.training.loop import fit
+from nearfar.training.config import Config, Precision
+from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
+from nearfar.training.processes import TIMEOUT, by_torchrun, closed_after, stopped_together, told_clearly, world_size
 from nearfar.training.randomness import derive_seed
+from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import plan
+
+log = logging.getLogger("nearfar")
+logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # here, since new processes import this file first
 
 
 def build_method(config: Config) -> Method:
@@ -36,20 +45,63 @@ def initial_backbone(config: Config) -> Backbone:
 def launch(config: Config, images: Images, console: Console, resume: bool = False) -> None:
     """Train to the last epoch and write the encoder into the run folder; on many processes if the settings say so.
 
-    Under torchrun this process is one of those it started; else `devices` processes are started here, and each opens
-    the data again (from the cache).
+    Under torchrun this is the first of the processes that it started. Else `devices` processes are started here, and
+    each opens the data again (from the cache).
+    Raises ProcessLost where one of them ends before its time, besides what `fit` raises.
     """
-    started = "TORCHELASTIC_RUN_ID" in os.environ
-    strategy = "ddp" if started else ("ddp_spawn" if config.devices > 1 else "auto")
-    with _quiet():
-        fabric = Fabric(
-            accelerator=config.accelerator, devices=config.devices, strategy=strategy, precision=config.precision
-        )
-        if config.devices == 1 or started:
+    with told_clearly(config.devices, config.out), _quiet():
+        if config.devices == 1 or by_torchrun():
+            fabric = _fabric(config.accelerator, config.precision, config.devices, "popen")
             fabric.launch()
-            _run(fabric, config, images, console, resume)
-        else:
-            fabric.launch(_run, config, None, console, resume)  # type: ignore[arg-type]
+            with closed_after():
+                fabric.broadcast((config, resume))
+                _run(fabric, config, images, console, resume)
+            return
+        fabric = _fabric(config.accelerator, config.precision, config.devices, "spawn")
+        level = log.level if log.handlers else None
+        with stopped_together():
+            ending = fabric.launch(_work, asdict(config), resume, console.quiet, level)  # type: ignore[arg-type]
+        if ending is not None:
+            raise ending
+
+
+def follow(accelerator: str, precision: Precision) -> str:
+    """Take part in a run that the first process of torchrun prepares, as one of the others; returns its folder."""
+    devices = world_size(None)
+    with told_clearly(devices, "RUN"), _quiet():
+        fabric = _fabric(accelerator, precision, devices, "popen")
+        fabric.launch()
+        with closed_after():
+            told: tuple[Config, bool] | None = fabric.broadcast(None)
+            assert told is not None
+            config, resume = told
+            _run(fabric, config, None, Console(quiet=True), resume)
+    return config.out
+
+
+def _fabric(accelerator: str, precision: Precision, devices: int, start: Literal["popen", "spawn"]) -> Fabric:
+    if devices == 1:
+        return Fabric(accelerator=accelerator, devices=1, precision=precision)
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
+    strategy = DDPStrategy(start_method=start, timeout=TIMEOUT)
+    nodes = devices // here
+    return Fabric(accelerator=accelerator, devices=here, num_nodes=nodes, strategy=strategy, precision=precision)
+
+
+def _work(fabric: Fabric, settings: dict[str, Any], resume: bool, quiet: bool, level: int | None) -> Exception | None:
+    """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
+    console = Console(soft_wrap=True, quiet=quiet or not fabric.is_global_zero)
+    if level is not None and fabric.is_global_zero:
+        log.addHandler(logging.StreamHandler(console.file))
+        log.setLevel(level)
+    try:
+        with _quiet(), closed_after():
+            _run(fabric, Config(**settings), None, console, resume)
+    except (TrainingStopped, TrainingDiverged) as ending:
+        return ending
+    except KeyboardInterrupt:
+        return TrainingStopped("stopped before the first step")
+    return None
 
 
 def _run(fabric: Fabric, config: Config, images: Images | None, console: Console, resume: bool) -> None:
@@ -68,6 +120,8 @@ def _run(fabric: Fabric, config: Config, images: Images | None, console: Console
         images, held_out = images.split_holdout(config.held_out, config.seed)
     backbone = initial_backbone(config)
     model = Model(build_method(config), backbone, len(images))
+    if config.sync_batch_norm and fabric.world_size > 1:
+        sync_batch_norm(model)
     views = plan(config.views, config.image_size, config.channels)
     fit(fabric, model, images, held_out, views, config, console, resume)
     if fabric.is_global_zero:

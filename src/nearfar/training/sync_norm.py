@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from nearfar.encoders.split_norm import SplitBatchNorm
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -31,10 +34,10 @@ class SyncBatchNorm(_BatchNorm):
         dims, shape = [0, *range(2, input.ndim)], [1, -1, *[1] * (input.ndim - 2)]
         x = input if input.dtype == torch.float64 else input.float()
         count = x.new_tensor([x.numel() / x.shape[1]])
-        summed = all_reduce(torch.cat([x.sum(dims), count]))
+        summed = _Sum.apply(torch.cat([x.sum(dims), count]))
         mean, total = summed[:-1] / summed[-1], summed[-1].detach()
         centred = x - mean.view(shape)
-        var = all_reduce(centred.square().sum(dims)) / total
+        var = _Sum.apply(centred.square().sum(dims)) / total
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             if self.num_batches_tracked is not None:
                 self.num_batches_tracked.add_(1)
@@ -47,10 +50,29 @@ class SyncBatchNorm(_BatchNorm):
         return self.act(self.drop(out.to(input.dtype)))
 
 
+class _Sum(torch.autograd.Function):
+    """The sum of all processes' tensors; its gradient is the sum of all processes' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor) -> Tensor:
+        total = own.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        total = grad.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+
 def sync_batch_norm(module: nn.Module) -> nn.Module:
-    """Turn every batch normalisation inside a module into a synchronised one, in place, with the same state."""
+    """Turn every batch normalisation inside a module into a synchronised one, in place, with the same state.
+
+    Normalisation that is split into groups on purpose (MoCo's) stays as it is.
+    """
     for name, child in module.named_children():
-        if isinstance(child, _BatchNorm) and not isinstance(child, SyncBatchNorm):
+        if isinstance(child, _BatchNorm) and not isinstance(child, (SyncBatchNorm, SplitBatchNorm)):
             synced = SyncBatchNorm(child.num_features, child.eps, child.momentum)
             synced.affine, synced.track_running_stats = child.affine, child.track_running_stats
             synced._parameters, synced._buffers = child._parameters, child._buffers

@@ -1,0 +1,120 @@
+"""Around a run on several processes: who started them, how they are stopped, and how their end is told."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType
+
+import torch.distributed as dist
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+
+TIMEOUT = timedelta(minutes=30)  # a process that waits longer than this for another gives up
+_LOST = ("closed by peer", "reset by peer", "Timed out", "timeout", "Broken pipe")
+
+
+class ProcessLost(RuntimeError):
+    """A process of the run has ended before its time, and the others with it."""
+
+
+def by_torchrun() -> bool:
+    """Whether torchrun started this process, perhaps with others."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def is_follower() -> bool:
+    """Whether torchrun started this process behind a first one, which prepares the run and tells what it is."""
+    return by_torchrun() and int(os.environ["RANK"]) > 0
+
+
+def world_size(devices: int | None) -> int:
+    """Return how many processes a run has: `devices`, or all that torchrun started.
+
+    Raises ValueError where the two disagree.
+    """
+    if not by_torchrun():
+        return 1 if devices is None else devices
+    world = int(os.environ["WORLD_SIZE"])
+    if devices not in (None, world):
+        raise ValueError(f"torchrun started {world} processes, but --devices is {devices}; leave --devices away")
+    return world
+
+
+def check_processes(devices: int, batch_size: int, micro_batch: int | str | None, sync_batch_norm: bool) -> None:
+    """Raise ValueError for settings that do not go together on that many processes."""
+    if batch_size < devices:
+        raise ValueError(
+            f"--batch-size counts the images of all processes: {batch_size} are too few for {devices} of them"
+        )
+    if devices > 1 and micro_batch == "auto":
+        raise ValueError("--micro-batch auto works with one process; give a number of images")
+    if devices > 1 and micro_batch is not None and sync_batch_norm:
+        raise ValueError(
+            "--sync-batch-norm needs the whole batch at once and does not go with --micro-batch; leave one away"
+        )
+
+
+@contextmanager
+def stopped_together() -> Iterator[None]:
+    """Pass Ctrl-C on to the processes that this one started, so that they agree to stop; a second one ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        for process in multiprocessing.active_children():
+            if process.pid is not None:
+                os.kill(process.pid, signal.SIGINT)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def closed_after() -> Iterator[None]:
+    """Leave the group of processes at the end, all together; at once where one of them is lost."""
+    try:
+        yield
+        if dist.is_initialized():
+            dist.barrier()
+    finally:
+        if dist.is_initialized() and dist.get_backend() == "gloo":  # NCCL's would wait for the lost one
+            dist.destroy_process_group()
+
+
+@contextmanager
+def told_clearly(devices: int, folder: str) -> Iterator[None]:
+    """Turn the ways in which processes end into a ProcessLost that says in one line what happened and what to do."""
+    go_on = f"go on from the last checkpoint, if there is one, with: nearfar pretrain --resume {folder}"
+    try:
+        yield
+    except ProcessExitedException as error:
+        ending = error.signal_name or f"exit code {error.exit_code}"
+        raise ProcessLost(
+            f"process {error.error_index + 1} of {devices} ended with {ending}, the others were stopped; {go_on}"
+        ) from error
+    except ProcessRaisedException as error:
+        last = str(error).strip().splitlines()[-1]
+        raise ProcessLost(f"process {error.error_index + 1} of {devices} failed: {last}; {go_on}") from error
+    except RuntimeError as error:
+        if devices > 1 and (isinstance(error, dist.DistError) or any(sign in str(error) for sign in _LOST)):
+            raise ProcessLost(f"another of the {devices} processes has ended or does not answer; {go_on}") from error
+        raise

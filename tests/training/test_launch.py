@@ -1,0 +1,123 @@
+"""Runs on two processes, from start to end: what they write, how they stop, and how they end when one dies."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import nearfar
+from nearfar.cli import main
+from nearfar.training import read_metrics
+
+QUIET_CORES = os.environ | {"OMP_NUM_THREADS": "1"}
+SETTINGS = dict(
+    method="simclr",
+    epochs=6,
+    batch_size=13,  # odd: one process holds a row more
+    held_out=16,
+    log_every=1,
+    encoder="small",
+    lr=0.004,
+    accelerator="cpu",
+    sync_batch_norm=True,
+)
+
+
+def words(**options):
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value).lower())]
+
+
+def same_run(one, two):
+    for key in ("loss", "lr"):
+        numbers = [torch.tensor([line[key] for line in run.metrics if key in line]) for run in (one, two)]
+        assert len(numbers[0]) > 0
+        torch.testing.assert_close(*numbers, rtol=1e-3, atol=1e-4)
+    weights = [load_file(run.path / "encoder.safetensors") for run in (one, two)]
+    for key, value in weights[0].items():
+        torch.testing.assert_close(weights[1][key], value, rtol=1e-2, atol=1e-3, msg=lambda text, key=key: key + text)
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def after_steps(folder, number, action):
+    """Do something as soon as a run has logged a number of steps."""
+
+    def watch():
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if any(line["step"] >= number for line in read_metrics(folder)):
+                return action()
+            time.sleep(0.003)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    yield
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def on_one(images_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("one") / "run"
+    return nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), **SETTINGS)
+
+
+def test_stopped_on_two_processes_resumed_on_one(images_file, on_one, tmp_path, quiet):
+    """Ctrl-C reaches all processes; what they saved goes on in one process as if it had all been done there."""
+    run = tmp_path / "run"
+    with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped, match="--resume"):
+        nearfar.pretrain(images_file, out=str(run), console=quiet, **SETTINGS, devices=2)
+    assert not (run / "encoder.safetensors").exists()
+    same_run(on_one, nearfar.pretrain(resume=str(run), devices=1, console=quiet))
+
+
+def test_stopped_on_one_process_resumed_by_torchrun_on_two(images_file, on_one, tmp_path, quiet):
+    run = tmp_path / "run"
+    with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped):
+        nearfar.pretrain(images_file, out=str(run), console=quiet, **SETTINGS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "nearfar", "pretrain"]
+    done = subprocess.run([*torchrun, "--resume", str(run)], env=QUIET_CORES, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 6.0/6") == 1  # only the first process speaks
+    same_run(on_one, nearfar.Run(run))
+
+
+def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, capfd):
+    run = tmp_path / "run"
+
+    def kill():
+        os.kill(multiprocessing.active_children()[1].pid, signal.SIGKILL)
+
+    with after_steps(run, 1, kill):
+        code = main(["pretrain", images_file, "--out", str(run), *words(**SETTINGS | {"epochs": 500}, devices=2)])
+    assert code == 1
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("nearfar: ")]
+    assert len(said) == 1 and "of 2" in said[0] and "--resume" in said[0]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(batch_size=2, devices=3), "counts the images of all processes"),
+        (dict(micro_batch="auto", devices=2), "one process"),
+        (dict(micro_batch=4, devices=2), "sync-batch-norm"),
+        (dict(micro_batch=0), "micro-batch must be at least 1"),
+        (dict(devices=0), "devices must be at least 1"),
+    ],
+)
+def test_what_cannot_run_together_is_refused(images_file, tmp_path, quiet, options, says):
+    with pytest.raises(ValueError, match=says):
+        nearfar.pretrain(images_file, out=str(tmp_path / "run"), console=quiet, **SETTINGS | options)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,221 @@
+"""The whole training step against its bare encoder, and against lightly with Lightning: `python benchmarks/step.py`.
+
+One run of the real training loop (`nearfar.training.loop.fit`) for each case. After every round of its steps the loop
+waits while the contenders run theirs:
+- bare: forward and backward of the same backbone and projector, views and gradient ready, in the same process
+- plain memory: the same in a process where torch does not ask for huge pages
+- lightly: a plain lightly + Lightning loop, workers of its own, in the peers' environment (peers.py)
+Figures are medians over rounds, ratios medians of the rounds' ratios. Written to docs/step.md, below its marker: what
+stands above is kept. The targets are the last lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import peers
+import torch
+from step_contenders import Process, bare
+from step_loop import PARTS, WARM, Clock, run, timed_model
+
+from nearfar.data import Images, open_images
+from nearfar.training.memory import HUGE_PAGES, use_huge_pages
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+MARKER = "<!-- Below: written by benchmarks/step.py -->"
+SIZE, VIEWS = 32, "saclr-cifar"
+SHARE, SPEEDUP = 0.9, 2.0
+
+
+@dataclass(frozen=True)
+class Case:
+    encoder: str
+    method: str
+    rounds: int
+    steps: int  # of a round
+    contenders: tuple[str, ...] = ()
+    lightly_steps: int = 6
+    batch: int = 256
+
+    @property
+    def name(self) -> str:
+        return f"{self.encoder}, {self.method}"
+
+
+CASES = [
+    Case("small", "simclr", rounds=5, steps=8, contenders=("plain memory", "lightly")),
+    Case("small", "byol", rounds=5, steps=6),
+    Case("resnet18", "simclr", rounds=3, steps=1, contenders=("plain memory",)),
+]
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="images to train on, of 32 pixels (default: noise; the time is the same)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads (default: all cores)")
+    parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5, and 3 of resnet18)")
+    parser.add_argument("--only", nargs="+", default=[], help="only cases whose name holds one of these words")
+    parser.add_argument("--without-peers", action="store_true", help="do not install or run lightly")
+    parser.add_argument("--out", type=Path, default=DOCS, help="folder for step.md (default docs/)")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def started(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The contenders of a case by name, warmed up; their processes end with the block."""
+    settings = asdict(case) | {"image_size": SIZE, "threads": chosen.threads}
+    rounds: dict[str, Any] = {"bare": bare(**settings)}
+    try:
+        if "plain memory" in case.contenders:
+            rounds["plain memory"] = Process(sys.executable, "bare", settings, os.environ | {HUGE_PAGES: "0"})
+        if "lightly" in case.contenders and not chosen.without_peers:
+            settings["steps"] = case.lightly_steps
+            try:
+                rounds["lightly"] = Process(peers.peer_python(), "lightly", settings, dict(os.environ))
+            except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+                print(f"{error}; going on without lightly", flush=True)
+        for contender in rounds.values():
+            contender()
+        yield rounds
+    finally:
+        for contender in rounds.values():
+            if isinstance(contender, Process):
+                contender.close()
+
+
+def measure(case: Case, images: Images, chosen: argparse.Namespace) -> dict[str, Any]:
+    model = timed_model(case.method, case.encoder, SIZE, len(images), Clock())
+    with started(case, chosen) as contenders:
+
+        def between() -> dict[str, dict[str, float]]:
+            return {name: contender() for name, contender in contenders.items()}
+
+        rounds = run(images, model, case, VIEWS, between)
+    for one in rounds:
+        for name in contenders:
+            one[name]["per_step"] = one[name]["wall"] / (case.lightly_steps if name == "lightly" else case.steps)
+    return {"case": case, "rounds": rounds, "contenders": list(contenders)}
+
+
+def step_seconds(result: dict[str, Any], name: str) -> float:
+    return statistics.median(one[name]["per_step"] for one in result["rounds"])
+
+
+def whole_seconds(result: dict[str, Any]) -> float:
+    return statistics.median(one["wall"] for one in result["rounds"]) / result["case"].steps
+
+
+def ratios(result: dict[str, Any], name: str) -> list[float]:
+    """How many times the contender's speed the whole step has, in each round."""
+    return [one[name]["per_step"] * result["case"].steps / one["wall"] for one in result["rounds"]]
+
+
+def parts_table(results: list[dict[str, Any]]) -> list[str]:
+    lines = ["| ms a step | " + " | ".join(result["case"].name for result in results) + " |"]
+    lines += ["|---" * (len(results) + 1) + "|"]
+    for part in PARTS:
+        cells = []
+        for result in results:
+            steps = result["case"].steps
+            seconds = statistics.median(one["parts"][part] for one in result["rounds"]) / steps
+            cells.append(f"{1000 * seconds:.1f} ({seconds / whole_seconds(result):.1%})")
+        lines.append(f"| {part} | " + " | ".join(cells) + " |")
+    lines.append("| **whole step** | " + " | ".join(f"**{1000 * whole_seconds(r):.1f}**" for r in results) + " |")
+    lines.append("| bare encoder | " + " | ".join(f"{1000 * step_seconds(r, 'bare'):.1f}" for r in results) + " |")
+    return lines
+
+
+def speed_table(results: list[dict[str, Any]]) -> list[str]:
+    lines = ["| case | | images/s | the step's speed against it (rounds) |", "|---|---|---|---|"]
+    for result in results:
+        case = result["case"]
+        lines.append(f"| {case.name} | whole step | {case.batch / whole_seconds(result):.0f} | |")
+        for name in result["contenders"]:
+            found = sorted(ratios(result, name))
+            spread = f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
+            lines.append(f"| {case.name} | {name} | {case.batch / step_seconds(result, name):.0f} | {spread} |")
+    return lines
+
+
+def targets(results: list[dict[str, Any]]) -> list[str]:
+    by_name = {result["case"].name: result for result in results}
+
+    def line(text: str, case: str, contender: str, least: float, form: str) -> str:
+        result = by_name.get(case)
+        if result is None or contender not in result["contenders"]:
+            return f"- not measured: {text}"
+        found = statistics.median(ratios(result, contender))
+        return f"- {'met' if found >= least else 'NOT MET'}: {text}: {found:{form}}"
+
+    share = "of the bare encoder's speed at 32 px and batch 256"
+    return [
+        line(f"the small net's step has at least 90 % {share}", "small, simclr", "bare", SHARE, ".1%"),
+        line(f"ResNet-18's step has at least 90 % {share}", "resnet18, simclr", "bare", SHARE, ".1%"),
+        line("2x lightly + Lightning at 32 px, small net", "small, simclr", "lightly", SPEEDUP, ".2f"),
+    ]
+
+
+def markdown(results: list[dict[str, Any]], threads: int, load: float) -> str:
+    with open("/proc/cpuinfo") as cpu:
+        model = next((line.split(":")[1].strip() for line in cpu if line.startswith("model name")), platform.machine())
+    versions = [f"torch {torch.__version__}"]
+    for package in ("lightly", "pytorch-lightning"):
+        with contextlib.suppress(StopIteration):
+            wanted = (line for line in peers.REQUIREMENTS.read_text().splitlines() if line.startswith(f"{package}=="))
+            versions.append(next(wanted).replace("==", " "))
+    command = " ".join(["python benchmarks/step.py", *sys.argv[1:]])
+    return "\n".join(
+        [
+            f"`{command}`, {datetime.date.today()}: {model}, {threads} threads, float32, batch 256 at {SIZE} px,",
+            f"{', '.join(versions)}; {load:.1f} other processes wanted a core as it began.",
+            "",
+            "## Speed",
+            *speed_table(results),
+            "",
+            "## Where a step's time goes",
+            *parts_table(results),
+            "",
+            "## Targets",
+            *targets(results),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    chosen = options()
+    use_huge_pages()
+    torch.set_num_threads(chosen.threads)
+    load = os.getloadavg()[0]
+    cases = [case if chosen.rounds is None else replace(case, rounds=chosen.rounds) for case in CASES]
+    cases = [case for case in cases if not chosen.only or any(word in case.name for word in chosen.only)]
+    count = max(case.batch * (WARM + case.rounds * case.steps + 1) for case in cases)
+    source = chosen.data or torch.randint(0, 256, (count, 3, SIZE, SIZE), dtype=torch.uint8)
+    images = open_images(source, image_size=SIZE, channels=3)
+    results = []
+    for case in cases:
+        results.append(measure(case, images, chosen))
+        found = statistics.median(ratios(results[-1], "bare"))
+        print(f"{case.name}: {case.batch / whole_seconds(results[-1]):.0f} images/s, {found:.1%} of bare", flush=True)
+
+    path = chosen.out / "step.md"
+    before = path.read_text().split(MARKER)[0] if path.exists() else "# The step\n\n"
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    text = markdown(results, chosen.threads, load)
+    path.write_text(f"{before}{MARKER}\n\n{text}")
+    print("\n" + text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The real training loop with a clock: where each moment of a step goes."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor
+
+from nearfar.data import Images
+from nearfar.encoders import build_backbone
+from nearfar.methods import Embeddings, Model, method_class
+from nearfar.training import Config, loop
+from nearfar.views import plan
+
+PARTS = ("data", "views", "forward", "twin", "loss", "backward", "optimiser", "logging", "rest")
+WARM = 3  # steps before the first round
+Between = Callable[[], dict[str, dict[str, float]]]
+
+
+class Clock:
+    """Gives the time since the last mark to the part that the mark names."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self.parts = dict.fromkeys(PARTS, 0.0)
+        self.cpu, self.last = time.process_time(), time.perf_counter()
+
+    def mark(self, part: str) -> None:
+        now = time.perf_counter()
+        self.parts[part] += now - self.last
+        self.last = now
+
+
+class TimedModel(Model):
+    """A method's model that marks where its forward, its twin, the loss and the way back begin and end."""
+
+    def __init__(self, clock: Clock, *args: Any) -> None:
+        super().__init__(*args)
+        self.clock = clock
+        if self.twin is not None:
+            self.twin.register_forward_pre_hook(lambda *_: clock.mark("forward"))
+            self.twin.register_forward_hook(lambda *_: clock.mark("twin"))
+
+    def forward(self, views: list[Tensor], with_target: bool = True) -> Embeddings:
+        embeddings = super().forward(views, with_target)
+        self.clock.mark("forward")
+        last = embeddings.get("prediction", embeddings["projection"])
+        last.register_hook(lambda gradient: self.clock.mark("loss"))  # called as the way back through the nets begins
+        return embeddings
+
+    def after_step(self, *args: Any) -> None:
+        super().after_step(*args)
+        self.clock.mark("twin")
+
+
+def timed_model(method: str, encoder: str, image_size: int, images: int, clock: Clock) -> TimedModel:
+    torch.manual_seed(0)
+    return TimedModel(clock, method_class(method)(), build_backbone(encoder, image_size=image_size, channels=3), images)
+
+
+def run(images: Images, model: TimedModel, case: Any, views: str, between: Between) -> list[dict]:
+    """Train with `nearfar.training.loop.fit`; after each round of steps the loop waits while `between` is timed.
+
+    Returns for each round the seconds of its steps by part, wall and CPU, and what `between` returned.
+    """
+    clock, rounds, boundaries = model.clock, [], itertools.count(WARM, case.steps)
+    make_views, batches_from, build = loop.make_views, loop._batches_from, loop.build_optimizer
+
+    def timed_views(*args: Any) -> list[Tensor]:
+        clock.mark("rest")
+        made = make_views(*args)
+        clock.mark("views")
+        return made
+
+    def timed_batches(*args: Any) -> Iterator[tuple[Any, Tensor]]:
+        source, boundary = batches_from(*args), next(boundaries)
+        for step in itertools.count():
+            clock.mark("logging")
+            if step == boundary:
+                if step > WARM:
+                    wall, cpu = sum(clock.parts.values()), time.process_time() - clock.cpu
+                    rounds.append({"parts": dict(clock.parts), "wall": wall, "cpu": cpu, **between()})
+                boundary = next(boundaries)
+                clock.start()
+            batch = next(source)
+            clock.mark("data")
+            yield batch
+
+    def timed_optimizer(*args: Any, **settings: Any) -> torch.optim.Optimizer:
+        optimizer = build(*args, **settings)
+        optimizer.register_step_pre_hook(lambda *_: clock.mark("backward"))
+        optimizer.register_step_post_hook(lambda *_: clock.mark("optimiser"))
+        return optimizer
+
+    steps = WARM + case.rounds * case.steps + 1  # the last step ends the run and is not timed
+    if len(images) < case.batch * steps:
+        raise ValueError(f"{steps} steps need {case.batch * steps} images, there are {len(images)}: fewer --rounds")
+    images = images.subset(range(case.batch * steps))
+    with tempfile.TemporaryDirectory() as folder:
+        config = Config(
+            data="", out=folder, method=case.method, encoder=case.encoder, image_size=images.image_size, channels=3,
+            views=views, held_out=0, epochs=1, batch_size=case.batch, optimizer="sgd", lr=0.06, weight_decay=5e-4,
+            warmup_epochs=0.1, accelerator="cpu",
+        )  # fmt: skip
+        fabric = Fabric(accelerator="cpu", devices=1)
+        fabric.launch()
+        loop.make_views, loop._batches_from, loop.build_optimizer = timed_views, timed_batches, timed_optimizer
+        try:
+            Path(folder, "checkpoints").mkdir()
+            loop.fit(fabric, model, images, None, plan(views, images.image_size, 3), config, Console(quiet=True))
+        finally:
+            loop.make_views, loop._batches_from, loop.build_optimizer = make_views, batches_from, build
+    return rounds

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "data": set(),
     "losses": {"pairs"},
     "methods": {"losses", "views", "encoders"},
-    "training": {"methods", "data", "losses", "views", "encoders"},
+    "training": {"methods", "data", "losses", "views", "encoders", "pairs"},
     "evaluation": {"encoders", "data", "losses"},
     "maps": {"encoders", "data", "losses"},
     "recipes": {"training", "evaluation", "methods", "api"},

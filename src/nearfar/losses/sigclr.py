@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.pairs import logistic_sum
+from nearfar.pairs import joined_batch, logistic_sum
 from nearfar.pairs.precision import accumulation_dtype
 
 
@@ -23,12 +23,14 @@ class SigCLR(nn.Module):
     are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters, without weight decay.
     Defaults: temperature 0.2 fixed, bias -10 learned.
     Errors: ValueError for temperature <= 0, a bias that is not finite, unequal shapes, a batch of one.
-    Source: SigCLR, Section 2.
+    Inside `pairs.around_ring` each process gives its own rows and gets its share of the value: `by_shares`.
+    Source: SigCLR, Section 2 and Appendix A.2.
 
     Differs from the paper: its pseudocode averages over all 4 B^2 entries; this follows its formula, the sum over pairs
     divided by the 2B rows.
     """
 
+    by_shares = True
     bias: nn.Parameter | float | None
 
     def __init__(
@@ -47,9 +49,11 @@ class SigCLR(nn.Module):
         self.bias = nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
 
     def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
-        checks.same_rows(2, z1=z1, z2=z2)
+        checks.same_rows(z1=z1, z2=z2)
+        batch = joined_batch(z1)
+        checks.batch_size(batch, 2)
         number = torch.zeros((), dtype=accumulation_dtype(z1, z2), device=z1.device)
         scale = number + 1 / self.temperature if self.log_scale is None else self.log_scale.exp()
         bias = number if self.bias is None else number + self.bias
         positive, negatives = logistic_sum(z1, z2, scale, bias)
-        return negatives / (2 * len(z1)) - F.logsigmoid(scale * positive + bias).mean()
+        return negatives / (2 * batch) - F.logsigmoid(scale * positive + bias).sum() / batch

@@ -9,12 +9,16 @@ from nearfar.pairs.drawn import draw_others, drawn_sum
 from nearfar.pairs.exponential import log_sum_exp
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
 from nearfar.pairs.logistic import logistic_sum
+from nearfar.pairs.processes import shared_rows
+from nearfar.pairs.ring import Ring, around_ring, joined_batch, ring_logistic_sum
 from nearfar.pairs.tempered import tempered_log_sum_exp
 from nearfar.pairs.two_sets import cross_log_sum_exp, cross_logistic_sum
 from nearfar.pairs.weighted import weighted_sum
 
 __all__ = [
     "Kernel",
+    "Ring",
+    "around_ring",
     "attend",
     "cauchy",
     "cosine",
@@ -23,8 +27,11 @@ __all__ = [
     "draw_others",
     "drawn_sum",
     "gaussian",
+    "joined_batch",
     "log_sum_exp",
     "logistic_sum",
+    "ring_logistic_sum",
+    "shared_rows",
     "tempered_log_sum_exp",
     "weighted_sum",
 ]

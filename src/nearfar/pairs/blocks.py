@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearfar.pairs.kernels import Kernel
 from nearfar.pairs.precision import accumulation_dtype
+from nearfar.pairs.processes import active_shares
 from nearfar.pairs.products import add_product_, dot_products
 
 TILE_ROWS = {"cpu": 512}  # a tile of 512 x 512 stays in a core's second-level cache; elsewhere two tiles in 16 MiB:
@@ -42,11 +43,21 @@ class Blocks:
     rows, others centred ones (distances do not change, rounding does); both are made block by block, in float32
     (float64 for float64 inputs), so that no copy of the views is ever held unless it is but one block each.
 
+    With `shared`, and where processes share the rows (`shared_rows`), the tiles are those of this process's `own`
+    blocks, and so are sums and gradients until they are completed.
+
     Raises ValueError for views of different shape and for fewer than two images (there would be no negative).
     """
 
     def __init__(
-        self, first: Tensor, second: Tensor, *, unit: bool, across: bool = False, most_rows: int | None = None
+        self,
+        first: Tensor,
+        second: Tensor,
+        *,
+        unit: bool,
+        across: bool = False,
+        shared: bool = False,
+        most_rows: int | None = None,
     ) -> None:
         if first.ndim != 2 or first.shape != second.shape:
             raise ValueError(
@@ -61,11 +72,15 @@ class Blocks:
         self.dtype = accumulation_dtype(first, second)
         tile_rows = TILE_ROWS.get(first.device.type, TILE_ROWS_ELSEWHERE)
         most_rows = most_rows or min(tile_rows, max(FEWEST_ROWS, WIDE // self.dim))
-        count = -(-self.batch // most_rows)
-        edges = [self.batch * k // count for k in range(count + 1)]
-        slices = [slice(start, stop) for start, stop in pairwise(edges)]
+        self.shares = active_shares(self.batch) if shared and not across else None
+        parts = [_cut(rows, most_rows) for rows in (self.shares.rows if self.shares else [slice(0, self.batch)])]
+        slices = [rows for part in parts for rows in part]
         self.places = [(view, rows) for view in (0, 1) for rows in slices]
-        self.per_view = count
+        self.per_view = count = len(slices)
+        own = slices if self.shares is None else parts[self.shares.rank]
+        first_own = slices.index(own[0])
+        self.own = [view * count + first_own + k for view in (0, 1) for k in range(len(own))]
+        self._is_own = [0 <= block % count - first_own < len(own) for block in range(2 * count)]
         self.norm = self.statistic() if unit else None
         self.centre = None if unit else first.mean(0, dtype=self.dtype)
         if self.norm is not None:
@@ -108,12 +123,14 @@ class Blocks:
         return (block + self.per_view) % (2 * self.per_view)
 
     def tiles(self, scale: float | Tensor = 1.0) -> Iterator[Tile]:
-        """Tiles that cover each unordered pair once; with `across` only the pairs of different views."""
+        """Tiles that cover each unordered pair with an own row once; with `across` only pairs of different views."""
         count = len(self.places)
-        for i in range(self.per_view if self.across else count):
+        for i in range(self.per_view) if self.across else self.own:
             x = self.rows(i)
             scaled = x * scale
-            for j in range(self.per_view if self.across else i, count):
+            for j in range(self.per_view if self.across else 0, count):
+                if j < i and self._is_own[j] and not self.across:
+                    continue  # seen from j
                 yield Tile(i, j, x, x if i == j else self.rows(j), scaled, i % self.per_view == j % self.per_view)
 
     def buffer(self) -> Tensor:
@@ -156,7 +173,7 @@ class Blocks:
 
         `positive` is the gradient of the positives' u, `mass` the sum over j of weight_ij (for distances).
         """
-        for block in range(len(self.places)):
+        for block in self.own:
             gradient, x = self.part(gradients, block), self.rows(block)
             own = self.part([positive, positive], block).to(self.dtype).unsqueeze(1)
             gradient.addcmul_(own, self.rows(self.partner(block)))
@@ -170,21 +187,35 @@ class Blocks:
     def accumulate(self, gradients: list[Tensor], mass: Tensor | None, tile: Tile, weights: Tensor) -> None:
         """Add the tile's share of sum_j weight_ij row_j to both blocks (weights are symmetric)."""
         add_product_(self.part(gradients, tile.i), weights, tile.y)
-        if tile.i != tile.j:
+        if len(self.ends(tile)) > 1:
             add_product_(self.part(gradients, tile.j), weights.T, tile.x)
         if mass is not None:
             self.add_sums(mass, tile, weights)
 
     def add_sums(self, sums: Tensor, tile: Tile, values: Tensor) -> None:
         """Add the tile's row sums to block i's and, by symmetry, its column sums to block j's."""
-        self.part(sums, tile.i).add_(values.sum(1))
-        if tile.i != tile.j:
-            self.part(sums, tile.j).add_(values.sum(0))
+        for block, along in self.ends(tile):
+            self.part(sums, block).add_(values.sum(along))
+
+    def ends(self, tile: Tile) -> list[tuple[int, int]]:
+        """The own blocks whose rows the tile serves, each with the dimension to sum over."""
+        return [(tile.i, 1)] if tile.i == tile.j or not self._is_own[tile.j] else [(tile.i, 1), (tile.j, 0)]
+
+    def completed(self, statistic: Tensor) -> Float[Tensor, "2 batch"]:
+        """A number per row with those of the other processes' rows, where processes share the rows."""
+        return statistic if self.shares is None else self.shares.complete(statistic)
 
     def as_inputs(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The gradients in the dtypes of the views."""
         first, second = (gradient.to(view.dtype) for gradient, view in zip(gradients, self.views, strict=True))
         return first, second
+
+
+def _cut(rows: slice, most_rows: int) -> list[slice]:
+    """Cut consecutive rows into blocks of almost equal size."""
+    length = rows.stop - rows.start
+    count = -(-length // most_rows)
+    return [slice(*edge) for edge in pairwise(rows.start + length * k // count for k in range(count + 1))]
 
 
 def shaped(buffer: Tensor, tile: Tile) -> Tensor:

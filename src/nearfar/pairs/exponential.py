@@ -37,11 +37,12 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor, kernel: Kernel, across: bool) -> tuple[Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=kernel.unit, across=across)
+            blocks = Blocks(first, second, unit=kernel.unit, across=across, shared=True)
             bounded = kernel.bound <= LARGEST_EXPONENT[blocks.dtype]
             keep = bounded and any(ctx.needs_input_grad) and 2 * blocks.batch <= KEPT_ROWS
             kept: list[Tensor] = []
             result = _sums(blocks, kernel, kept if keep else None).log_() if bounded else _stable(blocks, kernel)
+            result = blocks.completed(result)
             positive = blocks.positives(kernel)
         ctx.save_for_backward(first, second, result)
         ctx.kernel, ctx.blocks, ctx.bounded, ctx.kept = kernel, blocks, bounded, kept
@@ -101,7 +102,7 @@ def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
         exponent = blocks.affine(kernel, tile)
         if tile.masked:
             exponent.fill_diagonal_(_LOWEST)
-        for block, along in ((tile.i, 1), (tile.j, 0))[: 1 if tile.i == tile.j else 2]:
+        for block, along in blocks.ends(tile):
             old, mass = blocks.part(highest, block), blocks.part(sums, block)
             new = torch.maximum(old, exponent.amax(along))
             share = torch.sub(exponent, new.unsqueeze(along), out=shaped(buffer, tile)).exp2_().sum(along)

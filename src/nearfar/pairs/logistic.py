@@ -13,6 +13,7 @@ from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import cosine
 from nearfar.pairs.precision import refuse_double_backward, without_autocast
 from nearfar.pairs.products import dot_products
+from nearfar.pairs.ring import active_ring, ring_logistic_sum
 
 _COSINE = cosine(1.0)
 _LINEAR_FROM = 40.0  # softplus(x) = x beyond this, to the last bit of a float64
@@ -30,8 +31,11 @@ def logistic_sum(
 
     Rows are raw embeddings and normalised here. With `across` only pairs of different views count, each of them once
     (two modalities). Differentiable once with respect to both views, scale and bias. Dtypes and errors are those of
-    `log_sum_exp`.
+    `log_sum_exp`. Inside `around_ring` it is `ring_logistic_sum`.
     """
+    ring = active_ring()
+    if ring is not None and not across:
+        return ring_logistic_sum(first, second, scale, bias, ring)
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (first, second, scale, bias))
     positive, total = _LogisticSum.apply(first, second, scale, bias, across, wanted)
     return positive, total

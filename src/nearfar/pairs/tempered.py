@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.pairs.blocks import Blocks, Tile, shaped
+from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import cosine
 from nearfar.pairs.precision import refuse_double_backward, without_autocast
 from nearfar.pairs.products import dot_products
@@ -35,18 +35,19 @@ class _TemperedLogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=True)
+            blocks = Blocks(first, second, unit=True, shared=True)
             rates = (_LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
             sums, moments, buffer = blocks.statistic(), blocks.statistic(), blocks.buffer()
             for tile in blocks.tiles():
                 cosines = dot_products(tile.x, tile.y)
-                for block, along in _ends(tile):
+                for block, along in blocks.ends(tile):
                     weights = torch.mul(cosines, blocks.part(rates, block).unsqueeze(along), out=shaped(buffer, tile))
                     weights.exp2_()
                     if tile.masked:
                         weights.fill_diagonal_(0)
                     blocks.part(sums, block).add_(weights.sum(along))
                     blocks.part(moments, block).add_(weights.mul_(cosines).sum(along))
+            sums, moments = blocks.completed(sums), blocks.completed(moments)
             positive, mean, result = blocks.positives(_COSINE), moments / sums, sums.log()
         ctx.save_for_backward(first, second, temperatures, sums)
         ctx.blocks = blocks
@@ -73,8 +74,3 @@ class _TemperedLogSumExp(torch.autograd.Function):
                 blocks.accumulate(gradients, None, tile, both)
             blocks.finish(gradients, 1.0, positive_grad)
             return *blocks.as_inputs(gradients), None
-
-
-def _ends(tile: Tile) -> list[tuple[int, int]]:
-    """The blocks whose rows the tile serves, each with the dimension to sum over."""
-    return [(tile.i, 1)] if tile.i == tile.j else [(tile.i, 1), (tile.j, 0)]

@@ -38,9 +38,10 @@ class _WeightedSum(torch.autograd.Function):
         ctx: Any, first: Tensor, second: Tensor, weights: Tensor, kernel: Kernel, across: bool, wanted: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=kernel.unit, across=across)
+            blocks = Blocks(first, second, unit=kernel.unit, across=across, shared=True)
             weights = weights.to(blocks.dtype)
             sums, gradients, mass = _visit(blocks, kernel, weights, wanted)
+            sums = blocks.completed(sums)
             positive, total = blocks.positives(kernel), (weights * sums).sum()
         ctx.save_for_backward(first, second, weights)
         ctx.kernel, ctx.blocks, ctx.made = kernel, blocks, (gradients, mass)

@@ -1,4 +1,4 @@
-"""Join what the processes hold: every rank computes the loss of the whole batch and keeps its own rows' gradient."""
+"""Join what the processes hold: embeddings before the loss, gradients of parameters after it."""
 
 from __future__ import annotations
 
@@ -41,3 +41,10 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     dist.all_reduce(flat)
     for parameter, summed in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
         parameter.grad = summed.view_as(parameter)
+
+
+def sum_over_ranks(number: Tensor) -> Tensor:
+    """Return the sum of all ranks' tensors, the same on each."""
+    total = number.clone()
+    dist.all_reduce(total)
+    return total

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from nearfar.data import rank_rows
 from nearfar.methods import Embeddings, Model
-from nearfar.training.gather import join_batches, sum_gradients
+from nearfar.pairs import around_ring, shared_rows
+from nearfar.training.gather import join_batches, sum_gradients, sum_over_ranks
 
 MakeViews = Callable[[slice], list[Tensor]]
 """Makes the views of some rows of this process's batch; the same rows always get the same views."""
@@ -34,7 +35,9 @@ class GradientStep:
         self.micro_batch = None if micro_batch == "auto" else micro_batch
 
     def __call__(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
-        """Leave the gradient of the joined batch in the parameters; return the loss and the joined embeddings.
+        """Leave the gradient of the joined batch in the parameters; return the loss and the embeddings.
+
+        The embeddings are those of the joined batch, or this rank's own where the loss works by shares (a ring).
 
         make_views: of this rank's rows. index: [own rows] image numbers. batch: rows on all ranks together.
         seed: of dropout and of the loss's draws, the same on every rank.
@@ -64,21 +67,32 @@ class GradientStep:
                 pieces = [self._embed(make_views, rows, seed) for rows in parts]
             own = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
 
-        joined = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
-        joined = {name: part.detach().requires_grad_(name != "target") for name, part in joined.items()}
+        world, rank = self.fabric.world_size, self.fabric.global_rank
+        shares = [rank_rows(batch, other, world) for other in range(world)]
+        by_shares = world > 1 and getattr(self.model.loss, "by_shares", False)
+        if by_shares:  # only rows that travel around the ring are seen of the other ranks
+            offset, context = 0, around_ring([rows.stop - rows.start for rows in shares], rank)
+        else:
+            own = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
+            index = join_batches(index, batch)
+            offset, context = shares[rank].start, shared_rows(shares, rank)
+        seen = {name: part.detach().requires_grad_(name != "target") for name, part in own.items()}
         torch.manual_seed(seed)
-        loss = self.model.compute_loss(joined, join_batches(index, batch))
+        with context:
+            loss = self.model.compute_loss(seen, index)
         self.fabric.backward(loss)
+        loss = loss.detach()
 
-        offset = rank_rows(batch, self.fabric.global_rank, self.fabric.world_size).start
         for rows in parts:
             out = graph if len(parts) == 1 else self._embed(make_views, rows, seed, with_target=False)
             mine = slice(offset + rows.start, offset + rows.stop)
-            carried = [(out[name], part.grad[:, mine]) for name, part in joined.items() if part.grad is not None]
+            carried = [(out[name], part.grad[:, mine]) for name, part in seen.items() if part.grad is not None]
             torch.autograd.backward([part for part, _ in carried], [grad.to(part.dtype) for part, grad in carried])
         networks = [self.model.online] + ([self.model.predictor] if self.model.predictor is not None else [])
+        networks += [self.model.loss] if by_shares else []
         sum_gradients(parameter for network in networks for parameter in network.parameters())
-        return loss.detach(), {name: rows.detach() for name, rows in joined.items()}
+        loss = sum_over_ranks(loss) if by_shares else loss
+        return loss, {name: rows.detach() for name, rows in seen.items()}
 
     def _embed(self, make_views: MakeViews, rows: slice, seed: int, with_target: bool = True) -> Embeddings:
         torch.manual_seed(seed + 1 + rows.start + 1_000_003 * self.fabric.global_rank)

@@ -1,0 +1,108 @@
+"""A step that runs out of memory is repeated in smaller parts, and nothing of it is lost."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from nearfar.methods import Model, method_class
+from nearfar.training.step import GradientStep
+
+BATCH, IMAGES, STEPS = 13, 20, 3
+METHODS = {
+    "simclr": {},
+    "saclr": dict(scale="row", negatives=2),
+    "sogclr": {},
+    "moco-v2": dict(queue_size=20),
+    "swav": dict(num_prototypes=10, stored=8, stored_from=0.0),
+}
+
+
+class Backbone(nn.Module):
+    """A net with dropout and no memory for the graph of more than `limit` images, after `spared` good forwards with a graph."""
+
+    num_features = 12
+
+    def __init__(self, limit, spared):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(16, 12), nn.Dropout(0.2)
+        self.register_buffer("seen", torch.zeros(()))
+        self.limit, self.spared = limit, spared
+
+    def forward(self, images):
+        self.seen += len(images)
+        if torch.is_grad_enabled():
+            self.spared -= 1
+            if len(images) > self.limit and self.spared < 0:  # with 7 images only once the loss has moved its state
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return self.dropout(self.linear(images.flatten(1))).tanh()
+
+
+def train(name, micro, fits=BATCH, spared=0, drop=0.0):
+    """Train on a machine whose memory is enough for all views of `fits` images."""
+    torch.manual_seed(0)
+    method = method_class(name)(projector=(16, 6), **METHODS[name])
+    views = len(method.wiring(IMAGES).online or method.crops())
+    model = Model(method, Backbone(fits * views, spared), IMAGES).double()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = drop
+    for parent in list(model.modules()):
+        for key, child in parent.named_children():
+            if isinstance(child, nn.BatchNorm1d):
+                setattr(parent, key, nn.Identity())
+    fabric = SimpleNamespace(
+        global_rank=0, world_size=1, autocast=contextlib.nullcontext, backward=lambda loss: loss.backward()
+    )
+    gradient_of = GradientStep(fabric, model, micro)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    made = torch.Generator().manual_seed(1)
+    losses = []
+    for step in range(STEPS):
+        views = torch.randn(len(method.crops()), BATCH, 1, 4, 4, generator=made, dtype=torch.float64)
+        index = torch.randperm(IMAGES, generator=made)[:BATCH]
+        model.set_schedules(step, STEPS)
+        optimizer.zero_grad()
+        loss, embeddings = gradient_of(lambda rows, v=views: list(v[:, rows]), index, BATCH, seed=step)
+        optimizer.step()
+        model.after_step(embeddings, step, STEPS)
+        losses.append(loss)
+    return gradient_of, {"losses": torch.stack(losses), **model.state_dict()}
+
+
+def check(got, expected):
+    assert got.keys() == expected.keys()
+    for key in [key for key in expected if not key.endswith("seen") or "loss" in key]:
+        torch.testing.assert_close(
+            got[key], expected[key], rtol=1e-9, atol=1e-11, msg=lambda text, k=key: f"{k}: {text}"
+        )
+
+
+@pytest.mark.parametrize("spared", [0, 1], ids=["at once", "later"])
+@pytest.mark.parametrize("name", METHODS)
+def test_auto_halves_until_it_fits_and_loses_nothing(name, spared):
+    """The graph of 4 images fits and that of 7 does not: 13 -> 7 -> 4, with the losses and states of plain steps."""
+    gradient_of, state = train(name, "auto", fits=4, spared=spared)
+    assert gradient_of.micro_batch == 4
+    check(state, train(name, None)[1])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_repeated_is_the_step_in_parts(name):
+    """Dropout draws, running counts and all: what the failed attempts left behind does not show."""
+    _, repeated = train(name, "auto", fits=4, drop=0.2)
+    _, parts = train(name, 4, drop=0.2)
+    assert repeated.keys() == parts.keys()
+    assert all(torch.equal(repeated[key], parts[key]) for key in parts)
+
+
+def test_one_image_that_does_not_fit_is_an_error():
+    with pytest.raises(torch.OutOfMemoryError):
+        train("simclr", "auto", fits=0.5)
+
+
+def test_a_number_does_not_back_off():
+    with pytest.raises(torch.OutOfMemoryError):
+        train("simclr", 4, fits=3)

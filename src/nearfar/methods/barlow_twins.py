@@ -22,7 +22,7 @@ class BarlowTwins(Method):
     paper = "Zbontar et al., Barlow Twins: Self-Supervised Learning via Redundancy Reduction, ICML 2021"
     view_names = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(),
+        "small": small_data(optimizer="lars", lr=1.0),
         "imagenet": Recipe(
             source="Barlow Twins, section 2.2",
             epochs=1000,

@@ -27,7 +27,7 @@ class VICReg(Method):
     paper = "Bardes et al., VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"
     view_names = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(),
+        "small": small_data(lr=0.01),
         "imagenet": Recipe(
             source="VICReg, section 4.2",
             epochs=1000,

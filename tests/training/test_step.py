@@ -21,7 +21,7 @@ METHODS = {
 
 
 class Backbone(nn.Module):
-    """A net with dropout and no memory for the graph of more than `limit` images, after `spared` good forwards with a graph."""
+    """A net with dropout and no memory for the graph of more than `limit` images; the first `spared` graphs do fit."""
 
     num_features = 12
 

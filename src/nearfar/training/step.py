@@ -43,7 +43,7 @@ class GradientStep:
         seed: of dropout and of the loss's draws, the same on every rank.
         """
         while True:
-            kept = {name: value.clone() for name, value in self.model.named_buffers()} if self.backs_off else {}
+            kept = [value.detach().clone() for value in self._moving()] if self.backs_off else []
             try:
                 return self._gradient(make_views, index, batch, seed)
             except RuntimeError as error:
@@ -52,8 +52,12 @@ class GradientStep:
                     raise
                 self.micro_batch = (rows + 1) // 2
             self.model.zero_grad()
-            for name, value in self.model.named_buffers():
-                value.copy_(kept[name])
+            for value, before in zip(self._moving(), kept, strict=True):
+                value.detach().copy_(before)
+
+    def _moving(self) -> list[Tensor]:
+        """What a step may change before the optimiser does: buffers, and the loss's parameters (SwAV's unit rows)."""
+        return [*self.model.buffers(), *self.model.loss.parameters()]
 
     def _gradient(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
         size = self.micro_batch or len(index)

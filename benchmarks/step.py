@@ -27,7 +27,7 @@ from typing import Any
 import peers
 import torch
 from step_contenders import Process, bare
-from step_loop import PARTS, WARM, Clock, run, timed_model
+from step_loop import PARTS, Clock, run, timed_model
 
 from nearfar.data import Images, open_images
 from nearfar.training.memory import HUGE_PAGES, use_huge_pages
@@ -45,6 +45,7 @@ class Case:
     rounds: int
     steps: int  # of a round
     contenders: tuple[str, ...] = ()
+    warm: int = 3  # steps before the first round
     lightly_steps: int = 6
     batch: int = 256
 
@@ -56,7 +57,7 @@ class Case:
 CASES = [
     Case("small", "simclr", rounds=5, steps=8, contenders=("plain memory", "lightly")),
     Case("small", "byol", rounds=5, steps=6),
-    Case("resnet18", "simclr", rounds=3, steps=1, contenders=("plain memory",)),
+    Case("resnet18", "simclr", rounds=3, steps=1, warm=1, contenders=("plain memory",)),
 ]
 
 
@@ -137,14 +138,17 @@ def parts_table(results: list[dict[str, Any]]) -> list[str]:
 
 
 def speed_table(results: list[dict[str, Any]]) -> list[str]:
-    lines = ["| case | | images/s | the step's speed against it (rounds) |", "|---|---|---|---|"]
+    lines = ["| case | | images/s | the step's speed against it (rounds) | by CPU time |", "|---|---|---|---|---|"]
     for result in results:
         case = result["case"]
-        lines.append(f"| {case.name} | whole step | {case.batch / whole_seconds(result):.0f} | |")
+        lines.append(f"| {case.name} | whole step | {case.batch / whole_seconds(result):.0f} | | |")
         for name in result["contenders"]:
             found = sorted(ratios(result, name))
             spread = f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
-            lines.append(f"| {case.name} | {name} | {case.batch / step_seconds(result, name):.0f} | {spread} |")
+            used = [one[name]["cpu"] / one["cpu"] for one in result["rounds"] if "cpu" in one[name]]
+            by_cpu = f"{statistics.median(used):.2f}" if used else ""
+            rate = case.batch / step_seconds(result, name)
+            lines.append(f"| {case.name} | {name} | {rate:.0f} | {spread} | {by_cpu} |")
     return lines
 
 
@@ -174,11 +178,10 @@ def markdown(results: list[dict[str, Any]], threads: int, load: float) -> str:
         with contextlib.suppress(StopIteration):
             wanted = (line for line in peers.REQUIREMENTS.read_text().splitlines() if line.startswith(f"{package}=="))
             versions.append(next(wanted).replace("==", " "))
-    command = " ".join(["python benchmarks/step.py", *sys.argv[1:]])
     return "\n".join(
         [
-            f"`{command}`, {datetime.date.today()}: {model}, {threads} threads, float32, batch 256 at {SIZE} px,",
-            f"{', '.join(versions)}; {load:.1f} other processes wanted a core as it began.",
+            f"`python benchmarks/step.py`, {datetime.date.today()}: {model}, {threads} threads, float32, batch 256,",
+            f"{SIZE} px, {', '.join(versions)}; {load:.1f} other processes wanted a core as it began.",
             "",
             "## Speed",
             *speed_table(results),
@@ -200,7 +203,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     cases = [case if chosen.rounds is None else replace(case, rounds=chosen.rounds) for case in CASES]
     cases = [case for case in cases if not chosen.only or any(word in case.name for word in chosen.only)]
-    count = max(case.batch * (WARM + case.rounds * case.steps + 1) for case in cases)
+    count = max(case.batch * (case.warm + case.rounds * case.steps + 1) for case in cases)
     source = chosen.data or torch.randint(0, 256, (count, 3, SIZE, SIZE), dtype=torch.uint8)
     images = open_images(source, image_size=SIZE, channels=3)
     results = []

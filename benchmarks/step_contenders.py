@@ -22,6 +22,7 @@ from torch import nn
 ANSWER = "seconds of this round: "
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
 LIGHTLY_WARM = 4  # steps of each round that are not timed: its workers start with the round
+LIGHTLY_REST = 4  # batches left at the end of a round, so that the workers do not run out of work as it ends
 
 Round = Callable[[], dict[str, float]]
 
@@ -48,7 +49,6 @@ def bare(method: str, encoder: str, image_size: int, batch: int, steps: int, vie
             nets(ready).backward(gradient)
         return {"wall": time.perf_counter() - start, "cpu": time.process_time() - cpu}
 
-    run()
     return run
 
 
@@ -65,7 +65,8 @@ def lightly(method: str, encoder: str, image_size: int, batch: int, steps: int, 
 
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
-    pixels = torch.randint(0, 256, (batch * (LIGHTLY_WARM + steps), image_size, image_size, 3), dtype=torch.uint8)
+    images = batch * (LIGHTLY_WARM + steps + LIGHTLY_REST)
+    pixels = torch.randint(0, 256, (images, image_size, image_size, 3), dtype=torch.uint8)
     transform = SimCLRTransform(
         input_size=image_size, cj_bright=0.4, cj_contrast=0.4, cj_sat=0.4, cj_hue=0.1, min_scale=0.2,
         random_gray_scale=0.1, gaussian_blur=0.0, normalize={"mean": list(MEAN), "std": list(STD)},
@@ -103,8 +104,8 @@ def lightly(method: str, encoder: str, image_size: int, batch: int, steps: int, 
     def run() -> dict[str, float]:
         loader = DataLoader(Pictures(), batch, shuffle=True, drop_last=True, num_workers=threads)
         trainer = pytorch_lightning.Trainer(
-            accelerator="cpu", devices=1, max_epochs=1, logger=False, callbacks=[watch], enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False,
+            accelerator="cpu", devices=1, max_steps=LIGHTLY_WARM + steps, callbacks=[watch], logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         trainer.fit(model, loader)
         return {"wall": watch.marks[-1] - watch.marks[LIGHTLY_WARM - 1]}

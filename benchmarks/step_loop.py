@@ -21,7 +21,6 @@ from nearfar.training import Config, loop
 from nearfar.views import plan
 
 PARTS = ("data", "views", "forward", "twin", "loss", "backward", "optimiser", "logging", "rest")
-WARM = 3  # steps before the first round
 Between = Callable[[], dict[str, dict[str, float]]]
 
 
@@ -73,7 +72,7 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
 
     Returns for each round the seconds of its steps by part, wall and CPU, and what `between` returned.
     """
-    clock, rounds, boundaries = model.clock, [], itertools.count(WARM, case.steps)
+    clock, rounds, boundaries = model.clock, [], itertools.count(case.warm, case.steps)
     make_views, batches_from, build = loop.make_views, loop._batches_from, loop.build_optimizer
 
     def timed_views(*args: Any) -> list[Tensor]:
@@ -87,7 +86,7 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
         for step in itertools.count():
             clock.mark("logging")
             if step == boundary:
-                if step > WARM:
+                if step > case.warm:
                     wall, cpu = sum(clock.parts.values()), time.process_time() - clock.cpu
                     rounds.append({"parts": dict(clock.parts), "wall": wall, "cpu": cpu, **between()})
                 boundary = next(boundaries)
@@ -102,7 +101,7 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
         optimizer.register_step_post_hook(lambda *_: clock.mark("optimiser"))
         return optimizer
 
-    steps = WARM + case.rounds * case.steps + 1  # the last step ends the run and is not timed
+    steps = case.warm + case.rounds * case.steps + 1  # the last step ends the run and is not timed
     if len(images) < case.batch * steps:
         raise ValueError(f"{steps} steps need {case.batch * steps} images, there are {len(images)}: fewer --rounds")
     images = images.subset(range(case.batch * steps))

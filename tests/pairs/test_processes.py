@@ -8,6 +8,7 @@ import torch.multiprocessing as mp
 from nearfar.losses import SigCLR
 from nearfar.pairs import (
     around_ring,
+    attend,
     blocks,
     cauchy,
     cosine,
@@ -53,6 +54,15 @@ NAMES = [f"log-sum-exp {name}" for name in KERNELS] + ["tempered"]
 NAMES += [f"weighted {name}" for name in KERNELS if name not in ("cold",)]
 
 
+def attended():
+    """Results and gradient of queries against keys; the number of queries does not divide."""
+    (query, _), number = batch()
+    keys = torch.randn(30, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    log_sums, mean_key = attend(query, keys, 0.3)
+    value = (number[0] * log_sums).sum()
+    return [log_sums.detach(), mean_key, *torch.autograd.grad(value, [query])]
+
+
 def around(rank, dtype, learn=True):
     """Value and gradients of SigCLR, by one process or by this rank's share; and the bytes of one block."""
     views, _ = batch(dtype)
@@ -74,6 +84,8 @@ def work(rank, path):
     for name in NAMES:
         with shared_rows(ROWS, rank):
             results[name] = reduced(name)
+    with shared_rows(ROWS, rank):
+        results["attend"] = attended()
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         results[dtype] = around(rank, dtype)
     torch.save(results, f"{path}/{rank}.pt")
@@ -96,6 +108,11 @@ def test_shared_rows_are_the_whole(name, of_ranks):
         for got, expected in zip(results[name][2:], gradients, strict=True):
             torch.testing.assert_close(got[ROWS[rank]], expected[ROWS[rank]], rtol=1e-9, atol=1e-10)
             assert not got[: ROWS[rank].start].any() and not got[ROWS[rank].stop :].any()
+
+
+def test_shared_queries_are_the_whole(of_ranks):
+    for results in of_ranks:
+        torch.testing.assert_close(results["attend"], attended(), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, without_autocast
+from nearfar.pairs.processes import by_rows
 from nearfar.pairs.products import add_product_, dot_products
 
 TILE = {"cpu": 2**18}  # elements: 1 MiB of float32 stays in a core's second-level cache; elsewhere:
@@ -45,8 +47,7 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, keys: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         dtype = accumulation_dtype(query, keys)
         with without_autocast(query):
-            parts = [_attend(rows.to(dtype), keys, temperature) for rows in query.split(ROWS)]
-        log_sum_exp, mean_key = (torch.cat(part) for part in zip(*parts, strict=True))
+            log_sum_exp, mean_key = by_rows(partial(_in_parts, keys=keys, temperature=temperature, dtype=dtype), query)
         ctx.save_for_backward(mean_key)
         ctx.temperature, ctx.query_dtype = temperature, query.dtype
         ctx.mark_non_differentiable(mean_key)
@@ -58,6 +59,12 @@ class _Attend(torch.autograd.Function):
         (mean_key,) = ctx.saved_tensors
         with without_autocast(mean_key):
             return (mean_key * (grad / ctx.temperature).unsqueeze(1)).to(ctx.query_dtype), None, None
+
+
+def _in_parts(query: Tensor, keys: Tensor, temperature: float, dtype: torch.dtype) -> list[Tensor]:
+    """Both results for any number of queries."""
+    parts = [_attend(rows.to(dtype), keys, temperature) for rows in query.split(ROWS)]
+    return [torch.cat(part) for part in zip(*parts, strict=True)]
 
 
 def _attend(query: Tensor, keys: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -37,11 +37,12 @@ _active: Shares | None = None
 
 @contextmanager
 def shared_rows(rows: Sequence[slice], rank: int) -> Iterator[None]:
-    """While entered, `log_sum_exp`, `tempered_log_sum_exp` and `weighted_sum` of the joined batch are shared.
+    """While entered, `log_sum_exp`, `tempered_log_sum_exp`, `weighted_sum` and `attend` of the joined batch are shared.
 
     Every process must call them alike, with the same joined batch. The n row sums are gathered (the only message), so
     values are complete on every rank, and the gradient of the rank's own rows is complete; that of all other rows is
     zero. Reductions over another number of rows, and those with `across`, are computed by each process as a whole.
+    `attend` gathers its two results, which hold its gradient too.
 
     rows: the contiguous rows of the joined batch of each rank, in rank order, together all of it. rank: this one's.
     """
@@ -58,3 +59,19 @@ def active_shares(batch: int) -> Shares | None:
     if _active is None or len(_active.rows) < 2 or _active.rows[-1].stop != batch:
         return None
     return _active
+
+
+def by_rows(function: Callable[[Tensor], Sequence[Tensor]], rows: Float[Tensor, "rows dim"]) -> list[Tensor]:
+    """Apply a function that treats each row on its own; processes that share rows do an equal part and get it all."""
+    world = 1 if _active is None else len(_active.rows)
+    if _active is None or world < 2:
+        return list(function(rows))
+    size = -(-len(rows) // world)
+    start = size * _active.rank
+    own = torch.arange(start, start + size, device=rows.device).clamp_(max=len(rows) - 1)
+    results = []
+    for part in function(rows[own]):
+        parts = [torch.empty_like(part) for _ in range(world)]
+        dist.all_gather(parts, part.contiguous())
+        results.append(torch.cat(parts)[: len(rows)])
+    return results

@@ -27,7 +27,7 @@ class BYOL(Method):
     paper = "Grill et al., Bootstrap Your Own Latent, NeurIPS 2020"
     view_names = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(method={"momentum": 0.99}),
+        "small": small_data(optimizer="adamw", lr=3e-3, method={"momentum": 0.9}),
         "imagenet": Recipe(
             source="BYOL, section 3.3",
             epochs=1000,

@@ -13,7 +13,7 @@ FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", 
 
 def complaint(capsys, *words):
     assert main(list(words)) == 2
-    out, err = capsys.readouterr()
+    err = capsys.readouterr().err
     assert err.startswith("nearfar: ") and err.count("\n") == 1, err
     return err
 

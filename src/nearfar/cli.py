@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ArgumentError) as error:
         return _complain(error, 2)
     except TrainingStopped as error:
-        return _complain(error, 130)
+        return 130 if is_follower() else _complain(error, 130)  # all processes stop together; the first one says so
     except KeyboardInterrupt:
         return _complain("stopped", 130)
     except RuntimeError as error:

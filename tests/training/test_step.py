@@ -40,8 +40,8 @@ class Backbone(nn.Module):
         return self.dropout(self.linear(images.flatten(1))).tanh()
 
 
-def train(name, micro, fits=BATCH, spared=0, drop=0.0):
-    """Train on a machine whose memory is enough for all views of `fits` images."""
+def train(name, micro, fits=BATCH, spared=0, drop=0.0, norm=None):
+    """Train on a machine whose memory is enough for all views of `fits` images; norm: None, "frozen" or "live"."""
     torch.manual_seed(0)
     method = method_class(name)(projector=(16, 6), **METHODS[name])
     views = len(method.wiring(IMAGES).online or method.crops())
@@ -51,8 +51,10 @@ def train(name, micro, fits=BATCH, spared=0, drop=0.0):
             module.p = drop
     for parent in list(model.modules()):
         for key, child in parent.named_children():
-            if isinstance(child, nn.BatchNorm1d):
+            if isinstance(child, nn.BatchNorm1d) and norm is None:
                 setattr(parent, key, nn.Identity())
+            elif isinstance(child, nn.BatchNorm1d) and norm == "frozen":
+                child.eval().running_mean.copy_(torch.linspace(-0.1, 0.1, child.num_features))
     fabric = SimpleNamespace(
         global_rank=0, world_size=1, autocast=contextlib.nullcontext, backward=lambda loss: loss.backward()
     )
@@ -96,6 +98,35 @@ def test_a_step_repeated_is_the_step_in_parts(name):
     _, parts = train(name, 4, drop=0.2)
     assert repeated.keys() == parts.keys()
     assert all(torch.equal(repeated[key], parts[key]) for key in parts)
+
+
+@pytest.mark.parametrize("micro", [1, 4, 5])
+@pytest.mark.parametrize("name", METHODS)
+def test_frozen_statistics_make_micro_batches_exact(name, micro):
+    """Batch normalisation that does not look at the batch leaves three steps of training the same."""
+    check(train(name, micro, norm="frozen")[1], train(name, None, norm="frozen")[1])
+
+
+def test_running_statistics_move_once_for_each_micro_batch():
+    for micro, parts in ((None, 1), (4, 4)):
+        counts = [value for key, value in train("simclr", micro, norm="live")[1].items() if "tracked" in key]
+        assert counts and all(count == STEPS * parts for count in counts)
+
+
+def test_both_passes_see_the_same_views_and_dropout(monkeypatch):
+    seen = {False: [], True: []}
+    forward = Backbone.forward
+
+    def recorded(self, images):
+        rows = forward(self, images)
+        seen[torch.is_grad_enabled()].append((images.clone(), rows.detach()))
+        return rows
+
+    monkeypatch.setattr(Backbone, "forward", recorded)
+    train("simclr", 5, drop=0.5)
+    assert len(seen[False]) == len(seen[True]) == 3 * STEPS
+    for without_graph, with_graph in zip(seen[False], seen[True], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(without_graph, with_graph, strict=True))
 
 
 def test_one_image_that_does_not_fit_is_an_error():

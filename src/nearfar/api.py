@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.data import Images, list_splits
 from nearfar.encoders import Encoder, load_encoder
-from nearfar.evaluation import check_format, evaluate_features, extract, raw_pixels, write_table
+from nearfar.evaluation import check_format, evaluate_features, raw_pixels, write_table
+from nearfar.features import ViewEncoder, features_of
 from nearfar.maps import draw_map, fit_map, write_map_page
 from nearfar.methods import describe, method_class, method_names
 from nearfar.opening import open_shown
@@ -26,7 +25,7 @@ from nearfar.report import write_report
 from nearfar.runs import Run
 from nearfar.training import Config, initial_backbone
 from nearfar.training.randomness import stream
-from nearfar.views import ViewPlan, make_views, plan
+from nearfar.views import ViewPlan, plan
 
 __all__ = ["embed", "evaluate", "load", "map", "methods", "pretrain"]
 
@@ -85,8 +84,8 @@ def evaluate(
     encoders: dict[str, Callable[[Tensor], Tensor]] = {"trained": encoder}
     if baselines:
         encoders = {"raw_pixels": raw_pixels, "untrained": untrained, **encoders}
-    for name, features_of in encoders.items():
-        fit, held = (_features(features_of, images, console, name) for images in (train, test))
+    for name, kind in encoders.items():
+        fit, held = (features_of(kind, images, console, name) for images in (train, test))
         results[name] = evaluate_features(fit, train.labels, held, test.labels, protocols=protocol, seed=seed)
     (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     write_report(folder)
@@ -122,7 +121,7 @@ def embed(
     images = open_shown(
         data or config.data, console, split=split, image_size=config.image_size, channels=config.channels
     )
-    features = _features(encoder, images, console, "embedding").numpy()
+    features = features_of(encoder, images, console, "embedding").numpy()
     write_table(path, images.names, features, images.labels)
     console.print(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}")
     return path
@@ -169,10 +168,10 @@ def map(
     seen = []
     for number in range(views):
         view = ViewPlan("map", (drawn.views[number % len(drawn)],))
-        augmented = _ViewEncoder(encoder, view, images, stream(seed, "map", number))
-        seen.append(_features(augmented, images, console, f"view {number + 1} of {views}"))
+        augmented = ViewEncoder(encoder, view, images, stream(seed, "map", number))
+        seen.append(features_of(augmented, images, console, f"view {number + 1} of {views}"))
     with console.status("laying out the map"):
-        places = fit_map(torch.stack(seen), _features(encoder, images), epochs=epochs, seed=seed)
+        places = fit_map(torch.stack(seen), features_of(encoder, images), epochs=epochs, seed=seed)
     draw_map(page.with_suffix(".png"), places, images.labels, images.class_names, images=images)
     write_map_page(page, places, images)
     if not out:
@@ -226,29 +225,6 @@ def _train_and_test(
 def _must_have_labels(images: Images) -> None:
     if images.labels is None:
         raise ValueError("these images have no labels to evaluate with; the report's verdict needs none")
-
-
-def _features(
-    encoder: Callable[[Tensor], Tensor], images: Images, console: Console | None = None, name: str = ""
-) -> Tensor:
-    """Return the features of all images [N, dim], read in pieces so that any number fits in memory."""
-    pieces = torch.arange(len(images)).split(1024)
-    shown = track(pieces, name.replace("_", " "), console=console, transient=True, disable=console is None)
-    read = partial(extract, encoder) if isinstance(encoder, nn.Module) else encoder
-    return torch.cat([read(images.gather(piece)) for piece in shown])
-
-
-class _ViewEncoder(nn.Module):
-    """An encoder that sees one augmented view of each image."""
-
-    def __init__(self, encoder: Encoder, view: ViewPlan, images: Images, generator: torch.Generator) -> None:
-        super().__init__()
-        self.encoder, self.view, self.images, self.generator = encoder, view, images, generator
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Encode uint8 images [batch, channels, size, size], each differently augmented."""
-        [views] = make_views(pixels, self.view, self.generator, self.images.mean, self.images.std)
-        return self.encoder.backbone(views)
 
 
 def _results_table(results: dict[str, dict[str, float]], train: int, test: int) -> Table:

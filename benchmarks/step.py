@@ -4,7 +4,9 @@ One run of the real training loop (`nearfar.training.loop.fit`) for each case. A
 waits while the contenders run theirs:
 - bare: forward and backward of the same backbone and projector, views and gradient ready, in the same process
 - plain memory: the same in a process where torch does not ask for huge pages
-- lightly: a plain lightly + Lightning loop, workers of its own, in the peers' environment (peers.py)
+- lightly: a plain lightly + Lightning loop with workers, in the peers' environment (peers.py), memory as torch has it
+- lightly, huge pages: the same with the memory that nearfar asks torch for
+All stay on as many cores as there are threads.
 Figures are medians over rounds, ratios medians of the rounds' ratios. Written to docs/step.md, below its marker: what
 stands above is kept. The targets are the last lines.
 """
@@ -55,7 +57,7 @@ class Case:
 
 
 CASES = [
-    Case("small", "simclr", rounds=5, steps=8, contenders=("plain memory", "lightly")),
+    Case("small", "simclr", rounds=5, steps=8, contenders=("plain memory", "lightly", "lightly, huge pages")),
     Case("small", "byol", rounds=5, steps=6),
     Case("resnet18", "simclr", rounds=3, steps=1, warm=1, contenders=("plain memory",)),
 ]
@@ -64,7 +66,9 @@ CASES = [
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="images to train on, of 32 pixels (default: noise; the time is the same)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads (default: all cores)")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads (default: all cores)"
+    )
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5, and 3 of resnet18)")
     parser.add_argument("--only", nargs="+", default=[], help="only cases whose name holds one of these words")
     parser.add_argument("--without-peers", action="store_true", help="do not install or run lightly")
@@ -78,14 +82,16 @@ def started(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     settings = asdict(case) | {"image_size": SIZE, "threads": chosen.threads}
     rounds: dict[str, Any] = {"bare": bare(**settings)}
     try:
-        if "plain memory" in case.contenders:
-            rounds["plain memory"] = Process(sys.executable, "bare", settings, os.environ | {HUGE_PAGES: "0"})
-        if "lightly" in case.contenders and not chosen.without_peers:
-            settings["steps"] = case.lightly_steps
-            try:
-                rounds["lightly"] = Process(peers.peer_python(), "lightly", settings, dict(os.environ))
-            except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
-                print(f"{error}; going on without lightly", flush=True)
+        for name in case.contenders:
+            environment = os.environ | {HUGE_PAGES: "1" if "huge pages" in name else "0"}
+            if not name.startswith("lightly"):
+                rounds[name] = Process(sys.executable, "bare", settings, environment)
+            elif not chosen.without_peers:
+                try:
+                    own = settings | {"steps": case.lightly_steps}
+                    rounds[name] = Process(peers.peer_python(), "lightly", own, environment)
+                except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+                    print(f"{error}; going on without lightly", flush=True)
         for contender in rounds.values():
             contender()
         yield rounds
@@ -105,7 +111,9 @@ def measure(case: Case, images: Images, chosen: argparse.Namespace) -> dict[str,
         rounds = run(images, model, case, VIEWS, between)
     for one in rounds:
         for name in contenders:
-            one[name]["per_step"] = one[name]["wall"] / (case.lightly_steps if name == "lightly" else case.steps)
+            one[name]["per_step"] = one[name]["wall"] / (
+                case.lightly_steps if name.startswith("lightly") else case.steps
+            )
     return {"case": case, "rounds": rounds, "contenders": list(contenders)}
 
 
@@ -199,6 +207,7 @@ def markdown(results: list[dict[str, Any]], threads: int, load: float) -> str:
 def main() -> None:
     chosen = options()
     use_huge_pages()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: chosen.threads])
     torch.set_num_threads(chosen.threads)
     load = os.getloadavg()[0]
     cases = [case if chosen.rounds is None else replace(case, rounds=chosen.rounds) for case in CASES]

@@ -90,7 +90,8 @@ def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path, qu
 
 
 def test_the_same_settings_give_the_same_run(images_file, tmp_path, quiet):
-    first = run(images_file, tmp_path / "first", quiet, epochs=1)
+    first = run(images_file, tmp_path / "first", quiet, epochs=1, tensorboard=True)
+    assert list((first.path / "tensorboard").glob("events.*"))
     again = run(images_file, tmp_path / "again", quiet, epochs=1)
     other = run(images_file, tmp_path / "other", quiet, epochs=1, seed=4)
     assert logged(first) == logged(again)

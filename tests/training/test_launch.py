@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
-from nearfar.training import read_metrics
+from nearfar.training import is_follower, read_metrics, world_size
 
 QUIET_CORES = os.environ | {"OMP_NUM_THREADS": "1"}
 SETTINGS = dict(
@@ -121,3 +121,11 @@ def test_what_cannot_run_together_is_refused(images_file, tmp_path, quiet, optio
     with pytest.raises(ValueError, match=says):
         nearfar.pretrain(images_file, out=str(tmp_path / "run"), console=quiet, **SETTINGS | options)
     assert not (tmp_path / "run").exists()
+
+
+def test_torchrun_says_how_many(monkeypatch):
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert world_size(None) == world_size(4) == 4 and is_follower()
+    with pytest.raises(ValueError, match="torchrun started 4 processes"):
+        world_size(2)

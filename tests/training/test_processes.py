@@ -10,12 +10,14 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from nearfar.data import rank_rows
+from nearfar.encoders.split_norm import SplitBatchNorm, split_batch_norm
 from nearfar.methods import Model, method_class, method_names
 from nearfar.training.gather import join_batches
 from nearfar.training.step import GradientStep
-from nearfar.training.sync_norm import sync_batch_norm
+from nearfar.training.sync_norm import SyncBatchNorm, sync_batch_norm
 
 BATCH, STEPS, IMAGES = 13, 3, 40  # an odd batch: one process holds a row more
+IN_PARTS = ("simclr", "sigclr", "sogclr", "moco-v2")
 SMALLER = {"queue_size": 20, "projector": (16, 6), "predictor": (8, 6), "num_prototypes": 10, "stored": 8}
 
 
@@ -72,8 +74,18 @@ def work(rank: int, world: int, path: str, names: list[str]) -> None:
     for name in names:
         for synced in (False, True):
             states[name, synced] = train(name, rank, world, synced)
+    for name in IN_PARTS:
+        states[name, "parts"] = train(name, rank, world, micro=3)  # 7 rows make three parts, 6 make two
     torch.save(states, f"{path}/{rank}.pt")
     dist.destroy_process_group()
+
+
+def same(state, expected):
+    assert state.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(
+            state[key], expected[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -88,23 +100,27 @@ def two_processes(tmp_path_factory):
 def test_two_processes_are_one(name, synced, two_processes):
     one = train(name, 0, 1, synced)
     for states in two_processes:
-        two = states[name, synced]
-        assert two.keys() == one.keys()
-        for key in one:
-            torch.testing.assert_close(
-                two[key], one[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}"
-            )
+        same(states[name, synced], one)
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_two_processes_in_micro_batches_are_one(name, two_processes):
+    one = train(name, 0, 1)
+    for states in two_processes:
+        same(states[name, "parts"], one)
 
 
 @pytest.mark.parametrize("micro", [1, 4, 5, 13])
 @pytest.mark.parametrize("name", method_names())
 def test_micro_batches_have_the_gradient_of_the_batch(name, micro):
     """Without batch normalisation the training of three steps is the same to the last digits, states included."""
-    whole, parts = train(name, 0, 1), train(name, 0, 1, micro=micro)
-    for key in whole:
-        torch.testing.assert_close(
-            parts[key], whole[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}"
-        )
+    same(train(name, 0, 1, micro=micro), train(name, 0, 1))
+
+
+def test_split_normalisation_keeps_its_groups():
+    net = split_batch_norm(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), 2).append(nn.BatchNorm1d(4))
+    sync_batch_norm(net)
+    assert [type(module) for module in net] == [nn.Linear, SplitBatchNorm, SyncBatchNorm]
 
 
 def test_one_process_joins_nothing():

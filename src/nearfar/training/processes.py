@@ -107,6 +107,8 @@ def told_clearly(devices: int, folder: str) -> Iterator[None]:
     try:
         yield
     except ProcessExitedException as error:
+        if error.signal_name == "SIGINT":  # Ctrl-C before the processes were ready to agree on it
+            raise KeyboardInterrupt from error
         ending = error.signal_name or f"exit code {error.exit_code}"
         raise ProcessLost(
             f"process {error.error_index + 1} of {devices} ended with {ending}, the others were stopped; {go_on}"

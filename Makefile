@@ -15,6 +15,11 @@ check: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: .venv/installed
+	$(BIN)/python benchmarks/views.py --out docs/results/views.json
+	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/step.py
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .

@@ -38,7 +38,7 @@ def complaint(capsys, *words):
         (["pretrain", "DATA", "--alpha", "7"], "alpha"),
         (["pretrain", "DATA", "--negatives", "0"], "negatives"),
         (["pretrain", "DATA", "--lr", "-1", "--batch-size", "16"], "lr"),
-        (["pretrain", "DATA", "--projector", "[8, 0]", "--batch-size", "16"], "widths"),
+        (["pretrain", "DATA", "--projector", "[8, 0]", "--batch-size", "16"], "width"),
         (["pretrain", "DATA", "--method", "moco-v2", "--queue-size", "-1", "--batch-size", "16"], "queue"),
         (["pretrain", "DATA", "--encoder", "resnet81", "--batch-size", "16"], "did you mean"),
         (["pretrain", "DATA", "--views", "strnog"], "'strong'"),

@@ -33,7 +33,7 @@ TABLES: dict[str, dict[str, Any]] = {
         runs={"SACLR": "saclr", "SimCLR": "simclr", "SigCLR": "sigclr"}, options=[*CIFAR, "--epochs", "20"]
     ),
     "cifar10-10": dict(runs=SACLR | PAPERS, options=[*CIFAR, "--epochs", "10"]),
-    "digits": dict(runs={name: name for name in method_names()}, options=[], seeds=3),
+    "digits": dict(runs={name: name for name in method_names()}, options=["--epochs", "20"], seeds=3),
 }
 
 

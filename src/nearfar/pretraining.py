@@ -18,6 +18,7 @@ from nearfar.training import (
     Config,
     build_method,
     by_torchrun,
+    check_machine,
     check_processes,
     follow,
     initial_backbone,
@@ -144,6 +145,7 @@ def pretrain(
     if data is None:
         raise ValueError("name the images to train on: nearfar pretrain DATA")
 
+    processes = world_size(devices)
     chosen = method_class(method)
     if recipe not in chosen.recipes:
         raise ValueError(f"{method} has no recipe {recipe!r}, it has: {', '.join(chosen.recipes)}")
@@ -159,8 +161,8 @@ def pretrain(
     apart = _or(held_out, min(512, total // 10))
     sizes = dict(epochs=epochs, batch_size=size, limit=limit, log_every=log_every, devices=devices)
     _check_sizes(**sizes, micro_batch=None if micro_batch == "auto" else micro_batch)
-    processes = world_size(devices)
     check_processes(processes, size, micro_batch, sync_batch_norm)
+    check_machine(accelerator, precision, processes)
     if apart < 0:
         raise ValueError(f"--held-out must be 0 or more images, not {apart}")
     count = _or(epochs, base.epochs)

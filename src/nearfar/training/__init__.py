@@ -2,7 +2,7 @@
 
 from nearfar.training.config import Config
 from nearfar.training.health import Health, Verdict, measure_health, verdict
-from nearfar.training.launch import build_method, follow, initial_backbone, launch
+from nearfar.training.launch import build_method, check_machine, follow, initial_backbone, launch
 from nearfar.training.loop import TrainingDiverged, TrainingStopped
 from nearfar.training.metrics import read_metrics
 from nearfar.training.processes import ProcessLost, by_torchrun, check_processes, is_follower, world_size
@@ -16,6 +16,7 @@ __all__ = [
     "Verdict",
     "build_method",
     "by_torchrun",
+    "check_machine",
     "check_processes",
     "follow",
     "initial_backbone",

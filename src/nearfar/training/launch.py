@@ -65,6 +65,15 @@ def launch(config: Config, images: Images, console: Console, resume: bool = Fals
             raise ending
 
 
+def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
+    """Raise ValueError for devices that this machine does not have."""
+    try:
+        with _quiet():
+            _fabric(accelerator, precision, devices, "spawn")
+    except (RuntimeError, ValueError, ImportError) as error:
+        raise ValueError(" ".join(str(error).split()).replace("`", "'")) from error
+
+
 def follow(accelerator: str, precision: Precision) -> str:
     """Take part in a run that the first process of torchrun prepares, as one of the others; returns its folder."""
     devices = world_size(None)

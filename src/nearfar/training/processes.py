@@ -38,6 +38,8 @@ def world_size(devices: int | None) -> int:
     Raises ValueError where the two disagree.
     """
     if not by_torchrun():
+        if (devices or 1) > 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise RuntimeError('new processes read the script again: put its calls under if __name__ == "__main__":')
         return 1 if devices is None else devices
     world = int(os.environ["WORLD_SIZE"])
     if devices not in (None, world):

@@ -114,7 +114,7 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
         (dict(micro_batch="auto", devices=2), "one process"),
         (dict(micro_batch=4, devices=2), "sync-batch-norm"),
         (dict(micro_batch=0), "micro-batch must be at least 1"),
-        (dict(accelerator="tpu"), "accelerator"),
+        (dict(accelerator="warp"), "invalid accelerator"),
         (dict(devices=0), "devices must be at least 1"),
     ],
 )

@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from nearfar.cli import VERBS, build_parser, main
+from nearfar.cli import VERBS, _lists_joined, build_parser, main
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
 
@@ -56,6 +56,13 @@ def test_a_mistake_is_one_line(words, says, images_file, capsys, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert says in complaint(capsys, *[images_file if word == "DATA" else word for word in words])
     assert not list(tmp_path.iterdir())
+
+
+def test_lists_may_be_written_as_words():
+    words = ["photos", "--projector", "64", "32", "--seed", "1"]
+    assert _lists_joined(words) == ["photos", "--projector", "[64, 32]", "--seed", "1"]
+    assert _lists_joined(["run", "--protocol", "knn"]) == ["run", "--protocol", "[knn]"]
+    assert _lists_joined(["run", "--protocol", "[knn, few]"]) == ["run", "--protocol", "[knn, few]"]
 
 
 def test_an_existing_folder_is_left_alone(images_file, capsys, tmp_path):

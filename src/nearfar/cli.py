@@ -30,6 +30,9 @@ VERBS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 }
 
 
+LISTS = ("--protocol", "--projector", "--predictor")
+
+
 class _Parser(ArgumentParser):
     """Shows options with dashes, as they are written on the command line."""
 
@@ -67,6 +70,7 @@ def _run(verb: str, words: list[str], console: Console) -> None:
         raise ValueError(f"there is no command {verb!r}{_nearest(verb, VERBS)}; see nearfar --help")
     function, positionals = VERBS[verb]
     words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
+    words = _lists_joined(words)
     chosen = _chosen(words)
     parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
     try:
@@ -103,6 +107,21 @@ def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: 
         parser.add_class_arguments(chosen)
         parser.set_defaults({"method": method, "recipe": recipe, **chosen.recipes[recipe].method})
     return parser
+
+
+def _lists_joined(words: Sequence[str]) -> list[str]:
+    """Join what follows an option that takes a list, `--protocol knn linear`, to the one word [knn, linear]."""
+    joined: list[str] = []
+    taken: list[str] | None = None
+    for word in [*words, "--"]:
+        if taken is not None and not word.startswith("--"):
+            taken.append(word)
+            continue
+        if taken:
+            joined.append(taken[0] if taken[0].startswith("[") else f"[{', '.join(taken)}]")
+        taken = [] if word in LISTS else None
+        joined.append(word)
+    return joined[:-1]
 
 
 def _chosen(words: Sequence[str]) -> dict[str, Any]:

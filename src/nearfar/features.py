@@ -21,7 +21,13 @@ def features_of(
 ) -> Tensor:
     """Return the features of all images [N, dim], read in pieces so that any number fits in memory."""
     pieces = torch.arange(len(images)).split(1024)
-    shown = track(pieces, name.replace("_", " "), console=console, transient=True, disable=console is None)
+    shown = track(
+        pieces,
+        name.replace("_", " "),
+        console=console,
+        transient=True,
+        disable=console is None or not console.is_terminal,
+    )
     device = "cuda" if torch.cuda.is_available() else None
     read = partial(extract, encoder, device=device) if isinstance(encoder, nn.Module) else encoder
     return torch.cat([read(images.gather(piece)) for piece in shown])

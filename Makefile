@@ -19,6 +19,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/views.py --out docs/results/views.json
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/scaling.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

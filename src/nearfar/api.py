@@ -73,16 +73,16 @@ def evaluate(
     if limit is not None:
         train = train.subset(range(min(limit, len(train))))
     encoder = load_encoder(folder)
-    untrained = Encoder(
-        initial_backbone(config),
-        image_size=config.image_size,
-        channels=config.channels,
-        mean=encoder.mean.flatten().tolist(),
-        std=encoder.std.flatten().tolist(),
-    )
     results = {}
     encoders: dict[str, Callable[[Tensor], Tensor]] = {"trained": encoder}
     if baselines:
+        untrained = Encoder(
+            initial_backbone(config),
+            image_size=config.image_size,
+            channels=config.channels,
+            mean=encoder.mean.flatten().tolist(),
+            std=encoder.std.flatten().tolist(),
+        )
         encoders = {"raw_pixels": raw_pixels, "untrained": untrained, **encoders}
     for name, kind in encoders.items():
         fit, held = (features_of(kind, images, console, name) for images in (train, test))

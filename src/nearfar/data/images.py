@@ -102,7 +102,7 @@ class Images:
         """The images at these positions, copied; decoded on the spot where no pixels are stored."""
         if self._stored is not None:
             rows = index if self._rows is None else torch.from_numpy(self._rows)[index]
-            return self._stored[rows].contiguous()
+            return torch.from_numpy(np.take(self._stored.numpy(), rows.numpy(), axis=0))
         if len(index) == 0:
             return torch.empty(0, self.channels, self.image_size, self.image_size, dtype=torch.uint8)
         originals = self.originals

@@ -59,7 +59,7 @@ class Case:
 CASES = [
     Case("small", "simclr", rounds=5, steps=8, contenders=("plain memory", "lightly", "lightly, huge pages")),
     Case("small", "byol", rounds=5, steps=6),
-    Case("resnet18", "simclr", rounds=3, steps=1, warm=1, contenders=("plain memory",)),
+    Case("resnet18", "simclr", rounds=3, steps=2, warm=1, contenders=("plain memory",)),
 ]
 
 
@@ -212,7 +212,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     cases = [case if chosen.rounds is None else replace(case, rounds=chosen.rounds) for case in CASES]
     cases = [case for case in cases if not chosen.only or any(word in case.name for word in chosen.only)]
-    count = max(case.batch * (case.warm + case.rounds * case.steps + 1) for case in cases)
+    count = max(case.batch * (case.warm + case.rounds * (case.steps + 1) + 1) for case in cases)
     source = chosen.data or torch.randint(0, 256, (count, 3, SIZE, SIZE), dtype=torch.uint8)
     images = open_images(source, image_size=SIZE, channels=3)
     results = []

@@ -70,9 +70,10 @@ def timed_model(method: str, encoder: str, image_size: int, images: int, clock: 
 def run(images: Images, model: TimedModel, case: Any, views: str, between: Between) -> list[dict]:
     """Train with `nearfar.training.loop.fit`; after each round of steps the loop waits while `between` is timed.
 
+    The first step of a round is not timed: it gets its memory after others have given back theirs in small pieces.
     Returns for each round the seconds of its steps by part, wall and CPU, and what `between` returned.
     """
-    clock, rounds, boundaries = model.clock, [], itertools.count(case.warm, case.steps)
+    clock, rounds, in_round = model.clock, [], case.steps + 1
     make_views, batches_from, build = loop.make_views, loop._batches_from, loop.build_optimizer
 
     def timed_views(*args: Any) -> list[Tensor]:
@@ -82,14 +83,13 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
         return made
 
     def timed_batches(*args: Any) -> Iterator[tuple[Any, Tensor]]:
-        source, boundary = batches_from(*args), next(boundaries)
-        for step in itertools.count():
+        source = batches_from(*args)
+        for step in itertools.count(-case.warm):
             clock.mark("logging")
-            if step == boundary:
-                if step > case.warm:
-                    wall, cpu = sum(clock.parts.values()), time.process_time() - clock.cpu
-                    rounds.append({"parts": dict(clock.parts), "wall": wall, "cpu": cpu, **between()})
-                boundary = next(boundaries)
+            if step > 0 and step % in_round == 0:
+                wall, cpu = sum(clock.parts.values()), time.process_time() - clock.cpu
+                rounds.append({"parts": dict(clock.parts), "wall": wall, "cpu": cpu, **between()})
+            if step % in_round == 1:
                 clock.start()
             batch = next(source)
             clock.mark("data")
@@ -101,7 +101,7 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
         optimizer.register_step_post_hook(lambda *_: clock.mark("optimiser"))
         return optimizer
 
-    steps = case.warm + case.rounds * case.steps + 1  # the last step ends the run and is not timed
+    steps = case.warm + case.rounds * in_round + 1  # the last step ends the run and is not timed
     if len(images) < case.batch * steps:
         raise ValueError(f"{steps} steps need {case.batch * steps} images, there are {len(images)}: fewer --rounds")
     images = images.subset(range(case.batch * steps))

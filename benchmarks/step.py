@@ -3,9 +3,9 @@
 One run of the real training loop (`nearfar.training.loop.fit`) for each case. After every round of its steps the loop
 waits while the contenders run theirs:
 - bare: forward and backward of the same backbone and projector, views and gradient ready, in the same process
-- plain memory: the same in a process where torch does not ask for huge pages
+- plain memory: the same in a process that gets its memory as torch and the system have it
 - lightly: a plain lightly + Lightning loop with workers, in the peers' environment (peers.py), memory as torch has it
-- lightly, huge pages: the same with the memory that nearfar asks torch for
+- lightly, our memory: the same with the memory that nearfar asks torch for
 All stay on as many cores as there are threads.
 Figures are medians over rounds, ratios medians of the rounds' ratios. Written to docs/step.md, below its marker: what
 stands above is kept. The targets are the last lines.
@@ -32,7 +32,7 @@ from step_contenders import Process, bare
 from step_loop import PARTS, Clock, run, timed_model
 
 from nearfar.data import Images, open_images
-from nearfar.training.memory import HUGE_PAGES, use_huge_pages
+from nearfar.training.memory import SETTINGS, reuse_memory
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MARKER = "<!-- Below: written by benchmarks/step.py -->"
@@ -57,7 +57,7 @@ class Case:
 
 
 CASES = [
-    Case("small", "simclr", rounds=5, steps=8, contenders=("plain memory", "lightly", "lightly, huge pages")),
+    Case("small", "simclr", rounds=5, steps=8, contenders=("plain memory", "lightly", "lightly, our memory")),
     Case("small", "byol", rounds=5, steps=6),
     Case("resnet18", "simclr", rounds=3, steps=2, warm=1, contenders=("plain memory",)),
 ]
@@ -83,7 +83,8 @@ def started(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     rounds: dict[str, Any] = {"bare": bare(**settings)}
     try:
         for name in case.contenders:
-            environment = os.environ | {HUGE_PAGES: "1" if "huge pages" in name else "0"}
+            kept = {} if "our memory" in name else SETTINGS
+            environment = {key: value for key, value in os.environ.items() if key not in kept}
             if not name.startswith("lightly"):
                 rounds[name] = Process(sys.executable, "bare", settings, environment)
             elif not chosen.without_peers:
@@ -206,7 +207,7 @@ def markdown(results: list[dict[str, Any]], threads: int, load: float) -> str:
 
 def main() -> None:
     chosen = options()
-    use_huge_pages()
+    reuse_memory()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: chosen.threads])
     torch.set_num_threads(chosen.threads)
     load = os.getloadavg()[0]

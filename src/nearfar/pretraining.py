@@ -28,7 +28,7 @@ from nearfar.training import (
 )
 from nearfar.training.config import Precision
 from nearfar.training.environment import write_environment
-from nearfar.training.memory import use_huge_pages
+from nearfar.training.memory import reuse_memory
 from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.views import plan
 
@@ -117,7 +117,7 @@ def pretrain(
     Raises:
         ValueError: for anything that cannot be run as it is asked for; nothing is written then.
     """
-    use_huge_pages()
+    reuse_memory()
     console = console or Console()
     if is_follower():
         settings = Run(Path(resume)).config if resume is not None else None

@@ -1,3 +1,4 @@
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +8,9 @@ import pytest
 SCRIPT = """
 import re
 import nearfar
-from nearfar.training.memory import use_huge_pages
+from nearfar.training.memory import reuse_memory
 
-use_huge_pages()
+reuse_memory()
 import torch
 
 kept = torch.zeros(64 << 20, dtype=torch.uint8)
@@ -33,3 +34,36 @@ def test_huge_pages_are_asked_for_after_our_imports(setting, found, monkeypatch)
         monkeypatch.setenv(name, value)
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == [found], done.stderr
+
+
+REPEATED = """
+import resource
+import nearfar
+from nearfar.training.memory import reuse_memory
+
+reuse_memory()
+import torch
+
+def three():
+    made = [torch.ones(3 << 20) for _ in range(3)]  # 12 MiB each
+
+three()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    three()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of glibc")
+@pytest.mark.parametrize(("setting", "kept"), [(None, True), ("65536", False)])
+def test_freed_memory_is_used_again(setting, kept, monkeypatch):
+    """36 MiB made and freed over and over: few pages are asked for again, unless the user wants memory given back."""
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")  # so that pages are counted in 4 KiB
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+        if setting:
+            monkeypatch.setenv(name, setting)
+    done = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, timeout=120)
+    share = int(done.stdout) / (20 * 36 * 256)  # of the pages of 20 times 36 MiB
+    assert share < 0.05 if kept else share > 0.5, done.stderr

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from nearfar.losses import NNCLR
-from nearfar.losses import in_batch as in_batch_module
-from nearfar.losses.in_batch import nearest
+from nearfar.losses import nnclr as nnclr_module
+from nearfar.losses.nnclr import nearest
 
 
 def rows(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -39,7 +39,7 @@ def test_is_the_loop(temperature):
 
 @pytest.mark.parametrize("tile", [2**20, 20])
 def test_gradient_is_that_of_cross_entropy(tile, monkeypatch):
-    monkeypatch.setattr(in_batch_module, "TILE", tile)
+    monkeypatch.setattr(nnclr_module, "TILE", tile)
     prediction = PREDICTION.clone().requires_grad_()
     (ours,) = torch.autograd.grad(3 * NNCLR(0.1)(PROJECTION, prediction, QUEUE), prediction)
     neighbours = QUEUE[(unit(PROJECTION) @ QUEUE.T).argmax(1)]
@@ -49,7 +49,7 @@ def test_gradient_is_that_of_cross_entropy(tile, monkeypatch):
 
 
 def test_nearest_by_tiles(monkeypatch):
-    monkeypatch.setattr(in_batch_module, "TILE", 24)  # 4 keys at a time, 3 left over
+    monkeypatch.setattr(nnclr_module, "TILE", 24)  # 4 keys at a time, 3 left over
     expected = QUEUE[(unit(PROJECTION) @ QUEUE.T).argmax(1)]
     assert torch.equal(nearest(unit(PROJECTION), QUEUE), expected)
     assert torch.equal(nearest(QUEUE, QUEUE), QUEUE)

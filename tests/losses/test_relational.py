@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from nearfar.losses import SCE, MoCo, ReSSL
-from nearfar.losses import in_batch as in_batch_module
+from nearfar.pairs import attention, in_batch
 
 
 def rows(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -130,12 +130,15 @@ def test_the_positive_has_no_weight_in_the_batch_target():
     assert SCE(0.1, 0.01, lam=0.0)(query, key).item() == pytest.approx(expected.item(), rel=1e-10)
 
 
-def test_many_tiles_equal_one(monkeypatch):
+@pytest.mark.parametrize("kept", [10, 2**20])
+def test_many_tiles_equal_one(kept, monkeypatch):
     query = rows(37, 7).requires_grad_()
     key = rows(37, 7, seed=1)
     one = SCE()(query, key)
     (one_gradient,) = torch.autograd.grad(one, query)
-    monkeypatch.setattr(in_batch_module, "TILE", 200)  # 5 rows at a time, 2 left over
+    monkeypatch.setattr(in_batch, "ROWS", 5)  # 2 left over
+    monkeypatch.setitem(attention.TILE, "cpu", 40)  # 5 keys at a time
+    monkeypatch.setattr(in_batch, "KEPT", kept)
     many = SCE()(query, key)
     (many_gradient,) = torch.autograd.grad(many, query)
     torch.testing.assert_close(many, one)

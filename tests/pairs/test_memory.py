@@ -93,3 +93,10 @@ def test_attention_holds_one_tile():
     with Live(query, keys) as live:
         pairs.attend(query, keys, 0.1)[0].sum().backward()
     assert live.peak < 2**22  # [300, 20000] would be 23 MiB
+
+
+def test_keys_of_the_batch_fit_the_budget_too():
+    query, keys = torch.randn(9000, 256, requires_grad=True), torch.randn(9000, 256)
+    with Live(query, keys) as live:
+        (gradient,) = torch.autograd.grad(sum(pairs.relate_others(query, keys, 0.1, 0.07)).sum(), query)
+    assert live.peak - gradient.nbytes < 2**24 + 16 * 2 * 9000  # one more [batch, dim] would be 9 MiB, B x B 309 MiB

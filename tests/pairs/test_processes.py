@@ -15,6 +15,7 @@ from nearfar.pairs import (
     gaussian,
     log_sum_exp,
     logistic_sum,
+    relate_others,
     ring,
     shared_rows,
     tempered_log_sum_exp,
@@ -63,6 +64,14 @@ def attended():
     return [log_sums.detach(), mean_key, *torch.autograd.grad(value, [query])]
 
 
+def related():
+    """Value, results and gradient of queries against the keys of the other images."""
+    (query, keys), number = batch()
+    results = relate_others(query, keys, 0.3, 0.2)
+    value = sum((number[0] * result).sum() for result in results)
+    return [value.detach(), torch.stack(results).detach(), *torch.autograd.grad(value, [query])]
+
+
 def around(rank, dtype, learn=True):
     """Value and gradients of SigCLR, by one process or by this rank's share; and the bytes of one block."""
     views, _ = batch(dtype)
@@ -86,6 +95,7 @@ def work(rank, path):
             results[name] = reduced(name)
     with shared_rows(ROWS, rank):
         results["attend"] = attended()
+        results["related"] = related()
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         results[dtype] = around(rank, dtype)
     torch.save(results, f"{path}/{rank}.pt")
@@ -99,10 +109,10 @@ def of_ranks(tmp_path_factory):
     return [torch.load(f"{path}/{rank}.pt") for rank in range(WORLD)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "related"])
 def test_shared_rows_are_the_whole(name, of_ranks):
     """Values and row sums are complete on every rank; its own rows' gradient is complete, that of others is zero."""
-    value, sums, *gradients = reduced(name)
+    value, sums, *gradients = related() if name == "related" else reduced(name)
     for rank, results in enumerate(of_ranks):
         torch.testing.assert_close(results[name][:2], [value, sums], rtol=1e-10, atol=1e-10)
         for got, expected in zip(results[name][2:], gradients, strict=True):

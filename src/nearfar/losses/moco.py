@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
-from nearfar.pairs.attention import attend
+from nearfar.pairs import attend, attend_others
 
 
 class MoCo(nn.Module):
@@ -51,9 +51,7 @@ class MoCoV3(nn.Module):
         checks.positive(temperature=temperature)
         self.temperature = temperature
 
-    @outside_autocast
     def forward(self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(2, query=query, key=key)
-        query, key = unit_rows(query), unit_rows(key.detach())
-        every, _ = attend(query, key, self.temperature)
-        return 2 * (self.temperature * every - row_dot(query, key)).mean()
+        positive, negative = attend_others(query, key, self.temperature)
+        return -2 * self.temperature * F.logsigmoid(positive - negative).mean()

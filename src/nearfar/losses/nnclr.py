@@ -1,11 +1,15 @@
 """NNCLR: the nearest neighbour in a queue of past embeddings is the positive."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.in_batch import column_cross_entropy, nearest
-from nearfar.losses.rows import outside_autocast, unit_rows
+from nearfar.losses.rows import full, outside_autocast
+from nearfar.pairs import cross_log_sum_exp
+
+TILE = 2**20  # similarities with the queue in memory at once
 
 
 class NNCLR(nn.Module):
@@ -35,6 +39,19 @@ class NNCLR(nn.Module):
     ) -> Float[Tensor, ""]:
         checks.same_rows(2, projection=projection, prediction=prediction)
         checks.queue_of(projection.shape[1], queue)
-        prediction = unit_rows(prediction)
-        neighbours = nearest(unit_rows(projection.detach()), queue).to(prediction.dtype)
-        return column_cross_entropy(neighbours, prediction, self.temperature)
+        positive, negative, _ = cross_log_sum_exp(nearest(projection, queue), prediction, self.temperature)
+        return -F.logsigmoid(positive - negative).mean()
+
+
+def nearest(rows: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]) -> Float[Tensor, "batch dim"]:
+    """The row of the queue of unit rows nearest to each row, in the rows' dtype; no gradient. A tile at a time."""
+    rows, queue = full(rows.detach()), queue.detach()
+    best = rows.new_full((len(rows),), -torch.inf)
+    index = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+    start = 0
+    for tile in queue.split(max(1, TILE // len(rows))):
+        value, position = (rows @ tile.to(rows.dtype).T).max(1)
+        index = torch.where(value > best, position + start, index)
+        best = torch.maximum(best, value)
+        start += len(tile)
+    return queue[index].to(rows.dtype)

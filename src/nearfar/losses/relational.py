@@ -5,9 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.in_batch import attend_others
 from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
-from nearfar.pairs.attention import attend
+from nearfar.pairs import attend, relate_others
 
 
 class ReSSL(nn.Module):
@@ -84,18 +83,16 @@ class SCE(nn.Module):
         queue: Float[Tensor, "keys dim"] | None = None,
     ) -> Float[Tensor, ""]:
         checks.same_rows(2 if queue is None else 1, query=query, key=key)
-        query, key = unit_rows(query), unit_rows(key.detach())
         if queue is None:
-            negative, _ = attend_others(query, key, self.temperature)
-            _, target = attend_others(key, key, self.target_temperature)
+            positive, negative, relation = relate_others(query, key, self.temperature, self.target_temperature)
         else:
             checks.queue_of(query.shape[1], queue)
+            query, key = unit_rows(query), unit_rows(key.detach())
             negative, _ = attend(query, queue.detach(), self.temperature)
             _, target = attend(key, queue.detach(), self.target_temperature)
-        margin = row_dot(query, key) / self.temperature - negative
-        info_nce = -F.logsigmoid(margin)
-        relational = negative - row_dot(query, target) / self.temperature
-        ceil = -F.logsigmoid(-margin)
+            positive, relation = (row_dot(query, other) / self.temperature for other in (key, target))
+        # InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative
         mu = 1 - self.lam if self.mu is None else self.mu
         eta = 1 - self.lam if self.eta is None else self.eta
-        return (self.lam * info_nce + mu * relational + eta * ceil).mean()
+        loss = -(self.lam + eta) * F.logsigmoid(positive - negative)
+        return loss.add(positive, alpha=eta).sub(relation, alpha=mu).add(negative, alpha=mu - eta).mean()

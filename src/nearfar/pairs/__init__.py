@@ -7,6 +7,7 @@ O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised i
 from nearfar.pairs.attention import attend
 from nearfar.pairs.drawn import draw_others, drawn_sum
 from nearfar.pairs.exponential import log_sum_exp
+from nearfar.pairs.in_batch import attend_others, relate_others
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
 from nearfar.pairs.logistic import logistic_sum
 from nearfar.pairs.processes import shared_rows
@@ -20,6 +21,7 @@ __all__ = [
     "Ring",
     "around_ring",
     "attend",
+    "attend_others",
     "cauchy",
     "cosine",
     "cross_log_sum_exp",
@@ -30,6 +32,7 @@ __all__ = [
     "joined_batch",
     "log_sum_exp",
     "logistic_sum",
+    "relate_others",
     "ring_logistic_sum",
     "shared_rows",
     "tempered_log_sum_exp",

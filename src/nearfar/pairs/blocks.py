@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.pairs.kernels import Kernel
-from nearfar.pairs.precision import accumulation_dtype
+from nearfar.pairs.precision import EPSILON, accumulation_dtype
 from nearfar.pairs.processes import active_shares
 from nearfar.pairs.products import add_product_, dot_products
 
@@ -19,13 +19,12 @@ TILE_ROWS = {"cpu": 512}  # a tile of 512 x 512 stays in a core's second-level c
 TILE_ROWS_ELSEWHERE = 1408
 WIDE = 2**18  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to
 FEWEST_ROWS = 64
-EPSILON = 1e-12  # smallest norm divided by
 
 
 class Tile(NamedTuple):
     """The pairs of the rows `x` of block `i` with the rows `y` of block `j`; `scaled` is x times a number asked for.
 
-    The diagonal of a `masked` tile holds rows with themselves or with their positives, and nothing else does.
+    A `masked` tile holds rows with themselves or with their positives (see `mask_`), and no other tile does.
     """
 
     i: int
@@ -41,7 +40,8 @@ class Blocks:
 
     Views are cut alike, so that self pairs and positive pairs are diagonals of whole tiles. Unit kernels see normalised
     rows, others centred ones (distances do not change, rounding does); both are made block by block, in float32
-    (float64 for float64 inputs), so that no copy of the views is ever held unless it is but one block each.
+    (float64 for float64 inputs), so that no copy of the views is ever held unless it is but one block each. If all
+    rows of both views fit into one block they are `joined` in it: few operations count more than the half of a tile.
 
     With `shared`, and where processes share the rows (`shared_rows`), the tiles are those of this process's `own`
     blocks, and so are sums and gradients until they are completed.
@@ -71,40 +71,54 @@ class Blocks:
         self.across = across
         self.dtype = accumulation_dtype(first, second)
         tile_rows = TILE_ROWS.get(first.device.type, TILE_ROWS_ELSEWHERE)
-        most_rows = most_rows or min(tile_rows, max(FEWEST_ROWS, WIDE // self.dim))
+        fitting = most_rows or min(tile_rows, max(FEWEST_ROWS, WIDE // self.dim))
         self.shares = active_shares(self.batch) if shared and not across else None
-        parts = [_cut(rows, most_rows) for rows in (self.shares.rows if self.shares else [slice(0, self.batch)])]
+        self.joined = not (across or most_rows or self.shares) and 2 * self.batch <= fitting
+        parts = [_cut(rows, fitting) for rows in (self.shares.rows if self.shares else [slice(0, self.batch)])]
         slices = [rows for part in parts for rows in part]
-        self.places = [(view, rows) for view in (0, 1) for rows in slices]
         self.per_view = count = len(slices)
+        self.places = [(view, rows) for view in (0, 1) for rows in slices]
         own = slices if self.shares is None else parts[self.shares.rank]
         first_own = slices.index(own[0])
         self.own = [view * count + first_own + k for view in (0, 1) for k in range(len(own))]
+        if self.joined:
+            self.own = [0]
         self._is_own = [0 <= block % count - first_own < len(own) for block in range(2 * count)]
         self.norm = self.statistic() if unit else None
         self.centre = None if unit else first.mean(0, dtype=self.dtype)
-        if self.norm is not None:
-            for block in range(len(self.places)):
-                rows = self.part(list(self.views), block).to(self.dtype)
+        self.whole = self._whole() if count == 1 else None
+        if self.norm is not None and self.whole is None:
+            for block in range(2 * count):
+                rows = self.part(self.views, block).to(self.dtype)
                 self.part(self.norm, block).copy_(torch.linalg.vector_norm(rows, dim=1).clamp_min_(EPSILON))
-        self.made = [self.gathered(*place) for place in self.places] if count == 1 else []
+
+    def _whole(self) -> Float[Tensor, "2 batch dim"]:
+        """All normalised or centred rows, of views that are but one block each."""
+        rows = torch.stack([view.to(self.dtype) for view in self.views])
+        if self.norm is None:
+            return rows.sub_(self.centre)
+        torch.linalg.vector_norm(rows, dim=2, out=self.norm).clamp_min_(EPSILON)
+        return rows.div_(self.norm.unsqueeze(2))
 
     def statistic(self, value: float = 0.0) -> Float[Tensor, "2 batch"]:
         """A number per row, in the accumulation dtype."""
         return torch.full((2, self.batch), value, dtype=self.dtype, device=self.views[0].device)
 
-    def gradients(self) -> list[Float[Tensor, "batch dim"]]:
+    def gradients(self) -> Float[Tensor, "2 batch dim"]:
         """Zeros for the gradient of each view, in the accumulation dtype."""
-        return [torch.zeros(self.batch, self.dim, dtype=self.dtype, device=view.device) for view in self.views]
+        return torch.zeros(2, self.batch, self.dim, dtype=self.dtype, device=self.views[0].device)
 
-    def part(self, per_row: Tensor | list[Tensor], block: int) -> Tensor:
-        """The rows of one block, of a statistic or of the gradients."""
+    def part(self, per_row: Tensor | tuple[Tensor, Tensor], block: int) -> Tensor:
+        """The rows of one block, of a statistic, of the gradients or of the views."""
+        if self.joined:
+            assert isinstance(per_row, Tensor)
+            return per_row.flatten(0, 1)
         view, rows = self.places[block]
         return per_row[view][rows]
 
     def rows(self, block: int) -> Float[Tensor, "rows dim"]:
         """The normalised or centred rows of one block."""
-        return self.made[block] if self.made else self.gathered(*self.places[block])
+        return self.gathered(*self.places[block]) if self.whole is None else self.part(self.whole, block)
 
     def gathered(self, view: int, index: slice | Tensor) -> Float[Tensor, "rows dim"]:
         """Any rows of one view, normalised or centred."""
@@ -118,13 +132,17 @@ class Blocks:
     def _taken(per_row: Tensor, index: slice | Tensor) -> Tensor:
         return per_row[index] if isinstance(index, slice) else per_row.index_select(0, index)
 
-    def partner(self, block: int) -> int:
-        """The block that holds the positives of this one, in the same order."""
-        return (block + self.per_view) % (2 * self.per_view)
+    def positive_pairs(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Images with their rows of the first and of the second view."""
+        if self.whole is not None:
+            yield slice(0, self.batch), *self.whole
+            return
+        for block in range(self.per_view):
+            yield self.places[block][1], self.rows(block), self.rows(block + self.per_view)
 
     def tiles(self, scale: float | Tensor = 1.0) -> Iterator[Tile]:
         """Tiles that cover each unordered pair with an own row once; with `across` only pairs of different views."""
-        count = len(self.places)
+        count = 1 if self.joined else len(self.places)
         for i in range(self.per_view) if self.across else self.own:
             x = self.rows(i)
             scaled = x * scale
@@ -135,7 +153,7 @@ class Blocks:
 
     def buffer(self) -> Tensor:
         """Memory for one tile."""
-        size = max(rows.stop - rows.start for _, rows in self.places)
+        size = 2 * self.batch if self.joined else max(rows.stop - rows.start for _, rows in self.places)
         return torch.empty(size * size, dtype=self.dtype, device=self.views[0].device)
 
     def affine(self, kernel: Kernel, tile: Tile) -> Tensor:
@@ -153,18 +171,17 @@ class Blocks:
     def positives(self, kernel: Kernel) -> Float[Tensor, " batch"]:
         """u of each positive pair."""
         u = self.statistic()[0]
-        for block in range(self.per_view):
-            x, y = self.rows(block), self.rows(self.partner(block))
+        for rows, x, y in self.positive_pairs():
             if self.unit and not kernel.constant:
                 value = torch.linalg.vecdot(x, y).mul_(kernel.scale)
             else:  # by the difference: scale * s - scale would lose the digits of near positives
                 value = (x - y).square_().sum(1).mul_(-0.5 * kernel.scale).add_(kernel.at_zero)
-            self.part([u, u], block).copy_(value)
+            u[rows] = value
         return u
 
     def finish(
         self,
-        gradients: list[Tensor],
+        gradients: Tensor,
         kernel_scale: float | Tensor,
         positive: Float[Tensor, " batch"],
         mass: Float[Tensor, "2 batch"] | None = None,
@@ -173,24 +190,48 @@ class Blocks:
 
         `positive` is the gradient of the positives' u, `mass` the sum over j of weight_ij (for distances).
         """
+        positive = positive.to(self.dtype)
+        if self.whole is not None and self.shares is None:
+            self._finish(gradients, self.whole, self.whole.flip(0), kernel_scale, positive, self.norm, mass)
+            return
         for block in self.own:
-            gradient, x = self.part(gradients, block), self.rows(block)
-            own = self.part([positive, positive], block).to(self.dtype).unsqueeze(1)
-            gradient.addcmul_(own, self.rows(self.partner(block)))
-            if self.norm is not None:
-                gradient.sub_(x * torch.linalg.vecdot(gradient, x).unsqueeze(1))
-                gradient.mul_(kernel_scale / self.part(self.norm, block).unsqueeze(1))
-            else:
-                assert mass is not None
-                gradient.sub_(x * (own + self.part(mass, block).unsqueeze(1))).mul_(kernel_scale)
+            partners = self.rows((block + self.per_view) % (2 * self.per_view))
+            gradient, x, own = self.part(gradients, block), self.rows(block), positive[self.places[block][1]]
+            norm, masses = (None if numbers is None else self.part(numbers, block) for numbers in (self.norm, mass))
+            self._finish(gradient, x, partners, kernel_scale, own, norm, masses)
 
-    def accumulate(self, gradients: list[Tensor], mass: Tensor | None, tile: Tile, weights: Tensor) -> None:
+    @staticmethod
+    def _finish(
+        gradient: Tensor,
+        x: Tensor,
+        partners: Tensor,
+        kernel_scale: float | Tensor,
+        positive: Tensor,
+        norm: Tensor | None,
+        mass: Tensor | None,
+    ) -> None:
+        gradient.addcmul_(positive.unsqueeze(-1), partners)
+        if norm is not None:
+            gradient.addcmul_(x, torch.linalg.vecdot(gradient, x).unsqueeze(-1), value=-1)
+            gradient.mul_((kernel_scale / norm).unsqueeze(-1))
+        else:
+            assert mass is not None
+            gradient.addcmul_(x, (positive + mass).unsqueeze(-1), value=-1).mul_(kernel_scale)
+
+    def accumulate(self, gradients: Tensor, mass: Tensor | None, tile: Tile, weights: Tensor) -> None:
         """Add the tile's share of sum_j weight_ij row_j to both blocks (weights are symmetric)."""
         add_product_(self.part(gradients, tile.i), weights, tile.y)
         if len(self.ends(tile)) > 1:
             add_product_(self.part(gradients, tile.j), weights.T, tile.x)
         if mass is not None:
             self.add_sums(mass, tile, weights)
+
+    def mask_(self, tile: Tile, values: Tensor, value: float = 0.0) -> None:
+        """Set a tile's pairs of rows with themselves and with their positives."""
+        if tile.masked:
+            views = 2 if self.joined else 1
+            by_view = values.view(views, -1, views, len(tile.y) // views)
+            by_view.diagonal(dim1=1, dim2=3).fill_(value)
 
     def add_sums(self, sums: Tensor, tile: Tile, values: Tensor) -> None:
         """Add the tile's row sums to block i's and, by symmetry, its column sums to block j's."""
@@ -205,7 +246,7 @@ class Blocks:
         """A number per row with those of the other processes' rows, where processes share the rows."""
         return statistic if self.shares is None else self.shares.complete(statistic)
 
-    def as_inputs(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def as_inputs(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients in the dtypes of the views."""
         first, second = (gradient.to(view.dtype) for gradient, view in zip(gradients, self.views, strict=True))
         return first, second

@@ -64,7 +64,7 @@ class _DrawnSum(torch.autograd.Function):
             sums, gradients = _visit(blocks, others, kernel, weights, wanted)
             positive, total = blocks.positives(kernel), (weights * sums).sum()
         ctx.save_for_backward(first, second, others, weights)
-        ctx.kernel, ctx.blocks, ctx.gradients = kernel, blocks, gradients
+        ctx.kernel, ctx.blocks, ctx.gradients = kernel, blocks, gradients if wanted else None
         ctx.mark_non_differentiable(sums)
         return positive, total, sums
 
@@ -76,20 +76,21 @@ class _DrawnSum(torch.autograd.Function):
         _, _, others, weights = ctx.saved_tensors
         blocks = ctx.blocks
         with without_autocast(weights):
-            gradients = ctx.gradients or _visit(blocks, others, ctx.kernel, weights, True)[1]
+            gradients = ctx.gradients
+            if gradients is None:
+                gradients = _visit(blocks, others, ctx.kernel, weights, True)[1]
             ctx.gradients = None  # scaled in place below: a second backward through the same graph makes it again
-            for gradient in gradients:
-                gradient.mul_(total_grad)
+            gradients.mul_(total_grad)
             blocks.finish(gradients, ctx.kernel.scale, positive_grad, None if blocks.unit else blocks.statistic())
             return *blocks.as_inputs(gradients), None, None, None, None
 
 
 def _visit(
     blocks: Blocks, others: Tensor, kernel: Kernel, weights: Tensor, wanted: bool
-) -> tuple[Tensor, list[Tensor]]:
+) -> tuple[Tensor, Tensor]:
     """Row sums of q, and the sum over drawn pairs of weight_i dq/du times the other row (minus the row: distances)."""
     sums = blocks.statistic()
-    gradients = blocks.gradients() if wanted else []
+    gradients = blocks.gradients() if wanted else sums
     for block in range(blocks.per_view):
         own = (block, block + blocks.per_view)
         rows = [blocks.rows(place) for place in own]

@@ -69,8 +69,7 @@ def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
     sums = blocks.statistic()
     for tile in blocks.tiles(kernel.tile_scale):
         similarity = kernel.similarity_(blocks.affine(kernel, tile))
-        if tile.masked:
-            similarity.fill_diagonal_(0)
+        blocks.mask_(tile, similarity)
         blocks.add_sums(sums, tile, similarity)
         if kept is not None:
             kept.append(similarity)
@@ -78,7 +77,7 @@ def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
 
 
 def _spread(
-    blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: list[Tensor], mass: Tensor | None, kept: list[Tensor]
+    blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: Tensor, mass: Tensor | None, kept: list[Tensor]
 ) -> None:
     """Gradient of sum_i weight_i sum_j q_ij: pair (i, j) weighs (weight_i + weight_j) dq/du."""
     buffer = blocks.buffer()
@@ -87,8 +86,7 @@ def _spread(
             similarity = kept[number]
         else:
             similarity = kernel.similarity_(blocks.affine(kernel, tile))
-            if tile.masked:
-                similarity.fill_diagonal_(0)
+            blocks.mask_(tile, similarity)
         weights = shaped(buffer, tile)
         torch.add(blocks.part(weight, tile.i).unsqueeze(1), blocks.part(weight, tile.j), out=weights)
         blocks.accumulate(gradients, mass, tile, kernel.times_slope_(weights, similarity))
@@ -100,8 +98,7 @@ def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         exponent = blocks.affine(kernel, tile)
-        if tile.masked:
-            exponent.fill_diagonal_(_LOWEST)
+        blocks.mask_(tile, exponent, _LOWEST)
         for block, along in blocks.ends(tile):
             old, mass = blocks.part(highest, block), blocks.part(sums, block)
             new = torch.maximum(old, exponent.amax(along))
@@ -112,15 +109,14 @@ def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
 
 
 def _spread_stable(
-    blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: list[Tensor], mass: Tensor | None
+    blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: Tensor, mass: Tensor | None
 ) -> None:
     """Gradient of sum_i weight_i log sum_j q_ij: pair (i, j) weighs weight_i p_ij + weight_j p_ji."""
     exponents = log_sums * kernel.factor
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         exponent = blocks.affine(kernel, tile)
-        if tile.masked:
-            exponent.fill_diagonal_(_LOWEST)
+        blocks.mask_(tile, exponent, _LOWEST)
         weights = torch.sub(exponent, blocks.part(exponents, tile.i).unsqueeze(1), out=shaped(buffer, tile))
         weights.exp2_().mul_(blocks.part(weight, tile.i).unsqueeze(1))
         exponent.sub_(blocks.part(exponents, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))

@@ -54,7 +54,7 @@ class _LogisticSum(torch.autograd.Function):
                 scale_slope = scale_slope / 2  # each pair was met from both of its rows
             positive = blocks.positives(_COSINE)
         ctx.save_for_backward(first, second, scale, bias, scale_slope, bias_slope)
-        ctx.blocks, ctx.gradients = blocks, gradients
+        ctx.blocks, ctx.gradients = blocks, gradients if wanted else None
         return positive, total
 
     @staticmethod
@@ -66,25 +66,25 @@ class _LogisticSum(torch.autograd.Function):
         blocks = ctx.blocks
         with without_autocast(total_grad):
             c = scale.to(blocks.dtype)
-            gradients = ctx.gradients or _visit(blocks, c, bias.to(blocks.dtype), True)[2]
+            gradients = ctx.gradients
+            if gradients is None:
+                gradients = _visit(blocks, c, bias.to(blocks.dtype), True)[2]
             ctx.gradients = None  # scaled in place below: a second backward through the same graph makes it again
-            for gradient in gradients:
-                gradient.mul_(total_grad * c * (1 if blocks.across else 2))
+            gradients.mul_(total_grad * c * (1 if blocks.across else 2))
             blocks.finish(gradients, 1.0, positive_grad)
             slopes = (total_grad * scale_slope).to(scale.dtype), (total_grad * bias_slope).to(bias.dtype)
             return *blocks.as_inputs(gradients), *slopes, None, None
 
 
-def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
+def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The sum, its derivative with respect to the bias, and sum_j sigmoid_ij row_j."""
     total, bias_slope = torch.zeros_like(scale), torch.zeros_like(scale)
-    gradients = blocks.gradients() if wanted else []
+    gradients = blocks.gradients() if wanted else total
     buffer = blocks.buffer()
     for tile in blocks.tiles(scale):
         times = 1 if tile.i == tile.j or blocks.across else 2  # a tile off the diagonal stands for its mirror image too
         logits = dot_products(tile.scaled, tile.y).add_(bias)
-        if tile.masked:
-            logits.fill_diagonal_(-torch.inf)
+        blocks.mask_(tile, logits, -torch.inf)
         if wanted:
             probability = torch.sigmoid(logits, out=shaped(buffer, tile))
             bias_slope.add_(probability.sum(), alpha=times)
@@ -93,8 +93,7 @@ def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[T
     return total, bias_slope, gradients
 
 
-def _along_rows(blocks: Blocks, gradients: list[Tensor]) -> Tensor:
+def _along_rows(blocks: Blocks, gradients: Tensor) -> Tensor:
     """sum_i row_i . gradient_i."""
-    return torch.stack(
-        [(blocks.rows(block) * blocks.part(gradients, block)).sum() for block in range(len(blocks.places))]
-    ).sum()
+    places = range(1 if blocks.joined else 2 * blocks.per_view)
+    return torch.stack([(blocks.rows(block) * blocks.part(gradients, block)).sum() for block in places]).sum()

@@ -1,7 +1,11 @@
 """What every reduction of this room agrees on: the accumulation dtype, no autocast, one backward."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
+
+EPSILON = 1e-12  # smallest norm divided by
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
@@ -9,9 +13,17 @@ def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
     return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
 
 
-def without_autocast(tensor: Tensor) -> torch.autocast:
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     """Context in which the arithmetic on `tensor`'s device keeps the dtype that it is given."""
-    return torch.autocast(tensor.device.type, enabled=False)
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def unit_rows(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rows [..., dim] scaled to length one in `dtype`, and their norms [..., 1], at least 1e-12; without gradient."""
+    rows = rows.to(dtype)
+    norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_min_(EPSILON)
+    return rows / norm, norm
 
 
 def refuse_double_backward() -> None:

@@ -19,11 +19,11 @@ class Shares:
     rows: Sequence[slice]
     rank: int
 
-    def complete(self, per_row: Float[Tensor, "2 batch"]) -> Float[Tensor, "2 batch"]:
+    def complete(self, per_row: Float[Tensor, "k batch"]) -> Float[Tensor, "k batch"]:
         """Fill in the other ranks' numbers; every rank must call it, with its own rows' numbers in place."""
         widest = max(rows.stop - rows.start for rows in self.rows)
         own = self.rows[self.rank]
-        sent = per_row.new_zeros(2, widest)
+        sent = per_row.new_zeros(len(per_row), widest)
         sent[:, : own.stop - own.start] = per_row[:, own]
         parts = [torch.empty_like(sent) for _ in self.rows]
         dist.all_gather(parts, sent)

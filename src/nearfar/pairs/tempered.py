@@ -43,8 +43,7 @@ class _TemperedLogSumExp(torch.autograd.Function):
                 for block, along in blocks.ends(tile):
                     weights = torch.mul(cosines, blocks.part(rates, block).unsqueeze(along), out=shaped(buffer, tile))
                     weights.exp2_()
-                    if tile.masked:
-                        weights.fill_diagonal_(0)
+                    blocks.mask_(tile, weights)
                     blocks.part(sums, block).add_(weights.sum(along))
                     blocks.part(moments, block).add_(weights.mul_(cosines).sum(along))
             sums, moments = blocks.completed(sums), blocks.completed(moments)
@@ -69,8 +68,7 @@ class _TemperedLogSumExp(torch.autograd.Function):
                 of_rows.mul_(blocks.part(weight, tile.i).unsqueeze(1))
                 of_columns = cosines.mul_(blocks.part(rates, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
                 both = of_rows.add_(of_columns)
-                if tile.masked:
-                    both.fill_diagonal_(0)
+                blocks.mask_(tile, both)
                 blocks.accumulate(gradients, None, tile, both)
             blocks.finish(gradients, 1.0, positive_grad)
             return *blocks.as_inputs(gradients), None

@@ -44,7 +44,7 @@ class _WeightedSum(torch.autograd.Function):
             sums = blocks.completed(sums)
             positive, total = blocks.positives(kernel), (weights * sums).sum()
         ctx.save_for_backward(first, second, weights)
-        ctx.kernel, ctx.blocks, ctx.made = kernel, blocks, (gradients, mass)
+        ctx.kernel, ctx.blocks, ctx.made = kernel, blocks, (gradients, mass) if wanted else None
         ctx.mark_non_differentiable(sums)
         return positive, total, sums
 
@@ -58,21 +58,19 @@ class _WeightedSum(torch.autograd.Function):
         with without_autocast(weights):
             gradients, mass = ctx.made or _visit(blocks, ctx.kernel, weights, True)[1:]
             ctx.made = None  # scaled in place below: a second backward through the same graph makes it again
-            for gradient in gradients:
-                gradient.mul_(total_grad)
+            gradients.mul_(total_grad)
             blocks.finish(gradients, ctx.kernel.scale, positive_grad, mass if mass is None else mass.mul_(total_grad))
             return *blocks.as_inputs(gradients), None, None, None, None
 
 
-def _visit(blocks: Blocks, kernel: Kernel, weights: Tensor, wanted: bool) -> tuple[Tensor, list[Tensor], Tensor | None]:
+def _visit(blocks: Blocks, kernel: Kernel, weights: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Row sums of q, and sum_j (weight_i + weight_j) dq/du row_j if a gradient is wanted."""
     sums, mass = blocks.statistic(), None if kernel.unit else blocks.statistic()
-    gradients = blocks.gradients() if wanted else []
+    gradients = blocks.gradients() if wanted else sums
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         similarity = kernel.similarity_(blocks.affine(kernel, tile))
-        if tile.masked:
-            similarity.fill_diagonal_(0)
+        blocks.mask_(tile, similarity)
         blocks.add_sums(sums, tile, similarity)
         if wanted:
             both = shaped(buffer, tile)

@@ -154,7 +154,7 @@ def peer(owner: str, label: str, quantity: Quantity, make: Callable[[int], Loss]
 def two_set_info_nce(shape: Shape) -> Loss:
     def forward(z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
         positive, rows, columns = cross_log_sum_exp(z1, z2, 0.1)
-        return (rows.logaddexp(positive) + columns.logaddexp(positive) - 2 * positive).mean() / 2
+        return (F.softplus(rows - positive) + F.softplus(columns - positive)).mean() / 2
 
     return forward
 

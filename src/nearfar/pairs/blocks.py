@@ -96,6 +96,7 @@ class Blocks:
         """All normalised or centred rows, of views that are but one block each."""
         rows = torch.stack([view.to(self.dtype) for view in self.views])
         if self.norm is None:
+            assert self.centre is not None
             return rows.sub_(self.centre)
         torch.linalg.vector_norm(rows, dim=2, out=self.norm).clamp_min_(EPSILON)
         return rows.div_(self.norm.unsqueeze(2))

@@ -85,9 +85,7 @@ class _DrawnSum(torch.autograd.Function):
             return *blocks.as_inputs(gradients), None, None, None, None
 
 
-def _visit(
-    blocks: Blocks, others: Tensor, kernel: Kernel, weights: Tensor, wanted: bool
-) -> tuple[Tensor, Tensor]:
+def _visit(blocks: Blocks, others: Tensor, kernel: Kernel, weights: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
     """Row sums of q, and the sum over drawn pairs of weight_i dq/du times the other row (minus the row: distances)."""
     sums = blocks.statistic()
     gradients = blocks.gradients() if wanted else sums

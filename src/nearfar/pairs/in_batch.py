@@ -90,7 +90,7 @@ class _Batch:
 
     def visit(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """The results, and the mean keys of the other images: weighted by the query, and by the own key if kept."""
-        results = torch.empty(2 if self.key_t is None else 3, len(self.query), dtype=self.dtype, device=self.query.device)
+        results = self.query.new_empty(2 if self.key_t is None else 3, len(self.query), dtype=self.dtype)
         means = torch.zeros_like(self.query, dtype=self.dtype)
         targets = torch.zeros_like(means) if self.key_t is not None and not self.raw else None
         for rows in self.panels:

@@ -38,9 +38,7 @@ def dot_products(x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) 
     return _onednn(x, y) if _suits_onednn(x) else torch.mm(x, y.T)
 
 
-def weighted_rows(
-    weights: Float[Tensor, "rows columns"], y: Float[Tensor, "columns dim"]
-) -> Float[Tensor, "rows dim"]:
+def weighted_rows(weights: Float[Tensor, "rows columns"], y: Float[Tensor, "columns dim"]) -> Float[Tensor, "rows dim"]:
     """sum_j weights_ij y_j, without gradient."""
     return _onednn(weights, y.T) if _suits_onednn(weights) else torch.mm(weights, y)
 

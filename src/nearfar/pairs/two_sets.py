@@ -15,8 +15,8 @@ def cross_log_sum_exp(
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
     """x_i.y_i / t, and log sum_{j != i} exp of x_i.y_j / t and of y_i.x_j / t: both directions from one visit.
 
-    Two-direction InfoNCE is mean(logaddexp(rows, positive) + logaddexp(columns, positive) - 2 positive) / 2. Rows are
-    raw embeddings and normalised here; one differentiation, O(batch * dim) memory, ValueError for a batch of one.
+    Two-direction InfoNCE is mean(softplus(rows - positive) + softplus(columns - positive)) / 2. Rows are raw
+    embeddings and normalised here; one differentiation, O(batch * dim) memory, ValueError for a batch of one.
     """
     positive, (rows, columns) = log_sum_exp(x, y, cosine(temperature), across=True)
     return positive, rows, columns

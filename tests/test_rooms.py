@@ -87,6 +87,7 @@ def test_no_grab_bags_and_no_long_files():
 
 def test_public_names():
     assert sorted(nearfar.__all__) == [
+        "ProcessLost",
         "Run",
         "TrainingDiverged",
         "TrainingStopped",

@@ -5,9 +5,10 @@ __version__ = "0.1.0"
 from nearfar.api import embed, evaluate, load, map, methods, pretrain
 from nearfar.demo import demo
 from nearfar.runs import Run
-from nearfar.training import TrainingDiverged, TrainingStopped
+from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
 
 __all__ = [
+    "ProcessLost",
     "Run",
     "TrainingDiverged",
     "TrainingStopped",

@@ -221,6 +221,6 @@ def _words(state: State, health: Health, first: Health | None) -> str:
             "Try a lower --lr, a lower temperature, stronger views or a larger --batch-size; if it is early, train on."
         )
     return (
-        f"{found}, no better than without training. Try more --epochs, a higher --lr (a lower one if the loss jumps), "
-        "a lower temperature, or weaker views."
+        f"{found}, not clearly better than without training. "
+        "Try more --epochs, a higher --lr (a lower one if the loss jumps), a lower temperature, or weaker views."
     )

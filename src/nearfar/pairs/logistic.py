@@ -49,9 +49,9 @@ class _LogisticSum(torch.autograd.Function):
         with without_autocast(first):
             blocks = Blocks(first, second, unit=True, across=across)
             total, bias_slope, gradients = _visit(blocks, scale.to(blocks.dtype), bias.to(blocks.dtype), wanted)
-            scale_slope = _along_rows(blocks, gradients) if wanted else total
-            if across:
-                scale_slope = scale_slope / 2  # each pair was met from both of its rows
+            scale_slope = total
+            if wanted and ctx.needs_input_grad[2]:  # across, each pair was met from both of its rows
+                scale_slope = _along_rows(blocks, gradients) / (2 if across else 1)
             positive = blocks.positives(_COSINE)
         ctx.save_for_backward(first, second, scale, bias, scale_slope, bias_slope)
         ctx.blocks, ctx.gradients = blocks, gradients if wanted else None
@@ -89,7 +89,8 @@ def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[T
             probability = torch.sigmoid(logits, out=shaped(buffer, tile))
             bias_slope.add_(probability.sum(), alpha=times)
             blocks.accumulate(gradients, None, tile, probability)
-        total.add_(softplus(logits, threshold=_LINEAR_FROM).sum(), alpha=times)
+        softplus(logits, threshold=_LINEAR_FROM, out=logits)  # type: ignore[call-arg]  # the stub lacks it
+        total.add_(logits.sum(), alpha=times)
     return total, bias_slope, gradients
 
 

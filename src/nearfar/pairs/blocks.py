@@ -41,7 +41,7 @@ class Blocks:
     Views are cut alike, so that self pairs and positive pairs are diagonals of whole tiles. Unit kernels see normalised
     rows, others centred ones (distances do not change, rounding does); both are made block by block, in float32
     (float64 for float64 inputs), so that no copy of the views is ever held unless it is but one block each. If all
-    rows of both views fit into one block they are `joined` in it: few operations count more than the half of a tile.
+    rows of both views fit into one block they are taken `as_one`: few operations count more than the half of a tile.
 
     With `shared`, and where processes share the rows (`shared_rows`), the tiles are those of this process's `own`
     blocks, and so are sums and gradients until they are completed.
@@ -73,7 +73,7 @@ class Blocks:
         tile_rows = TILE_ROWS.get(first.device.type, TILE_ROWS_ELSEWHERE)
         fitting = most_rows or min(tile_rows, max(FEWEST_ROWS, WIDE // self.dim))
         self.shares = active_shares(self.batch) if shared and not across else None
-        self.joined = not (across or most_rows or self.shares) and 2 * self.batch <= fitting
+        self.as_one = not (across or most_rows or self.shares) and 2 * self.batch <= fitting
         parts = [_cut(rows, fitting) for rows in (self.shares.rows if self.shares else [slice(0, self.batch)])]
         slices = [rows for part in parts for rows in part]
         self.per_view = count = len(slices)
@@ -81,7 +81,7 @@ class Blocks:
         own = slices if self.shares is None else parts[self.shares.rank]
         first_own = slices.index(own[0])
         self.own = [view * count + first_own + k for view in (0, 1) for k in range(len(own))]
-        if self.joined:
+        if self.as_one:
             self.own = [0]
         self._is_own = [0 <= block % count - first_own < len(own) for block in range(2 * count)]
         self.norm = self.statistic() if unit else None
@@ -111,7 +111,7 @@ class Blocks:
 
     def part(self, per_row: Tensor | tuple[Tensor, Tensor], block: int) -> Tensor:
         """The rows of one block, of a statistic, of the gradients or of the views."""
-        if self.joined:
+        if self.as_one:
             assert isinstance(per_row, Tensor)
             return per_row.flatten(0, 1)
         view, rows = self.places[block]
@@ -143,7 +143,7 @@ class Blocks:
 
     def tiles(self, scale: float | Tensor = 1.0) -> Iterator[Tile]:
         """Tiles that cover each unordered pair with an own row once; with `across` only pairs of different views."""
-        count = 1 if self.joined else len(self.places)
+        count = 1 if self.as_one else len(self.places)
         for i in range(self.per_view) if self.across else self.own:
             x = self.rows(i)
             scaled = x * scale
@@ -152,10 +152,18 @@ class Blocks:
                     continue  # seen from j
                 yield Tile(i, j, x, x if i == j else self.rows(j), scaled, i % self.per_view == j % self.per_view)
 
+    def _side(self) -> int:
+        """The rows of the largest block."""
+        return 2 * self.batch if self.as_one else max(rows.stop - rows.start for _, rows in self.places)
+
+    def elements(self) -> int:
+        """Elements of all tiles together and of the rows at work on one of them (six blocks at a time), roughly."""
+        side, rows = self._side(), 2 * self.batch
+        return (self.batch**2 if self.across else rows * (rows + side) // 2) + 6 * side * self.dim
+
     def buffer(self) -> Tensor:
         """Memory for one tile."""
-        size = 2 * self.batch if self.joined else max(rows.stop - rows.start for _, rows in self.places)
-        return torch.empty(size * size, dtype=self.dtype, device=self.views[0].device)
+        return torch.empty(self._side() ** 2, dtype=self.dtype, device=self.views[0].device)
 
     def affine(self, kernel: Kernel, tile: Tile) -> Tensor:
         """kernel.factor * u_ij of a tile that was asked for with kernel.tile_scale, unmasked."""
@@ -230,7 +238,7 @@ class Blocks:
     def mask_(self, tile: Tile, values: Tensor, value: float = 0.0) -> None:
         """Set a tile's pairs of rows with themselves and with their positives."""
         if tile.masked:
-            views = 2 if self.joined else 1
+            views = 2 if self.as_one else 1
             by_view = values.view(views, -1, views, len(tile.y) // views)
             by_view.diagonal(dim1=1, dim2=3).fill_(value)
 

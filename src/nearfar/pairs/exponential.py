@@ -14,7 +14,7 @@ from nearfar.pairs.precision import refuse_double_backward, without_autocast
 
 # Without a shift, exp(u) and its sums stay normal numbers while |u| <= this.
 LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
-KEPT_ROWS = 2048  # up to this many rows the forward pass keeps its tiles (8 MiB) for the backward pass
+KEPT = 7 * 2**19  # elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
 _LOWEST = -1e30  # stands for minus infinity where a difference of two must not be nan
 
 
@@ -39,7 +39,7 @@ class _LogSumExp(torch.autograd.Function):
         with without_autocast(first):
             blocks = Blocks(first, second, unit=kernel.unit, across=across, shared=True)
             bounded = kernel.bound <= LARGEST_EXPONENT[blocks.dtype]
-            keep = bounded and any(ctx.needs_input_grad) and 2 * blocks.batch <= KEPT_ROWS
+            keep = bounded and any(ctx.needs_input_grad) and blocks.elements() <= KEPT
             kept: list[Tensor] = []
             result = _sums(blocks, kernel, kept if keep else None).log_() if bounded else _stable(blocks, kernel)
             result = blocks.completed(result)

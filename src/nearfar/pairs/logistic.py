@@ -96,5 +96,5 @@ def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[T
 
 def _along_rows(blocks: Blocks, gradients: Tensor) -> Tensor:
     """sum_i row_i . gradient_i."""
-    places = range(1 if blocks.joined else 2 * blocks.per_view)
+    places = range(1 if blocks.as_one else 2 * blocks.per_view)
     return torch.stack([(blocks.rows(block) * blocks.part(gradients, block)).sum() for block in places]).sum()

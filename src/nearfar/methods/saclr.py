@@ -34,7 +34,7 @@ class SACLR(Method):
     paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
     view_names = ("simclr", "simclr")
     recipes = {
-        "small": small_data(),
+        "small": small_data(method={"rho": 0.9}),
         "cifar": Recipe(
             source="SACLR, appendix A.2",
             epochs=1000,

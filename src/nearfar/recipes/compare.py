@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,14 @@ def run_one(data: str, folder: Path, method: str, options: list[str], baselines:
         subprocess.run([sys.executable, "-m", "nearfar", *evaluate], stdout=log, stderr=log, check=True)
 
 
-def run_table(name: str, data: str, out: Path, jobs: int) -> None:
-    """Run everything in a table, `jobs` runs at a time; a run that fails is told and the others go on."""
+def run_table(name: str, data: str, out: Path, jobs: int, only: Container[str] = ()) -> None:
+    """Run a table, or `only` some rows, `jobs` runs at a time; a run that fails is told and the others go on."""
     table = TABLES[name]
     waiting, lock = [], threading.Lock()
     for seed in range(table.get("seeds", 1)):
         for number, (label, method) in enumerate(table["runs"].items()):
+            if only and label not in only:
+                continue
             folder = out / name / f"{label.replace(' ', '-').lower()}-{seed}"
             waiting.append((data, folder, method, [*table["options"], "--seed", str(seed)], number == 0))
 
@@ -149,9 +152,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--docs", type=Path, default=Path("docs/results"))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", nargs="+", default=[], help="rows to run again; the others stay as the table has them")
     chosen = parser.parse_args()
-    run_table(chosen.table, chosen.data, chosen.out, chosen.jobs)
+    if unknown := set(chosen.only) - set(TABLES[chosen.table]["runs"]):
+        parser.error(f"{chosen.table} has no row {', '.join(sorted(unknown))}")
+    run_table(chosen.table, chosen.data, chosen.out, chosen.jobs, chosen.only)
     rows = summary(chosen.table, chosen.out)
+    if chosen.only:
+        again = {row["name"]: row for row in rows if row["name"] in chosen.only}
+        rows = [again.get(row["name"], row) for row in json.loads((chosen.docs / f"{chosen.table}.json").read_text())]
     chosen.docs.mkdir(parents=True, exist_ok=True)
     (chosen.docs / f"{chosen.table}.json").write_text(json.dumps(rows, indent=1) + "\n")
     (chosen.docs / f"{chosen.table}.md").write_text(markdown(rows))

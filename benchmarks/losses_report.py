@@ -92,7 +92,8 @@ def markdown(run: dict[str, Any]) -> str:
                 f"## {what}",
                 "Columns: batch size B (two views: n = 2B rows)." if not queue else "Column: batch size.",
             ]
-            lines += ["", "Forward and backward, ms: median (minimum); * one run only:", "", *_table(part, odd, _time)]
+            lines += ["", "Forward and backward, ms: median (minimum); * the memory pass's one run, slow:", ""]
+            lines += _table(part, odd, _time)
             lines += ["", "Peak memory above inputs and gradients, MiB:", "", *_table(part, odd, _memory)]
             lines += ["", "Share of the arithmetic floor at the GEMM rate:", "", *_table(part, odd, _share)]
     lines += [
@@ -196,7 +197,7 @@ def plot(run: dict[str, Any], path: Path) -> None:
     dim = min(row["dim"] for row in run["rows"])
     rows = [row for row in run["rows"] if row["dim"] == dim and not row["queue"] and "error" not in row]
     shown = ["SimCLR", "SACLR-1", "SACLR-all", "SigCLR", "SogCLR", "iSogCLR", "CLIP"]
-    figure, panels = pyplot.subplots(1, 2, figsize=(12, 5), layout="constrained")
+    figure, panels = pyplot.subplots(1, 2, figsize=(14, 5), layout="constrained")
     for case in dict.fromkeys(row["case"] for row in rows):
         line = [row for row in rows if row["case"] == case]
         owner, quantity = line[0]["owner"], line[0]["quantity"]
@@ -210,5 +211,5 @@ def plot(run: dict[str, Any], path: Path) -> None:
         panel.set(xscale="log", yscale="log", xlabel=f"batch size B (d = {dim})", title=title)
         panel.set_xscale("log", base=2)
         panel.grid(alpha=0.3)
-    panels[1].legend(fontsize=7)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=110)

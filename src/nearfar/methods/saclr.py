@@ -21,7 +21,7 @@ class SACLR(Method):
         scale: "matrix" keeps one normaliser, "row" one for each image, found by its index.
         negatives: images that each image is compared with, a number or "all".
         alpha: weight of the positive in the normaliser, 0 to 1.
-        rho: how much of the old normaliser is kept. Default: 0.99 for matrix, 0.9 for row.
+        rho: how much of the old normaliser is kept. Default: 0.99 for matrix, 0.9 for row and on small data.
         kernel: "gaussian" or "cosine" on unit rows, "cauchy" on embeddings of any length.
         width: of the gaussian kernel, temperature of the cosine kernel.
         initial: the normaliser at the start.

@@ -152,7 +152,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--docs", type=Path, default=Path("docs/results"))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", nargs="+", default=[], help="rows to run again; the others stay as the table has them")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="rows to run again; the others stay as the table has them"
+    )
     chosen = parser.parse_args()
     if unknown := set(chosen.only) - set(TABLES[chosen.table]["runs"]):
         parser.error(f"{chosen.table} has no row {', '.join(sorted(unknown))}")

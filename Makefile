@@ -15,7 +15,7 @@ check: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/installed
+bench: .venv/benchmarks
 	$(BIN)/python benchmarks/views.py --out docs/results/views.json
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/step.py
@@ -28,6 +28,10 @@ bench: .venv/installed
 
 .venv/tested: .venv/installed
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+.venv/benchmarks: .venv/installed
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[benchmarks]"
 	touch $@
 
 clean:

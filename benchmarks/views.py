@@ -13,8 +13,8 @@ images in memory and end with normalised float32 tensors. Contenders:
 - nearfar: `make_views`, whole batches, parameters for each image
 
 With more than one thread the image-by-image contenders run in as many worker processes (one thread each, nothing is
-sent back), the batched ones in one process with as many threads. Rounds are interleaved; a figure is the median over
-rounds, a ratio the median of the rounds' ratios.
+sent back), the batched ones in one process with as many threads. All have the memory settings of `nearfar pretrain`.
+Rounds are interleaved; a figure is the median over rounds, a ratio the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
+from nearfar.training.memory import reuse_memory
 from nearfar.views import View, ViewPlan, make_views
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long one contender runs in one round")
     parser.add_argument("--out", type=Path, help="write the figures here, as .json or as a Markdown table")
     args = parser.parse_args()
+    reuse_memory()
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)
 

@@ -88,7 +88,7 @@ class _DrawnSum(torch.autograd.Function):
 def _visit(blocks: Blocks, others: Tensor, kernel: Kernel, weights: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
     """Row sums of q, and the sum over drawn pairs of weight_i dq/du times the other row (minus the row: distances)."""
     sums = blocks.statistic()
-    gradients = blocks.gradients() if wanted else sums
+    gradients = blocks.gradients() if wanted else sums.new_empty(0)
     for block in range(blocks.per_view):
         own = (block, block + blocks.per_view)
         rows = [blocks.rows(place) for place in own]

@@ -79,7 +79,7 @@ class _LogisticSum(torch.autograd.Function):
 def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The sum, its derivative with respect to the bias, and sum_j sigmoid_ij row_j."""
     total, bias_slope = torch.zeros_like(scale), torch.zeros_like(scale)
-    gradients = blocks.gradients() if wanted else total
+    gradients = blocks.gradients() if wanted else total.new_empty(0)
     buffer = blocks.buffer()
     for tile in blocks.tiles(scale):
         times = 1 if tile.i == tile.j or blocks.across else 2  # a tile off the diagonal stands for its mirror image too

@@ -48,6 +48,6 @@ def add_product_(
 ) -> None:
     """total_i += sum_j weights_ij y_j, in place, without gradient."""
     if _suits_onednn(weights):
-        total.add_(_onednn(weights, y.T))
+        total.add_(weighted_rows(weights, y))
     else:
         total.addmm_(weights, y)

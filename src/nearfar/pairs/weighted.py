@@ -66,7 +66,7 @@ class _WeightedSum(torch.autograd.Function):
 def _visit(blocks: Blocks, kernel: Kernel, weights: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Row sums of q, and sum_j (weight_i + weight_j) dq/du row_j if a gradient is wanted."""
     sums, mass = blocks.statistic(), None if kernel.unit else blocks.statistic()
-    gradients = blocks.gradients() if wanted else sums
+    gradients = blocks.gradients() if wanted else sums.new_empty(0)
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         similarity = kernel.similarity_(blocks.affine(kernel, tile))

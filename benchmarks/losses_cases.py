@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import nearfar.losses as L
-from nearfar.pairs.two_sets import cross_log_sum_exp, cross_logistic_sum
+from nearfar.pairs.cross import cross_log_sum_exp, cross_logistic_sum
 
 Loss = Callable[..., Tensor]
 QUEUE_BATCH = 256
@@ -90,7 +90,7 @@ def one_pass(shape: Shape) -> float:
     return 1.5 * square(shape)
 
 
-def two_sets(shape: Shape) -> float:
+def cross(shape: Shape) -> float:
     """One B x B matrix and its two gradients, nothing recomputed."""
     return 6.0 * shape.batch**2 * shape.dim
 
@@ -119,8 +119,8 @@ SACLR_1_ROW = Quantity("SACLR-1, row", partial(plain.saclr_all, per_image=True),
 SIGCLR = Quantity("SigCLR", plain.sigclr, one_pass)
 SOGCLR = Quantity("SogCLR", plain.sogclr, two_passes)
 ISOGCLR = Quantity("iSogCLR", plain.isogclr, two_passes)
-CLIP = Quantity("CLIP", plain.clip, two_sets)
-SIGLIP = Quantity("SigLIP", plain.siglip, two_sets)
+CLIP = Quantity("CLIP", plain.clip, cross)
+SIGLIP = Quantity("SigLIP", plain.siglip, cross)
 MOCO_V3 = Quantity("MoCo v3", plain.moco_v3, in_batch(1))
 SCE_IN_BATCH = Quantity("SCE, no queue", plain.sce_in_batch, in_batch(2))
 MOCO = Quantity("MoCo", plain.moco, attentions(1), views=(0, 0))

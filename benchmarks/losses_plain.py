@@ -63,13 +63,13 @@ def saclr_all(
     index: Tensor,
     per_image: bool = False,
     alpha: float = 0.125,
-    width: float = 0.5,
+    bandwidth: float = 0.5,
     initial: float = 0.01,
 ) -> Tensor:
     z, rho = unit_rows(z1, z2), 0.9 if per_image else 0.99
-    log_q = (z @ z.T - 1) / width**2
+    log_q = (z @ z.T - 1) / bandwidth**2
     repulsion = log_q.exp().masked_fill(~negatives(len(z)), 0).sum(1) / (len(z) - 2)
-    log_positive = (positive_similarity(z) - 1) / width**2
+    log_positive = (positive_similarity(z) - 1) / bandwidth**2
     scale = state.get("partition", torch.full([len(z1)] if per_image else [], initial, dtype=z.dtype))
     estimate = (alpha * log_positive.exp() + (1 - alpha) * repulsion).detach()
     estimate = estimate.view(2, -1).mean(0) if per_image else estimate.mean()

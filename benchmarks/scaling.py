@@ -19,8 +19,8 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from nearfar.data import rank_rows
-from nearfar.encoders import build_backbone
 from nearfar.methods import Model, method_class, method_names
+from nearfar.networks import build_backbone
 from nearfar.training.step import GradientStep
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
@@ -137,7 +137,7 @@ def kept() -> list[str]:
     constant = []
     variants = [(name, {}) for name in method_names()] + [("saclr", {"scale": "row"})]
     for name, options in variants:
-        few, many = (dict(method_class(name)(**options).wiring(n).loss.named_buffers()) for n in (1000, 2000))
+        few, many = (dict(method_class(name)(**options).networks(n).loss.named_buffers()) for n in (1000, 2000))
         grown = {key: (many[key].nbytes - few[key].nbytes) / 1000 for key in many}
         grown = {key: each for key, each in grown.items() if each}
         shown = name + "".join(f" {key}={value}" for key, value in options.items())

@@ -29,8 +29,8 @@ Round = Callable[[], dict[str, float]]
 
 def networks(method: str, encoder: str, image_size: int) -> nn.Module:
     """Backbone and projector, as the method wires them."""
-    from nearfar.encoders import build_backbone
     from nearfar.methods import Model, method_class
+    from nearfar.networks import build_backbone
 
     torch.manual_seed(0)
     return Model(method_class(method)(), build_backbone(encoder, image_size=image_size, channels=3), 1024).online

@@ -15,12 +15,12 @@ from rich.console import Console
 from torch import Tensor
 
 from nearfar.data import Images
-from nearfar.encoders import build_backbone
 from nearfar.methods import Embeddings, Model, method_class
+from nearfar.networks import build_backbone
 from nearfar.training import Config, loop
 from nearfar.views import plan
 
-PARTS = ("data", "views", "forward", "twin", "loss", "backward", "optimiser", "logging", "rest")
+PARTS = ("data", "views", "forward", "momentum encoder", "loss", "backward", "optimiser", "logging", "rest")
 Between = Callable[[], dict[str, dict[str, float]]]
 
 
@@ -41,17 +41,17 @@ class Clock:
 
 
 class TimedModel(Model):
-    """A method's model that marks where its forward, its twin, the loss and the way back begin and end."""
+    """A method's model that marks where its forward, its momentum encoder, the loss and the way back begin and end."""
 
     def __init__(self, clock: Clock, *args: Any) -> None:
         super().__init__(*args)
         self.clock = clock
-        if self.twin is not None:
-            self.twin.register_forward_pre_hook(lambda *_: clock.mark("forward"))
-            self.twin.register_forward_hook(lambda *_: clock.mark("twin"))
+        if self.momentum_encoder is not None:
+            self.momentum_encoder.register_forward_pre_hook(lambda *_: clock.mark("forward"))
+            self.momentum_encoder.register_forward_hook(lambda *_: clock.mark("momentum encoder"))
 
-    def forward(self, views: list[Tensor], with_target: bool = True) -> Embeddings:
-        embeddings = super().forward(views, with_target)
+    def forward(self, views: list[Tensor], with_keys: bool = True) -> Embeddings:
+        embeddings = super().forward(views, with_keys)
         self.clock.mark("forward")
         last = embeddings.get("prediction", embeddings["projection"])
         last.register_hook(lambda gradient: self.clock.mark("loss"))  # called as the way back through the nets begins
@@ -59,7 +59,7 @@ class TimedModel(Model):
 
     def after_step(self, *args: Any) -> None:
         super().after_step(*args)
-        self.clock.mark("twin")
+        self.clock.mark("momentum encoder")
 
 
 def timed_model(method: str, encoder: str, image_size: int, images: int, clock: Clock) -> TimedModel:

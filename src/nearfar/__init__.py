@@ -2,9 +2,9 @@
 
 __version__ = "0.1.0"
 
-from nearfar.api import embed, evaluate, load, map, methods, pretrain
-from nearfar.demo import demo
-from nearfar.runs import Run
+from nearfar.commands.api import embed, evaluate, load, map, methods, pretrain
+from nearfar.commands.demo import demo
+from nearfar.commands.run import Run
 from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The command line: one verb for each function of `nearfar.api`, with the options of its signature."""
+"""The command line: one verb for each function of `nearfar.commands.api`, with the options of its signature."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import yaml
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
-from nearfar import __version__, api
-from nearfar.demo import demo
+from nearfar import __version__
+from nearfar.commands import api
+from nearfar.commands.demo import demo
 from nearfar.methods import Method, method_class
 from nearfar.training import TrainingStopped, is_follower
 
@@ -105,7 +106,7 @@ def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: 
         if recipe not in chosen.recipes:
             raise ValueError(f"{method} has no recipe {recipe!r}, it has: {', '.join(chosen.recipes)}")
         parser.add_class_arguments(chosen)
-        parser.set_defaults({"method": method, "recipe": recipe, **chosen.recipes[recipe].method})
+        parser.set_defaults({"method": method, "recipe": recipe, **chosen.recipes[recipe].hyperparameters})
     return parser
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nearfar.evaluation import few_labels
-from nearfar.evaluation.few_labels import draw_labels
+from nearfar.evaluation.few_labels import sample_labels
 
 
 def naive(train_x, train_y, test_x, test_y, chosen):
@@ -22,10 +22,10 @@ def naive(train_x, train_y, test_x, test_y, chosen):
 
 def test_few_labels_is_the_mean_of_naive_draws(digits):
     train_x, train_y, test_x, test_y = (part[:240] for part in digits)
-    scores = few_labels(train_x, train_y, test_x, test_y, labels_per_class=(1, 3), draws=4, seed=7)
+    scores = few_labels(train_x, train_y, test_x, test_y, labels_per_class=(1, 3), trials=4, seed=7)
     for per_class, score in scores.items():
-        draws = draw_labels(train_y, per_class, 4, seed=7)
-        expected = [naive(train_x, train_y, test_x, test_y, chosen) for chosen in draws]
+        trials = sample_labels(train_y, per_class, 4, seed=7)
+        expected = [naive(train_x, train_y, test_x, test_y, chosen) for chosen in trials]
         assert score.mean == pytest.approx(np.mean(expected), abs=0.002)
         assert score.deviation == pytest.approx(np.std(expected), abs=0.002)
 
@@ -40,25 +40,25 @@ def test_raw_digits_score_what_the_project_measures_against(digits):
 
 def test_draws_take_each_class_equally_and_differ():
     labels = np.array([3] * 30 + [5] * 10 + [9] * 2)
-    draws = draw_labels(labels, 4, draws=20)
-    for chosen in draws:
+    trials = sample_labels(labels, 4, trials=20)
+    for chosen in trials:
         assert len(set(chosen.tolist())) == len(chosen)
         counts = np.unique(labels[chosen], return_counts=True)
         assert counts[0].tolist() == [3, 5, 9] and counts[1].tolist() == [4, 4, 2]  # a rare class gives all it has
-    assert len({tuple(sorted(chosen.tolist())) for chosen in draws}) > 15
+    assert len({tuple(sorted(chosen.tolist())) for chosen in trials}) > 15
 
 
 def test_draws_do_not_depend_on_the_features_nor_on_how_many_draws_follow():
     labels = np.arange(50) % 5
-    first = draw_labels(labels, 1, draws=20)
-    np.testing.assert_array_equal(first[:3], draw_labels(labels, 1, draws=3))
-    assert not np.array_equal(first[0], draw_labels(labels, 1, draws=1, seed=1)[0])
+    first = sample_labels(labels, 1, trials=20)
+    np.testing.assert_array_equal(first[:3], sample_labels(labels, 1, trials=3))
+    assert not np.array_equal(first[0], sample_labels(labels, 1, trials=1, seed=1)[0])
 
 
 def test_a_common_offset_of_all_features_does_not_matter(digits):
     train_x, train_y, test_x, test_y = digits
-    plain = few_labels(train_x, train_y, test_x, test_y, draws=3)
-    moved = few_labels(train_x + 5, train_y, test_x + 5, test_y, draws=3)
+    plain = few_labels(train_x, train_y, test_x, test_y, trials=3)
+    moved = few_labels(train_x + 5, train_y, test_x + 5, test_y, trials=3)
     assert moved[1].mean == pytest.approx(plain[1].mean, abs=0.003)
 
 

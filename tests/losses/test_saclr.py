@@ -6,28 +6,28 @@ from sklearn.datasets import load_digits
 from torch.nn.functional import cosine_similarity, normalize
 
 from nearfar.losses import DCL, SACLR, SimCLR
-from nearfar.pairs import draw_others, gaussian, weighted_sum
+from nearfar.pairs import gaussian, sample_others, weighted_sum
 
 
-def similarity(kernel, width, x, y):
+def similarity(kernel, bandwidth, x, y):
     if kernel == "cosine":
-        return torch.exp(cosine_similarity(x, y, dim=0) / width)
+        return torch.exp(cosine_similarity(x, y, dim=0) / bandwidth)
     if kernel == "gaussian":
         difference = x / x.norm() - y / y.norm()
-        return torch.exp(-difference.square().sum() / (2 * width**2))
+        return torch.exp(-difference.square().sum() / (2 * bandwidth**2))
     return 1 / (1 + (x - y).square().sum())
 
 
 class Loop:
     """Both forms, from methods.md: loss with Z before the update, Z from the same similarities."""
 
-    def __init__(self, scale, alpha, rho, kernel, width, initial):
-        self.scale, self.alpha, self.rho, self.kernel, self.width = scale, alpha, rho, kernel, width
+    def __init__(self, scale, alpha, rho, kernel, bandwidth, initial):
+        self.scale, self.alpha, self.rho, self.kernel, self.bandwidth = scale, alpha, rho, kernel, bandwidth
         self.z, self.initial = {}, initial
 
     def __call__(self, z1, z2, index, others):
         def q(x, y):
-            return similarity(self.kernel, self.width, x, y)
+            return similarity(self.kernel, self.bandwidth, x, y)
 
         total, seen = 0.0, {}
         for i in range(len(z1)):
@@ -46,13 +46,13 @@ class Loop:
 
 @pytest.mark.parametrize("scale", ["matrix", "row"])
 @pytest.mark.parametrize("negatives", [1, 3, "all"])
-@pytest.mark.parametrize(("kernel", "width"), [("gaussian", 0.5), ("cosine", 0.3), ("cauchy", 0.5)])
-def test_value_gradient_and_state_equal_the_loop(scale, negatives, kernel, width):
+@pytest.mark.parametrize(("kernel", "bandwidth"), [("gaussian", 0.5), ("cosine", 0.3), ("cauchy", 0.5)])
+def test_value_gradient_and_state_equal_the_loop(scale, negatives, kernel, bandwidth):
     torch.manual_seed(0)
     rho = 0.99 if scale == "matrix" else 0.9
-    loss = SACLR(9, scale, negatives, kernel=kernel, width=width, initial=0.05).double()
+    loss = SACLR(9, scale, negatives, kernel=kernel, bandwidth=bandwidth, initial_partition=0.05).double()
     loss.partition.fill_(0.05)  # in full precision
-    loop = Loop(scale, 0.125, rho, kernel, width, 0.05)
+    loop = Loop(scale, 0.125, rho, kernel, bandwidth, 0.05)
     for step in range(4):
         index = torch.randperm(9)[:5]
         views = [torch.randn(5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
@@ -60,7 +60,7 @@ def test_value_gradient_and_state_equal_the_loop(scale, negatives, kernel, width
         value = loss(*views, index if scale == "row" else None)
         torch.manual_seed(step)
         everyone = torch.tensor([[j for j in range(5) if j != i] for i in range(5)])
-        expected = loop(*views, index, everyone if negatives == "all" else draw_others(5, negatives))
+        expected = loop(*views, index, everyone if negatives == "all" else sample_others(5, negatives))
         torch.testing.assert_close(value, expected)
         gradients = zip(torch.autograd.grad(value, views), torch.autograd.grad(expected, views), strict=True)
         for gradient, expected_gradient in gradients:
@@ -74,9 +74,9 @@ def near_views(batch, dim):
     return [(first + noise * torch.randn_like(first)).requires_grad_() for noise in (0.0, 0.5)]
 
 
-def gradient_with_each_row_s_own_mean(views, width, with_positive):
+def gradient_with_each_row_s_own_mean(views, bandwidth, with_positive):
     """SACLR's row form with a Z for each row: the batch's own mean of q over the columns of that row."""
-    rows, kernel = 2 * len(views[0]), gaussian(width)
+    rows, kernel = 2 * len(views[0]), gaussian(bandwidth)
     u, _, sums = weighted_sum(*views, torch.ones(2, rows // 2), kernel)  # the sums, to know Z
     counted = sums + u.exp() if with_positive else sums
     weights = (1 / (rows * counted)).detach()
@@ -88,7 +88,7 @@ def gradient_with_each_row_s_own_mean(views, width, with_positive):
 
 @pytest.mark.parametrize(("with_positive", "loss"), [(False, DCL), (True, SimCLR)])
 def test_theorem_1_with_z_of_each_row(with_positive, loss):
-    """width 0.5 is a softmax temperature of 0.25."""
+    """bandwidth 0.5 is a softmax temperature of 0.25."""
     torch.manual_seed(0)
     views = near_views(7, 5)
     gradients = gradient_with_each_row_s_own_mean(views, 0.5, with_positive)
@@ -128,16 +128,16 @@ def spread_after_training(loss):
 class Printed:
     """The matrix form as Eq. 6 and 8 print it, over the batch's pairs of different images."""
 
-    def __init__(self, num_images, alpha=0.125, rho=0.99, width=0.5):
-        self.n, self.alpha, self.rho, self.width = num_images, alpha, rho, width
+    def __init__(self, num_images, alpha=0.125, rho=0.99, bandwidth=0.5):
+        self.n, self.alpha, self.rho, self.bandwidth = num_images, alpha, rho, bandwidth
         self.inverse = num_images**2 * 0.01
 
     def __call__(self, z1, z2):
         z1, z2, batch = normalize(z1, dim=1), normalize(z2, dim=1), len(z1)
         rows = torch.cat([z1, z2])
         others = 1 - torch.eye(batch).repeat(2, 2)
-        q = torch.exp((rows @ rows.T - 1) / self.width**2) * others
-        positive = torch.exp(((z1 * z2).sum(1) - 1) / self.width**2)
+        q = torch.exp((rows @ rows.T - 1) / self.bandwidth**2) * others
+        positive = torch.exp(((z1 * z2).sum(1) - 1) / self.bandwidth**2)
         all_four = q.sum() / (batch * (batch - 1))
         loss = -2 * positive.log().mean() + self.n / self.inverse * all_four
         seen = self.n**2 * (2 * self.alpha * positive.mean() + (1 - self.alpha) * all_four)
@@ -161,10 +161,10 @@ def test_the_printed_matrix_form_collapses_and_ours_does_not():
         {"kernel": "linear"},
         {"alpha": 1.2},
         {"rho": -0.1},
-        {"width": 0.0},
-        {"initial": 0.0},
+        {"bandwidth": 0.0},
+        {"initial_partition": 0.0},
         {"num_images": 0},
-        {"kernel": "cosine", "width": 0.01},
+        {"kernel": "cosine", "bandwidth": 0.01},
     ],
     ids=str,
 )

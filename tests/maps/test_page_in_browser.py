@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from nearfar.commands.report import write_report
 from nearfar.data import Images
 from nearfar.maps import write_map_page
-from nearfar.report import write_report
 
 NAMES = [
     "plain.png",

@@ -1,4 +1,4 @@
-"""Plain float64 loops, from the papers' formulas, for the methods with keys from a twin or a queue.
+"""Plain float64 loops, from the papers' formulas, for the methods with keys from a momentum encoder or a queue.
 
 As in references_pairs.py; state["queue"] holds the queue's rows at the start, oldest first.
 """
@@ -40,7 +40,7 @@ def moco(method, state, epoch, epochs):
     queue, t = [*state["queue"]], method.temperature
 
     def step(embeddings, index):
-        queries, keys = units(embeddings["projection"][0]), units(embeddings["target"][0])
+        queries, keys = units(embeddings["projection"][0]), units(embeddings["key"][0])
         loss = mean(
             cross_entropy(q @ k / t, [q @ past / t for past in queue]) for q, k in zip(queries, keys, strict=True)
         )
@@ -61,7 +61,7 @@ def moco_v3(method, state, epoch, epochs):
         return mean(losses)
 
     def step(embeddings, index):
-        (p1, p2), (k1, k2) = map(units, embeddings["prediction"]), map(units, embeddings["target"])
+        (p1, p2), (k1, k2) = map(units, embeddings["prediction"]), map(units, embeddings["key"])
         return one_direction(p1, k2) + one_direction(p2, k1)
 
     return step
@@ -75,7 +75,7 @@ def lorac(method, state, epoch, epochs):
     """MoCo-M, LORAC and LORAC-bs: each of the two keys against the queries of all other views."""
     queue, t = [*state["queue"]], method.temperature
     prior = getattr(method, "prior", "batch")
-    switched_on = hasattr(method, "beta") and epoch >= method.start * epochs
+    switched_on = hasattr(method, "beta") and epoch >= method.prior_start * epochs
 
     def log_prior(queries, key):
         rows = [*queries, key]
@@ -92,7 +92,7 @@ def lorac(method, state, epoch, epochs):
         return -nuclear_norm(spread) / (len(spread) * method.beta * t)
 
     def step(embeddings, index):
-        views, keys = [units(view) for view in embeddings["projection"]], [units(k) for k in embeddings["target"]]
+        views, keys = [units(view) for view in embeddings["projection"]], [units(k) for k in embeddings["key"]]
         losses = []
         for number, key in enumerate(keys):
             others = [view for view in range(len(views)) if view != number]
@@ -116,7 +116,7 @@ def jcl(method, state, epoch, epochs):
     lam = method.lam * (epoch + 1) / epochs
 
     def step(embeddings, index):
-        queries, keys = units(embeddings["projection"][0]), [units(key) for key in embeddings["target"]]
+        queries, keys = units(embeddings["projection"][0]), [units(key) for key in embeddings["key"]]
         losses, means = [], []
         for i, q in enumerate(queries):
             own = [key[i] for key in keys]
@@ -138,7 +138,7 @@ def ressl(method, state, epoch, epochs):
 
     def step(embeddings, index):
         losses = []
-        keys = units(embeddings["target"][0])
+        keys = units(embeddings["key"][0])
         for q, k in zip(units(embeddings["projection"][0]), keys, strict=True):
             target = softmax([k @ past / method.target_temperature for past in queue])
             online = softmax([q @ past / method.temperature for past in queue])
@@ -170,7 +170,7 @@ def sce(method, state, epoch, epochs):
 
     def step(embeddings, index):
         queries = [units(view) for view in embeddings["prediction" if method.predictor else "projection"]]
-        keys = [units(view) for view in embeddings["target"]]
+        keys = [units(view) for view in embeddings["key"]]
         both = method.symmetric or method.small_views > 0
         pairs = [(q, k) for k in range(len(keys)) for q in range(len(queries)) if q != k] if both else [(0, 0)]
         losses = []
@@ -225,9 +225,9 @@ VARIANTS = {
         {"prior": "gaussian"},
         {"prior": "constant", "beta": 4.0},
         {"large_views": 2, "small_views": 0},
-        {"start": 0.75},  # the tests are half-way through: the prior is still off
+        {"prior_start": 0.75},  # the tests are half-way through: the prior is still off
     ],
-    "lorac-bs": [{}, {"start": 0.75}],
+    "lorac-bs": [{}, {"prior_start": 0.75}],
     "jcl": [{}, {"key_views": 1}],
     "sce": [
         {},

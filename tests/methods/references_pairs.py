@@ -112,8 +112,8 @@ def saclr(method, state, epoch, epochs):
     def similarity(a, b):
         square = sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
         return {
-            "gaussian": lambda: math.exp(-square / (2 * method.width**2)),
-            "cosine": lambda: math.exp(a @ b / method.width),
+            "gaussian": lambda: math.exp(-square / (2 * method.bandwidth**2)),
+            "cosine": lambda: math.exp(a @ b / method.bandwidth),
             "cauchy": lambda: 1 / (1 + square),
         }[method.kernel]()
 
@@ -126,10 +126,10 @@ def saclr(method, state, epoch, epochs):
             name = index[image[i]] if method.scale == "row" else None
             attraction = similarity(row, rows[positive[i]])
             repulsion = mean(similarity(row, rows[j]) for j in negatives[i])
-            losses.append(-math.log(attraction) + repulsion / normaliser.get(name, method.initial))
+            losses.append(-math.log(attraction) + repulsion / normaliser.get(name, method.initial_partition))
             seen.setdefault(name, []).append(method.alpha * attraction + (1 - method.alpha) * repulsion)
         for name, values in seen.items():
-            normaliser[name] = rho * normaliser.get(name, method.initial) + (1 - rho) * mean(values)
+            normaliser[name] = rho * normaliser.get(name, method.initial_partition) + (1 - rho) * mean(values)
         return mean(losses)
 
     return step
@@ -163,7 +163,7 @@ REFERENCES = {
 VARIANTS = {
     "saclr": [
         {"negatives": "all"},
-        {"negatives": "all", "scale": "row", "initial": 0.3},
+        {"negatives": "all", "scale": "row", "initial_partition": 0.3},
         {"negatives": "all", "kernel": "cosine"},
         {"negatives": "all", "kernel": "cauchy", "scale": "row"},
         {"negatives": 5, "alpha": 0.5, "rho": 0.5},  # all 5 other images

@@ -8,7 +8,7 @@ import torch
 from nearfar.methods import method_names
 
 HALF_WAY = (2, 4)  # epoch, of epochs: every schedule has moved
-EXACT = {"saclr": {"negatives": "all"}}  # no random draws
+EXACT = {"saclr": {"negatives": "all"}}  # no random samples
 
 # Losses whose negatives are past keys, or that have none, stand a batch of one.
 ACCEPT_ONE = {"byol", "jcl", "lorac", "lorac-bs", "moco-m", "moco-v1", "moco-v2", "ressl", "sce", "simsiam"}
@@ -44,8 +44,8 @@ def test_order_of_the_batch_does_not_matter(name, build, fake_embeddings):
     model.set_schedules(*HALF_WAY)
     order = torch.tensor([4, 0, 5, 2, 1, 3])
     index = torch.tensor([3, 7, 1, 19, 0, 12])
-    embeddings = {key: rows.requires_grad_(key != "target") for key, rows in fake_embeddings(model, 6, 1).items()}
-    shuffled = {key: rows.detach()[:, order].requires_grad_(key != "target") for key, rows in embeddings.items()}
+    embeddings = {key: rows.requires_grad_(key != "key") for key, rows in fake_embeddings(model, 6, 1).items()}
+    shuffled = {key: rows.detach()[:, order].requires_grad_(key != "key") for key, rows in embeddings.items()}
     other = copy.deepcopy(model)
     loss, same = model.compute_loss(embeddings, index), other.compute_loss(shuffled, index[order])
     assert same.item() == pytest.approx(loss.item(), rel=1e-6)
@@ -85,10 +85,10 @@ def test_gradient_reaches_all_that_is_trained_and_none_of_the_twin(name, build):
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
         # The bias of a linear layer may be centred away by what follows; anything else must feel the loss.
         assert (parameter.grad != 0).any() or (parameter.ndim == 1 and key.endswith("bias")), key
-    if model.twin is not None:
-        assert not embeddings["target"].requires_grad
-        assert all(not p.requires_grad and p.grad is None for p in model.twin.parameters())
-        assert not any(key.startswith("twin") for key in trained)
+    if model.momentum_encoder is not None:
+        assert not embeddings["key"].requires_grad
+        assert all(not p.requires_grad and p.grad is None for p in model.momentum_encoder.parameters())
+        assert not any(key.startswith("momentum_encoder") for key in trained)
 
 
 def test_saved_and_loaded_it_goes_on_exactly(name, build):
@@ -163,13 +163,13 @@ def test_batch_of_one(name, build, fake_embeddings):
 )
 def test_missing_index(method, options, build, fake_embeddings):
     model = build(method, **options)
-    assert model.wiring.needs_index
+    assert model.networks.needs_index
     with pytest.raises(ValueError, match="index"):
         model.compute_loss(fake_embeddings(model, 6, 1), None)
 
 
 def test_no_other_method_needs_an_index(name, build, fake_embeddings):
     model = build(name)
-    if not model.wiring.needs_index:
+    if not model.networks.needs_index:
         model.set_schedules(*HALF_WAY)
         assert model.compute_loss(fake_embeddings(model, 6, 1), None).isfinite()

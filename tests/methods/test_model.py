@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from nearfar.encoders import SplitBatchNorm
 from nearfar.methods import Model, method_class
+from nearfar.networks import SplitBatchNorm
 
 
 class Brightness(nn.Module):
@@ -37,12 +37,12 @@ def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
     for view, rows in zip(views, embeddings["projection"], strict=True):  # no normalisation in MoCo's head
         torch.testing.assert_close(rows, model.online(view))
     # Keys come from the first two large crops, in one pass.
-    assert model.twin.networks[0].calls == [(12, 1, 8, 8)]
-    torch.testing.assert_close(embeddings["target"][1], model.twin(views[1]))
+    assert model.momentum_encoder.networks[0].calls == [(12, 1, 8, 8)]
+    torch.testing.assert_close(embeddings["key"][1], model.momentum_encoder(views[1]))
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "online", "target"),
+    ("method", "options", "online", "keys"),
     [
         ("simclr", {}, 2, 0),
         ("byol", {}, 2, 2),
@@ -58,13 +58,13 @@ def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
         ("swav", {"small_views": 6}, 8, 0),
     ],
 )
-def test_views_of_each_branch(method, options, online, target, build):
+def test_views_of_each_branch(method, options, online, keys, build):
     model = build(method, **options)
     embeddings = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()])
     assert len(embeddings["projection"]) == online
-    assert len(embeddings.get("target", [])) == target
-    without = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()], with_target=False)
-    assert set(embeddings) - set(without) == ({"target"} if target else set())
+    assert len(embeddings.get("key", [])) == keys
+    without = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()], with_keys=False)
+    assert set(embeddings) - set(without) == ({"key"} if keys else set())
 
 
 def test_query_and_key_see_the_views_that_are_theirs(build):
@@ -72,7 +72,7 @@ def test_query_and_key_see_the_views_that_are_theirs(build):
     strong, weak = torch.randn(2, 4, 1, 4, 4)
     embeddings = model([strong, weak])
     torch.testing.assert_close(embeddings["projection"][0], model.online(strong))
-    torch.testing.assert_close(embeddings["target"][0], model.twin(weak))
+    torch.testing.assert_close(embeddings["key"][0], model.momentum_encoder(weak))
 
 
 @pytest.mark.parametrize("method", ["byol", "moco-v2", "moco-v3", "ressl", "sce", "lorac", "jcl"])
@@ -83,12 +83,12 @@ def test_twin_follows_after_the_step(method, build):
             parameter.add_(torch.randn_like(parameter))
     views = [torch.randn(16, 1, 4, 4) for _ in model.method.crops()]
     embeddings = model(views)
-    before = copy.deepcopy(model.twin.state_dict())
+    before = copy.deepcopy(model.momentum_encoder.state_dict())
     model.after_step(embeddings, 0, 10)
     online = dict(model.online.named_parameters())
-    for name, parameter in model.twin.networks.named_parameters():
+    for name, parameter in model.momentum_encoder.networks.named_parameters():
         torch.testing.assert_close(parameter, 0.75 * before[f"networks.{name}"] + 0.25 * online[name])
-    for name, buffer in model.twin.networks.named_buffers():
+    for name, buffer in model.momentum_encoder.networks.named_buffers():
         assert torch.equal(buffer, dict(model.online.named_buffers())[name])
 
 
@@ -97,19 +97,19 @@ def test_a_twin_whose_momentum_has_reached_one_stands_still(build):
     embeddings = model([torch.randn(16, 1, 4, 4) for _ in range(2)])
     with torch.no_grad():
         model.online[0].net[1].weight.add_(1)
-    before = model.twin.networks[0].net[1].weight.clone()
+    before = model.momentum_encoder.networks[0].net[1].weight.clone()
     model.after_step(embeddings, 10, 10)
-    assert torch.equal(model.twin.networks[0].net[1].weight, before)
+    assert torch.equal(model.momentum_encoder.networks[0].net[1].weight, before)
 
 
 def test_queue_holds_the_last_keys_at_any_batch_size(build):
     model = build("moco-v2", queue_size=7)
-    pushed = []
+    enqueued_keys = []
     for batch in (3, 5, 2, 9):
         keys = torch.nn.functional.normalize(torch.randn(1, batch, 16), dim=-1)
-        model.after_step({"projection": keys, "target": keys}, 0, 10)
-        pushed += list(keys[0])
-        last = torch.stack(pushed[-7:])
+        model.after_step({"projection": keys, "key": keys}, 0, 10)
+        enqueued_keys += list(keys[0])
+        last = torch.stack(enqueued_keys[-7:])
         held = model.queue.rows
         nearest = torch.cdist(last, held).min(1).values
         assert nearest.max() < 1e-5
@@ -132,13 +132,13 @@ def test_split_statistics_stand_in_the_twin_alone():
     split = Model(method(projector=(4,), queue_size=8, norm_groups=2), Normalised(), 10)
     split.load_state_dict(whole.state_dict())
     assert not any(isinstance(module, SplitBatchNorm) for module in split.online.modules())
-    assert [module.groups for module in split.twin.modules() if isinstance(module, SplitBatchNorm)] == [2]
+    assert [module.groups for module in split.momentum_encoder.modules() if isinstance(module, SplitBatchNorm)] == [2]
     views = [torch.randn(8, 1, 4, 4) for _ in range(2)]
     one, other = whole(views), split(views)
     assert torch.equal(one["projection"], other["projection"])
     # Each half of the shuffled batch is centred on its own: over the batch the mean is that of the whole again.
-    torch.testing.assert_close(one["target"].mean(1), other["target"].mean(1))
-    assert (one["target"] - other["target"]).abs().max() > 0.01
+    torch.testing.assert_close(one["key"].mean(1), other["key"].mean(1))
+    assert (one["key"] - other["key"]).abs().max() > 0.01
 
 
 LINEAR, NORM, FIXED, RELU = "linear", "norm", "norm without affine", "relu"
@@ -173,7 +173,7 @@ def test_normalisation_stands_where_the_paper_has_it(method):
 
 def test_head_of_sce_on_imagenet():
     sce = method_class("sce")
-    model = Model(sce(**sce.recipes["imagenet"].method | {"queue_size": 8}), Brightness(), num_images=10)
+    model = Model(sce(**sce.recipes["imagenet"].hyperparameters | {"queue_size": 8}), Brightness(), num_images=10)
     assert layers(model.online[1]) == [*HIDDEN, *HIDDEN, LINEAR, FIXED]
     assert [layer.out_features for layer in model.online[1] if isinstance(layer, nn.Linear)] == [2048, 2048, 256]
 
@@ -196,14 +196,14 @@ def test_moco_m_with_one_query_is_moco(build, fake_embeddings):
     other.queue.load_state_dict(one.queue.state_dict())
     embeddings = fake_embeddings(one, 6, 0)
     both_ways = [
-        other.compute_loss({"projection": embeddings["projection"][[q]], "target": embeddings["target"][[k]]}, None)
+        other.compute_loss({"projection": embeddings["projection"][[q]], "key": embeddings["key"][[k]]}, None)
         for q, k in ((0, 1), (1, 0))
     ]
     assert one.compute_loss(embeddings, None).item() == pytest.approx(sum(both_ways).item() / 2, rel=1e-9)
 
 
 def test_lorac_whose_prior_never_starts_is_moco_m(build, fake_embeddings):
-    same_value(build, fake_embeddings, ("lorac", {"start": 1.0}), ("moco-m", {}))
+    same_value(build, fake_embeddings, ("lorac", {"prior_start": 1.0}), ("moco-m", {}))
     same_value(build, fake_embeddings, ("lorac-bs", {"beta": float("inf")}), ("moco-m", {}))
 
 

@@ -16,7 +16,7 @@ WRONG = {
     "frozen_epochs": (-1.0,),
     "gamma": (-0.1, 1.1),
     "highest": (0.05, float("inf")),  # below the temperature at the start
-    "initial": (0.0,),
+    "initial_partition": (0.0,),
     "invariance": (-1.0,),
     "iterations": (0,),
     "kernel": ("laplace",),
@@ -39,14 +39,14 @@ WRONG = {
     "scale": ("column",),
     "sigma": (0.0,),
     "small_views": (-1,),
-    "start": (-0.1, 1.1),
+    "prior_start": (-0.1, 1.1),
     "stored": (-1,),
     "stored_from": (-1.0,),
     "sub_batch": (1,),
     "target_temperature": (0.0, -0.1),
     "temperature": (0.0, -0.1, float("inf")),
     "variance": (-1.0,),
-    "width": (0.0,),
+    "bandwidth": (0.0,),
 }
 ALSO_WRONG = {
     ("lorac", "beta"): (0.0, -1.0),

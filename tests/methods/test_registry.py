@@ -31,7 +31,7 @@ def test_a_name_far_from_all_gives_the_way_to_the_list():
         method_class("xyzzy")
 
 
-@pytest.mark.parametrize("file", ["model", "schedules", "recipe", "describe", "method"])
+@pytest.mark.parametrize("file", ["model", "schedules", "recipe", "description", "method"])
 def test_wiring_is_no_method(file):
     with pytest.raises(ValueError, match="there is no method"):
         method_class(file)
@@ -44,7 +44,7 @@ def test_is_a_frozen_dataclass_with_paper_and_recipes(name):
     assert "small" in method.recipes
     for recipe in method.recipes.values():
         assert isinstance(recipe, Recipe) and recipe.source
-        method(**recipe.method).wiring(num_images=10)  # what a recipe sets is there, and in range
+        method(**recipe.hyperparameters).networks(num_images=10)  # what a recipe sets is there, and in range
 
 
 def test_docstring_documents_every_number(name):
@@ -58,9 +58,9 @@ def test_docstring_documents_every_number(name):
 
 def test_needs_are_told(name):
     told = set(describe(method_class(name))["needs"])
-    twins = {"byol", "jcl", "lorac", "lorac-bs", "moco-m", "moco-v1", "moco-v2", "moco-v3", "ressl", "sce"}
-    assert ("twin" in told) == (name in twins)
-    assert ("queue" in told) == (name in twins - {"byol", "moco-v3"} | {"nnclr"})
+    momentum_encoders = {"byol", "jcl", "lorac", "lorac-bs", "moco-m", "moco-v1", "moco-v2", "moco-v3", "ressl", "sce"}
+    assert ("momentum encoder" in told) == (name in momentum_encoders)
+    assert ("queue" in told) == (name in momentum_encoders - {"byol", "moco-v3"} | {"nnclr"})
     assert ("predictor" in told) == (name in {"byol", "moco-v3", "nnclr", "simsiam"})
     assert ("index" in told) == (name in {"sogclr", "isogclr"})
 
@@ -68,7 +68,7 @@ def test_needs_are_told(name):
 @pytest.mark.parametrize(("size", "channels"), [(8, 1), (28, 1), (16, 3), (32, 3), (64, 3), (224, 3)])
 def test_views_exist_for_images_of_any_size(name, size, channels):
     method = method_class(name)
-    crops = method(**method.recipes["small"].method).crops()
+    crops = method(**method.recipes["small"].hyperparameters).crops()
     views = plan(fitted_views(crops, size, channels), size, channels).views
     assert len(views) == len(crops)
     assert all(view.size <= size for view in views)

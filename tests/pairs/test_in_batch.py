@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from nearfar.pairs import attend_others, attention, in_batch, relate_others
+from nearfar.pairs import attend_in_batch, attention, in_batch, relate_in_batch
 
 
 def whole_matrix(query, keys, temperature, key_temperature):
@@ -42,7 +42,7 @@ def path(request, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_and_gradient_equal_the_whole_matrix(path, batch, temperature, dtype):
     query, keys = inputs(batch, 6, dtype)
-    found = relate_others(query, keys, temperature, 0.05)
+    found = relate_in_batch(query, keys, temperature, 0.05)
     expected = whole_matrix(query, keys, temperature, 0.05)
     (gradient,) = torch.autograd.grad(weighted(found), query, retain_graph=True)
     (again,) = torch.autograd.grad(weighted(found), query)
@@ -57,14 +57,14 @@ def test_values_and_gradient_equal_the_whole_matrix(path, batch, temperature, dt
 
 def test_the_first_two_results_do_not_need_the_third(path):
     query, keys = inputs(20, 6)
-    for two, three in zip(attend_others(query, keys, 0.1), relate_others(query, keys, 0.1, 0.05), strict=False):
+    for two, three in zip(attend_in_batch(query, keys, 0.1), relate_in_batch(query, keys, 0.1, 0.05), strict=False):
         assert torch.equal(two, three)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_rows_are_normalised_and_summed_in_float32(path, dtype):
     query, keys = inputs(30, 16, dtype)
-    found = relate_others(query, keys, 0.1, 0.05)
+    found = relate_in_batch(query, keys, 0.1, 0.05)
     weighted(found).backward()
     for ours, theirs in zip(found, whole_matrix(query, keys, 0.1, 0.05), strict=True):
         assert ours.dtype == torch.float32
@@ -78,4 +78,4 @@ def test_low_precision_rows_are_normalised_and_summed_in_float32(path, dtype):
 )
 def test_wrong_arguments(shapes, temperatures):
     with pytest.raises(ValueError, match="must be"):
-        relate_others(*(torch.zeros(shape) for shape in shapes), *temperatures)
+        relate_in_batch(*(torch.zeros(shape) for shape in shapes), *temperatures)

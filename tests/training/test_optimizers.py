@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from nearfar.encoders import Twin, mlp
+from nearfar.networks import MomentumEncoder, mlp
 from nearfar.training.lars import LARS
 from nearfar.training.optimizers import build_optimizer, parameter_groups, scaled_lr, warmup_cosine
 
@@ -31,7 +31,7 @@ def test_decay_is_left_off_by_dimension() -> None:
 
 def test_twin_is_left_out_and_shared_parameters_stand_once() -> None:
     online = mlp(4, (8, 2))
-    groups = parameter_groups([nn.ModuleList([online, Twin(online)]), online], 0.1)
+    groups = parameter_groups([nn.ModuleList([online, MomentumEncoder(online)]), online], 0.1)
     params = [id(p) for group in groups for p in group["params"]]
     assert sorted(params) == sorted(id(p) for p in online.parameters())
 

@@ -10,9 +10,9 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from nearfar.data import rank_rows
-from nearfar.encoders.split_norm import SplitBatchNorm, split_batch_norm
 from nearfar.methods import Model, method_class, method_names
-from nearfar.training.gather import join_batches
+from nearfar.networks.split_norm import SplitBatchNorm, split_batch_norm
+from nearfar.training.collectives import join_batches
 from nearfar.training.step import GradientStep
 from nearfar.training.sync_norm import SyncBatchNorm, sync_batch_norm
 

@@ -44,7 +44,7 @@ def train(name, micro, fits=BATCH, spared=0, drop=0.0, norm=None):
     """Train on a machine whose memory is enough for all views of `fits` images; norm: None, "frozen" or "live"."""
     torch.manual_seed(0)
     method = method_class(name)(projector=(16, 6), **METHODS[name])
-    views = len(method.wiring(IMAGES).online or method.crops())
+    views = len(method.networks(IMAGES).online_views or method.crops())
     model = Model(method, Backbone(fits * views, spared), IMAGES).double()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -93,7 +93,7 @@ def test_auto_halves_until_it_fits_and_loses_nothing(name, spared):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_repeated_is_the_step_in_parts(name):
-    """Dropout draws, running counts and all: what the failed attempts left behind does not show."""
+    """Dropout samples, running counts and all: what the failed attempts left behind does not show."""
     _, repeated = train(name, "auto", fits=4, drop=0.2)
     _, parts = train(name, 4, drop=0.2)
     assert repeated.keys() == parts.keys()

@@ -3,7 +3,7 @@ import torch
 from torchvision.transforms.v2 import functional as V
 
 from nearfar.views import View, ViewPlan, crop_parameters, make_views, plan, plan_names
-from nearfar.views.draws import draw_view, uniform_table
+from nearfar.views.sampling import sample_view, uniform_table
 
 
 def unit(channels):
@@ -44,7 +44,7 @@ def test_a_view_is_the_chain_of_torchvisions_functions(pictures):
     one = ViewPlan("one", (view,))
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
     ours = make_views(images, one, seeded(), mean, std)[0]
-    draws = draw_view(view, uniform_table(one, seeded(), 24)[:, 0], 40, 40, 40)
+    draws = sample_view(view, uniform_table(one, seeded(), 24)[:, 0], 40, 40, 40)
     for i, image in enumerate(images):
         x = V.resized_crop(image / 255, *draws.box[i].tolist(), [40, 40], antialias=True)
         x = V.horizontal_flip(x) if draws.flip[i] else x

@@ -64,7 +64,7 @@ def digits(split: str | None, image_size: int | None, channels: int | None) -> I
     """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
 
     The source has no splits: without a wish (or with "all") everything is read. "test" is a fixed random fifth (360
-    images) and "train" the rest, drawn once for all with seed 0.
+    images) and "train" the rest, sampled once for all with seed 0.
     """
     from sklearn.datasets import load_digits
 

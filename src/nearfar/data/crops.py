@@ -115,7 +115,7 @@ def random_box(
 ) -> tuple[float, float, float, float]:
     """(left, top, right, bottom) of a random-resized crop: share of the area uniform, width/height log-uniform.
 
-    Of ten draws the first that fits; else the largest centred box with its ratio in range (as torchvision does).
+    Of ten samples the first that fits; else the largest centred box with its ratio in range (as torchvision does).
     """
     draws = torch.rand(10, 2, generator=generator, dtype=torch.float64)
     place = torch.rand(2, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Accuracy from one or a few labels per class, averaged over draws of the labelled images."""
+"""Accuracy from one or a few labels per class, averaged over trials of the labelled images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, nu
 
 
 class Score(NamedTuple):
-    """Mean and standard deviation (population form) of the accuracy over the draws, 0..1."""
+    """Mean and standard deviation (population form) of the accuracy over the trials, 0..1."""
 
     mean: float
     deviation: float
@@ -26,7 +26,7 @@ def few_labels(
     test_x: Features,
     test_y: Labels,
     labels_per_class: Sequence[int] = (1, 5),
-    draws: int = 20,
+    trials: int = 20,
     seed: int = 0,
 ) -> dict[int, Score]:
     """Accuracy on the whole test set when only a few training images per class carry a label.
@@ -37,8 +37,8 @@ def few_labels(
     it favours no feature set: raw pixels of scikit-learn's digits give 0.65 to 0.66 with one label over the splits
     tried, against 0.64 for logistic regression and for cosine without centring.
 
-    The labelled images of draw number i depend on (seed, i, labels_per_class) and the labels alone: every feature
-    set sees the same draws. A class with fewer images than asked gives all that it has.
+    The labelled images of trial number i depend on (seed, i, labels_per_class) and the labels alone: every feature
+    set sees the same trials. A class with fewer images than asked gives all that it has.
     """
     train_x, labels = labelled(train_x, train_y)
     test_x, truth = labelled(test_x, test_y, "test")
@@ -48,7 +48,7 @@ def few_labels(
     scores = {}
     for per_class in labels_per_class:
         results = []
-        for chosen in draw_labels(labels, per_class, draws, seed):
+        for chosen in sample_labels(labels, per_class, trials, seed):
             index = torch.from_numpy(chosen)
             means = torch.zeros(len(classes), train.shape[1]).index_add_(0, number[index], train[index])
             predicted = (test @ F.normalize(means, dim=1).T).argmax(1)
@@ -57,16 +57,16 @@ def few_labels(
     return scores
 
 
-def draw_labels(
-    labels: Shaped[np.ndarray, " images"], per_class: int, draws: int = 20, seed: int = 0
+def sample_labels(
+    labels: Shaped[np.ndarray, " images"], per_class: int, trials: int = 20, seed: int = 0
 ) -> list[Int[np.ndarray, " chosen"]]:
-    """Positions of the labelled images of each draw: `per_class` of every class, without replacement."""
-    if per_class < 1 or draws < 1:
-        raise ValueError(f"labels per class and draws must be at least 1, got {per_class} and {draws}")
+    """Positions of the labelled images of each trial: `per_class` of every class, without replacement."""
+    if per_class < 1 or trials < 1:
+        raise ValueError(f"labels per class and trials must be at least 1, got {per_class} and {trials}")
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     chosen = []
-    for draw in range(draws):
-        generator = np.random.default_rng([seed, draw, per_class])
+    for trial in range(trials):
+        generator = np.random.default_rng([seed, trial, per_class])
         picks = [generator.choice(m, min(per_class, len(m)), replace=False) for m in members]
         chosen.append(np.concatenate(picks).astype(np.int64))
     return chosen

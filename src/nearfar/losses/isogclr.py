@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import checks
 from nearfar.losses.sogclr import moved
-from nearfar.pairs import tempered_log_sum_exp
+from nearfar.pairs import per_image_log_sum_exp
 
 
 class ISogCLR(nn.Module):
@@ -66,7 +66,7 @@ class ISogCLR(nn.Module):
         checks.same_rows(2, z1=z1, z2=z2)
         index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
         temperatures = self.temperatures[index]
-        cosines, negative, mean_cosine = tempered_log_sum_exp(z1, z2, temperatures)
+        cosines, negative, mean_cosine = per_image_log_sum_exp(z1, z2, temperatures)
         mean = (negative - math.log(2 * len(z1) - 2)).exp()
         u = moved(self.u[index], self.seen[index], mean.detach(), self.gamma)
         ratio = mean / u

@@ -1,4 +1,4 @@
-"""MoCo: InfoNCE of a query against the twin's keys, from a queue (v1, v2) or from the batch (v3)."""
+"""MoCo: InfoNCE of a query against the momentum encoder's keys, from a queue (v1, v2) or from the batch (v3)."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
-from nearfar.pairs import attend, attend_others
+from nearfar.pairs import attend, attend_in_batch
 
 
 class MoCo(nn.Module):
@@ -38,8 +38,8 @@ class MoCo(nn.Module):
 class MoCoV3(nn.Module):
     """InfoNCE with the other images' keys of the batch as negatives: 2t CE(q.keys / t, own key), mean over the batch.
 
-    Shapes: query (predictor's output), key (twin's, other view) [batch, dim] raw embeddings. Returns a scalar:
-    one direction; the method adds the two directions.
+    Shapes: query (predictor's output), key (momentum encoder's, other view) [batch, dim] raw embeddings. Returns a
+    scalar: one direction; the method adds the two directions.
     Defaults: temperature 0.2 (ViT; the ResNet-50 recipe uses 1.0).
     Gradient: to the query only.
     Errors: ValueError for temperature <= 0, unequal shapes, a batch of one (its loss is 0 whatever the embeddings).
@@ -53,5 +53,5 @@ class MoCoV3(nn.Module):
 
     def forward(self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(2, query=query, key=key)
-        positive, negative = attend_others(query, key, self.temperature)
+        positive, negative = attend_in_batch(query, key, self.temperature)
         return -2 * self.temperature * F.logsigmoid(positive - negative).mean()

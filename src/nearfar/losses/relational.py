@@ -1,4 +1,4 @@
-"""Relational losses: the twin's view of the other images is the target (ReSSL), mixed with the positive (SCE)."""
+"""Relational losses: the targets are similarities to the other images (ReSSL), mixed with the positive (SCE)."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
-from nearfar.pairs import attend, relate_others
+from nearfar.pairs import attend, relate_in_batch
 
 
 class ReSSL(nn.Module):
@@ -84,7 +84,7 @@ class SCE(nn.Module):
     ) -> Float[Tensor, ""]:
         checks.same_rows(2 if queue is None else 1, query=query, key=key)
         if queue is None:
-            positive, negative, relation = relate_others(query, key, self.temperature, self.target_temperature)
+            positive, negative, relation = relate_in_batch(query, key, self.temperature, self.target_temperature)
         else:
             checks.queue_of(query.shape[1], queue)
             query, key = unit_rows(query), unit_rows(key.detach())

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nearfar.losses import checks
-from nearfar.pairs import Kernel, cauchy, cosine, draw_others, drawn_sum, gaussian, weighted_sum
+from nearfar.pairs import Kernel, cauchy, cosine, gaussian, sample_others, sampled_sum, weighted_sum
 
 
 class SACLR(nn.Module):
@@ -19,11 +19,11 @@ class SACLR(nn.Module):
     (needed by the row form only). Returns the mean over the 2 * batch rows.
     `scale`: "matrix" keeps one Z, "row" one per image, in the buffer `partition`. Z is used as it stood before this
     step, without gradient; in training mode it then moves to rho Z + (1 - rho) [alpha q_pos + (1 - alpha) mean q_ij].
-    `negatives`: M other images per image, drawn without replacement, independently for each image, both views of each
+    `negatives`: M other images per image, sampled without replacement, independently for each image, both views of each
     (2M pairs a row); "all" takes the 2 * batch - 2 rows of the other images. M = 1 costs O(batch * dim).
-    `kernel`: "gaussian" exp(-|z_i - z_j|^2 / (2 width^2)) and "cosine" exp(s_ij / width) on unit rows, "cauchy"
+    `kernel`: "gaussian" exp(-|z_i - z_j|^2 / (2 bandwidth^2)) and "cosine" exp(s_ij / bandwidth) on unit rows, "cauchy"
     1 / (1 + |z_i - z_j|^2) on rows as they are.
-    Defaults: alpha 0.125, Z starts at `initial` 0.01, rho 0.99 (matrix) or 0.9 (row), width 0.5.
+    Defaults: alpha 0.125, Z starts at `initial_partition` 0.01, rho 0.99 (matrix) or 0.9 (row), bandwidth 0.5.
     Errors: ValueError for numbers out of range, a batch of one or not larger than M, and a missing index.
     Source: SACLR, Eq. 6-11, Algorithms 1 and 2.
 
@@ -31,7 +31,7 @@ class SACLR(nn.Module):
     1. Equation 6 multiplies by s N where s^-1 ~ N^2, so repulsion is 1/N of the attraction and the model collapses;
        here attraction and repulsion weigh 1 : 1 at alpha = 0, as in the row form.
     2. The mean over the two views stands where Eq. 7-8 have their sum (the released code also takes the mean).
-    3. The released code's M = 1 uses one pair per row, the next image's other view; here both views of a drawn image.
+    3. The released code's M = 1 uses one pair per row, the next image's other view; here both views of a sampled image.
     """
 
     partition: Tensor
@@ -44,8 +44,8 @@ class SACLR(nn.Module):
         alpha: float = 0.125,
         rho: float | None = None,
         kernel: Literal["gaussian", "cosine", "cauchy"] = "gaussian",
-        width: float = 0.5,
-        initial: float = 0.01,
+        bandwidth: float = 0.5,
+        initial_partition: float = 0.01,
     ) -> None:
         super().__init__()
         if scale not in ("matrix", "row"):
@@ -55,9 +55,9 @@ class SACLR(nn.Module):
         if kernel not in ("gaussian", "cosine", "cauchy"):
             raise ValueError(f'kernel must be "gaussian", "cosine" or "cauchy", got {kernel!r}')
         checks.at_least(1, num_images=num_images)
-        checks.positive(width=width, initial=initial)
+        checks.positive(bandwidth=bandwidth, initial_partition=initial_partition)
         if kernel == "cosine":
-            checks.temperature_of_exponentials(width=width)
+            checks.temperature_of_exponentials(bandwidth=bandwidth)
         rho = rho if rho is not None else (0.99 if scale == "matrix" else 0.9)
         checks.fraction(alpha=alpha, rho=rho)
         self.scale = scale
@@ -65,8 +65,8 @@ class SACLR(nn.Module):
         self.alpha = alpha
         self.rho = rho
         self.kernel = kernel
-        self.width = width
-        self.register_buffer("partition", torch.full((num_images,) if scale == "row" else (), float(initial)))
+        self.bandwidth = bandwidth
+        self.register_buffer("partition", torch.full((num_images,) if scale == "row" else (), float(initial_partition)))
 
     def forward(
         self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None = None
@@ -80,8 +80,8 @@ class SACLR(nn.Module):
         if self.negatives == "all":
             u, repulsion, sums = weighted_sum(z1, z2, weights, kernel)
         else:
-            others = draw_others(batch, self.negatives, z1.device)
-            u, repulsion, sums = drawn_sum(z1, z2, others, weights, kernel)
+            others = sample_others(batch, self.negatives, z1.device)
+            u, repulsion, sums = sampled_sum(z1, z2, others, weights, kernel)
         log_positive = kernel.log_similarity(u)
         if self.training:
             self._update(log_positive.detach().exp(), sums.mean(0) / pairs, index)
@@ -98,5 +98,5 @@ class SACLR(nn.Module):
 
     def _kernel(self) -> Kernel:
         if self.kernel == "cosine":
-            return cosine(self.width)
-        return gaussian(self.width) if self.kernel == "gaussian" else cauchy()
+            return cosine(self.bandwidth)
+        return gaussian(self.bandwidth) if self.kernel == "gaussian" else cauchy()

@@ -6,8 +6,8 @@ import difflib
 import importlib
 import pkgutil
 
-from nearfar.methods.describe import describe
-from nearfar.methods.method import Embeddings, Head, Method, Wiring, fitted_views
+from nearfar.methods.description import describe
+from nearfar.methods.method import Embeddings, Head, Method, Networks, fitted_views
 from nearfar.methods.model import Model
 from nearfar.methods.recipe import Recipe
 
@@ -16,15 +16,15 @@ __all__ = [
     "Head",
     "Method",
     "Model",
+    "Networks",
     "Recipe",
-    "Wiring",
     "describe",
     "fitted_views",
     "method_class",
     "method_names",
 ]
 
-_WIRING = {"describe", "method", "model", "recipe", "schedules"}
+_WIRING = {"description", "method", "model", "recipe", "schedules"}
 
 
 def method_names() -> list[str]:

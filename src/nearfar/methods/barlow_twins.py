@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar.losses import BarlowTwins as Loss
-from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.method import Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -32,11 +32,11 @@ class BarlowTwins(Method):
             weight_decay=1.5e-6,
             warmup_epochs=10,
             final_lr=0.001,
-            method={"projector": (8192, 8192, 8192)},
+            hyperparameters={"projector": (8192, 8192, 8192)},
         ),
     }
 
     redundancy: float = 0.0051
 
-    def wiring(self, num_images: int) -> Wiring:
-        return Wiring(loss=Loss(self.redundancy), projector=Head(self.projector))
+    def networks(self, num_images: int) -> Networks:
+        return Networks(loss=Loss(self.redundancy), projector=Head(self.projector))

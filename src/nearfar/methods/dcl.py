@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar.losses import DCL as Loss
-from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.method import Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -22,10 +22,12 @@ class DCL(Method):
     view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(source="DCL, section 4", epochs=200, batch_size=512, lr=0.03, method={"temperature": 0.07}),
+        "cifar": Recipe(
+            source="DCL, section 4", epochs=200, batch_size=512, lr=0.03, hyperparameters={"temperature": 0.07}
+        ),
     }
 
     temperature: float = 0.2
 
-    def wiring(self, num_images: int) -> Wiring:
-        return Wiring(loss=Loss(self.temperature), projector=Head(self.projector))
+    def networks(self, num_images: int) -> Networks:
+        return Networks(loss=Loss(self.temperature), projector=Head(self.projector))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar.losses import DCL
-from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.method import Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -23,12 +23,14 @@ class DCLW(Method):
     view_names = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(source="DCL, section 4", epochs=200, batch_size=512, lr=0.03, method={"temperature": 0.07}),
+        "cifar": Recipe(
+            source="DCL, section 4", epochs=200, batch_size=512, lr=0.03, hyperparameters={"temperature": 0.07}
+        ),
     }
 
     temperature: float = 0.2
     sigma: float = 0.5
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         loss = DCL(self.temperature, weighted=True, sigma=self.sigma)
-        return Wiring(loss=loss, projector=Head(self.projector))
+        return Networks(loss=loss, projector=Head(self.projector))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import ISogCLR as Loss
 from nearfar.losses import checks
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -44,7 +44,7 @@ class ISogCLR(Method):
             final_lr=0.001,
             weight_decay=5e-4,
             warmup_epochs=10,
-            method={"rho": 0.4, "beta": 0.5, "gamma": 0.8, "lr_temperature": 0.03},
+            hyperparameters={"rho": 0.4, "beta": 0.5, "gamma": 0.8, "lr_temperature": 0.03},
         ),
     }
 
@@ -56,7 +56,7 @@ class ISogCLR(Method):
     beta: float = 0.9
     gamma: float = 0.9
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         checks.not_negative(lr_temperature=self.lr_temperature)
         loss = Loss(
             num_images,
@@ -67,7 +67,7 @@ class ISogCLR(Method):
             beta=self.beta,
             gamma=self.gamma,
         )
-        return Wiring(loss=loss, projector=Head(self.projector), needs_index=True)
+        return Networks(loss=loss, projector=Head(self.projector), needs_index=True)
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
         first, second = embeddings["projection"]

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from nearfar.losses import JCL as Loss
 from nearfar.losses import checks
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Constant, Ramp
 
 
 @dataclass(frozen=True, kw_only=True)
 class JCL(Method):
-    """JCL: infinitely many keys of an image, drawn around the mean of a few, in closed form.
+    """JCL: infinitely many keys of an image, sampled around the mean of a few, in closed form.
 
     The first view is the query, the others are keys.
 
@@ -24,9 +24,9 @@ class JCL(Method):
         projector: widths of the projector.
         temperature: of the softmax.
         lam: weight of the keys' covariance at the end; it grows by equal steps over the epochs.
-        key_views: views that the twin turns into keys.
+        key_views: views that the momentum encoder turns into keys.
         queue_size: mean keys kept.
-        momentum: of the twin.
+        momentum: of the momentum encoder.
 
     Differs from the paper: (1) the mean keys that enter the queue are scaled to length one; (2) the covariance stands
     inside the exponential of the positive, as in JCL's own derivation, where LORAC's Eq. 16 prints it outside.
@@ -42,7 +42,13 @@ class JCL(Method):
             lr=0.03,
             weight_decay=1e-4,
             warmup_epochs=0,
-            method={"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999, "lam": 2.0, "key_views": 5},
+            hyperparameters={
+                "projector": (2048, 128),
+                "queue_size": 65536,
+                "momentum": 0.999,
+                "lam": 2.0,
+                "key_views": 5,
+            },
         ),
     }
 
@@ -55,20 +61,20 @@ class JCL(Method):
     def crops(self) -> tuple[str, ...]:
         return ("strong",) * (1 + self.key_views)
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         checks.at_least(1, key_views=self.key_views)
-        return Wiring(
+        return Networks(
             loss=Loss(self.temperature, self.lam),
             projector=Head(self.projector, hidden_norm=False),
-            twin=Constant(self.momentum),
-            online=(0,),
-            target=tuple(range(1, 1 + self.key_views)),
+            momentum=Constant(self.momentum),
+            online_views=(0,),
+            momentum_views=tuple(range(1, 1 + self.key_views)),
             queue_size=self.queue_size,
             schedules={"lam": Ramp(self.lam)},
         )
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        return loss(embeddings["projection"][0], embeddings["target"], queue)
+        return loss(embeddings["projection"][0], embeddings["key"], queue)
 
-    def pushed(self, embeddings: Embeddings) -> Tensor:
-        return F.normalize(embeddings["target"].float(), dim=-1).mean(0)
+    def enqueued_keys(self, embeddings: Embeddings) -> Tensor:
+        return F.normalize(embeddings["key"].float(), dim=-1).mean(0)

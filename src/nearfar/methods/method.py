@@ -15,7 +15,7 @@ from nearfar.methods.schedules import Schedule
 
 Embeddings = dict[str, Tensor]
 """Embeddings of one batch, each [views, batch, dim]: "projection" (online projector), "prediction" (online predictor,
-where there is one) and "target" (the twin's projector, without gradient)."""
+where there is one) and "key" (the momentum encoder's projector, without gradient)."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,14 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wiring:
+class Networks:
     """How the networks of a method are joined.
 
-    `online` and `target` are the numbers of the views that go through the online branch and through the twin
-    (`online=None`: all of them). `twin` is the twin's momentum over training; `schedules` holds attributes of the
-    loss that change over training. `queue_size` is the number of keys kept, None for no queue. `needs_index`: the
-    loss keeps numbers for each image. `norm_groups` splits the batch statistics of the twin into that many groups.
+    `online_views` and `momentum_views` are the numbers of the views that go through the online branch and through the
+    momentum encoder (`online_views=None`: all of them). `momentum` is that of the momentum encoder over training, None
+    without one; `schedules` holds attributes of the loss that change over training. `queue_size` is the number of keys
+    kept, None for no queue. `needs_index`: the loss keeps numbers for each image. `norm_groups` splits the batch
+    statistics of the momentum encoder into that many groups.
     Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, or a predictor that does not end with
     the projector's width.
     """
@@ -46,9 +47,9 @@ class Wiring:
     loss: nn.Module
     projector: Head
     predictor: Head | None = None
-    twin: Schedule | None = None
-    online: Sequence[int] | None = None
-    target: Sequence[int] = ()
+    momentum: Schedule | None = None
+    online_views: Sequence[int] | None = None
+    momentum_views: Sequence[int] = ()
     queue_size: int | None = None
     needs_index: bool = False
     constant_predictor_lr: bool = False
@@ -59,9 +60,9 @@ class Wiring:
         if self.queue_size is not None:
             checks.at_least(1, queue_size=self.queue_size)
         checks.at_least(1, norm_groups=self.norm_groups)
-        for momentum in [] if self.twin is None else [self.twin(0, 1), self.twin(1, 1)]:
+        for momentum in [] if self.momentum is None else [self.momentum(0, 1), self.momentum(1, 1)]:
             if not 0 <= momentum <= 1:
-                raise ValueError(f"the twin's momentum must be between 0 and 1, got {momentum}")
+                raise ValueError(f"the momentum encoder's momentum must be between 0 and 1, got {momentum}")
         if self.predictor is not None and list(self.predictor.widths[-1:]) != list(self.projector.widths[-1:]):
             widths = f"{tuple(self.predictor.widths)} after {tuple(self.projector.widths)}"
             raise ValueError(f"predictor must end with the same width as projector, got {widths}")
@@ -85,7 +86,7 @@ class Method(ABC):
             raise ValueError(f"projector must hold 1 width or more, each 1 or more, got {self.projector}")
 
     @abstractmethod
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         """Declare networks and loss for a training set of `num_images` images."""
 
     def crops(self) -> tuple[str, ...]:
@@ -97,9 +98,9 @@ class Method(ABC):
         first, second = embeddings["projection"]
         return loss(first, second)
 
-    def pushed(self, embeddings: Embeddings) -> Tensor:
-        """Return the rows [rows, dim] that enter the queue after the step: the twin's, of all its views."""
-        return embeddings["target"].flatten(0, 1)
+    def enqueued_keys(self, embeddings: Embeddings) -> Tensor:
+        """Return the rows [rows, dim] that enter the queue after the step: the momentum encoder's, of all its views."""
+        return embeddings["key"].flatten(0, 1)
 
 
 def fitted_views(crops: Sequence[str], image_size: int, channels: int) -> str:

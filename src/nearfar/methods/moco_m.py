@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import LORAC as Loss
 from nearfar.losses import checks
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Constant
 
@@ -19,7 +19,7 @@ from nearfar.methods.schedules import Constant
 class MoCoM(Method):
     """MoCo-M: MoCo with several queries of an image against its key.
 
-    The twin makes keys of the first two large crops; each is paired with the queries of all other crops.
+    The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
 
     Args:
         projector: widths of the projector.
@@ -27,7 +27,7 @@ class MoCoM(Method):
         large_views: crops of the full size, 2 or more.
         small_views: further small crops.
         queue_size: keys kept.
-        momentum: of the twin.
+        momentum: of the momentum encoder.
 
     Differs from the paper: (1) one queue holds the keys of both crops, where the authors' code keeps two.
 
@@ -45,7 +45,7 @@ class MoCoM(Method):
             final_lr=0.01,
             weight_decay=1e-6,
             warmup_epochs=0,
-            method={
+            hyperparameters={
                 "projector": (2048, 128),
                 "queue_size": 65536,
                 "momentum": 0.999,
@@ -64,18 +64,18 @@ class MoCoM(Method):
     def crops(self) -> tuple[str, ...]:
         return ("large",) * self.large_views + ("small",) * self.small_views
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         checks.at_least(2, large_views=self.large_views)
         checks.at_least(0, small_views=self.small_views)
-        return Wiring(
+        return Networks(
             loss=Loss(self.temperature, beta=math.inf),
             projector=Head(self.projector, hidden_norm=False),
-            twin=Constant(self.momentum),
-            target=(0, 1),
+            momentum=Constant(self.momentum),
+            momentum_views=(0, 1),
             queue_size=self.queue_size,
         )
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        views, keys = embeddings["projection"], embeddings["target"]
+        views, keys = embeddings["projection"], embeddings["key"]
         losses = [loss(torch.cat([views[:k], views[k + 1 :]]), keys[k], queue) for k in range(len(keys))]
         return torch.stack(losses).mean()

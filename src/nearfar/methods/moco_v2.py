@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearfar.losses import MoCo as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Constant
 
@@ -16,17 +16,17 @@ from nearfar.methods.schedules import Constant
 class MoCoV2(Method):
     """MoCo v2: MoCo with a deeper projector, stronger views and a higher temperature.
 
-    The first view is the query, the second the key. The twin moves after the optimiser's step: parameters by momentum,
-    buffers (batch statistics) copied. The queue starts as Gaussian unit rows, is used before the batch's keys enter it
-    and wraps at any length.
+    The first view is the query, the second the key. The momentum encoder moves after the optimiser's step: parameters
+    by momentum, buffers (batch statistics) copied. The queue starts as Gaussian unit rows, is used before the batch's
+    keys enter it and wraps at any length.
 
     Args:
         projector: widths of the projector.
         temperature: of the softmax.
         queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
-        momentum: of the twin, 0.99 on CIFAR-10, 0.999 on ImageNet.
-        norm_groups: groups of the batch with statistics of their own in the twin, in place of shuffled batch statistics
-            over devices; 1 leaves the batch whole.
+        momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
+        norm_groups: groups of the batch with statistics of their own in the momentum encoder, in place of shuffled
+            batch statistics over devices; 1 leaves the batch whole.
 
     Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` offers what that does.
 
@@ -43,7 +43,7 @@ class MoCoV2(Method):
             lr=0.03,
             weight_decay=5e-4,
             warmup_epochs=0,
-            method={"temperature": 0.1},
+            hyperparameters={"temperature": 0.1},
         ),
         "imagenet": Recipe(
             source="MoCo v2, section 3",
@@ -51,7 +51,7 @@ class MoCoV2(Method):
             lr=0.03,
             weight_decay=1e-4,
             warmup_epochs=0,
-            method={"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999},
+            hyperparameters={"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999},
         ),
     }
 
@@ -60,16 +60,16 @@ class MoCoV2(Method):
     momentum: float = 0.99
     norm_groups: int = 1
 
-    def wiring(self, num_images: int) -> Wiring:
-        return Wiring(
+    def networks(self, num_images: int) -> Networks:
+        return Networks(
             loss=Loss(self.temperature),
             projector=Head(self.projector, hidden_norm=False),
-            twin=Constant(self.momentum),
-            online=(0,),
-            target=(1,),
+            momentum=Constant(self.momentum),
+            online_views=(0,),
+            momentum_views=(1,),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
         )
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        return loss(embeddings["projection"][0], embeddings["target"][0], queue)
+        return loss(embeddings["projection"][0], embeddings["key"][0], queue)

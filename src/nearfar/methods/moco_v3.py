@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearfar.losses import MoCoV3 as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Cosine
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoCoV3(Method):
-    """MoCo v3: predictions of one view find the twin's keys of the other among the batch, both ways; no queue.
+    """MoCo v3: predictions of one view find the other view's keys among those of the batch, both ways; no queue.
 
     Args:
         projector: widths of the projector.
         predictor: widths of the predictor, which the online branch has on top of its projector.
         temperature: of the softmax.
-        momentum: of the twin at the start; it rises to 1 along half a cosine.
+        momentum: of the momentum encoder at the start; it rises to 1 along half a cosine.
 
     Differs from the paper: (1) heads are those of the authors' code for ResNets (no normalisation after the predictor)
     for every backbone; its heads for ViTs are deeper.
@@ -39,7 +39,7 @@ class MoCoV3(Method):
             lr=0.6,
             weight_decay=1e-6,
             warmup_epochs=10,
-            method={"projector": (4096, 256), "predictor": (4096, 256), "temperature": 1.0},
+            hyperparameters={"projector": (4096, 256), "predictor": (4096, 256), "temperature": 1.0},
         ),
     }
 
@@ -47,15 +47,15 @@ class MoCoV3(Method):
     temperature: float = 0.2
     momentum: float = 0.99
 
-    def wiring(self, num_images: int) -> Wiring:
-        return Wiring(
+    def networks(self, num_images: int) -> Networks:
+        return Networks(
             loss=Loss(self.temperature),
             projector=Head(self.projector, output_norm=True, output_affine=False),
             predictor=Head(self.predictor),
-            twin=Cosine(self.momentum, 1.0),
-            target=(0, 1),
+            momentum=Cosine(self.momentum, 1.0),
+            momentum_views=(0, 1),
         )
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        prediction, target = embeddings["prediction"], embeddings["target"]
+        prediction, target = embeddings["prediction"], embeddings["key"]
         return loss(prediction[0], target[1]) + loss(prediction[1], target[0])

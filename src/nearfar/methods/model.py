@@ -9,12 +9,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nearfar.encoders import Backbone, Queue, Twin, mlp, shuffled, split_batch_norm
 from nearfar.methods.method import Embeddings, Head, Method
+from nearfar.networks import Backbone, MomentumEncoder, Queue, mlp, shuffled, split_batch_norm
 
 
 class Model(nn.Module):
-    """Online branch, predictor, twin, queue and loss of a method around a backbone.
+    """Online branch, predictor, momentum encoder, queue and loss of a method around a backbone.
 
     `forward(views)` returns the embeddings; `compute_loss` joins them. They are apart so that the loop can gather
     embeddings over processes, or make them in micro-batches, before the loss sees the whole batch.
@@ -22,52 +22,54 @@ class Model(nn.Module):
 
     def __init__(self, method: Method, backbone: Backbone, num_images: int) -> None:
         super().__init__()
-        wiring = method.wiring(num_images)
-        self.method, self.wiring = method, wiring
-        dim = wiring.projector.widths[-1]
-        self.online = nn.Sequential(backbone, _head(backbone.num_features, wiring.projector))
-        self.predictor = _head(dim, wiring.predictor) if wiring.predictor else None
-        self.twin = Twin(self.online) if wiring.twin else None
-        if self.twin is not None and wiring.norm_groups > 1:
-            split_batch_norm(self.twin, wiring.norm_groups)
-        self.queue = None if wiring.queue_size is None else Queue(wiring.queue_size, dim)
-        self.loss = wiring.loss
+        networks = method.networks(num_images)
+        self.method, self.networks = method, networks
+        dim = networks.projector.widths[-1]
+        self.online = nn.Sequential(backbone, _head(backbone.num_features, networks.projector))
+        self.predictor = _head(dim, networks.predictor) if networks.predictor else None
+        self.momentum_encoder = MomentumEncoder(self.online) if networks.momentum else None
+        if self.momentum_encoder is not None and networks.norm_groups > 1:
+            split_batch_norm(self.momentum_encoder, networks.norm_groups)
+        self.queue = None if networks.queue_size is None else Queue(networks.queue_size, dim)
+        self.loss = networks.loss
 
     @property
     def backbone(self) -> Backbone:
         """The online backbone, the part that is kept."""
         return cast(Backbone, self.online[0])
 
-    def forward(self, views: Sequence[Tensor], with_target: bool = True) -> Embeddings:
+    def forward(self, views: Sequence[Tensor], with_keys: bool = True) -> Embeddings:
         """Embed views, each [batch, channels, size, size] and normalised; one pass for each size of view."""
-        online = range(len(views)) if self.wiring.online is None else self.wiring.online
+        online = range(len(views)) if self.networks.online_views is None else self.networks.online_views
         projection = _by_size(self.online, [views[i] for i in online])
         embeddings = {"projection": projection}
         if self.predictor is not None:
             embeddings["prediction"] = self.predictor(projection.flatten(0, 1)).view_as(projection)
-        if self.twin is not None and with_target:
+        if self.momentum_encoder is not None and with_keys:
             with torch.no_grad():
-                twin = partial(shuffled, self.twin) if self.wiring.norm_groups > 1 else self.twin
-                embeddings["target"] = _by_size(twin, [views[i] for i in self.wiring.target])
+                network = (
+                    partial(shuffled, self.momentum_encoder) if self.networks.norm_groups > 1 else self.momentum_encoder
+                )
+                embeddings["key"] = _by_size(network, [views[i] for i in self.networks.momentum_views])
         return embeddings
 
     def compute_loss(self, embeddings: Embeddings, index: Tensor) -> Tensor:
-        """Return the scalar loss of the complete batch; updates the loss's state, leaves twin and queue alone."""
+        """Return the scalar loss of the complete batch; updates the state of the loss alone."""
         queue = None if self.queue is None else self.queue.rows
         return self.method.compute(self.loss, embeddings, index, queue)
 
     def set_schedules(self, epoch: float, epochs: int) -> None:
         """Set the loss's scheduled numbers for a moment of training."""
-        for name, schedule in self.wiring.schedules.items():
+        for name, schedule in self.networks.schedules.items():
             setattr(self.loss, name, schedule(epoch, epochs))
 
     @torch.no_grad()
     def after_step(self, embeddings: Embeddings, epoch: float, epochs: int) -> None:
-        """Move the twin towards the online branch and push the batch's keys; called after the optimiser's step."""
-        if self.twin is not None and self.wiring.twin is not None:
-            self.twin.update(self.online, self.wiring.twin(epoch, epochs))
+        """Update the momentum encoder and enqueue the batch's keys; called after the optimiser's step."""
+        if self.momentum_encoder is not None and self.networks.momentum is not None:
+            self.momentum_encoder.update(self.online, self.networks.momentum(epoch, epochs))
         if self.queue is not None:
-            self.queue.push(self.method.pushed(embeddings))
+            self.queue.push(self.method.enqueued_keys(embeddings))
 
 
 def _head(in_features: int, head: Head) -> nn.Module:

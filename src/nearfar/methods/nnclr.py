@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearfar.losses import NNCLR as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -35,7 +35,7 @@ class NNCLR(Method):
             lr=0.3,
             weight_decay=1e-6,
             warmup_epochs=10,
-            method={"projector": (2048, 2048, 256), "predictor": (4096, 256), "queue_size": 98304},
+            hyperparameters={"projector": (2048, 2048, 256), "predictor": (4096, 256), "queue_size": 98304},
         ),
     }
 
@@ -43,8 +43,8 @@ class NNCLR(Method):
     temperature: float = 0.1
     queue_size: int = 4096
 
-    def wiring(self, num_images: int) -> Wiring:
-        return Wiring(
+    def networks(self, num_images: int) -> Networks:
+        return Networks(
             loss=Loss(self.temperature),
             projector=Head(self.projector, output_norm=True),
             predictor=Head(self.predictor),
@@ -55,5 +55,5 @@ class NNCLR(Method):
         projection, prediction = embeddings["projection"], embeddings["prediction"]
         return (loss(projection[0], prediction[1], queue) + loss(projection[1], prediction[0], queue)) / 2
 
-    def pushed(self, embeddings: Embeddings) -> Tensor:
+    def enqueued_keys(self, embeddings: Embeddings) -> Tensor:
         return embeddings["projection"][0]

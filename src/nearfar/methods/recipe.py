@@ -13,7 +13,7 @@ class Recipe:
 
     `lr` is for a batch of `reference_batch` images and is scaled to the batch that is used by `lr_scaling` ("linear":
     lr * batch / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never scaled.
-    `method` holds the method's own hyper-parameters where they differ from its class defaults.
+    `hyperparameters` holds the method's own hyper-parameters where they differ from its class defaults.
     `final_lr` is the last learning rate as a share of the highest.
     """
 
@@ -27,7 +27,7 @@ class Recipe:
     final_lr: float = 0.0
     weight_decay: float = 5e-4
     warmup_epochs: float = 5
-    method: Mapping[str, Any] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def small_data(source: str = "nearfar, tuned on held-out digits", **changes: Any) -> Recipe:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearfar.losses import ReSSL as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Constant
 
@@ -19,9 +19,9 @@ class ReSSL(Method):
     Args:
         projector: widths of the projector.
         temperature: of the online branch.
-        target_temperature: of the twin's branch; it should be the sharper one.
+        target_temperature: of the momentum encoder's branch; it should be the sharper one.
         queue_size: keys kept.
-        momentum: of the twin.
+        momentum: of the momentum encoder.
 
     Differs from the paper: (1) the projector's hidden layer is normalised, as in SCE's comparison of both; the authors'
     code does without.
@@ -38,7 +38,7 @@ class ReSSL(Method):
             lr=0.06,
             weight_decay=5e-4,
             warmup_epochs=5,
-            method={"projector": (512, 128), "queue_size": 4096},
+            hyperparameters={"projector": (512, 128), "queue_size": 4096},
         ),
         "imagenet": Recipe(
             source="ReSSL, section 4",
@@ -46,7 +46,7 @@ class ReSSL(Method):
             lr=0.05,
             weight_decay=1e-4,
             warmup_epochs=5,
-            method={"projector": (4096, 512), "queue_size": 131072, "momentum": 0.999},
+            hyperparameters={"projector": (4096, 512), "queue_size": 131072, "momentum": 0.999},
         ),
     }
 
@@ -55,15 +55,15 @@ class ReSSL(Method):
     queue_size: int = 4096
     momentum: float = 0.99
 
-    def wiring(self, num_images: int) -> Wiring:
-        return Wiring(
+    def networks(self, num_images: int) -> Networks:
+        return Networks(
             loss=Loss(self.temperature, self.target_temperature),
             projector=Head(self.projector),
-            twin=Constant(self.momentum),
-            online=(0,),
-            target=(1,),
+            momentum=Constant(self.momentum),
+            online_views=(0,),
+            momentum_views=(1,),
             queue_size=self.queue_size,
         )
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        return loss(embeddings["projection"][0], embeddings["target"][0], queue)
+        return loss(embeddings["projection"][0], embeddings["key"][0], queue)

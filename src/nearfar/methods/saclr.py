@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from nearfar.losses import SACLR as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -23,8 +23,8 @@ class SACLR(Method):
         alpha: weight of the positive in the normaliser, 0 to 1.
         rho: how much of the old normaliser is kept. Default: 0.99 for matrix, 0.9 for row and on small data.
         kernel: "gaussian" or "cosine" on unit rows, "cauchy" on embeddings of any length.
-        width: of the gaussian kernel, temperature of the cosine kernel.
-        initial: the normaliser at the start.
+        bandwidth: of the gaussian kernel, temperature of the cosine kernel.
+        initial_partition: the normaliser at the start.
 
     Differs from the paper: (1) the matrix form is made scale-consistent, since Eq. 6 read literally weighs the
     repulsion by 1/N and collapses; (2) alpha weighs the mean over the two views, as in the authors' code, and not
@@ -34,7 +34,7 @@ class SACLR(Method):
     paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
     view_names = ("simclr", "simclr")
     recipes = {
-        "small": small_data(method={"rho": 0.9}),
+        "small": small_data(hyperparameters={"rho": 0.9}),
         "cifar": Recipe(
             source="SACLR, appendix A.2",
             epochs=1000,
@@ -42,7 +42,7 @@ class SACLR(Method):
             lr=0.03,
             weight_decay=5e-4,
             warmup_epochs=0,
-            method={"projector": (2048, 128)},
+            hyperparameters={"projector": (2048, 128)},
         ),
         "imagenet": Recipe(
             source="SACLR, appendix A.1",
@@ -55,7 +55,7 @@ class SACLR(Method):
             weight_decay=1e-4,
             warmup_epochs=10,
             final_lr=0.001,
-            method={"projector": (8192, 8192, 8192)},
+            hyperparameters={"projector": (8192, 8192, 8192)},
         ),
     }
 
@@ -64,10 +64,10 @@ class SACLR(Method):
     alpha: float = 0.125
     rho: float | None = None
     kernel: Literal["gaussian", "cosine", "cauchy"] = "gaussian"
-    width: float = 0.5
-    initial: float = 0.01
+    bandwidth: float = 0.5
+    initial_partition: float = 0.01
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         loss = Loss(
             num_images,
             scale=self.scale,
@@ -75,10 +75,10 @@ class SACLR(Method):
             alpha=self.alpha,
             rho=self.rho,
             kernel=self.kernel,
-            width=self.width,
-            initial=self.initial,
+            bandwidth=self.bandwidth,
+            initial_partition=self.initial_partition,
         )
-        return Wiring(loss=loss, projector=Head(self.projector), needs_index=self.scale == "row")
+        return Networks(loss=loss, projector=Head(self.projector), needs_index=self.scale == "row")
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
         first, second = embeddings["projection"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import SCE as Loss
 from nearfar.losses import checks
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Cosine
 
@@ -20,27 +20,28 @@ _MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "fin
 
 def _small_images(name: str, **numbers: Any) -> Recipe:
     """The paper's recipe for images of 32 to 96 pixels, with the numbers it gives for one data set."""
-    return Recipe(source=f"SCE, appendix E and Table 13 ({name})", epochs=200, method=numbers)
+    return Recipe(source=f"SCE, appendix E and Table 13 ({name})", epochs=200, hyperparameters=numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SCE(Method):
-    """SCE: soft targets, of which lam goes to the positive and the rest to images the twin finds similar.
+    """SCE: soft targets, of which lam goes to the positive and the rest to images the momentum encoder finds similar.
 
     Args:
         projector: widths of the projector.
         output_norm: normalise the projector's output over the batch, without scale and shift.
         predictor: widths of a predictor on the online branch; none by default.
         temperature: of the online branch.
-        target_temperature: of the twin's branch; it should be the sharper one.
+        target_temperature: of the momentum encoder's branch; it should be the sharper one.
         lam: weight of the contrastive term, 0 to 1.
         mu: weight of the relational term. Default: 1 - lam.
         eta: weight of the ceiling term. Default: 1 - lam.
         symmetric: pass both views through both branches.
         small_views: further small crops for the online branch; with any, both global views pass through both branches.
         queue_size: keys kept; 0 compares with the batch's own keys.
-        momentum: of the twin at the start; it rises along half a cosine.
-        final_momentum: of the twin at the end; the same as `momentum` keeps it constant, as in the CIFAR recipes.
+        momentum: of the momentum encoder at the start; it rises along half a cosine.
+        final_momentum: of the momentum encoder at the end; the same as `momentum` keeps it constant, as in the CIFAR
+            recipes.
 
     Differs from the paper: (1) the positive's weight among the soft targets is masked to exactly 0, where released
     code gives it the logit 0.
@@ -60,7 +61,7 @@ class SCE(Method):
             lr=0.5,
             weight_decay=1e-4,
             warmup_epochs=5,
-            method={
+            hyperparameters={
                 "projector": (2048, 2048, 256),
                 "output_norm": True,
                 "queue_size": 65536,
@@ -91,21 +92,21 @@ class SCE(Method):
         local = ("local-6", "local-5", "local-4", "local-3")
         return pair + tuple(local[i % len(local)] for i in range(self.small_views))
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)
-        return Wiring(
+        return Networks(
             loss=Loss(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
             projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
             predictor=Head(self.predictor) if self.predictor else None,
-            twin=Cosine(self.momentum, self.final_momentum),
-            online=None if self._both_ways else (0,),
-            target=(0, 1) if self._both_ways else (1,),
+            momentum=Cosine(self.momentum, self.final_momentum),
+            online_views=None if self._both_ways else (0,),
+            momentum_views=(0, 1) if self._both_ways else (1,),
             queue_size=self.queue_size or None,
         )
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
         queries = embeddings["prediction" if self.predictor else "projection"]
-        keys = embeddings["target"]
+        keys = embeddings["key"]
         if len(queries) == 1:
             return loss(queries[0], keys[0], queue)
         pairs = [(q, k) for k in range(len(keys)) for q in range(len(queries)) if q != k]

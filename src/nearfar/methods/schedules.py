@@ -1,4 +1,4 @@
-"""Numbers that change over training: temperatures, coefficients, the twin's momentum."""
+"""Numbers that change over training: temperatures, coefficients, the momentum encoder's momentum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Cosine:
-    """From `start` to `end` along half a cosine (BYOL's twin momentum)."""
+    """From `start` to `end` along half a cosine (BYOL's momentum encoder momentum)."""
 
     start: float
     end: float

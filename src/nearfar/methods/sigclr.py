@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar.losses import SigCLR as Loss
-from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.method import Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -37,7 +37,7 @@ class SigCLR(Method):
             reference_batch=64,
             weight_decay=1e-6,
             warmup_epochs=10,
-            method={"projector": (1024, 1024, 128)},
+            hyperparameters={"projector": (1024, 1024, 128)},
         ),
     }
 
@@ -46,6 +46,6 @@ class SigCLR(Method):
     learn_temperature: bool = False
     learn_bias: bool = True
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         loss = Loss(self.temperature, self.bias, self.learn_temperature, self.learn_bias)
-        return Wiring(loss=loss, projector=Head(self.projector))
+        return Networks(loss=loss, projector=Head(self.projector))

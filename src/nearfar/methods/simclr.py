@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar.losses import SimCLR as Loss
-from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.method import Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -32,7 +32,7 @@ class SimCLR(Method):
             lr=1.0,
             weight_decay=1e-6,
             warmup_epochs=10,
-            method={"temperature": 0.5},
+            hyperparameters={"temperature": 0.5},
         ),
         "imagenet": Recipe(
             source="SimCLR, section 2.2",
@@ -42,11 +42,11 @@ class SimCLR(Method):
             lr=0.3,
             weight_decay=1e-6,
             warmup_epochs=10,
-            method={"temperature": 0.1, "projector": (2048, 128)},
+            hyperparameters={"temperature": 0.1, "projector": (2048, 128)},
         ),
     }
 
     temperature: float = 0.2
 
-    def wiring(self, num_images: int) -> Wiring:
-        return Wiring(loss=Loss(self.temperature), projector=Head(self.projector))
+    def networks(self, num_images: int) -> Networks:
+        return Networks(loss=Loss(self.temperature), projector=Head(self.projector))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearfar.losses import NegativeCosine
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimSiam(Method):
-    """SimSiam: the prediction from one view meets the projection of the other, which gets no gradient; no twin.
+    """SimSiam: the prediction from one view meets the projection of the other, which gets no gradient.
 
     Args:
         projector: widths of the projector.
@@ -38,7 +38,7 @@ class SimSiam(Method):
             lr=0.015,
             weight_decay=1e-3,
             warmup_epochs=0,
-            method={"projector": (2048, 2048), "predictor": (512, 2048)},
+            hyperparameters={"projector": (2048, 2048), "predictor": (512, 2048)},
         ),
         "imagenet": Recipe(
             source="SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)",
@@ -47,15 +47,15 @@ class SimSiam(Method):
             lr=0.025,
             weight_decay=2e-4,
             warmup_epochs=0,
-            method={"projector": (2048, 2048, 2048), "predictor": (512, 2048)},
+            hyperparameters={"projector": (2048, 2048, 2048), "predictor": (512, 2048)},
         ),
     }
 
     projector: tuple[int, ...] = (256, 256)
     predictor: tuple[int, ...] = (64, 256)
 
-    def wiring(self, num_images: int) -> Wiring:
-        return Wiring(
+    def networks(self, num_images: int) -> Networks:
+        return Networks(
             loss=NegativeCosine(),
             projector=Head(self.projector, output_norm=True, output_affine=False),
             predictor=Head(self.predictor),

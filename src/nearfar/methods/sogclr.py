@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nearfar.losses import SogCLR as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -27,7 +27,7 @@ class SogCLR(Method):
     paper = "Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, ICML 2022"
     view_names = ("simclr", "simclr")
     recipes = {
-        "small": small_data(method={"temperature": 0.2}),
+        "small": small_data(hyperparameters={"temperature": 0.2}),
         "cifar": Recipe(
             source="iSogCLR, released script for CIFAR-100",
             epochs=400,
@@ -38,7 +38,7 @@ class SogCLR(Method):
             final_lr=0.001,
             weight_decay=5e-4,
             warmup_epochs=10,
-            method={"temperature": 0.3},
+            hyperparameters={"temperature": 0.3},
         ),
         "imagenet": Recipe(
             source="SogCLR, section 5",
@@ -50,16 +50,16 @@ class SogCLR(Method):
             reference_batch=1,
             weight_decay=1e-6,
             warmup_epochs=10,
-            method={"projector": (2048, 128)},
+            hyperparameters={"projector": (2048, 128)},
         ),
     }
 
     temperature: float = 0.1
     gamma: float = 0.9
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         loss = Loss(num_images, self.temperature, self.gamma)
-        return Wiring(loss=loss, projector=Head(self.projector), needs_index=True)
+        return Networks(loss=loss, projector=Head(self.projector), needs_index=True)
 
     def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
         first, second = embeddings["projection"]

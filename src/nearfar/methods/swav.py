@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import SwAV as Loss
 from nearfar.losses import checks
-from nearfar.methods.method import Embeddings, Head, Method, Wiring
+from nearfar.methods.method import Embeddings, Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Switch
 
@@ -41,7 +41,7 @@ class SwAV(Method):
             final_lr=0.001,
             weight_decay=1e-6,
             warmup_epochs=10,
-            method={"projector": (2048, 128), "num_prototypes": 3000, "small_views": 6},
+            hyperparameters={"projector": (2048, 128), "num_prototypes": 3000, "small_views": 6},
         ),
     }
 
@@ -57,13 +57,13 @@ class SwAV(Method):
     def crops(self) -> tuple[str, ...]:
         return ("large", "large") + ("small",) * self.small_views
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         checks.at_least(0, small_views=self.small_views, stored=self.stored)
         checks.not_negative(stored_from=self.stored_from, frozen_epochs=self.frozen_epochs)
         loss = Loss(
             self.projector[-1], self.num_prototypes, self.temperature, self.epsilon, self.iterations, self.stored
         )
-        return Wiring(
+        return Networks(
             loss=loss,
             projector=Head(self.projector),
             schedules={

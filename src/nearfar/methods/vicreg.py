@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar.losses import VICReg as Loss
-from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.method import Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -37,7 +37,7 @@ class VICReg(Method):
             weight_decay=1e-6,
             warmup_epochs=10,
             final_lr=0.001,
-            method={"projector": (8192, 8192, 8192)},
+            hyperparameters={"projector": (8192, 8192, 8192)},
         ),
     }
 
@@ -45,6 +45,6 @@ class VICReg(Method):
     variance: float = 25.0
     covariance: float = 1.0
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         loss = Loss(self.invariance, self.variance, self.covariance)
-        return Wiring(loss=loss, projector=Head(self.projector))
+        return Networks(loss=loss, projector=Head(self.projector))

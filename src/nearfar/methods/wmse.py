@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar.losses import WMSE as Loss
-from nearfar.methods.method import Head, Method, Wiring
+from nearfar.methods.method import Head, Method, Networks
 from nearfar.methods.recipe import Recipe, small_data
 
 
@@ -35,7 +35,7 @@ class WMSE(Method):
             lr_scaling="none",
             weight_decay=1e-6,
             warmup_epochs=2,
-            method={"projector": (1024, 64), "sub_batch": 128},
+            hyperparameters={"projector": (1024, 64), "sub_batch": 128},
         ),
     }
 
@@ -43,6 +43,6 @@ class WMSE(Method):
     sub_batch: int | None = None
     iterations: int = 1
 
-    def wiring(self, num_images: int) -> Wiring:
+    def networks(self, num_images: int) -> Networks:
         loss = Loss(self.sub_batch, self.iterations)
-        return Wiring(loss=loss, projector=Head(self.projector))
+        return Networks(loss=loss, projector=Head(self.projector))

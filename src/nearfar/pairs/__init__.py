@@ -5,15 +5,15 @@ O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised i
 """
 
 from nearfar.pairs.attention import attend
-from nearfar.pairs.drawn import draw_others, drawn_sum
+from nearfar.pairs.cross import cross_log_sum_exp, cross_logistic_sum
 from nearfar.pairs.exponential import log_sum_exp
-from nearfar.pairs.in_batch import attend_others, relate_others
+from nearfar.pairs.in_batch import attend_in_batch, relate_in_batch
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
 from nearfar.pairs.logistic import logistic_sum
-from nearfar.pairs.processes import shared_rows
+from nearfar.pairs.per_image import per_image_log_sum_exp
 from nearfar.pairs.ring import Ring, around_ring, joined_batch, ring_logistic_sum
-from nearfar.pairs.tempered import tempered_log_sum_exp
-from nearfar.pairs.two_sets import cross_log_sum_exp, cross_logistic_sum
+from nearfar.pairs.sampled import sample_others, sampled_sum
+from nearfar.pairs.shares import shared_rows
 from nearfar.pairs.weighted import weighted_sum
 
 __all__ = [
@@ -21,20 +21,20 @@ __all__ = [
     "Ring",
     "around_ring",
     "attend",
-    "attend_others",
+    "attend_in_batch",
     "cauchy",
     "cosine",
     "cross_log_sum_exp",
     "cross_logistic_sum",
-    "draw_others",
-    "drawn_sum",
     "gaussian",
     "joined_batch",
     "log_sum_exp",
     "logistic_sum",
-    "relate_others",
+    "per_image_log_sum_exp",
+    "relate_in_batch",
     "ring_logistic_sum",
+    "sample_others",
+    "sampled_sum",
     "shared_rows",
-    "tempered_log_sum_exp",
     "weighted_sum",
 ]

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, unit_rows, without_autocast
-from nearfar.pairs.processes import by_rows
 from nearfar.pairs.products import add_product_, dot_products, weighted_rows
+from nearfar.pairs.shares import by_rows
 
 TILE = {"cpu": 2**18}  # elements: 1 MiB of float32 stays in a core's second-level cache; elsewhere:
 TILE_ELSEWHERE = 2**21

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from nearfar.pairs.kernels import Kernel
 from nearfar.pairs.precision import EPSILON, accumulation_dtype
-from nearfar.pairs.processes import active_shares
 from nearfar.pairs.products import add_product_, dot_products
+from nearfar.pairs.shares import active_shares
 
 TILE_ROWS = {"cpu": 512}  # a tile of 512 x 512 stays in a core's second-level cache; elsewhere two tiles in 16 MiB:
 TILE_ROWS_ELSEWHERE = 1408

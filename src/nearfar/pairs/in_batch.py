@@ -10,13 +10,13 @@ from torch import Tensor
 
 from nearfar.pairs.attention import ROWS, attend_tiles
 from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, unit_rows, without_autocast
-from nearfar.pairs.processes import active_shares
+from nearfar.pairs.shares import active_shares
 
 WIDE = 2**18  # elements: panels of wider rows than WIDE / ROWS get fewer of them
 KEPT = 2**20  # elements (4 MiB) of the batch up to which normalised keys and targets are kept for the backward pass
 
 
-def attend_others(
+def attend_in_batch(
     query: Float[Tensor, "batch dim"], keys: Float[Tensor, "batch dim"], temperature: float
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
     """q_i.k_i / t, and log sum_{j != i} exp(q_i.k_j / t), for each image i.
@@ -31,7 +31,7 @@ def attend_others(
     return positive, negative
 
 
-def relate_others(
+def relate_in_batch(
     query: Float[Tensor, "batch dim"], keys: Float[Tensor, "batch dim"], temperature: float, key_temperature: float
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
     """Both results of `attend_others`, and sum_{j != i} w_ij q_i.k_j / t, w_i the softmax of k_i.k_j / t_k over j != i.

@@ -64,9 +64,9 @@ def cosine(temperature: float) -> Kernel:
     return Kernel(unit=True, scale=1 / temperature)
 
 
-def gaussian(width: float, unit: bool = True) -> Kernel:
-    """q = exp(-|z_i - z_j|^2 / (2 width^2)); on unit rows that is exp((s_ij - 1) / width^2)."""
-    scale = 1 / width**2
+def gaussian(bandwidth: float, unit: bool = True) -> Kernel:
+    """q = exp(-|z_i - z_j|^2 / (2 bandwidth^2)); on unit rows that is exp((s_ij - 1) / bandwidth^2)."""
+    scale = 1 / bandwidth**2
     return Kernel(unit=unit, scale=scale, constant=-scale if unit else 0.0)
 
 

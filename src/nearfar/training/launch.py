@@ -16,12 +16,12 @@ from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
 
 from nearfar.data import Images, open_images
-from nearfar.encoders import Backbone, Encoder, build_backbone, save_encoder
 from nearfar.methods import Method, Model, method_class
+from nearfar.networks import Backbone, Encoder, build_backbone, save_encoder
 from nearfar.training.config import Config, Precision
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import TIMEOUT, by_torchrun, closed_after, stopped_together, told_clearly, world_size
-from nearfar.training.randomness import derive_seed
+from nearfar.training.seeding import derive_seed
 from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import plan
 

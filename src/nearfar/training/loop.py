@@ -21,7 +21,7 @@ from nearfar.training.interrupt import StopRequest
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, warmup_cosine
 from nearfar.training.progress import TrainingProgress
-from nearfar.training.randomness import derive_seed, stream
+from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.step import GradientStep, MakeViews
 from nearfar.views import ViewPlan, make_views
 
@@ -60,7 +60,7 @@ def fit(
     steps, warmup_steps = config.epochs * per_epoch, round(config.warmup_epochs * per_epoch)
 
     fabric.to_device(model)
-    constant = [model.predictor] if model.wiring.constant_predictor_lr and model.predictor is not None else []
+    constant = [model.predictor] if model.networks.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay, constant=constant)
     )
@@ -183,7 +183,7 @@ def _batches_from(batches: Batches | CroppingBatches, step: int, epochs: int) ->
 
 
 def _view_maker(fabric: Fabric, pixels: Pixels, images: Images, plan: ViewPlan, config: Config, step: int) -> MakeViews:
-    """Make views of any of this rank's rows; they are drawn for the joined batch, so W processes see what one would."""
+    """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one would."""
     offset = rank_rows(config.batch_size, fabric.global_rank, fabric.world_size).start
 
     def views_of(rows: slice) -> list[Tensor]:

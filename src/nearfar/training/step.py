@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nearfar.data import rank_rows
 from nearfar.methods import Embeddings, Model
 from nearfar.pairs import around_ring, shared_rows
-from nearfar.training.gather import join_batches, sum_gradients, sum_over_ranks
+from nearfar.training.collectives import join_batches, sum_gradients, sum_over_ranks
 
 MakeViews = Callable[[slice], list[Tensor]]
 """Makes the views of some rows of this process's batch; the same rows always get the same views."""
@@ -40,7 +40,7 @@ class GradientStep:
         The embeddings are those of the joined batch, or this rank's own where the loss works by shares (a ring).
 
         make_views: of this rank's rows. index: [own rows] image numbers. batch: rows on all ranks together.
-        seed: of dropout and of the loss's draws, the same on every rank.
+        seed: of dropout and of the loss's samples, the same on every rank.
         """
         while True:
             kept = [value.detach().clone() for value in self._moving()] if self.backs_off else []
@@ -80,7 +80,7 @@ class GradientStep:
             own = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
             index = join_batches(index, batch)
             offset, context = shares[rank].start, shared_rows(shares, rank)
-        seen = {name: part.detach().requires_grad_(name != "target") for name, part in own.items()}
+        seen = {name: part.detach().requires_grad_(name != "key") for name, part in own.items()}
         torch.manual_seed(seed)
         with context:
             loss = self.model.compute_loss(seen, index)
@@ -88,7 +88,7 @@ class GradientStep:
         loss = loss.detach()
 
         for rows in parts:
-            out = graph if len(parts) == 1 else self._embed(make_views, rows, seed, with_target=False)
+            out = graph if len(parts) == 1 else self._embed(make_views, rows, seed, with_keys=False)
             mine = slice(offset + rows.start, offset + rows.stop)
             carried = [(out[name], part.grad[:, mine]) for name, part in seen.items() if part.grad is not None]
             torch.autograd.backward([part for part, _ in carried], [grad.to(part.dtype) for part, grad in carried])
@@ -98,11 +98,11 @@ class GradientStep:
         loss = sum_over_ranks(loss) if by_shares else loss
         return loss, {name: rows.detach() for name, rows in seen.items()}
 
-    def _embed(self, make_views: MakeViews, rows: slice, seed: int, with_target: bool = True) -> Embeddings:
+    def _embed(self, make_views: MakeViews, rows: slice, seed: int, with_keys: bool = True) -> Embeddings:
         torch.manual_seed(seed + 1 + rows.start + 1_000_003 * self.fabric.global_rank)
         views = make_views(rows)
         with self.fabric.autocast():
-            return self.model(views, with_target)
+            return self.model(views, with_keys)
 
 
 @contextmanager

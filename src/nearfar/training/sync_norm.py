@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nearfar.encoders.split_norm import SplitBatchNorm
+from nearfar.networks.split_norm import SplitBatchNorm
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -11,8 +11,8 @@ from nearfar.views.affine import affine
 from nearfar.views.blur import blur, kernel_size
 from nearfar.views.colour import grey_, jitter_, solarize_
 from nearfar.views.crop import crop, whole
-from nearfar.views.draws import Draws, draw_view, uniform_table
 from nearfar.views.noise import noise_
+from nearfar.views.sampling import ViewParameters, sample_view, uniform_table
 from nearfar.views.view import View, ViewPlan
 
 _CPU_VALUES = 3 * 2**17
@@ -34,9 +34,9 @@ def make_views(
 
     images: uint8 [batch, channels, height, width] on any device, any number of channels; or a list with one such tensor
     for each view, cropped to its side beforehand (see `crop_parameters`): then all but the crop is done here.
-    generator: on the CPU; its state is all that the draws depend on. mean, std: one number for each channel in units
+    generator: on the CPU; its state is all that the samples depend on. mean, std: one number for each channel in units
     of 0..1, for the normalisation that ends every view.
-    rows, total: `images` are the `rows` of a batch of `total` images (default: all); draws are made for the whole
+    rows, total: `images` are the `rows` of a batch of `total` images (default: all); samples are made for the whole
     batch, so that processes which share a batch see the views that one process would.
     Raises ValueError for images that are not uint8 or do not fit the plan, the rows or the channels.
     """
@@ -55,7 +55,7 @@ def make_views(
         is_cropped = not isinstance(images, Tensor)
         if is_cropped and (height, width) != (side, side):
             raise ValueError(f"view {i} of the plan is {side} pixels wide, its cropped images are {height} x {width}")
-        draws = draw_view(view, table[:, i], height, width, side)
+        draws = sample_view(view, table[:, i], height, width, side)
         out = torch.empty(batch, channels, side, side, device=device)
         limit = _CPU_VALUES * torch.get_num_threads() if device.type == "cpu" else _DEVICE_VALUES
         step = max(1, limit // (channels * max(side * side, height * width)))
@@ -68,7 +68,7 @@ def make_views(
     return views
 
 
-def _change(pixels: Tensor, view: View, draws: Draws) -> Tensor:
+def _change(pixels: Tensor, view: View, draws: ViewParameters) -> Tensor:
     """Overwrite `pixels` [n, channels, side, side] in 0..1 with all that comes between crop and normalisation."""
     colour = pixels.shape[1] == 3
     _where(pixels, draws.affine, lambda x, i: affine(x, draws.motion[i]))
@@ -117,5 +117,5 @@ def _check(
     if not min(std) > 0:
         raise ValueError(f"std must be positive in every channel, got {list(std)}: give a constant channel 1")
     if generator.device.type != "cpu":
-        raise ValueError("draws come from a generator on the CPU: use torch.Generator()")
+        raise ValueError("samples come from a generator on the CPU: use torch.Generator()")
     return batch, channels

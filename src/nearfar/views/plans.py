@@ -28,7 +28,7 @@ _LARGE = replace(_SIMCLR, scale=(0.14, 1.0))
 _SMALL = replace(_SIMCLR, scale=(0.05, 0.14))
 # Images of a few pixels: a crop must leave something to see, and every pixel counts too much to blur it.
 _TINY = replace(_COLOUR, scale=(0.4, 1.0), grey=0.1)
-# Small grey images such as digits, where mirror images differ in meaning: drawn lines move, bend and change in weight.
+# Small grey images such as digits, where mirror images differ in meaning: strokes move, bend and change in weight.
 _GREY_WEAK = View(scale=(0.8, 1.0), ratio=(0.9, 1.1), flip=0.0)
 _GREY = View(
     scale=(0.7, 1.0),

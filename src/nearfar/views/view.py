@@ -1,4 +1,4 @@
-"""A view as data: the distribution that one crop of an image is drawn from."""
+"""A view as data: the distribution that one crop of an image is sampled from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One view's distribution; every number below is drawn anew for every image.
+    """One view's distribution; every number below is sampled anew for every image.
 
     Operations run in the order of the fields. Intensities are those of torchvision's transforms of the same name.
 
@@ -17,7 +17,7 @@ class View:
     image's area; ratio: range of its width to height. flip: probability of a left-right flip.
     affine: probability of a turn of up to `degrees` either way, a shift of up to `translate` of the side, a zoom from
     the range `zoom` and a shear of up to `shear` degrees along both axes; the border is repeated outwards.
-    jitter: probability of changing brightness, contrast, saturation and hue, in an order drawn for each image
+    jitter: probability of changing brightness, contrast, saturation and hue, in an order sampled for each image
     (factors from 1 - x to 1 + x, hue by up to `hue` turns). grey: probability of losing all colour.
     blur: probability of a gaussian blur, its deviation in pixels from `sigma`, its kernel a tenth of the side.
     solarize: probability of inverting every value at or above 0.5. noise: probability of gaussian noise, its

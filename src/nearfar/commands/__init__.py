@@ -1,0 +1,1 @@
+"""The verbs, the run folder as an object, and the report."""

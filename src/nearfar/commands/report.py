@@ -1,0 +1,204 @@
+"""report.html: what a run did and what it is worth, in one file that asks for nothing else."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nearfar.commands.curves import Curve, chart
+from nearfar.commands.run import Run
+
+PROTOCOLS = {
+    "knn": "kNN",
+    "linear": "Linear probe",
+    "one_label": "1 label per class",
+    "five_labels": "5 labels per class",
+}
+ENCODERS = {"raw_pixels": "Raw pixels", "untrained": "Untrained encoder", "trained": "Trained encoder"}
+TONES = {"healthy": "good", "unclear": "unsure", "partly collapsed": "unsure", "not learning": "bad"}
+
+# Title, what it means, and the lines: key in metrics.jsonl or its "health", and name.
+TRAINING = (
+    ("Loss", "Mean of the steps since the point before. Comparable only within one method.", {"loss": "loss"}),
+    ("Learning rate", "Warm-up, then cosine.", {"lr": "learning rate"}),
+)
+HEALTH = (
+    (
+        "Effective rank",
+        "Dimensions in use on held-out images.",
+        {"effective_rank": "features", "embedding_rank": "embeddings"},
+    ),
+    (
+        "Spread",
+        "0: all images at one point; 1: as far apart as can be.",
+        {"feature_spread": "features", "embedding_spread": "embeddings"},
+    ),
+    ("Own view found", "Share of images whose other view is nearer than any other image.", {"own_view": "own view"}),
+    ("Alignment", "Squared distance of two views of an image; 0: equal, 2: unrelated.", {"alignment": "alignment"}),
+    ("Uniformity", "Lower is more even; 0: all images at one point.", {"uniformity": "uniformity"}),
+)
+MOST_SKIPPED = 200
+
+
+def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Write report.html into a run folder from what lies there, and return its path.
+
+    Parts that the folder does not hold (results, map, health, skipped images) are left out, so a report can be written
+    at any time of a run. title: by default the method and the data. Raises FileNotFoundError without such a folder.
+    """
+    folder = Path(run_dir)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no run folder {folder}")
+    run = Run(folder)
+    settings = _settings(folder)
+    if title is None:
+        title = f"{settings['method']} on {Path(settings['data']).name}" if "method" in settings else folder.name
+    sections = (_verdict(run), _numbers(run.results), _map(folder), _curves(run.metrics), _details(folder, settings))
+    style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"<header><h1>{html.escape(title)}</h1>{_about(settings, run.metrics)}</header>\n<main>\n"
+        + "\n".join(filter(None, sections))
+        + "\n</main>\n</body>\n</html>\n"
+    )
+    path = folder / "report.html"
+    unfinished = path.with_name("report.html.tmp")
+    unfinished.write_text(page, encoding="utf-8")
+    unfinished.replace(path)
+    return path
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / "config.yaml"
+    return (yaml.safe_load(path.read_text()) if path.is_file() else None) or {}
+
+
+def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
+    facts = [f"{settings['encoder']} encoder"] if "encoder" in settings else []
+    if "image_size" in settings:
+        channels = "grey" if settings["channels"] == 1 else f"{settings['channels']} channels"
+        facts.append(f"{settings['image_size']} px, {channels}")
+    done = max((line.get("epoch", 0.0) for line in metrics), default=0.0)
+    if "epochs" in settings:
+        whole = done >= settings["epochs"]
+        facts.append(f"{settings['epochs']} epochs" if whole else f"{done:.3g} of {settings['epochs']} epochs so far")
+    rates = sorted(line["images_per_second"] for line in metrics if "images_per_second" in line)
+    if rates:
+        facts.append(f"{rates[len(rates) // 2]:,.0f} images per second".replace(",", "\u202f"))
+    return f'<p class="about">{html.escape(" · ".join(facts))}</p>' if facts else ""
+
+
+def _verdict(run: Run) -> str:
+    verdict = run.verdict
+    if verdict is None:
+        tone, state = "unsure", "no verdict"
+        words = "No images were held out, or training has not begun: nothing says yet whether this run is healthy."
+    else:
+        tone, state = TONES.get(verdict.state, "bad"), verdict.state
+        words = verdict.words.removeprefix(f"{state.capitalize()}: ")
+        words = words[:1].upper() + words[1:]
+    return (
+        f'<section class="verdict {tone}" aria-label="Verdict"><span class="badge">{html.escape(state.capitalize())}'
+        f"</span><p>{html.escape(words)}</p></section>"
+    )
+
+
+def _numbers(results: dict[str, dict[str, float]]) -> str:
+    known = [name for name in ENCODERS if name in results]
+    if not known:
+        return ""
+    columns = [key for key in results[known[-1]] if not key.endswith("_std")]
+    head = "".join(f'<th scope="col">{html.escape(PROTOCOLS.get(key, key.replace("_", " ")))}</th>' for key in columns)
+    rows = ""
+    for name in known:
+        cells = "".join(f"<td>{_accuracy(results[name], key)}</td>" for key in columns)
+        rows += f'<tr class="{name}"><th scope="row">{ENCODERS[name]}</th>{cells}</tr>'
+    return (
+        f'<section><h2>What it is worth</h2><div class="scroll"><table class="numbers"><thead><tr><td></td>{head}</tr>'
+        f"</thead><tbody>{rows}</tbody></table></div>"
+        '<p class="note">Accuracy on images that no classifier was fitted to, in percent; ± is the standard deviation '
+        "over samples. The encoder is frozen and saw no labels.</p></section>"
+    )
+
+
+def _accuracy(numbers: dict[str, float], key: str) -> str:
+    if key not in numbers:
+        return "\u2013"
+    spread = f" <small>± {100 * numbers[f'{key}_std']:.1f}</small>" if f"{key}_std" in numbers else ""
+    return f"{100 * numbers[key]:.1f}{spread}"
+
+
+def _map(folder: Path) -> str:
+    page, picture = folder / "map.html", folder / "map.png"
+    if page.is_file():
+        inner = html.escape(page.read_text(encoding="utf-8"), quote=True)
+        shown = f'<iframe class="map" title="Map of the images" sandbox="allow-scripts" srcdoc="{inner}"></iframe>'
+    elif picture.is_file():
+        data = base64.b64encode(picture.read_bytes()).decode()
+        shown = f'<img class="map" alt="Map of the images" src="data:image/png;base64,{data}">'
+    else:
+        return ""
+    note = "Images that the encoder finds alike lie together. Directions and distances far apart mean nothing."
+    return f'<section><h2>Map</h2>{shown}<p class="note">{note}</p></section>'
+
+
+def _curves(metrics: list[dict[str, Any]]) -> str:
+    health = [{"epoch": line["epoch"], **line["health"]} for line in metrics if "health" in line]
+    figures = ""
+    for plans, lines in ((TRAINING, metrics), (HEALTH, health)):
+        for title, note, keys in plans:
+            figures += chart(title, note, [_curve(lines, key, name) for key, name in keys.items()])
+    return f'<section><h2>Training</h2><div class="curves">{figures}</div></section>' if figures else ""
+
+
+def _curve(lines: list[dict[str, Any]], key: str, name: str) -> Curve:
+    known = [line for line in lines if isinstance(line.get(key), (int, float)) and "epoch" in line]
+    return Curve(name, [line["epoch"] for line in known], [line[key] for line in known])
+
+
+def _details(folder: Path, settings: dict[str, Any]) -> str:
+    parts = [_table("Settings", settings)] if settings else []
+    environment = folder / "environment.json"
+    if environment.is_file():
+        parts.append(_table("Environment", _flat(json.loads(environment.read_text()))))
+    skipped = folder / "skipped.txt"
+    lines = skipped.read_text(encoding="utf-8", errors="replace").splitlines() if skipped.is_file() else []
+    if lines:
+        listed = dict(line.partition("\t")[::2] for line in lines[:MOST_SKIPPED])
+        more = {"…": f"{len(lines) - MOST_SKIPPED} more in skipped.txt"} if len(lines) > MOST_SKIPPED else {}
+        parts.append(_table(f"Skipped images ({len(lines)})", listed | more))
+    return f"<section><h2>Details</h2>{''.join(parts)}</section>" if parts else ""
+
+
+def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= _flat(value, f"{before}{key} ") if isinstance(value, dict) else {f"{before}{key}": value}
+    return flat
+
+
+def _table(title: str, values: dict[str, Any]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(str(key))}</th><td>{html.escape(_plain(value))}</td></tr>'
+        for key, value in values.items()
+    )
+    table = f'<div class="scroll"><table><tbody>{rows}</tbody></table></div>'
+    return f"<details><summary>{html.escape(title)}</summary>{table}</details>"
+
+
+def _plain(value: Any) -> str:
+    if value is None or value == []:
+        return "\u2013"
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

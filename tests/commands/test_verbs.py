@@ -1,0 +1,104 @@
+"""The verbs on a tiny run: what they return, what they write."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+import nearfar
+
+
+@pytest.fixture(scope="module")
+def run(images_file, tmp_path_factory):
+    from rich.console import Console
+
+    out = tmp_path_factory.mktemp("runs") / "halves"
+    options = dict(epochs=2, batch_size=16, held_out=16, encoder="resnet10t", method="simclr")
+    return nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), **options)
+
+
+def test_the_run_folder_is_complete(run):
+    files = {path.name for path in run.path.iterdir()}
+    assert files >= {
+        "config.yaml",
+        "metrics.jsonl",
+        "checkpoints",
+        "encoder.safetensors",
+        "encoder.json",
+        "report.html",
+    }
+    assert json.loads((run.path / "environment.json").read_text())["seed"] == 0
+    assert run.config.method == "simclr"
+    assert run.verdict.words
+
+
+def test_load_gives_the_encoder_with_its_preprocessing(run):
+    encoder = nearfar.load(run.path)
+    assert not encoder.training
+    images = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
+    features = encoder(images)
+    assert features.shape == (3, encoder.num_features)
+    torch.testing.assert_close(run.encoder(images), features)
+
+
+def test_evaluate_compares_with_raw_pixels_and_untrained(run, quiet):
+    results = nearfar.evaluate(run.path, console=quiet)
+    assert list(results) == ["raw_pixels", "untrained", "trained"]
+    for numbers in results.values():
+        assert set(numbers) >= {"knn", "linear", "one_label", "five_labels"}
+        assert all(0 <= value <= 1 for value in numbers.values())
+    assert results["raw_pixels"]["linear"] == 1.0  # bright above or below: one line parts them
+    assert json.loads((run.path / "results.json").read_text()) == results
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "npz"])
+def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
+    path = nearfar.embed(run.path, out=str(tmp_path / f"rows.{ending}"), console=quiet)
+    if ending == "parquet":
+        table = pyarrow.parquet.read_table(path)
+        assert table.column_names == ["name", "label", "embedding"]
+        embeddings = np.array(table["embedding"].to_pylist())
+    elif ending == "csv":
+        assert path.read_text().count("\n") == 81
+        embeddings = np.loadtxt(path, delimiter=",", skiprows=1, usecols=range(2, 2 + run.encoder.num_features))
+    else:
+        embeddings = np.load(path)["embedding"]
+    assert embeddings.shape == (80, run.encoder.num_features)
+    with pytest.raises(ValueError, match="exists already"):
+        nearfar.embed(run.path, out=str(path), console=quiet)
+    with pytest.raises(ValueError, match="written as"):
+        nearfar.embed(run.path, out="rows.xyz", console=quiet)
+
+
+def test_map_writes_a_page_and_a_picture(run, quiet):
+    page = nearfar.map(run.path, epochs=2, views=2, console=quiet)
+    assert page == run.path / "map.html"
+    assert (run.path / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_images_without_labels_train_but_are_not_evaluated(tmp_path, quiet):
+    np.save(tmp_path / "plain.npy", np.random.default_rng(0).integers(0, 256, (48, 8, 8), dtype=np.uint8))
+    options = dict(epochs=1, batch_size=16, encoder="resnet10t", method="sigclr", console=quiet)
+    run = nearfar.pretrain(str(tmp_path / "plain.npy"), out=str(tmp_path / "run"), **options)
+    with pytest.raises(ValueError, match="no labels"):
+        nearfar.evaluate(run.path, console=quiet)
+
+
+def test_methods_lists_them_all():
+    facts = nearfar.methods()
+    assert {"saclr", "sigclr", "sce", "lorac"} <= set(facts)
+    assert facts["moco-v2"]["needs"] == ["momentum encoder", "queue"]
+
+
+def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        Image.fromarray(rng.integers(0, 256, (90, 110, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    options = dict(epochs=2, batch_size=8, held_out=4, image_size=32, encoder="small", method="simclr", console=quiet)
+    run = nearfar.pretrain(str(tmp_path), out=str(tmp_path / "run"), cache=False, workers=1, **options)
+    assert [line["step"] for line in run.metrics if "loss" in line] == [2, 4]
+    assert (run.path / "skipped.txt").read_text().startswith("broken.png\t")

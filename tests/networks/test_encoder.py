@@ -1,0 +1,69 @@
+"""Preprocessing of the encoder."""
+
+import pytest
+import torch
+from torch import nn
+from torchvision.transforms.v2 import functional as tv
+
+from nearfar.networks import Architecture, Backbone, Encoder, build_backbone
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+
+
+def encoder(size: int = 8, channels: int = 3) -> Encoder:
+    """An encoder whose features are its preprocessed pixels."""
+    net = Backbone(nn.Flatten(), Architecture("flatten"), channels * size * size)
+    return Encoder(net, size, channels, MEAN[:channels], STD[:channels])
+
+
+def test_uint8_and_float_are_normalised_alike() -> None:
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    wanted = tv.normalize(images / 255, list(MEAN), list(STD)).flatten(1)
+    torch.testing.assert_close(encoder()(images), wanted)
+    torch.testing.assert_close(encoder()(images / 255), wanted)
+
+
+def test_other_sizes_are_resized_with_antialiasing() -> None:
+    images = torch.rand(2, 3, 24, 24)
+    wanted = tv.normalize(tv.resize(images, [8, 8], antialias=True), list(MEAN), list(STD))
+    torch.testing.assert_close(encoder()(images).view(2, 3, 8, 8), wanted)
+    upscaled = tv.normalize(tv.resize(images[..., :5, :5], [8, 8], antialias=True), list(MEAN), list(STD))
+    torch.testing.assert_close(encoder()(images[..., :5, :5]).view(2, 3, 8, 8), upscaled)
+
+
+def test_oblong_images_keep_their_centre() -> None:
+    images = torch.zeros(1, 3, 16, 48)
+    images[..., 16:32] = 1
+    out = encoder().preprocess(images) * torch.tensor(STD).view(-1, 1, 1) + torch.tensor(MEAN).view(-1, 1, 1)
+    assert out.shape == (1, 3, 8, 8)
+    assert out[..., 1:-1].min() > 0.99
+
+
+def test_grey_and_colour_are_exchanged() -> None:
+    images = torch.rand(3, 3, 8, 8)
+    grey = tv.rgb_to_grayscale(images)
+    torch.testing.assert_close(
+        encoder(channels=1)(images), tv.normalize(grey, [0.4], [0.2]).flatten(1), atol=1e-3, rtol=1e-3
+    )
+    torch.testing.assert_close(encoder()(grey), encoder()(grey.expand(-1, 3, -1, -1)))
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.rand(2, 4, 8, 8), "3 channels, got 4"),
+        (torch.rand(3, 8, 8), r"\[batch, channels, height, width\]"),
+        (torch.ones(2, 3, 8, 8, dtype=torch.int64), "int64"),
+    ],
+)
+def test_other_tensors_are_refused(images: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encoder()(images)
+
+
+def test_mean_and_std_need_a_number_for_each_channel() -> None:
+    backbone = build_backbone("small", image_size=8, channels=3)
+    with pytest.raises(ValueError, match="3 channels"):
+        Encoder(backbone, 8, 3, (0.5,), (0.5,))
+    with pytest.raises(ValueError, match="above 0"):
+        Encoder(backbone, 8, 3, MEAN, (0.2, 0.0, 0.2))

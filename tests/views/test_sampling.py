@@ -1,0 +1,151 @@
+import math
+
+import pytest
+import torch
+
+from nearfar.views import View, ViewPlan, crop_parameters, plan
+from nearfar.views.sampling import sample_view, uniform_table
+
+COUNT = 20_000
+
+
+def sampled(view, side=32, count=COUNT, seed=0):
+    table = uniform_table(ViewPlan("one", (view,)), torch.Generator().manual_seed(seed), count)
+    return sample_view(view, table[:, 0], side, side, side)
+
+
+def close(share, expected):
+    """Within five standard deviations of a share of COUNT samples."""
+    return abs(float(share) - expected) < 5 * math.sqrt(max(expected * (1 - expected), 1e-9) / COUNT) + 1e-9
+
+
+FULL = View(
+    flip=0.3,
+    affine=0.6,
+    degrees=20,
+    translate=0.1,
+    zoom=(0.8, 1.1),
+    shear=5,
+    jitter=0.8,
+    brightness=0.4,
+    contrast=0.5,
+    saturation=1.5,
+    hue=0.1,
+    grey=0.2,
+    blur=0.5,
+    sigma=(0.1, 2.0),
+    solarize=0.25,
+    noise=0.7,
+    noise_std=(0.02, 0.1),
+)
+
+
+def test_probabilities_are_those_of_the_view():
+    d = sampled(FULL)
+    for name in ("flip", "affine", "grey", "blur", "solarize", "noise"):
+        assert close(getattr(d, name).float().mean(), getattr(FULL, name)), name
+    assert close((d.hue != 0).float().mean(), FULL.jitter)
+    assert close((d.factors != 1).any(1).float().mean(), FULL.jitter)
+
+
+def test_probabilities_of_nought_and_one_are_certain():
+    d = sampled(View(flip=0.0, grey=1.0))
+    assert not d.flip.any()
+    assert d.grey.all()
+
+
+def test_amounts_fill_their_ranges():
+    d = sampled(FULL)
+    jittered = d.hue != 0
+    amounts = {
+        "brightness": (d.factors[jittered, 0], 0.6, 1.4),
+        "contrast": (d.factors[jittered, 1], 0.5, 1.5),
+        "saturation": (d.factors[jittered, 2], 0.0, 2.5),
+        "hue": (d.hue[jittered], -0.1, 0.1),
+        "sigma": (d.sigma, 0.1, 2.0),
+        "noise": (d.noise_std, 0.02, 0.1),
+        "degrees": (d.motion[:, 0], -20, 20),
+        "right": (d.motion[:, 1], -0.1, 0.1),
+        "down": (d.motion[:, 2], -0.1, 0.1),
+        "zoom": (d.motion[:, 3], 0.8, 1.1),
+        "shear x": (d.motion[:, 4], -5, 5),
+        "shear y": (d.motion[:, 5], -5, 5),
+    }
+    for name, (values, low, high) in amounts.items():
+        width = high - low
+        assert low - 1e-5 <= values.min() <= low + 0.01 * width, name
+        assert high - 0.01 * width <= values.max() <= high + 1e-5, name
+        assert abs(values.mean() - (low + high) / 2) < 0.015 * width, name
+    assert (
+        torch.corrcoef(torch.stack([v[: int(jittered.sum())] for v, _, _ in amounts.values()])).triu(1).abs().max()
+        < 0.05
+    )
+
+
+def test_all_orders_of_the_four_changes_come_equally_often():
+    d = sampled(FULL)
+    kind = d.order[:, 0] * 12 + d.order[:, 1] * 4 + d.hue_place  # 0..2, 0..2 and 0..3 tell the 24 orders apart
+    counts = torch.bincount(kind, minlength=36)
+    counts = counts[counts > 0]
+    assert len(counts) == 24
+    assert (counts / COUNT - 1 / 24).abs().max() < 0.01
+
+
+def test_crops_keep_to_scale_and_ratio_and_to_the_image():
+    d = sampled(View(scale=(0.3, 0.6), ratio=(0.5, 2.0)), side=200)
+    top, left, height, width = d.box.unbind(1)
+    assert ((top >= 0) & (left >= 0) & (top + height <= 200) & (left + width <= 200)).all()
+    area, ratio = height * width / 200**2, width / height
+    assert 0.29 < area.min() < 0.31
+    assert 0.59 < area.max() < 0.61
+    assert abs(area.mean() - 0.45) < 0.02
+    assert 0.48 < ratio.min() < 0.52
+    assert 1.92 < ratio.max() < 2.08
+    assert abs(ratio.log().mean()) < 0.02
+    room = 200 - height
+    assert abs((top[room > 20] / room[room > 20]).mean() - 0.5) < 0.02
+
+
+def test_crops_follow_the_distribution_of_torchvision():
+    from torchvision.transforms.v2 import RandomResizedCrop
+
+    transform = RandomResizedCrop(32, scale=(0.2, 1.0))
+    torch.manual_seed(0)
+    image = torch.zeros(1, 40, 25)
+    rows = [transform.make_params([image]) for _ in range(4000)]
+    theirs = torch.tensor([[row[k] for k in ("top", "left", "height", "width")] for row in rows]).double()
+    view = ViewPlan("one", (View(scale=(0.2, 1.0)),))
+    ours = crop_parameters(view, torch.Generator().manual_seed(0), [(40, 25)] * 4000)[0].double()
+    assert (ours.mean(0) - theirs.mean(0)).abs().max() < 0.4
+    assert (ours.std(0) - theirs.std(0)).abs().max() < 0.3
+
+
+def test_an_image_too_narrow_for_any_crop_gives_the_largest_central_box():
+    boxes = crop_parameters(ViewPlan("one", (View(scale=(1.0, 1.0)),)), torch.Generator(), [(10, 100), (90, 9)])[0]
+    assert boxes.tolist() == [[0, 43, 10, 13], [39, 0, 12, 9]]
+
+
+def test_draws_depend_on_seed_and_place_in_the_batch_alone():
+    two = plan("asymmetric", 32, 3)
+    table = uniform_table(two, torch.Generator().manual_seed(4), 10)
+    assert torch.equal(table, uniform_table(two, torch.Generator().manual_seed(4), 10))
+    assert torch.equal(table[3:7], uniform_table(two, torch.Generator().manual_seed(4), 10, slice(3, 7)))
+    assert not torch.equal(table, uniform_table(two, torch.Generator().manual_seed(5), 10))
+    boxes = crop_parameters(two, torch.Generator().manual_seed(4), [(32, 32)] * 10)
+    assert torch.equal(boxes[1], sample_view(two.views[1], table[:, 1], 32, 32, 32).box)
+    some = crop_parameters(two, torch.Generator().manual_seed(4), [(32, 32)] * 4, rows=slice(3, 7), total=10)
+    assert torch.equal(some[0], boxes[0][3:7])
+
+
+def test_views_and_images_draw_independently():
+    two = plan("strong", 32, 3)
+    table = uniform_table(two, torch.Generator().manual_seed(0), 2000)
+    first, second = (sample_view(two.views[i], table[:, i], 32, 32, 32) for i in range(2))
+    assert len(first.box.unique(dim=0)) > 1000
+    assert len(first.factors.unique(dim=0)) > 1500
+    assert abs(torch.corrcoef(torch.stack([first.factors[:, 0], second.factors[:, 0]]))[0, 1]) < 0.1
+
+
+def test_sizes_that_do_not_match_the_rows_are_refused():
+    with pytest.raises(ValueError, match="3 image sizes were given for 4 rows"):
+        crop_parameters(plan("weak", 32, 3), torch.Generator(), [(8, 8)] * 3, rows=slice(0, 4), total=8)

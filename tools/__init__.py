@@ -1,0 +1,1 @@
+"""Commands for the developers of nearfar; not part of the package."""

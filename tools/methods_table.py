@@ -1,0 +1,118 @@
+"""Write docs/methods.md from the code: `python -m tools.methods_table [FILE]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from nearfar.commands.api import methods
+
+HEAD = """# Methods
+
+This page is written by `python -m tools.methods_table`; to change it, change the files in
+`src/nearfar/methods/`.
+
+`nearfar pretrain DATA --method NAME` runs any of them on one process or many, with labels or without. Needs: *momentum
+encoder*, a copy of the networks that follows them slowly; *queue*, embeddings of earlier batches; *index*, numbers
+kept for each image; *predictor*, a second head. Views are those of images of 64 pixels and more; smaller images get
+milder ones, and views of one size go through a network together. Numbers are the defaults, which are meant for small
+data (the recipe `small`); `--recipe NAME` takes a paper's own instead, and any number can be set by itself:
+`--temperature 0.1`. The table leaves out what is off and the projector where it is 512-128; its last column counts the
+differences from the paper, which the sections list.
+"""
+
+
+def methods_page() -> str:
+    """Return the page in Markdown: a table of all methods, and a section for each."""
+    facts = methods()
+    rows = [
+        (
+            f"[{name}](#{name})",
+            _citation(fact["paper"]),
+            ", ".join(fact["needs"]) or "-",
+            _views(fact["views"]),
+            _numbers(fact["defaults"]),
+            str(len(fact["differs"]) or "-"),
+        )
+        for name, fact in facts.items()
+    ]
+    table = _table(("method", "paper", "needs", "views", "default numbers", "differences"), rows)
+    return "\n".join([HEAD, table, *(_section(name, fact) for name, fact in facts.items())])
+
+
+def _section(name: str, fact: dict[str, Any]) -> str:
+    numbers = [(f"`{key}`", _value(value), fact["meanings"][key]) for key, value in fact["defaults"].items()]
+    recipes = [
+        (
+            f"`{key}`",
+            f"{recipe['optimizer']}, lr {_rate(recipe)}, decay {recipe['weight_decay']:g}",
+            f"{recipe['batch_size']}",
+            f"{recipe['epochs']}, {recipe['warmup_epochs']:g} to warm up",
+            ", ".join(f"`{number}` {_value(value)}" for number, value in recipe["hyperparameters"].items()) or "-",
+            recipe["source"],
+        )
+        for key, recipe in fact["recipes"].items()
+    ]
+    parts = [
+        f"## {name}\n",
+        f"{fact['summary']}\n",
+        f"{fact['paper']}. Needs: {', '.join(fact['needs']) or 'nothing'}. Views: {_views(fact['views'])}.\n",
+        _table(("number", "default", "what it is"), numbers),
+        _table(("recipe", "optimiser", "batch", "epochs", "sets", "source"), recipes),
+    ]
+    if fact["differs"]:
+        points = "\n".join(f"{place}. {_sentence(point)}" for place, point in enumerate(fact["differs"], start=1))
+        parts.append(f"Differs from the paper:\n\n{points}\n")
+    return "\n".join(parts)
+
+
+def _citation(paper: str) -> str:
+    """Shorten "Authors, Title, Venue year" to "Authors, Venue year"; a paper without authors stays as it is."""
+    parts = paper.split(", ")
+    return f"{parts[0]}, {parts[-1]}" if len(parts) > 2 else paper
+
+
+def _views(crops: Iterable[str]) -> str:
+    counted = [(name, len(list(group))) for name, group in groupby(crops)]
+    return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counted)
+
+
+def _numbers(defaults: dict[str, Any]) -> str:
+    """List the numbers, without those that are off and the usual projector."""
+    shown = {name: value for name, value in defaults.items() if value not in (None, ()) and value is not False}
+    return ", ".join(f"{name} {_value(value)}" for name, value in shown.items() if value != (512, 128)) or "-"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "-".join(str(width) for width in value) or "none"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _rate(recipe: dict[str, Any]) -> str:
+    """Write the learning rate as it depends on the batch."""
+    rate, reference = f"{recipe['lr']:g}", recipe["reference_batch"]
+    if recipe["lr_scaling"] == "none":
+        return rate
+    batch = "batch" if reference == 1 else f"batch / {reference}"
+    return f"{rate} * sqrt({batch})" if recipe["lr_scaling"] == "sqrt" else f"{rate} * {batch}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [titles, tuple("---" for _ in titles), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/methods.md")
+    target.write_text(methods_page(), encoding="utf-8")
+    print(f"wrote {target}")

@@ -53,10 +53,10 @@ def evaluate(
         data: labelled images with a train and a test split, or without: then a share is kept for the test.
             Default: the data of the run.
         protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "sgd" (linear, as in the papers),
-            "few" (1 and 5 labels a class, 20 samples).
+            "few" (1 and 5 labels a class, 20 trials).
         limit: use the first so many training images only. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
-        seed: of that split and of the samples.
+        seed: of that split and of the trials.
         baselines: also evaluate raw pixels and the untrained encoder.
         console: where progress is shown.
 

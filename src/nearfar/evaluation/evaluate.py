@@ -26,7 +26,7 @@ def evaluate_features(
 
     knn: key "knn", k = 20; knn_K with any K, such as knn_200: the key is the protocol's own name. linear: key "linear".
     sgd: key "linear_sgd", the papers' protocol. few: keys "one_label", "one_label_std", "five_labels",
-    "five_labels_std" over 20 samples. Test images of a class that training lacks count as wrong in all of them; images
+    "five_labels_std" over 20 trials. Test images of a class that training lacks count as wrong in all of them; images
     whose label is -1 (missing) are left out.
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
     """

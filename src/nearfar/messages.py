@@ -1,0 +1,17 @@
+"""One clear line for a mistake: the nearest known name, and what an error says."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", most: int = 1, cutoff: float = 0.4) -> str:
+    """Return "did you mean 'NAME'?" with the names of `known` nearest to a word, or `otherwise` if none is near."""
+    near = difflib.get_close_matches(word, list(known), most, cutoff)
+    return f"did you mean {' or '.join(repr(name) for name in near)}?" if near else otherwise
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

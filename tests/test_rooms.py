@@ -1,6 +1,10 @@
 """The rules of the house: who imports whom, what is public, where the special libraries are known."""
 
 import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,19 +14,20 @@ import nearfar
 SOURCE = Path(nearfar.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-ROOMS = ["pairs", "views", "networks", "data", "losses", "methods", "training", "evaluation", "maps", "commands"]
 MAY_IMPORT = {
     "pairs": set(),
     "views": set(),
-    "networks": set(),
-    "data": set(),
+    "networks": {"views"},
+    "data": {"views"},
     "losses": {"pairs"},
     "methods": {"losses", "views", "networks"},
     "training": {"methods", "data", "losses", "views", "networks", "pairs"},
-    "evaluation": {"networks", "data", "losses"},
+    "evaluation": {"networks", "data", "losses", "views"},
     "maps": {"networks", "data", "losses"},
-    "commands": {"views", "networks", "data", "methods", "training", "evaluation", "maps"},
+    "commands": {"pairs", "views", "networks", "data", "losses", "methods", "training", "evaluation", "maps"},
 }
+ANYWHERE = {"atomic", "messages"}  # files at the root that know nothing of nearfar
+ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 
 
 def imported(path: Path) -> set[str]:
@@ -37,20 +42,34 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def room_of(path: Path) -> str | None:
-    first = path.relative_to(SOURCE).parts[0]
-    return first if first in ROOMS else None
+def room_of(path: Path) -> str:
+    """The folder of a file, or the name of a file at the root."""
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
 def id_of(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room_of(p)], ids=id_of)
+def test_every_file_is_in_a_room():
+    assert {room_of(path) for path in FILES} == set(MAY_IMPORT) | ROOTS
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room_of(p) in MAY_IMPORT], ids=id_of)
 def test_a_room_imports_only_what_it_may(path):
     room = room_of(path)
     used = {name.split(".")[1] for name in imported(path) if name.startswith("nearfar.")}
-    assert used <= MAY_IMPORT[room] | {room}
+    assert used <= MAY_IMPORT[room] | ANYWHERE | {room, "__version__"}
+
+
+def test_the_rules_have_no_circle():
+    order = list(MAY_IMPORT)
+    assert all(order.index(other) < order.index(room) for room, others in MAY_IMPORT.items() for other in others)
+
+
+@pytest.mark.parametrize("name", sorted(ANYWHERE))
+def test_what_may_be_imported_anywhere_imports_nothing(name):
+    assert not [module for module in imported(SOURCE / f"{name}.py") if module.startswith("nearfar")]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +77,9 @@ def test_a_room_imports_only_what_it_may(path):
     [
         ("lightning_fabric", {"training"}),
         ("torch.distributed", {"training", "pairs"}),
-        ("matplotlib", {"maps", "commands"}),
+        ("matplotlib", {"maps"}),
+        ("rich", {"commands", "training", "cli"}),
+        ("jsonargparse", {"commands", "cli"}),
         ("timm", {"networks"}),
         ("datasets", {"data"}),
     ],
@@ -67,16 +88,6 @@ def test_a_library_is_known_only_where_it_belongs(library, homes):
     found = {path for path in FILES if any(n == library or n.startswith(library + ".") for n in imported(path))}
     assert found, f"nothing imports {library}; drop it"
     assert {room_of(path) for path in found} <= homes
-    if library == "matplotlib":
-        assert {path.name for path in found if room_of(path) is None} <= {"report.py"}
-
-
-def test_no_method_imports_another():
-    networks = {"method", "model", "recipe", "schedules", "__init__"}
-    for path in (SOURCE / "methods").glob("*.py"):
-        others = {name.split(".")[2] for name in imported(path) if name.startswith("nearfar.methods.")}
-        if path.stem != "__init__":
-            assert others <= networks | {path.stem}, path.name
 
 
 def test_no_grab_bags_and_no_long_files():
@@ -86,21 +97,37 @@ def test_no_grab_bags_and_no_long_files():
 
 
 def test_public_names():
-    assert sorted(nearfar.__all__) == [
-        "ProcessLost",
-        "Run",
-        "TrainingDiverged",
-        "TrainingStopped",
-        "__version__",
-        "demo",
-        "embed",
-        "evaluate",
-        "load",
-        "map",
-        "methods",
-        "pretrain",
-    ]
+    verbs = ["embed", "evaluate", "list_methods", "load", "map_images", "pretrain", "resume", "run_demo"]
+    others = ["ProcessLost", "Run", "TrainingDiverged", "TrainingStopped", "__version__", "register_method"]
+    assert sorted(nearfar.__all__) == sorted(verbs + others)
     assert all(hasattr(nearfar, name) for name in nearfar.__all__)
+
+
+def test_no_public_name_shadows_a_module_or_a_builtin():
+    """`import nearfar.methods` gives the module, and `from nearfar import *` takes no builtin away."""
+    packages = [nearfar, *(importlib.import_module(f"nearfar.{room}") for room in MAY_IMPORT)]
+    for package in packages:
+        modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+        assert not modules & set(getattr(package, "__all__", [])), package.__name__
+    builtins = importlib.import_module("builtins")
+    assert not [name for name in nearfar.__all__ if hasattr(builtins, name) and not name.startswith("__")]
+
+
+HEAVY = ["timm", "torchvision", "sklearn", "matplotlib", "lightning_fabric", "datasets", "rich", "jsonargparse"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "spared"),
+    [
+        ("import nearfar", ["torch", *HEAVY]),
+        ("import nearfar.losses", HEAVY),
+        ("from nearfar.cli import main; main(['--help'])", ["torch", *HEAVY]),
+    ],
+)
+def test_what_an_import_does_not_cost(statement, spared):
+    script = f"{statement}\nimport sys\nassert not set({spared}) & set(sys.modules), set({spared}) & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_public_losses():

@@ -1,11 +1,42 @@
-"""Contrastive representation learning for images on small hardware."""
+"""Contrastive representation learning for images on small hardware.
+
+The names below are imported when they are first used: `import nearfar` and `import nearfar.losses` cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from nearfar.commands.api import embed, evaluate, load, map, methods, pretrain
-from nearfar.commands.demo import demo
-from nearfar.commands.run import Run
-from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
+if TYPE_CHECKING:
+    from nearfar.commands.demo import run_demo
+    from nearfar.commands.embed import embed
+    from nearfar.commands.evaluate import evaluate
+    from nearfar.commands.map import map_images
+    from nearfar.commands.methods import list_methods
+    from nearfar.commands.pretrain import pretrain
+    from nearfar.commands.resume import resume
+    from nearfar.commands.run import Run, load
+    from nearfar.methods import register_method
+    from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
+
+_HOMES = {
+    "ProcessLost": "training",
+    "Run": "commands.run",
+    "TrainingDiverged": "training",
+    "TrainingStopped": "training",
+    "embed": "commands.embed",
+    "evaluate": "commands.evaluate",
+    "list_methods": "commands.methods",
+    "load": "commands.run",
+    "map_images": "commands.map",
+    "pretrain": "commands.pretrain",
+    "register_method": "methods",
+    "resume": "commands.resume",
+    "run_demo": "commands.demo",
+}
 
 __all__ = [
     "ProcessLost",
@@ -13,11 +44,25 @@ __all__ = [
     "TrainingDiverged",
     "TrainingStopped",
     "__version__",
-    "demo",
     "embed",
     "evaluate",
+    "list_methods",
     "load",
-    "map",
-    "methods",
+    "map_images",
     "pretrain",
+    "register_method",
+    "resume",
+    "run_demo",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"nearfar.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

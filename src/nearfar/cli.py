@@ -1,60 +1,59 @@
-"""The command line: one verb for each function of `nearfar.commands.api`, with the options of its signature."""
+"""The command line: one verb for each file of `nearfar.commands`, with the options of its function's signature."""
 
 from __future__ import annotations
 
-import difflib
+import ast
+import importlib
+import importlib.util
 import logging
+import os
 import re
 import sys
-from argparse import ArgumentError, HelpFormatter
-from collections.abc import Callable, Sequence
+from argparse import ArgumentError
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
-from jsonargparse import ArgumentParser
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from nearfar import __version__
-from nearfar.commands import api
-from nearfar.commands.demo import demo
-from nearfar.methods import Method, method_class
-from nearfar.training import TrainingStopped, is_follower
+from nearfar.messages import did_you_mean
 
-VERBS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "pretrain": (api.pretrain, ("data",)),
-    "evaluate": (api.evaluate, ("run", "data")),
-    "embed": (api.embed, ("run", "data")),
-    "map": (api.map, ("run", "data")),
-    "methods": (api.methods, ()),
-    "demo": (demo, ()),
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+    from rich.console import Console
+
+VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what is given by its place
+    "pretrain": ("pretrain", ("data",)),
+    "evaluate": ("evaluate", ("run", "data")),
+    "embed": ("embed", ("run", "data")),
+    "map": ("map_images", ("run", "data")),
+    "methods": ("list_methods", ()),
+    "demo": ("run_demo", ()),
 }
-
-
+OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give
 LISTS = ("--protocol", "--projector", "--predictor")
-
-
-class _Parser(ArgumentParser):
-    """Shows options with dashes, as they are written on the command line."""
-
-    def format_help(self, formatter: HelpFormatter | None = None) -> str:
-        return re.sub(r"--[a-z][\w]*", lambda match: match[0].replace("_", "-"), super().format_help(formatter))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    if words[0] not in VERBS:
+        return _complain(f"there is no command {words[0]!r}: {_nearest(words[0], VERBS, 'see nearfar --help')}", 2)
+
+    from rich.console import Console
+
+    from nearfar.training import TrainingStopped, is_follower
+
     console = Console(soft_wrap=True, quiet=is_follower())
-    handler = logging.StreamHandler(console.file)
-    logging.getLogger("nearfar").handlers = [handler]
+    logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     try:
-        if not words or words[0] in ("-h", "--help"):
-            console.print(_overview(), highlight=False)
-        elif words[0] == "--version":
-            print(__version__)
-        else:
-            _run(words[0], words[1:], console)
+        _run(words[0], words[1:], console)
         return 0
     except (ValueError, OSError, ArgumentError) as error:
         return _complain(error, 2)
@@ -67,46 +66,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(verb: str, words: list[str], console: Console) -> None:
-    if verb not in VERBS:
-        raise ValueError(f"there is no command {verb!r}{_nearest(verb, VERBS)}; see nearfar --help")
-    function, positionals = VERBS[verb]
     words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
     words = _lists_joined(words)
     chosen = _chosen(words)
     parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
     try:
-        parsed = parser.parse_args(words)
+        values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
         raise ValueError(_plain_words(str(error), verb, parser)) from error
-    settings = parsed.as_dict()
-    if settings.get("resume") is not None:
-        options = {word.split("=")[0] for word in words if word.startswith("--")}
-        if options - {"--resume", "--devices"} or settings["data"] is not None:
-            raise ValueError("--resume takes everything but --devices from the run folder; give it alone")
-        settings = {"data": None, "resume": settings["resume"], "devices": settings["devices"]}
-    settings.pop("config", None)
-    given = [settings.pop(name) for name in positionals]
-    if verb != "pretrain" and positionals and given[0] is None:
+    values.pop("config", None)
+    if verb == "pretrain" and values["resume"] is not None:
+        _resume(words, values, console)
+        return
+    values.pop("resume", None)
+    given = [values.pop(name) for name in VERBS[verb][1]]
+    if verb != "pretrain" and given and given[0] is None:
         raise ValueError(f"name the run folder: nearfar {verb} RUN")
-    function(*given, **settings, console=console)
+    function_of(verb)(*given, **values, console=console)
+
+
+def _resume(words: list[str], values: dict[str, Any], console: Console) -> None:
+    from nearfar.commands.resume import resume
+
+    options = {word.split("=")[0] for word in words if word.startswith("--")}
+    if options - {"--resume", "--devices"} or values["data"] is not None:
+        raise ValueError("--resume takes everything but --devices from the run folder; give it alone")
+    resume(values["resume"], devices=values["devices"], console=console)
+
+
+def function_of(verb: str) -> Callable[..., Any]:
+    """Import the function behind a verb."""
+    return getattr(importlib.import_module(f"nearfar.commands.{verb}"), VERBS[verb][0])
 
 
 def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: str | None = None) -> ArgumentParser:
     """Build the parser of a verb; that of `pretrain` also has the numbers of the method, as the recipe sets them."""
-    function, positionals = VERBS[verb]
+    from nearfar.commands.parser import DashedParser, add_settings
+
+    function, positionals = function_of(verb), VERBS[verb][1]
     summary = (function.__doc__ or "").split("\n")[0]
-    parser = _Parser(prog=f"nearfar {verb}", exit_on_error=False, description=summary)
+    parser = DashedParser(prog=f"nearfar {verb}", exit_on_error=False, description=summary)
     for name in positionals:
         parser.add_argument(name, nargs="?", default=data if name == "data" else None, help=_help_of(function, name))
-    skipped: set[str | int] = {*positionals, "console", "hyperparameters"}
-    parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     if verb == "pretrain":
         parser.add_argument("--config", action="config", help="YAML file with any of these settings")
-        chosen: type[Method] = method_class(method)
-        if recipe not in chosen.recipes:
-            raise ValueError(f"{method} has no recipe {recipe!r}, it has: {', '.join(chosen.recipes)}")
-        parser.add_class_arguments(chosen)
-        parser.set_defaults({"method": method, "recipe": recipe, **chosen.recipes[recipe].hyperparameters})
+        parser.add_argument("--resume", type=str | None, help="run folder to go on with; give it alone")
+        add_settings(parser, method, recipe)
+    else:
+        skipped: set[str | int] = {*positionals, *OBJECTS}
+        parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     return parser
 
 
@@ -127,6 +135,8 @@ def _lists_joined(words: Sequence[str]) -> list[str]:
 
 def _chosen(words: Sequence[str]) -> dict[str, Any]:
     """Look for method and recipe ahead of parsing, since the options depend on them, and for the data of --config."""
+    import yaml
+
     chosen: dict[str, Any] = {"method": "saclr", "recipe": "small", "data": None}
     options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     options |= {
@@ -143,7 +153,8 @@ def _plain_words(message: str, verb: str, parser: ArgumentParser) -> str:
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown:
         options = [option for action in parser._actions for option in action.option_strings]
-        return f"nearfar {verb} does not know {_dashes(unknown[1])}{_nearest(unknown[1], options)}"
+        hint = _nearest(unknown[1], options, f"see nearfar {verb} --help")
+        return f"nearfar {verb} does not know {_dashes(unknown[1])}: {hint}"
     key = re.search(r'[Kk]ey "([\w.]+)"', message)
     value = re.search(r"(?:Given value|Got value): (.*)", message)
     if key and value:
@@ -151,9 +162,8 @@ def _plain_words(message: str, verb: str, parser: ArgumentParser) -> str:
     return " ".join(message.split())
 
 
-def _nearest(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, list(known), 1, 0.5)
-    return f": did you mean {_dashes(near[0])}?" if near else ""
+def _nearest(word: str, known: Iterable[str], otherwise: str) -> str:
+    return _dashes(did_you_mean(word, known, otherwise, cutoff=0.5))
 
 
 def _dashes(option: str) -> str:
@@ -166,7 +176,12 @@ def _help_of(function: Callable[..., Any], name: str) -> str:
 
 
 def _overview() -> str:
-    lines = [f"  {verb:10} {(function.__doc__ or '').splitlines()[0]}" for verb, (function, _) in VERBS.items()]
+    """List the verbs by the first lines of their files, which are read but not imported: that would take seconds."""
+    folder = Path(__file__).parent / "commands"
+    lines = []
+    for verb in VERBS:
+        docstring = ast.get_docstring(ast.parse((folder / f"{verb}.py").read_text(encoding="utf-8"))) or ""
+        lines.append(f"  {verb:10} {docstring.splitlines()[0]}")
     return "\n".join(
         ["nearfar: contrastive representation learning for images", "", *lines, "", "nearfar VERB --help tells more."]
     )

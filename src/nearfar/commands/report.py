@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
 from nearfar.commands.run import Run
 
@@ -59,7 +60,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     run = Run(folder)
     settings = _settings(folder)
     if title is None:
-        title = f"{settings['method']} on {Path(settings['data']).name}" if "method" in settings else folder.name
+        title = f"{_words(settings['method'])} on {Path(_words(settings['data'])).name}" if "method" in settings else folder.name
     sections = (_verdict(run), _numbers(run.results), _map(folder), _curves(run.metrics), _details(folder, settings))
     style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
     page = (
@@ -74,9 +75,8 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
         + "\n</main>\n</body>\n</html>\n"
     )
     path = folder / "report.html"
-    unfinished = path.with_name("report.html.tmp")
-    unfinished.write_text(page, encoding="utf-8")
-    unfinished.replace(path)
+    with replacing(path) as unfinished:
+        unfinished.write_text(page, encoding="utf-8")
     return path
 
 
@@ -86,7 +86,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
-    facts = [f"{settings['encoder']} encoder"] if "encoder" in settings else []
+    facts = [f"{_words(settings['encoder'])} encoder"] if "encoder" in settings else []
     if "image_size" in settings:
         channels = "grey" if settings["channels"] == 1 else f"{settings['channels']} channels"
         facts.append(f"{settings['image_size']} px, {channels}")
@@ -198,7 +198,12 @@ def _table(title: str, values: dict[str, Any]) -> str:
     return f"<details><summary>{html.escape(title)}</summary>{table}</details>"
 
 
+def _words(value: Any) -> str:
+    """A setting in words; one that was an object of the user's own is described in the file."""
+    return str(value["object"]) if isinstance(value, dict) and "object" in value else str(value)
+
+
 def _plain(value: Any) -> str:
     if value is None or value == []:
         return "\u2013"
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else _words(value)

@@ -8,8 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from nearfar.networks import Encoder, load_encoder
-from nearfar.training import Config, Health, Verdict, read_metrics, verdict
+from nearfar.training import Health, Settings, Verdict, read_metrics, verdict
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,15 @@ class Run:
 
     path: Path
 
+    @classmethod
+    def of(cls, run: str | Path | Run) -> Run:
+        """Return a run from its folder, or as it is."""
+        return run if isinstance(run, Run) else cls(Path(run))
+
     @cached_property
-    def config(self) -> Config:
+    def settings(self) -> Settings:
         """The resolved settings."""
-        return Config.load(self.path / "config.yaml")
+        return Settings.load(self.path / "config.yaml")
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -44,3 +51,12 @@ class Run:
         """Whether the representation is healthy, in words; None for a run without held-out images."""
         measured = [Health(**line["health"]) for line in self.metrics if "health" in line]
         return verdict(measured[-1], measured[0]) if measured else None
+
+
+def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:
+    """Return the encoder of a run in eval mode, with its preprocessing: uint8 [B, C, H, W] -> features [B, dim].
+
+    encoder: the module that was trained, where it was an object of your own; its weights are read from the run.
+    Raises FileNotFoundError for a folder without an encoder, ValueError for a damaged one or a missing module.
+    """
+    return load_encoder(Run.of(run).path, encoder)

@@ -1,20 +1,22 @@
-"""Training: one loop on Lightning Fabric, its optimisers, checkpoints and the health of what it trains."""
+"""Training: settings, the one loop on Lightning Fabric, optimisers, checkpoints, and the health of what it trains."""
 
-from nearfar.training.config import Config
 from nearfar.training.health import Health, Verdict, measure_health, verdict
-from nearfar.training.launch import build_method, check_machine, follow, initial_backbone, launch
+from nearfar.training.job import Job, initial_backbone
+from nearfar.training.launch import check_machine, follow, launch
 from nearfar.training.loop import TrainingDiverged, TrainingStopped
 from nearfar.training.metrics import read_metrics
 from nearfar.training.processes import ProcessLost, by_torchrun, check_processes, is_follower, world_size
+from nearfar.training.settings import Described, Settings
 
 __all__ = [
-    "Config",
+    "Described",
     "Health",
+    "Job",
     "ProcessLost",
+    "Settings",
     "TrainingDiverged",
     "TrainingStopped",
     "Verdict",
-    "build_method",
     "by_torchrun",
     "check_machine",
     "check_processes",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from nearfar.atomic import replacing
+
 PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "datasets", "scikit-learn", "numpy")
 
 
@@ -29,7 +31,8 @@ def write_environment(folder: Path, seed: int) -> None:
         },
         "system": platform.system(),
     }
-    (folder / "environment.json").write_text(json.dumps(facts, indent=2) + "\n")
+    with replacing(folder / "environment.json") as unfinished:
+        unfinished.write_text(json.dumps(facts, indent=2) + "\n")
 
 
 def _version(package: str) -> str | None:

@@ -6,9 +6,9 @@ import contextlib
 import logging
 import os
 import warnings
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from lightning_fabric import Fabric
@@ -16,51 +16,40 @@ from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
 
 from nearfar.data import Images, open_images
-from nearfar.methods import Method, Model, method_class
+from nearfar.methods import Model
 from nearfar.networks import Backbone, Encoder, build_backbone, save_encoder
-from nearfar.training.config import Config, Precision
+from nearfar.training.job import Job
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import TIMEOUT, by_torchrun, closed_after, stopped_together, told_clearly, world_size
-from nearfar.training.seeding import derive_seed
+from nearfar.training.settings import Precision
 from nearfar.training.sync_norm import sync_batch_norm
-from nearfar.views import plan
 
 log = logging.getLogger("nearfar")
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # here, since new processes import this file first
 
 
-def build_method(config: Config) -> Method:
-    """Build the method that the settings name; raises ValueError for a number that it does not have."""
-    return method_class(config.method)(**config.hyperparameters)
-
-
-def initial_backbone(config: Config) -> Backbone:
-    """Build the backbone as it stands before the first step: the same weights for the same settings."""
-    torch.manual_seed(derive_seed(config.seed, "weights"))
-    return build_backbone(
-        config.encoder, image_size=config.image_size, channels=config.channels, pretrained_file=config.init
-    )
-
-
-def launch(config: Config, images: Images, console: Console, resume: bool = False) -> None:
+def launch(job: Job, console: Console, resume: bool = False, model: Model | None = None) -> None:
     """Train to the last epoch and write the encoder into the run folder; on many processes if the settings say so.
 
-    Under torchrun this is the first of the processes that it started. Else `devices` processes are started here, and
-    each opens the data again (from the cache).
+    model: `job.model(...)` if it has been built already, for one process. Under torchrun this is the first of the
+    processes that it started. Otherwise `devices` processes are started here; each opens the data again by its name
+    (from the cache), or gets images that have none.
     Raises ProcessLost where one of them ends before its time, besides what `fit` raises.
     """
-    with told_clearly(config.devices, config.out), _quiet():
-        if config.devices == 1 or by_torchrun():
-            fabric = _fabric(config.accelerator, config.precision, config.devices, "popen")
+    settings = job.settings
+    elsewhere = replace(job, images=None) if isinstance(settings.data, str) else job
+    with told_clearly(settings.devices, settings.out), _quiet():
+        if settings.devices == 1 or by_torchrun():
+            fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "popen")
             fabric.launch()
             with closed_after():
-                fabric.broadcast((config, resume))
-                _run(fabric, config, images, console, resume)
+                fabric.broadcast((elsewhere, resume))
+                _run(fabric, job, console, resume, model)
             return
-        fabric = _fabric(config.accelerator, config.precision, config.devices, "spawn")
+        fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
         level = log.level if log.handlers else None
         with stopped_together():
-            ending = fabric.launch(_work, asdict(config), resume, console.quiet, level)  # type: ignore[arg-type]
+            ending = fabric.launch(_work, elsewhere, resume, console.quiet, level)  # type: ignore[arg-type]
         if ending is not None:
             raise ending
 
@@ -81,11 +70,11 @@ def follow(accelerator: str, precision: Precision) -> str:
         fabric = _fabric(accelerator, precision, devices, "popen")
         fabric.launch()
         with closed_after():
-            told: tuple[Config, bool] | None = fabric.broadcast(None)
+            told: tuple[Job, bool] | None = fabric.broadcast(None)
             assert told is not None
-            config, resume = told
-            _run(fabric, config, None, Console(quiet=True), resume)
-    return config.out
+            job, resume = told
+            _run(fabric, job, Console(quiet=True), resume)
+    return job.settings.out
 
 
 def _fabric(accelerator: str, precision: Precision, devices: int, start: Literal["popen", "spawn"]) -> Fabric:
@@ -97,7 +86,7 @@ def _fabric(accelerator: str, precision: Precision, devices: int, start: Literal
     return Fabric(accelerator=accelerator, devices=here, num_nodes=nodes, strategy=strategy, precision=precision)
 
 
-def _work(fabric: Fabric, settings: dict[str, Any], resume: bool, quiet: bool, level: int | None) -> Exception | None:
+def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, level: int | None) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
     console = Console(soft_wrap=True, quiet=quiet or not fabric.is_global_zero)
     if level is not None and fabric.is_global_zero:
@@ -105,7 +94,7 @@ def _work(fabric: Fabric, settings: dict[str, Any], resume: bool, quiet: bool, l
         log.setLevel(level)
     try:
         with _quiet(), closed_after():
-            _run(fabric, Config(**settings), None, console, resume)
+            _run(fabric, job, console, resume)
     except (TrainingStopped, TrainingDiverged) as ending:
         return ending
     except KeyboardInterrupt:
@@ -113,35 +102,22 @@ def _work(fabric: Fabric, settings: dict[str, Any], resume: bool, quiet: bool, l
     return None
 
 
-def _run(fabric: Fabric, config: Config, images: Images | None, console: Console, resume: bool) -> None:
-    if images is None:
-        images = open_images(
-            config.data,
-            split=config.split,
-            image_size=config.image_size,
-            channels=config.channels,
-            cache=config.cache,
-        )
-    if config.limit is not None:
-        images = images.subset(range(min(config.limit, len(images))))
-    held_out = None
-    if config.held_out:
-        images, held_out = images.split_holdout(config.held_out, config.seed)
-    backbone = initial_backbone(config)
-    model = Model(build_method(config), backbone, len(images))
-    if config.sync_batch_norm and fabric.world_size > 1:
+def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model | None = None) -> None:
+    settings = job.settings
+    images, held_out = job.sets()
+    model = job.model(len(images)) if model is None else model
+    if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
-    views = plan(config.views, config.image_size, config.channels)
-    fit(fabric, model, images, held_out, views, config, console, resume)
+    fit(fabric, model, images, held_out, job.views, settings, console, resume)
     if fabric.is_global_zero:
         encoder = Encoder(
             model.backbone,
-            image_size=config.image_size,
-            channels=config.channels,
+            image_size=settings.image_size,
+            channels=settings.channels,
             mean=images.mean,
             std=images.std,
         )
-        save_encoder(Path(config.out), encoder)
+        save_encoder(Path(settings.out), encoder)
 
 
 @contextlib.contextmanager

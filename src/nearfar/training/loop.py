@@ -15,13 +15,13 @@ from torch import Tensor
 from nearfar.data import Batches, CroppingBatches, Images, rank_rows
 from nearfar.methods import Model
 from nearfar.training.checkpoint import load_checkpoint, save_checkpoint
-from nearfar.training.config import Config
 from nearfar.training.health import Health, measure_health
 from nearfar.training.interrupt import StopRequest
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, warmup_cosine
 from nearfar.training.progress import TrainingProgress
 from nearfar.training.seeding import derive_seed, stream
+from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep, MakeViews
 from nearfar.views import ViewPlan, make_views
 
@@ -44,27 +44,27 @@ def fit(
     images: Images,
     held_out: Images | None,
     plan: ViewPlan,
-    config: Config,
+    settings: Settings,
     console: Console,
     resume: bool = False,
 ) -> None:
-    """Train a model on images to the last epoch, with metrics and checkpoints in the folder `config.out`.
+    """Train a model on images to the last epoch, with metrics and checkpoints in the folder `settings.out`.
 
     images: what is trained on. held_out: images kept apart, for the health of the representation.
     resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted.
     Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
     """
-    folder, checkpoint = Path(config.out), Path(config.out) / "checkpoints" / "last.ckpt"
-    batches = _batches(fabric, images, plan, config)
+    folder, checkpoint = Path(settings.out), Path(settings.out) / "checkpoints" / "last.ckpt"
+    batches = _batches(fabric, images, plan, settings)
     per_epoch = len(batches)
-    steps, warmup_steps = config.epochs * per_epoch, round(config.warmup_epochs * per_epoch)
+    steps, warmup_steps = settings.epochs * per_epoch, round(settings.warmup_epochs * per_epoch)
 
     fabric.to_device(model)
     constant = [model.predictor] if model.networks.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
-        build_optimizer(config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay, constant=constant)
+        build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay, constant=constant)
     )
-    gradient_of = GradientStep(fabric, model, config.micro_batch)
+    gradient_of = GradientStep(fabric, model, settings.micro_batch)
     step, loss_sum, loss_count = 0, torch.zeros((), device=fabric.device), 0
     if resume:
         state = load_checkpoint(checkpoint, fabric.device)
@@ -83,11 +83,11 @@ def fit(
 
     def log_health() -> None:
         if held_out is not None and fabric.is_global_zero:
-            health = held_out_health(model, held_out, plan, config.seed)
+            health = held_out_health(model, held_out, plan, settings.seed)
             metrics.write(step, epoch=step / per_epoch, health=health.asdict())
 
     with (
-        MetricsLog(folder, step if resume else None, config.tensorboard, fabric.is_global_zero) as metrics,
+        MetricsLog(folder, step if resume else None, settings.tensorboard, fabric.is_global_zero) as metrics,
         TrainingProgress(console, steps, step, shown=fabric.is_global_zero) as progress,
         StopRequest() as stop,
     ):
@@ -95,7 +95,7 @@ def fit(
             log_health()
         last_saved = since = time.perf_counter()
         waited, seen = 0.0, 0
-        coming = _batches_from(batches, step, config.epochs)
+        coming = _batches_from(batches, step, settings.epochs)
         while step < steps:
             asked = time.perf_counter()
             pixels, index = fabric.to_device(next(coming))
@@ -103,35 +103,35 @@ def fit(
 
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
             epoch = step / per_epoch
-            lr = config.lr * warmup_cosine(step, steps, warmup_steps, config.final_lr)
+            lr = settings.lr * warmup_cosine(step, steps, warmup_steps, settings.final_lr)
             for group in optimizer.param_groups:
-                group["lr"] = config.lr if group.get("constant_lr") else lr
-            model.set_schedules(epoch, config.epochs)
+                group["lr"] = settings.lr if group.get("constant_lr") else lr
+            model.set_schedules(epoch, settings.epochs)
 
             model.train()
             optimizer.zero_grad()
-            views_of = _view_maker(fabric, pixels, images, plan, config, step)
-            seed = derive_seed(config.seed, "step", step)
-            loss, embeddings = gradient_of(views_of, index, config.batch_size, seed)
-            if config.clip_gradient is not None:
-                fabric.clip_gradients(model, optimizer, max_norm=config.clip_gradient, error_if_nonfinite=False)
+            views_of = _view_maker(fabric, pixels, images, plan, settings, step)
+            seed = derive_seed(settings.seed, "step", step)
+            loss, embeddings = gradient_of(views_of, index, settings.batch_size, seed)
+            if settings.clip_gradient is not None:
+                fabric.clip_gradients(model, optimizer, max_norm=settings.clip_gradient, error_if_nonfinite=False)
             optimizer.step()
-            model.after_step(embeddings, epoch, config.epochs)
-            step, seen = step + 1, seen + config.batch_size
+            model.after_step(embeddings, epoch, settings.epochs)
+            step, seen = step + 1, seen + settings.batch_size
             loss_sum, loss_count = loss_sum + loss, loss_count + 1
 
-            if step % config.log_every == 0 or step % per_epoch == 0:
+            if step % settings.log_every == 0 or step % per_epoch == 0:
                 mean = (loss_sum / loss_count).item()
                 if not abs(mean) < float("inf"):
                     raise TrainingDiverged(_what_to_try(step, mean, checkpoint))
                 spent = time.perf_counter() - since
                 speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
                 metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **speed)
-                progress.update(step, step / per_epoch, config.epochs, mean, seen / spent, waited / spent)
+                progress.update(step, step / per_epoch, settings.epochs, mean, seen / spent, waited / spent)
                 loss_sum, loss_count = torch.zeros_like(loss_sum), 0
                 waited, seen, since = 0.0, 0, time.perf_counter()
             if step % per_epoch == 0:
-                if step // per_epoch % config.health_every == 0 or step == steps:
+                if step // per_epoch % settings.health_every == 0 or step == steps:
                     log_health()
                 if step == steps or time.perf_counter() - last_saved > SAVE_SECONDS:
                     save()
@@ -166,15 +166,15 @@ def held_out_health(model: Model, held_out: Images, plan: ViewPlan, seed: int, b
     return measure_health(first, second, torch.cat(features))
 
 
-def _batches(fabric: Fabric, images: Images, plan: ViewPlan, config: Config) -> Batches | CroppingBatches:
+def _batches(fabric: Fabric, images: Images, plan: ViewPlan, settings: Settings) -> Batches | CroppingBatches:
     """Batches of stored pixels, or of crops that workers make from the original files where no pixels are stored."""
     place = (fabric.global_rank, fabric.world_size)
     pin = fabric.device.type == "cuda"
     if images.stored:
-        return Batches(images, config.batch_size, config.seed, *place, pin=pin)
-    crops = [(view.size or config.image_size, view.scale, view.ratio) for view in plan.views]
-    workers = config.workers
-    return CroppingBatches(images, config.batch_size, config.seed, *place, crops=crops, workers=workers, pin=pin)
+        return Batches(images, settings.batch_size, settings.seed, *place, pin=pin)
+    crops = [(view.size or settings.image_size, view.scale, view.ratio) for view in plan.views]
+    workers = settings.workers
+    return CroppingBatches(images, settings.batch_size, settings.seed, *place, crops=crops, workers=workers, pin=pin)
 
 
 def _batches_from(batches: Batches | CroppingBatches, step: int, epochs: int) -> Iterator[tuple[Pixels, Tensor]]:
@@ -182,15 +182,15 @@ def _batches_from(batches: Batches | CroppingBatches, step: int, epochs: int) ->
         yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
 
 
-def _view_maker(fabric: Fabric, pixels: Pixels, images: Images, plan: ViewPlan, config: Config, step: int) -> MakeViews:
+def _view_maker(fabric: Fabric, pixels: Pixels, images: Images, plan: ViewPlan, settings: Settings, step: int) -> MakeViews:
     """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one would."""
-    offset = rank_rows(config.batch_size, fabric.global_rank, fabric.world_size).start
+    offset = rank_rows(settings.batch_size, fabric.global_rank, fabric.world_size).start
 
     def views_of(rows: slice) -> list[Tensor]:
-        generator = stream(config.seed, "views", step)
+        generator = stream(settings.seed, "views", step)
         joined = slice(offset + rows.start, offset + rows.stop)
         own = [view[rows] for view in pixels] if isinstance(pixels, list) else pixels[rows]
-        return make_views(own, plan, generator, images.mean, images.std, joined, config.batch_size)
+        return make_views(own, plan, generator, images.mean, images.std, joined, settings.batch_size)
 
     return views_of
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from nearfar.atomic import replacing
+
 
 class MetricsLog:
     """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files beside it."""
@@ -24,7 +26,8 @@ class MetricsLog:
             return
         if resume_step is not None:
             kept = [line for line in read_metrics(folder) if line["step"] <= resume_step]
-            self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            with replacing(self.path) as unfinished:
+                unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 

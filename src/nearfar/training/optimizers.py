@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nearfar.messages import did_you_mean
 from nearfar.training.lars import LARS
 
 OPTIMIZERS = ("sgd", "adamw", "lars")
@@ -33,10 +33,7 @@ def build_optimizer(
     Raises ValueError for an unknown name, a number out of range, or modules without a parameter to train.
     """
     if name not in OPTIMIZERS:
-        close = difflib.get_close_matches(name, OPTIMIZERS, n=1)
-        raise ValueError(
-            f"unknown optimizer {name!r}: " + (f"did you mean {close[0]}?" if close else "use sgd, adamw or lars")
-        )
+        raise ValueError(f"unknown optimizer {name!r}: {did_you_mean(name, OPTIMIZERS, 'use sgd, adamw or lars')}")
     if not (lr >= 0 and weight_decay >= 0 and 0 <= momentum < 1):
         raise ValueError(
             f"lr and weight decay must be 0 or more and momentum in [0, 1), got {lr}, {weight_decay} and {momentum}"
@@ -54,7 +51,7 @@ def build_optimizer(
 def parameter_groups(
     modules: nn.Module | Iterable[nn.Module], weight_decay: float, constant: Iterable[nn.Module] = ()
 ) -> list[dict[str, Any]]:
-    """Part the trainable parameters by whether they decay (more than one dimension) and whether their rate is constant.
+    """Split the trainable parameters by whether they decay (more than one dimension) and whether their rate is constant.
 
     A parameter that is shared stands in one group, once. Empty groups are left out.
     """

@@ -1,0 +1,50 @@
+"""Write the embedding of every image to a .parquet, .csv or .npz file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from torch import nn
+
+from nearfar.commands.opening import features_shown, must_be_new, open_shown
+from nearfar.commands.run import Run, load
+from nearfar.evaluation import check_format, write_table
+
+
+def embed(
+    run: str | Path | Run,
+    data: Any = None,
+    *,
+    out: str | Path,
+    split: str | None = None,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> Path:
+    """Write the embedding of every image to a .parquet, .csv or .npz file.
+
+    Args:
+        run: run folder.
+        data: images to embed. Default: the data of the run.
+        out: file to write; it must not exist.
+        split: part of the data. Default: everything.
+        encoder: the module that was trained, where it was an object of your own.
+        console: where progress is shown.
+
+    Returns:
+        The file that was written.
+    """
+    console = console or Console()
+    path, run = Path(out), Run.of(run)
+    check_format(path)
+    must_be_new(path)
+    settings = run.settings
+    source = settings.given("data") if data is None else data
+    trained = load(run, encoder=encoder)
+    images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
+    features = features_shown(trained, images, console, "embedding").numpy()
+    write_table(path, images.names, features, images.labels)
+    console.print(f"{len(images)} embeddings of {features.shape[1]} numbers -> {escape(str(path))}")
+    return path

@@ -1,0 +1,116 @@
+"""Compare the encoder with raw pixels and with itself untrained, on labelled images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+
+from nearfar.atomic import replacing
+from nearfar.commands.opening import features_shown, open_shown
+from nearfar.commands.report import write_report
+from nearfar.commands.run import Run, load
+from nearfar.data import Images, list_splits
+from nearfar.evaluation import evaluate_features, raw_pixels
+from nearfar.networks import Encoder
+from nearfar.training import initial_backbone
+
+
+def evaluate(
+    run: str | Path | Run,
+    data: Any = None,
+    *,
+    protocol: Sequence[str] = ("knn", "linear", "few"),
+    limit: int | None = None,
+    test_share: float = 0.2,
+    seed: int = 0,
+    baselines: bool = True,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> dict[str, dict[str, float]]:
+    """Compare the encoder with raw pixels and with itself untrained, on labelled images.
+
+    Args:
+        run: run folder.
+        data: labelled images with a train and a test split, or without: then a share is kept for the test.
+            Default: the data of the run.
+        protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "sgd" (linear, as in the papers),
+            "few" (1 and 5 labels a class, 20 trials).
+        limit: use the first so many training images only. Default: as in the run.
+        test_share: share of the images that is kept for the test where the data has no test split.
+        seed: of that split and of the trials.
+        baselines: also evaluate raw pixels and the untrained encoder.
+        encoder: the module that was trained, where it was an object of your own, with its weights before training.
+        console: where progress is shown.
+
+    Returns:
+        Accuracies by "raw_pixels", "untrained" and "trained"; also written to results.json and into the report.
+
+    Raises:
+        ValueError: for data without labels.
+    """
+    console = console or Console()
+    run = Run.of(run)
+    settings = run.settings
+    train, test = _train_and_test(run, data, test_share, seed, console)
+    limit = settings.limit if limit is None and data is None else limit
+    if limit is not None:
+        train = train.subset(range(min(limit, len(train))))
+    trained = load(run, encoder=encoder)
+    encoders: dict[str, Callable[[Tensor], Tensor]] = {"trained": trained}
+    if baselines:
+        untrained = Encoder(
+            initial_backbone(settings, settings.given("encoder") if encoder is None else encoder),
+            image_size=settings.image_size,
+            channels=settings.channels,
+            mean=trained.mean.flatten().tolist(),
+            std=trained.std.flatten().tolist(),
+        )
+        encoders = {"raw_pixels": raw_pixels, "untrained": untrained, **encoders}
+    results = {}
+    for name, kind in encoders.items():
+        fit, held = (features_shown(kind, images, console, name.replace("_", " ")) for images in (train, test))
+        results[name] = evaluate_features(fit, train.labels, held, test.labels, protocols=protocol, seed=seed)
+    with replacing(run.path / "results.json") as unfinished:
+        unfinished.write_text(json.dumps(results, indent=2) + "\n")
+    write_report(run.path)
+    console.print(_results_table(results, len(train), len(test)))
+    return results
+
+
+def _train_and_test(run: Run, data: Any, share: float, seed: int, console: Console) -> tuple[Images, Images]:
+    """Open labelled images for fitting and for testing; both splits of the data, or a stratified cut of all of it."""
+    source = run.settings.given("data") if data is None else data
+    fitted = dict(image_size=run.settings.image_size, channels=run.settings.channels)
+    if {"train", "test"} <= set(list_splits(source)):
+        sets = [open_shown(source, console, split=split, **fitted) for split in ("train", "test")]
+    else:
+        images = open_shown(source, console, **fitted)
+        _must_have_labels(images)
+        rows = train_test_split(range(len(images)), test_size=share, random_state=seed, stratify=images.labels)
+        sets = [images.subset(part) for part in rows]
+    for images in sets:
+        _must_have_labels(images)
+    return sets[0], sets[1]
+
+
+def _must_have_labels(images: Images) -> None:
+    if images.labels is None:
+        raise ValueError("these images have no labels to evaluate with; the report's verdict needs none")
+
+
+def _results_table(results: dict[str, dict[str, float]], train: int, test: int) -> Table:
+    columns = [name for name in results["trained"] if not name.endswith("_std")]
+    table = Table("", *(name.replace("_", " ") for name in columns), title=f"{train} images to fit, {test} to test")
+    for row, numbers in results.items():
+        cells = (
+            f"{numbers[c]:.3f}" + (f" ± {numbers[c + '_std']:.3f}" if c + "_std" in numbers else "") for c in columns
+        )
+        table.add_row(row.replace("_", " "), *cells)
+    return table

@@ -1,0 +1,76 @@
+"""Draw the images on a plane, alike ones together: an interactive page and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from torch import nn
+
+from nearfar.commands.opening import features_shown, must_be_new, open_shown
+from nearfar.commands.report import write_report
+from nearfar.commands.resolve import chosen_views
+from nearfar.commands.run import Run, load
+from nearfar.maps import draw_map, fit_map, write_map_page
+from nearfar.training.seeding import stream
+
+
+def map_images(
+    run: str | Path | Run,
+    data: Any = None,
+    *,
+    out: str | Path | None = None,
+    split: str | None = None,
+    limit: int = 20_000,
+    num_views: int = 8,
+    epochs: int | None = None,
+    seed: int = 0,
+    encoder: nn.Module | None = None,
+    views: Any = None,
+    console: Console | None = None,
+) -> Path:
+    """Draw the images on a plane, alike ones together: an interactive page and a picture.
+
+    Args:
+        run: run folder.
+        data: images to draw. Default: the data of the run.
+        out: page to write, with a .png beside it. Default: map.html in the run folder, written anew.
+        split: part of the data. Default: that of the run.
+        limit: draw the first so many images only.
+        num_views: augmented views of each image that the map learns from.
+        epochs: passes over the images. Default: fitted to their number.
+        seed: of the map.
+        encoder: the module that was trained, where it was an object of your own.
+        views: a view plan, or a callable on uint8 batches. Default: that of the run.
+        console: where progress is shown.
+
+    Returns:
+        The page that was written.
+    """
+    console = console or Console()
+    run = Run.of(run)
+    settings = run.settings
+    page = Path(out) if out else run.path / "map.html"
+    if out:
+        must_be_new(page)
+    source = settings.given("data") if data is None else data
+    split = split or (settings.split if data is None else None)
+    plan = chosen_views(settings.given("views") if views is None else views, settings)
+    trained = load(run, encoder=encoder)
+    images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
+    images = images.subset(range(min(limit, len(images))))
+    seen = [
+        features_shown(trained, images, console, f"view {number + 1} of {num_views}", plan, number % len(plan), stream(seed, "map", number))
+        for number in range(num_views)
+    ]
+    with console.status("laying out the map"):
+        places = fit_map(torch.stack(seen), features_shown(trained, images), epochs=epochs, seed=seed)
+    draw_map(page.with_suffix(".png"), places, images.labels, images.class_names, images=images)
+    write_map_page(page, places, images)
+    if not out:
+        write_report(run.path)
+    console.print(f"map -> {escape(str(page))}", highlight=False)
+    return page

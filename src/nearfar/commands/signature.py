@@ -1,0 +1,67 @@
+"""One signature from the settings: what a function that takes them accepts, documents and completes in an editor."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+
+from rich.console import Console
+
+from nearfar.training.settings import Settings, default_of, settings_fields
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class WithSettings(Protocol[P, R]):
+    """A function of the settings, a console, and the method's own numbers by name."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, data: Any = None, **settings: Any) -> R: ...
+
+
+def arguments_of(
+    settings: Callable[P, Settings],
+) -> Callable[[Callable[[Settings, Console], R]], WithSettings[P, R]]:
+    """Let a function of `Settings` be called with the settings themselves: `pretrain("photos/", epochs=20)`.
+
+    Arguments that are no settings are numbers of the method. The signature and the section "Args" of the docstring are
+    those of `settings`, the class; for type checkers and editors as well.
+    """
+    names = [one.name for one in settings_fields()]
+
+    def decorate(function: Callable[[Settings, Console], R]) -> WithSettings[P, R]:
+        @functools.wraps(function)
+        def call(data: Any = None, *, console: Console | None = None, **given: Any) -> R:
+            own = {name: given.pop(name) for name in names if name in given}
+            numbers = {**own.pop("hyperparameters", {}), **given}
+            return function(Settings(data, **own, hyperparameters=numbers), console or Console())
+
+        call.__doc__ = _documented(function.__doc__ or "")
+        call.__signature__ = _signature()  # type: ignore[attr-defined]
+        return cast("WithSettings[P, R]", call)
+
+    return decorate
+
+
+def _signature() -> inspect.Signature:
+    own = [p for p in inspect.signature(Settings).parameters.values() if p.name != "hyperparameters"]
+    console = inspect.Parameter("console", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Console | None")
+    numbers = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any)
+    return inspect.Signature([*own, console, numbers])
+
+
+def _documented(docstring: str) -> str:
+    """Put what every setting means into a docstring, before what is returned."""
+    lines = []
+    for one in settings_fields():
+        default = default_of(one)
+        said = "" if default in (None, {}) else f" Default: {default!r}."
+        lines.append(f"        {one.name}: {one.metadata['meaning']}.{said}")
+    lines.append("        console: where progress is shown.")
+    before, after = docstring.split("    Returns:\n", 1)
+    return before + "    Args:\n" + "\n".join(lines) + "\n\n    Returns:\n" + after

@@ -1,0 +1,208 @@
+"""The settings of a run, defined once: command line, YAML, Python signature and config.yaml all come from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from nearfar.atomic import replacing
+from nearfar.views import ViewPlan
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing import Annotated
+
+    Chosen = Annotated[T, "chosen by pretrain where it is None"]  # a run is only ever read with all of them chosen
+else:
+    Chosen = Union[T, None]
+
+Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
+OBJECTS = ("data", "method", "encoder", "views")  # what may be an object instead of a name
+
+
+def setting(meaning: str, default: Any = None, *, at_least: float | None = None, word: Any = None) -> Any:
+    """A field with its documentation, its smallest value, and the type of the word that gives it on a command line."""
+    return field(default=default, metadata={"meaning": meaning, "at_least": at_least, "word": word})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting of a pretraining run. What is None is chosen by `pretrain`; a run folder holds the choices.
+
+    Raises ValueError for a value of another type or out of range.
+    """
+
+    data: Any = setting(
+        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, Hub data set or 'digits'; in "
+        "Python also an array or tensor, a datasets.Dataset, a torch Dataset or Images",
+        word=Union[str, None],
+    )
+    _: KW_ONLY
+    out: Chosen[str] = setting("run folder to write; it must not exist. Default: runs/DATA-METHOD")
+    method: Any = setting("what is learned from, see `nearfar methods`; in Python also a Method", "saclr", word=str)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict, metadata={"meaning": "the method's own numbers"})
+    recipe: str = setting("defaults of the method: 'small' (for small data) or a paper's, by its data's name", "small")
+    encoder: Any = setting(
+        "'small' or any timm backbone by name; in Python also a module. Default: 'small' up to 96 px, resnet18 above",
+        word=Union[str, None],
+    )
+    init: str | None = setting("local file with starting weights, .safetensors or .pth")
+    image_size: Chosen[int] = setting(
+        "pixels; images are resized to it. Default: their own up to 96 px, else 224", at_least=1
+    )
+    channels: Chosen[int] = setting("1 or 3. Default: 1 where all images are grey", at_least=1)
+    split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
+    limit: int | None = setting("train on the first so many images only", at_least=1)
+    views: Any = setting(
+        "view plan: names of distributions joined by '+'; in Python also a ViewPlan or a callable on uint8 batches. "
+        "Default: the method's, fitted to the images",
+        word=Union[str, dict[str, Any], None],
+    )
+    held_out: Chosen[int] = setting(
+        "images kept apart to measure health on, without labels. Default: a tenth, at most 512", at_least=0
+    )
+    epochs: Chosen[int] = setting(
+        "passes over the images. Default: the recipe's, as for all below that are not set", at_least=1
+    )
+    batch_size: Chosen[int] = setting("images in a batch, over all processes", at_least=1)
+    micro_batch: int | Literal["auto"] | None = setting(
+        "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
+    )
+    optimizer: Chosen[Literal["sgd", "adamw", "lars"]] = setting("'sgd', 'adamw' or 'lars'")
+    lr: Chosen[float] = setting("highest learning rate, taken as it is. Default: the recipe's, scaled to the batch")
+    final_lr: Chosen[float] = setting("last learning rate as a share of the highest")
+    weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms")
+    warmup_epochs: Chosen[float] = setting("epochs of linear warm-up")
+    clip_gradient: float | None = setting("largest norm of the gradient")
+    precision: Precision = setting("'32-true', 'bf16-mixed' or '16-mixed'", "32-true")
+    accelerator: str = setting("'auto', 'cpu' or 'cuda'", "auto")
+    devices: Chosen[int] = setting(
+        "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
+    )
+    sync_batch_norm: bool = setting("batch statistics over all processes", False)
+    seed: int = setting("of weights, batches and views", 0)
+    log_every: int = setting("steps between lines of metrics.jsonl", 10, at_least=1)
+    health_every: Chosen[int] = setting("epochs between measurements of health. Default: about twenty in a run")
+    tensorboard: bool = setting("also write tensorboard event files", False)
+    cache: bool = setting(
+        "keep decoded images on disk; without, and beyond 8 GiB, workers decode and crop them anew in each epoch", True
+    )
+    workers: int = setting("processes that do so", 2)
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for one in settings_fields():
+            if one.name not in (*OBJECTS, "hyperparameters"):
+                _check(one, hints[one.name], getattr(self, one.name))
+
+    def given(self, name: str) -> Any:
+        """Return a setting that may be an object; raises ValueError where a file only describes it."""
+        value = getattr(self, name)
+        if isinstance(value, Described):
+            raise ValueError(
+                f"the {name} of this run was an object of your own ({value.words}), which no file holds: "
+                f"give it again, {name}=..."
+            )
+        return value
+
+    def save(self, path: Path) -> None:
+        """Write the settings as YAML that `nearfar pretrain --config` runs again.
+
+        What a file cannot hold must be `Described` by now, as it is in the settings of a `Job`.
+        """
+        values = {one.name: _written(getattr(self, one.name)) for one in settings_fields()}
+        values |= {name: _plain(value) for name, value in values.pop("hyperparameters").items()}
+        with replacing(path) as unfinished:
+            unfinished.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Settings:
+        """Read settings written by `save`; raises ValueError where the file is not such a one."""
+        if not path.is_file():
+            raise FileNotFoundError(f"{path.parent} is not a run folder: it holds no {path.name}")
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict) or "method" not in values:
+            raise ValueError(f"{path} does not hold the settings of a run")
+        names = [one.name for one in settings_fields() if one.name != "hyperparameters"]
+        own = {name: _read(name, values.pop(name)) for name in names if name in values}
+        return cls(**own, hyperparameters={name: _tuples(value) for name, value in values.items()})
+
+@dataclass(frozen=True)
+class Described:
+    """Stands in settings read from a file for an object that the file only describes."""
+
+    words: str
+
+
+def settings_fields() -> list[Field[Any]]:
+    """The settings in order, each with its documentation in `metadata["meaning"]`."""
+    return [one for one in fields(Settings) if one.init]
+
+
+def default_of(one: Field[Any]) -> Any:
+    """The default of a setting."""
+    return one.default if one.default is not MISSING else one.default_factory()  # type: ignore[misc]
+
+
+_KINDS = {int: (Integral, "a whole number"), float: (Real, "a number"), str: (str, "a text")}
+
+
+def _check(one: Field[Any], hint: Any, value: Any) -> None:
+    """Raise ValueError for a value that is not of the setting's type or below its smallest value."""
+    option = f"--{one.name.replace('_', '-')}"
+    kinds = get_args(hint) if get_origin(hint) is not Literal and get_args(hint) else (hint,)
+    expected = []
+    for kind in kinds:
+        if kind is type(None) and value is None:
+            return
+        if get_origin(kind) is Literal:
+            expected.append(" or ".join(map(repr, get_args(kind))))
+            if value in get_args(kind):
+                return
+        elif kind is bool:
+            expected.append("true or false")
+            if isinstance(value, bool):
+                return
+        elif kind in _KINDS:
+            number, words = _KINDS[kind]
+            expected.append(words)
+            if isinstance(value, number) and not isinstance(value, bool):
+                least = one.metadata.get("at_least")
+                if least is not None and value < least:
+                    raise ValueError(f"{option} must be at least {least}, not {value}")
+                return
+    raise ValueError(f"{option} must be {' or '.join(expected)}, not {value!r}")
+
+
+def describe_object(value: Any) -> Described:
+    """Describe an object of the user's own by the name of its class or function."""
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    return Described(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, Described):
+        return {"object": value.words}
+    if isinstance(value, ViewPlan):
+        return value.to_dict()
+    return os.fspath(value) if isinstance(value, os.PathLike) else _plain(value)
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in OBJECTS and isinstance(value, dict) and set(value) == {"object"}:
+        return Described(str(value["object"]))
+    return ViewPlan.from_dict(value) if name == "views" and isinstance(value, dict) else value
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

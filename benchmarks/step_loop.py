@@ -17,7 +17,7 @@ from torch import Tensor
 from nearfar.data import Images
 from nearfar.methods import Embeddings, Model, method_class
 from nearfar.networks import build_backbone
-from nearfar.training import Config, loop
+from nearfar.training import Settings, loop
 from nearfar.views import plan
 
 PARTS = ("data", "views", "forward", "momentum encoder", "loss", "backward", "optimiser", "logging", "rest")
@@ -106,8 +106,8 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
         raise ValueError(f"{steps} steps need {case.batch * steps} images, there are {len(images)}: fewer --rounds")
     images = images.subset(range(case.batch * steps))
     with tempfile.TemporaryDirectory() as folder:
-        config = Config(
-            data="", out=folder, method=case.method, encoder=case.encoder, image_size=images.image_size, channels=3,
+        settings = Settings(
+            "", out=folder, method=case.method, encoder=case.encoder, image_size=images.image_size, channels=3,
             views=views, held_out=0, epochs=1, batch_size=case.batch, optimizer="sgd", lr=0.06, weight_decay=5e-4,
             warmup_epochs=0.1, accelerator="cpu",
         )  # fmt: skip
@@ -116,7 +116,7 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
         loop.make_views, loop._batches_from, loop.build_optimizer = timed_views, timed_batches, timed_optimizer
         try:
             Path(folder, "checkpoints").mkdir()
-            loop.fit(fabric, model, images, None, plan(views, images.image_size, 3), config, Console(quiet=True))
+            loop.fit(fabric, model, images, None, plan(views, images.image_size, 3), settings, Console(quiet=True))
         finally:
             loop.make_views, loop._batches_from, loop.build_optimizer = make_views, batches_from, build
     return rounds

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.methods import method_names
-from nearfar.training import Config, read_metrics
+from nearfar.training import Settings, read_metrics
 
 CIFAR = ["--limit", "10000", "--precision", "bf16-mixed"]
 SACLR = {
@@ -101,7 +101,7 @@ def summary(name: str, out: Path) -> list[dict[str, Any]]:
             rows.append({"name": label, "failed": True})
             continue
         costs = [json.loads((folder / "cost.json").read_text()) for folder in done]
-        epochs = Config.load(done[0] / "config.yaml").epochs
+        epochs = Settings.load(done[0] / "config.yaml").epochs
         rates = [line["images_per_second"] for line in read_metrics(done[0]) if "images_per_second" in line]
         rows.append(
             {

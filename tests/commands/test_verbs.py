@@ -31,7 +31,7 @@ def test_the_run_folder_is_complete(run):
         "report.html",
     }
     assert json.loads((run.path / "environment.json").read_text())["seed"] == 0
-    assert run.config.method == "simclr"
+    assert run.settings.method == "simclr"
     assert run.verdict.words
 
 
@@ -74,7 +74,7 @@ def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
 
 
 def test_map_writes_a_page_and_a_picture(run, quiet):
-    page = nearfar.map(run.path, epochs=2, views=2, console=quiet)
+    page = nearfar.map_images(run, epochs=2, num_views=2, console=quiet)
     assert page == run.path / "map.html"
     assert (run.path / "map.png").read_bytes().startswith(b"\x89PNG")
 
@@ -88,7 +88,7 @@ def test_images_without_labels_train_but_are_not_evaluated(tmp_path, quiet):
 
 
 def test_methods_lists_them_all():
-    facts = nearfar.methods()
+    facts = nearfar.list_methods()
     assert {"saclr", "sigclr", "sce", "lorac"} <= set(facts)
     assert facts["moco-v2"]["needs"] == ["momentum encoder", "queue"]
 

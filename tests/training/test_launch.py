@@ -79,7 +79,7 @@ def test_stopped_on_two_processes_resumed_on_one(images_file, on_one, tmp_path, 
     with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped, match="--resume"):
         nearfar.pretrain(images_file, out=str(run), console=quiet, **SETTINGS, devices=2)
     assert not (run / "encoder.safetensors").exists()
-    same_run(on_one, nearfar.pretrain(resume=str(run), devices=1, console=quiet))
+    same_run(on_one, nearfar.resume(run, devices=1, console=quiet))
 
 
 def test_stopped_on_one_process_resumed_by_torchrun_on_two(images_file, on_one, tmp_path, quiet):

@@ -51,7 +51,7 @@ def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path, quiet
         with pytest.raises(nearfar.TrainingStopped, match="--resume"):
             run(images_file, tmp_path / "parts", quiet, **METHODS[name])
     assert read_metrics(tmp_path / "parts")[-1]["step"] < 6
-    parts = nearfar.pretrain(resume=str(tmp_path / "parts"), console=quiet)
+    parts = nearfar.resume(tmp_path / "parts", console=quiet)
     assert logged(parts) == logged(whole)
     one, two = (load_file(path / "encoder.safetensors") for path in (whole.path, parts.path))
     assert all(torch.equal(one[key], two[key]) for key in one)
@@ -70,7 +70,7 @@ def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, quiet, monke
             run(images_file, tmp_path / "parts", quiet)
     with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "lo')  # a line that was cut off
-    parts = nearfar.pretrain(resume=str(tmp_path / "parts"), console=quiet)
+    parts = nearfar.resume(tmp_path / "parts", console=quiet)
     assert logged(parts) == logged(whole)
 
 

@@ -18,7 +18,7 @@ from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.training.settings import OBJECTS, describe_object, settings_fields
-from nearfar.views import CallableViews, ViewPlan, Views, fitted, plan
+from nearfar.views import CallableViews, ViewPlan, Views, fit_views, plan
 
 log = logging.getLogger("nearfar")
 SMALL_NET_LIMIT = 96  # pixels; up to here the small net is the default encoder, above it ResNet-18
@@ -44,7 +44,7 @@ def new_job(given: Settings, console: Console) -> tuple[Job, Model]:
     total = min(_or(given.limit, len(images)), len(images))
     epochs = _or(given.epochs, recipe.epochs)
     encoder = _or(given.encoder, "small" if images.image_size <= SMALL_NET_LIMIT else "resnet18")
-    views = _or(given.views, fitted(method.views, images.image_size, images.channels))
+    views = _or(given.views, fit_views(method.views, images.image_size, images.channels))
     settings = replace(
         given,
         data=_name(given.data) or Described(images.description),

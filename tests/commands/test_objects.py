@@ -1,0 +1,195 @@
+"""Objects of the user's own in the place of names: they train, are described in the folder, and are given again."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from datasets import Dataset as Table
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+import nearfar
+from nearfar.methods import SimCLR
+from nearfar.training import loop
+from nearfar.views import View, ViewPlan
+
+SMALL = dict(method="simclr", epochs=2, batch_size=16, held_out=16)
+
+
+class Net(nn.Module):
+    """Two layers, 12 features."""
+
+    def __init__(self, channels=1):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 12, 3)
+
+    def forward(self, images):
+        return self.conv(images).relu().mean((2, 3))
+
+
+class Pictures(Dataset):
+    """Forty pictures that come again when one reads on: there is no last index."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return np.random.default_rng(index % 40).integers(0, 256, (8, 8, 1), dtype=np.uint8), index % 2
+
+
+class Endless:
+    """No length at all."""
+
+    def __getitem__(self, index):
+        return np.zeros((8, 8), dtype=np.uint8)
+
+
+def noisy(pixels):
+    return [pixels / 255 + 0.1 * torch.randn(pixels.shape) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def array():
+    return np.random.default_rng(0).integers(0, 256, (48, 8, 8), dtype=np.uint8)
+
+
+def written(run):
+    return yaml.safe_load((run.path / "config.yaml").read_text())
+
+
+def test_an_array_trains_and_is_given_again(array, tmp_path, quiet):
+    run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder="small", console=quiet, **SMALL)
+    assert written(run)["data"] == {"object": "array [48, 8, 8] uint8"}
+    features = nearfar.load(run)(torch.from_numpy(array[:, None]))  # needs no data
+    path = nearfar.embed(run, array, out=tmp_path / "rows.npz", console=quiet)
+    torch.testing.assert_close(torch.from_numpy(np.load(path)["embedding"]), features, rtol=1e-4, atol=1e-5)
+    for verb in (nearfar.map_images, nearfar.evaluate):
+        with pytest.raises(ValueError, match=r"data of this run was .*array \[48, 8, 8\] uint8.*give it again"):
+            verb(run, console=quiet)
+    assert nearfar.map_images(run, array, num_views=2, epochs=2, console=quiet).is_file()
+
+
+@pytest.mark.parametrize("kind", ["tensor", "channels first", "torch Dataset", "datasets.Dataset", "Images"])
+def test_kinds_of_data(kind, array, tmp_path, quiet, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    from PIL import Image
+
+    from nearfar.data import open_images
+
+    data = {
+        "tensor": lambda: torch.from_numpy(array)[..., None],
+        "channels first": lambda: array[:, None],
+        "torch Dataset": Pictures,
+        "datasets.Dataset": lambda: Table.from_dict({"image": [Image.fromarray(image) for image in array]}),
+        "Images": lambda: open_images(array),
+    }[kind]()
+    run = nearfar.pretrain(data, out=str(tmp_path / "run"), encoder="small", console=quiet, **SMALL)
+    assert [line["step"] for line in run.metrics if "loss" in line][-1] > 0
+    assert set(written(run)["data"]) == {"object"}
+    seen = nearfar.embed(run, data, out=tmp_path / "rows.npz", console=quiet)
+    assert len(np.load(seen)["embedding"]) == len(data)
+
+
+def test_data_without_an_end_is_refused(tmp_path, quiet):
+    with pytest.raises(ValueError, match="length"):
+        nearfar.pretrain(Endless(), out=str(tmp_path / "run"), console=quiet, **SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
+    net = Net()
+    before = net.conv.weight.detach().clone()
+    run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder=net, console=quiet, **SMALL)
+    assert torch.equal(net.conv.weight, before)  # a copy was trained
+    assert written(run)["encoder"]["object"].endswith("Net")
+    with pytest.raises(ValueError, match=r"give it again, .*encoder="):
+        nearfar.load(run)
+    encoder = nearfar.load(run, encoder=Net())
+    saved = load_file(run.path / "encoder.safetensors")
+    assert any(torch.equal(value, encoder.state_dict()[name]) for name in encoder.state_dict() for value in saved.values())
+    images = torch.from_numpy(array[:, None])
+    assert encoder(images).shape == (48, 12)
+    assert not torch.equal(encoder(images), nearfar.load(run, encoder=Net()).train()(images * 0))
+    results = nearfar.evaluate(run, (array, np.arange(48) % 2), encoder=Net(), console=quiet)
+    assert set(results) == {"raw_pixels", "untrained", "trained"}
+
+
+@pytest.mark.parametrize("net", [nn.Conv2d(1, 4, 3), nn.Linear(3, 3)], ids=["no rows", "other input"])
+def test_a_module_that_does_not_fit(net, array, tmp_path, quiet):
+    with pytest.raises(ValueError, match="encoder"):
+        nearfar.pretrain(array, out=str(tmp_path / "run"), encoder=net, console=quiet, **SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path, quiet):
+    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", console=quiet)
+    named = nearfar.pretrain(array, out=str(tmp_path / "a"), method="simclr", temperature=0.3, **options)
+    given = nearfar.pretrain(array, out=str(tmp_path / "b"), method=SimCLR(temperature=0.3), **options)
+    assert [line.get("loss") for line in named.metrics] == [line.get("loss") for line in given.metrics]
+    one, two = written(named), written(given)
+    assert one.pop("out") != two.pop("out")
+    assert one == two and one["method"] == "simclr" and one["temperature"] == 0.3
+
+
+def test_a_plan_of_views_is_written_in_full(array, tmp_path, quiet):
+    view = View(scale=(0.6, 1.0), flip=0.0, noise=0.5)
+    plan = ViewPlan("mine", (view, view))
+    run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=plan, encoder="small", console=quiet, **SMALL)
+    assert nearfar.Run(run.path).settings.views == plan
+    assert nearfar.map_images(run, array, num_views=2, epochs=2, console=quiet).is_file()
+
+
+def test_a_callable_makes_the_views_it_says(array, tmp_path, quiet):
+    seen = []
+
+    def watched(pixels):
+        seen.append(pixels)
+        return noisy(pixels)
+
+    run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=watched, encoder="small", console=quiet, **SMALL)
+    assert all(pixels.dtype == torch.uint8 and pixels.shape[1:] == (1, 8, 8) for pixels in seen)
+    with pytest.raises(ValueError, match=r"give it again, views="):
+        nearfar.map_images(run, array, console=quiet)
+    with pytest.raises(ValueError, match="3 views"):
+        three = lambda pixels: noisy(pixels) + [pixels / 255]  # noqa: E731
+        nearfar.pretrain(array, out=str(tmp_path / "b"), views=three, encoder="small", console=quiet, **SMALL)
+
+
+def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_path, quiet, monkeypatch):
+    torch.manual_seed(0)
+    net = Net()
+    options = dict(method="sogclr", epochs=3, batch_size=16, held_out=0, log_every=1, console=quiet)
+    whole = nearfar.pretrain(array, out=str(tmp_path / "whole"), encoder=net, views=noisy, **options)
+    advance = loop.TrainingProgress.advance
+
+    def stopping(self, step):
+        advance(self, step)
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingProgress, "advance", stopping)
+        with pytest.raises(nearfar.TrainingStopped):
+            nearfar.pretrain(array, out=str(tmp_path / "parts"), encoder=net, views=noisy, **options)
+    with pytest.raises(ValueError, match="give it again"):
+        nearfar.resume(tmp_path / "parts", data=array, console=quiet)
+    parts = nearfar.resume(tmp_path / "parts", data=array, encoder=Net(), views=noisy, console=quiet)
+    assert [line["loss"] for line in parts.metrics] == [line["loss"] for line in whole.metrics]
+    assert F.cosine_similarity(
+        nearfar.load(parts, encoder=Net())(torch.from_numpy(array[:, None])),
+        nearfar.load(whole, encoder=Net())(torch.from_numpy(array[:, None])),
+    ).min() == pytest.approx(1, abs=1e-6)
+
+
+def test_objects_reach_other_processes(array, tmp_path, quiet):
+    options = dict(method="simclr", epochs=1, batch_size=16, held_out=16, log_every=1, accelerator="cpu")
+    options |= dict(encoder=Net(), views="grey", sync_batch_norm=True, console=quiet)
+    one = nearfar.pretrain(array, out=str(tmp_path / "one"), **options)
+    two = nearfar.pretrain(array, out=str(tmp_path / "two"), devices=2, **options)
+    losses = [[line["loss"] for line in run.metrics if "loss" in line] for run in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

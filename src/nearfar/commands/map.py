@@ -1,4 +1,4 @@
-"""Draw the images on a plane, alike ones together: an interactive page and a picture."""
+"""Draw a 2-D map of the images, similar ones together: an interactive page and a picture."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def map_images(
     views: Any = None,
     console: Console | None = None,
 ) -> Path:
-    """Draw the images on a plane, alike ones together: an interactive page and a picture.
+    """Draw a 2-D map of the images, similar ones together: an interactive page and a picture.
 
     Args:
         run: run folder.
         data: images to draw. Default: the data of the run.
-        out: page to write, with a .png beside it. Default: map.html in the run folder, written anew.
+        out: page to write, with a .png beside it. Default: map.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
         limit: draw the first so many images only.
         num_views: augmented views of each image that the map learns from.

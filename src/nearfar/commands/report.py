@@ -150,7 +150,7 @@ def _map(folder: Path) -> str:
         shown = f'<img class="map" alt="Map of the images" src="data:image/png;base64,{data}">'
     else:
         return ""
-    note = "Images that the encoder finds alike lie together. Directions and distances far apart mean nothing."
+    note = "Images that the encoder finds similar lie together. Directions and large distances mean nothing."
     return f'<section><h2>Map</h2>{shown}<p class="note">{note}</p></section>'
 
 

@@ -48,7 +48,7 @@ def new_job(given: Settings, console: Console) -> tuple[Job, Model]:
     settings = replace(
         given,
         data=_name(given.data) or Described(images.description),
-        out=_or(given.out, str(Path("runs") / f"{_stem(given.data)}-{_short_name(method)}")),
+        out=_name(given.out) or str(Path("runs") / f"{_stem(given.data)}-{_short_name(method)}"),
         method=method_name(method) or describe_object(method),
         hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},
         encoder=encoder if isinstance(encoder, str) else describe_object(encoder),

@@ -19,8 +19,8 @@ _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # their
 def reuse_memory() -> None:
     """Have large CPU tensors made from memory in use before, and else of huge pages (2 MiB).
 
-    The maps of every layer are allocated anew in each step. As it comes a process gives their memory back and gets it
-    again, zeroed, in pages of 4 KiB: up to a fourth of a step; see docs/step.md. Here and in processes started from
+    The feature maps of every layer are allocated again in each step. By default a process returns their memory and gets
+    it back, zeroed, in pages of 4 KiB: up to a fourth of a step; see docs/step.md. Here and in processes started from
     here Linux is asked for huge pages, and glibc keeps 64 MiB of freed memory in tensors of up to 32 MiB. Other systems
     go on as they are. The user's own settings in the environment are kept. Huge pages are used only if the process has
     not yet allocated a tensor.

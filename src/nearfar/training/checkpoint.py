@@ -21,7 +21,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """Read a checkpoint; only tensors and plain values are accepted. Raises ValueError for a damaged file."""
     if not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint at {path}; nothing to go on from")
+        raise FileNotFoundError(f"there is no checkpoint at {path}; nothing to resume from")
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:

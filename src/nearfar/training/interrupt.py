@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 
 class StopRequest:
-    """While entered, turns the first SIGINT or SIGTERM into a wish that all processes agree on.
+    """While entered, turns the first SIGINT or SIGTERM into a request that all processes agree on.
 
-    In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a wish,
+    In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a request,
     and SIGTERM ends it at once: so the parent can end one that waits for a process that is lost.
     """
 

@@ -34,7 +34,7 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
     model: `job.model(...)` if it has been built already, for one process. Under torchrun this is the first of the
     processes that it started. Otherwise `devices` processes are started here; each opens the data again by its name
     (from the cache), or gets images that have none.
-    Raises ProcessLost where one of them ends before its time, besides what `fit` raises.
+    Raises ProcessLost where one of them dies, besides what `fit` raises.
     """
     settings = job.settings
     elsewhere = replace(job, images=None) if isinstance(settings.data, str) else job

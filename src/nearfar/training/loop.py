@@ -50,7 +50,7 @@ def fit(
 ) -> None:
     """Train a model on images to the last epoch, with metrics and checkpoints in the folder `settings.out`.
 
-    images: what is trained on. held_out: images kept apart, for the health of the representation.
+    images: what is trained on. held_out: images to measure the health of the representation on.
     resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted.
     Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
     """

@@ -19,7 +19,7 @@ _LOST = ("closed by peer", "reset by peer", "Timed out", "timeout", "Broken pipe
 
 
 class ProcessLost(RuntimeError):
-    """A process of the run has ended before its time, and the others with it."""
+    """A process of the run died, and the others were stopped."""
 
 
 def by_torchrun() -> bool:
@@ -43,7 +43,7 @@ def world_size(devices: int | None) -> int:
         return 1 if devices is None else devices
     world = int(os.environ["WORLD_SIZE"])
     if devices not in (None, world):
-        raise ValueError(f"torchrun started {world} processes, but --devices is {devices}; leave --devices away")
+        raise ValueError(f"torchrun started {world} processes, but --devices is {devices}; omit --devices")
     return world
 
 
@@ -57,7 +57,7 @@ def check_processes(devices: int, batch_size: int, micro_batch: int | str | None
         raise ValueError("--micro-batch auto works with one process; give a number of images")
     if devices > 1 and micro_batch is not None and sync_batch_norm:
         raise ValueError(
-            "--sync-batch-norm needs the whole batch at once and does not go with --micro-batch; leave one away"
+            "--sync-batch-norm needs the whole batch at once and does not go with --micro-batch; omit one of them"
         )
 
 

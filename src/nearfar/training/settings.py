@@ -65,7 +65,7 @@ class Settings:
         word=Union[str, dict[str, Any], None],
     )
     held_out: Chosen[int] = setting(
-        "images kept apart to measure health on, without labels. Default: a tenth, at most 512", at_least=0
+        "images held out to measure health on, without labels. Default: a tenth, at most 512", at_least=0
     )
     epochs: Chosen[int] = setting(
         "passes over the images. Default: the recipe's, as for all below that are not set", at_least=1
@@ -91,7 +91,7 @@ class Settings:
     health_every: Chosen[int] = setting("epochs between measurements of health. Default: about twenty in a run")
     tensorboard: bool = setting("also write tensorboard event files", False)
     cache: bool = setting(
-        "keep decoded images on disk; without, and beyond 8 GiB, workers decode and crop them anew in each epoch", True
+        "keep decoded images on disk; without, and beyond 8 GiB, workers decode and crop them again in each epoch", True
     )
     workers: int = setting("processes that do so", 2)
 
@@ -150,7 +150,7 @@ def default_of(one: Field[Any]) -> Any:
     return one.default if one.default is not MISSING else one.default_factory()  # type: ignore[misc]
 
 
-_KINDS = {int: (Integral, "a whole number"), float: (Real, "a number"), str: (str, "a text")}
+_KINDS = {int: (Integral, "a whole number"), float: (Real, "a number"), str: ((str, os.PathLike), "a text")}
 
 
 def _check(one: Field[Any], hint: Any, value: Any) -> None:

@@ -1,0 +1,73 @@
+"""One definition of the settings: types and ranges are checked, files read back, and every face has them all."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import nearfar
+from nearfar.cli import build_parser
+from nearfar.training import Described, Settings
+from nearfar.training.settings import settings_fields
+from nearfar.views import View, ViewPlan
+
+NAMES = [one.name for one in settings_fields()]
+
+
+def test_what_is_saved_is_read_back(tmp_path):
+    view = View(scale=(0.5, 1.0), size=24)
+    plan = ViewPlan("mine", (view, view))
+    settings = Settings(
+        Described("array [8, 4, 4] uint8"), method="saclr", hyperparameters={"projector": (8, 4), "rho": None},
+        views=plan, epochs=3, lr=0.5, micro_batch="auto", encoder=Described("my.Net"),
+    )  # fmt: skip
+    settings.save(tmp_path / "config.yaml")
+    assert Settings.load(tmp_path / "config.yaml") == settings
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"epochs": "many"}, "--epochs must be a whole number, not 'many'"),
+        ({"epochs": 2.5}, "--epochs must be a whole number, not 2.5"),
+        ({"epochs": True}, "--epochs must be a whole number, not True"),
+        ({"epochs": 0}, "--epochs must be at least 1, not 0"),
+        ({"held_out": -1}, "--held-out must be at least 0, not -1"),
+        ({"lr": "high"}, "--lr must be a number, not 'high'"),
+        ({"cache": "yes"}, "--cache must be true or false, not 'yes'"),
+        ({"micro_batch": "most"}, "--micro-batch must be a whole number or 'auto', not 'most'"),
+        ({"optimizer": "adam"}, "--optimizer must be 'sgd' or 'adamw' or 'lars', not 'adam'"),
+        ({"out": 3}, "--out must be a text, not 3"),
+    ],
+)
+def test_a_value_of_another_type_or_out_of_range(given, says):
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        Settings("photos", **given)
+
+
+def test_the_signature_and_the_documentation_have_every_setting():
+    parameters = inspect.signature(nearfar.pretrain).parameters
+    assert [*parameters] == [name for name in NAMES if name != "hyperparameters"] + ["console", "hyperparameters"]
+    assert parameters["log_every"].default == 10 and parameters["data"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    documented = inspect.getdoc(nearfar.pretrain)
+    assert all(f"\n    {name}: " in documented for name in NAMES)
+
+
+def test_the_command_line_has_every_setting():
+    options = {option for action in build_parser("pretrain")._actions for option in action.option_strings}
+    assert {f"--{name}" for name in NAMES} - options == {"--data", "--hyperparameters"}
+
+
+def test_a_mistyped_setting_is_named_with_the_nearest(quiet):
+    with pytest.raises(ValueError, match=r"no setting 'epoch'.*did you mean 'epochs'"):
+        nearfar.pretrain("digits", epoch=3, console=quiet)
+    with pytest.raises(ValueError, match=r"no setting 'negative'.*did you mean 'negatives'"):
+        nearfar.pretrain("digits", negative=3, console=quiet)
+    assert not Path("runs").exists() or "digits-saclr" not in {path.name for path in Path("runs").iterdir()}
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "epochs: 3", "just words"])
+def test_a_file_that_holds_no_settings(text, tmp_path):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match="does not hold the settings of a run"):
+        Settings.load(tmp_path / "config.yaml")

@@ -60,10 +60,10 @@ def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
 )
 def test_views_of_each_branch(method, options, online, keys, build):
     model = build(method, **options)
-    embeddings = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()])
+    embeddings = model([torch.randn(4, 1, 4, 4) for _ in model.method.views])
     assert len(embeddings["projection"]) == online
     assert len(embeddings.get("key", [])) == keys
-    without = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()], with_keys=False)
+    without = model([torch.randn(4, 1, 4, 4) for _ in model.method.views], with_keys=False)
     assert set(embeddings) - set(without) == ({"key"} if keys else set())
 
 
@@ -81,7 +81,7 @@ def test_twin_follows_after_the_step(method, build):
     with torch.no_grad():
         for parameter in model.online.parameters():
             parameter.add_(torch.randn_like(parameter))
-    views = [torch.randn(16, 1, 4, 4) for _ in model.method.crops()]
+    views = [torch.randn(16, 1, 4, 4) for _ in model.method.views]
     embeddings = model(views)
     before = copy.deepcopy(model.momentum_encoder.state_dict())
     model.after_step(embeddings, 0, 10)

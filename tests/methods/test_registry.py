@@ -44,7 +44,7 @@ def test_is_a_frozen_dataclass_with_paper_and_recipes(name):
     assert "small" in method.recipes
     for recipe in method.recipes.values():
         assert isinstance(recipe, Recipe) and recipe.source
-        method(**recipe.hyperparameters).networks(num_images=10)  # what a recipe sets is there, and in range
+        method(**recipe.hyperparameters).setup(num_images=10)  # what a recipe sets is there, and in range
 
 
 def test_docstring_documents_every_number(name):

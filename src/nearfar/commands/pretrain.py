@@ -13,7 +13,7 @@ from nearfar.commands.opening import open_shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run
 from nearfar.data import list_splits
-from nearfar.methods import Model, Recipe, fitted_views, method_class
+from nearfar.methods import Model, Recipe, method_class
 from nearfar.training import (
     Config,
     build_method,
@@ -30,7 +30,7 @@ from nearfar.training.allocator import reuse_memory
 from nearfar.training.config import Precision
 from nearfar.training.environment import write_environment
 from nearfar.training.optimizers import build_optimizer, scaled_lr
-from nearfar.views import plan
+from nearfar.views import fit_views, plan
 
 log = logging.getLogger("nearfar")
 SMALL_NET_LIMIT = 96  # pixels; up to here the small net is the default encoder, above it ResNet-18
@@ -167,10 +167,10 @@ def pretrain(
         raise ValueError(f"--held-out must be 0 or more images, not {apart}")
     count = _or(epochs, base.epochs)
     numbers = dict(base.hyperparameters) | hyperparameters
-    crops = chosen(**numbers).crops()
-    plan_name = views or fitted_views(crops, images.image_size, images.channels)
-    if (made := len(plan(plan_name, images.image_size, images.channels))) != len(crops):
-        raise ValueError(f"the view plan {plan_name!r} makes {made} views, but {method} needs {len(crops)}")
+    needed = chosen(**numbers).views
+    plan_name = views or "+".join(fit_views(needed, images.image_size, images.channels))
+    if (made := len(plan(plan_name, images.image_size, images.channels))) != len(needed):
+        raise ValueError(f"the view plan {plan_name!r} makes {made} views, but {method} needs {len(needed)}")
     config = Config(
         data=str(data),
         out=str(folder),

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Optimiser, schedule and the method's numbers for one kind of data.
+    """Optimiser, schedule and hyper-parameters of a method for one kind of data.
 
     `lr` is for a batch of `reference_batch` images and is scaled to the batch that is used by `lr_scaling` ("linear":
     lr * batch / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never scaled.
-    `hyperparameters` holds the method's own hyper-parameters where they differ from its class defaults.
-    `final_lr` is the last learning rate as a share of the highest.
+    `final_lr` is the last learning rate as a share of the highest. `hyperparameters` holds those of the method that
+    differ from its class defaults.
     """
 
     source: str

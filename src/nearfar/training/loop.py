@@ -60,7 +60,7 @@ def fit(
     steps, warmup_steps = config.epochs * per_epoch, round(config.warmup_epochs * per_epoch)
 
     fabric.to_device(model)
-    constant = [model.predictor] if model.networks.constant_predictor_lr and model.predictor is not None else []
+    constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay, constant=constant)
     )

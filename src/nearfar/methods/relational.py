@@ -1,28 +1,82 @@
-"""SCE as a method."""
+"""Similarities to other images as soft targets: ReSSL, and SCE, which gives the positive a share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from nearfar.losses import SCE as Loss
+from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Embeddings, Head, Method, Networks
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import crops_against_keys, query_against_queue
 from nearfar.methods.recipe import Recipe, small_data
-from nearfar.methods.schedules import Cosine
+from nearfar.methods.registry import register_method
+from nearfar.methods.schedules import Constant, Cosine
+
+
+@register_method("ressl")
+@dataclass(frozen=True, kw_only=True)
+class ReSSL(Method):
+    """ReSSL: the strong view's similarities to a queue follow those of the weak view.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the online branch.
+        target_temperature: of the momentum encoder's branch; it should be the sharper one.
+        queue_size: keys kept.
+        momentum: of the momentum encoder.
+
+    Differs from the paper: (1) the projector's hidden layer is normalised, as in SCE's comparison of both; the authors'
+    code does without.
+    """
+
+    paper = "Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, NeurIPS 2021"
+    views = ("strong", "weak")
+    recipes = {
+        "small": small_data(),
+        "cifar": Recipe(
+            source="ReSSL, section 4",
+            epochs=200,
+            lr=0.06,
+            weight_decay=5e-4,
+            warmup_epochs=5,
+            hyperparameters={"projector": (512, 128), "queue_size": 4096},
+        ),
+        "imagenet": Recipe(
+            source="ReSSL, section 4",
+            epochs=200,
+            lr=0.05,
+            weight_decay=1e-4,
+            warmup_epochs=5,
+            hyperparameters={"projector": (4096, 512), "queue_size": 131072, "momentum": 0.999},
+        ),
+    }
+
+    temperature: float = loss_default(losses.ReSSL, "temperature")
+    target_temperature: float = loss_default(losses.ReSSL, "target_temperature")
+    queue_size: int = 4096
+    momentum: float = 0.99
+
+    def setup(self, num_images: int) -> Setup:
+        return Setup(
+            loss=losses.ReSSL(self.temperature, self.target_temperature),
+            pairing=query_against_queue(),
+            projector=Head(self.projector),
+            momentum=Constant(self.momentum),
+            queue_size=self.queue_size,
+        )
+
 
 _SMALL = {"projector": (512, 256), "final_momentum": 0.99}
 _MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "final_momentum": 0.996}
 
 
-def _small_images(name: str, **numbers: Any) -> Recipe:
-    """The paper's recipe for images of 32 to 96 pixels, with the numbers it gives for one data set."""
-    return Recipe(source=f"SCE, appendix E and Table 13 ({name})", epochs=200, hyperparameters=numbers)
+def _small_images(name: str, **hyperparameters: Any) -> Recipe:
+    """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
+    return Recipe(source=f"SCE, appendix E and Table 13 ({name})", epochs=200, hyperparameters=hyperparameters)
 
 
+@register_method("sce")
 @dataclass(frozen=True, kw_only=True)
 class SCE(Method):
     """SCE: soft targets, of which lam goes to the positive and the rest to images the momentum encoder finds similar.
@@ -72,11 +126,11 @@ class SCE(Method):
 
     output_norm: bool = False
     predictor: tuple[int, ...] = ()
-    temperature: float = 0.1
-    target_temperature: float = 0.07
-    lam: float = 0.5
-    mu: float | None = None
-    eta: float | None = None
+    temperature: float = loss_default(losses.SCE, "temperature")
+    target_temperature: float = loss_default(losses.SCE, "target_temperature")
+    lam: float = loss_default(losses.SCE, "lam")
+    mu: float | None = loss_default(losses.SCE, "mu")
+    eta: float | None = loss_default(losses.SCE, "eta")
     symmetric: bool = False
     small_views: int = 0
     queue_size: int = 4096
@@ -87,27 +141,20 @@ class SCE(Method):
     def _both_ways(self) -> bool:
         return self.symmetric or self.small_views > 0
 
-    def crops(self) -> tuple[str, ...]:
+    @property
+    def views(self) -> tuple[str, ...]:
         pair = ("strong-alpha", "strong-beta") if self._both_ways else ("strong", "weak")
         local = ("local-6", "local-5", "local-4", "local-3")
         return pair + tuple(local[i % len(local)] for i in range(self.small_views))
 
-    def networks(self, num_images: int) -> Networks:
+    def setup(self, num_images: int) -> Setup:
         checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)
-        return Networks(
-            loss=Loss(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
+        query = "prediction" if self.predictor else "projection"
+        return Setup(
+            loss=losses.SCE(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
+            pairing=crops_against_keys(len(self.views), query) if self._both_ways else query_against_queue(query),
             projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
             predictor=Head(self.predictor) if self.predictor else None,
             momentum=Cosine(self.momentum, self.final_momentum),
-            online_views=None if self._both_ways else (0,),
-            momentum_views=(0, 1) if self._both_ways else (1,),
             queue_size=self.queue_size or None,
         )
-
-    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        queries = embeddings["prediction" if self.predictor else "projection"]
-        keys = embeddings["key"]
-        if len(queries) == 1:
-            return loss(queries[0], keys[0], queue)
-        pairs = [(q, k) for k in range(len(keys)) for q in range(len(queries)) if q != k]
-        return torch.stack([loss(queries[q], keys[k], queue) for q, k in pairs]).mean()

@@ -72,7 +72,7 @@ def test_float32_gives_what_float64_gives(name, build, fake_embeddings):
     assert loss.item() == pytest.approx(expected.item(), rel=3e-5, abs=1e-6)
 
 
-def test_gradient_reaches_all_that_is_trained_and_none_of_the_twin(name, build):
+def test_gradient_reaches_all_that_is_trained_and_nothing_of_the_momentum_encoder(name, build):
     model = build(name)
     model.set_schedules(*HALF_WAY)
     generator = torch.Generator().manual_seed(5)

@@ -87,7 +87,7 @@ def test_prototypes_stay_for_the_first_epoch_and_stored_rows_count_from_the_fift
         ("jcl", 0.99, 0.99, 0.99),
     ],
 )
-def test_momentum_of_the_twin(method, start, half_way, end):
+def test_momentum_of_the_momentum_encoder(method, start, half_way, end):
     momentum_encoder = method_class(method)().setup(10).momentum
     assert [momentum_encoder(epoch, 200) for epoch in (0, 100, 200)] == pytest.approx([start, half_way, end], abs=1e-12)
 

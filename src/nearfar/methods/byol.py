@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup
 from nearfar.methods.pairing import both_ways
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Cosine
 
@@ -28,16 +28,9 @@ class BYOL(Method):
     paper = "Grill et al., Bootstrap Your Own Latent, NeurIPS 2020"
     views = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(optimizer="adamw", lr=3e-3, hyperparameters={"momentum": 0.9}),
-        "imagenet": Recipe(
-            source="BYOL, section 3.3",
-            epochs=1000,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.2,
-            weight_decay=1.5e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (4096, 256), "predictor": (4096, 256)},
+        "small": small_data(optimizer="adamw", lr=3e-3).sets(momentum=0.9),
+        "imagenet": lars("BYOL, section 3.3", 0.2, epochs=1000, batch_size=4096, weight_decay=1.5e-6).sets(
+            projector=(4096, 256), predictor=(4096, 256)
         ),
     }
 
@@ -75,23 +68,21 @@ class SimSiam(Method):
     recipes = {
         "small": small_data(),
         "cifar": Recipe(
-            source="SimSiam, appendix D (lr 0.03, weight decay 5e-4 on -cos)",
+            "SimSiam, appendix D (lr 0.03, weight decay 5e-4 on -cos)",
             epochs=800,
             batch_size=512,
             lr=0.015,
             weight_decay=1e-3,
             warmup_epochs=0,
-            hyperparameters={"projector": (2048, 2048), "predictor": (512, 2048)},
-        ),
+        ).sets(projector=(2048, 2048), predictor=(512, 2048)),
         "imagenet": Recipe(
-            source="SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)",
+            "SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)",
             epochs=100,
             batch_size=512,
             lr=0.025,
             weight_decay=2e-4,
             warmup_epochs=0,
-            hyperparameters={"projector": (2048, 2048, 2048), "predictor": (512, 2048)},
-        ),
+        ).sets(projector=(2048, 2048, 2048), predictor=(512, 2048)),
     }
 
     projector: tuple[int, ...] = (256, 256)

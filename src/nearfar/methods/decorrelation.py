@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -25,17 +25,9 @@ class BarlowTwins(Method):
     views = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(optimizer="lars", lr=1.0),
-        "imagenet": Recipe(
-            source="Barlow Twins, section 2.2",
-            epochs=1000,
-            batch_size=2048,
-            optimizer="lars",
-            lr=0.2,
-            weight_decay=1.5e-6,
-            warmup_epochs=10,
-            final_lr=0.001,
-            hyperparameters={"projector": (8192, 8192, 8192)},
-        ),
+        "imagenet": lars(
+            "Barlow Twins, section 2.2", 0.2, epochs=1000, batch_size=2048, weight_decay=1.5e-6, final_lr=0.001
+        ).sets(projector=(8192, 8192, 8192)),
     }
 
     redundancy: float = loss_default(losses.BarlowTwins, "redundancy")
@@ -63,16 +55,8 @@ class VICReg(Method):
     views = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(lr=0.01),
-        "imagenet": Recipe(
-            source="VICReg, section 4.2",
-            epochs=1000,
-            batch_size=2048,
-            optimizer="lars",
-            lr=0.2,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            final_lr=0.001,
-            hyperparameters={"projector": (8192, 8192, 8192)},
+        "imagenet": lars("VICReg, section 4.2", 0.2, epochs=1000, batch_size=2048, final_lr=0.001).sets(
+            projector=(8192, 8192, 8192)
         ),
     }
 
@@ -104,7 +88,7 @@ class WMSE(Method):
     recipes = {
         "small": small_data(),
         "cifar": Recipe(
-            source="W-MSE, section 4",
+            "W-MSE, section 4",
             epochs=1000,
             batch_size=512,
             optimizer="adamw",
@@ -112,8 +96,7 @@ class WMSE(Method):
             lr_scaling="none",
             weight_decay=1e-6,
             warmup_epochs=2,
-            hyperparameters={"projector": (1024, 64), "sub_batch": 128},
-        ),
+        ).sets(projector=(1024, 64), sub_batch=128),
     }
 
     projector: tuple[int, ...] = (512, 64)

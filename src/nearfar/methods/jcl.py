@@ -36,19 +36,12 @@ class JCL(Method):
     recipes = {
         "small": small_data(),
         "imagenet": Recipe(
-            source="JCL, released script (its 10 multiplies 1 / t, this lam 1 / t^2)",
+            "JCL, released script (its 10 multiplies 1 / t, this lam 1 / t^2)",
             epochs=200,
             lr=0.03,
             weight_decay=1e-4,
             warmup_epochs=0,
-            hyperparameters={
-                "projector": (2048, 128),
-                "queue_size": 65536,
-                "momentum": 0.999,
-                "lam": 2.0,
-                "key_views": 5,
-            },
-        ),
+        ).sets(projector=(2048, 128), queue_size=65536, momentum=0.999, lam=2.0, key_views=5),
     }
 
     temperature: float = loss_default(losses.JCL, "temperature")

@@ -10,7 +10,7 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import crops_against_keys
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Schedule, Switch
 
@@ -18,16 +18,8 @@ from nearfar.methods.schedules import Constant, Schedule, Switch
 def _recipes(**prior: Any) -> dict[str, Recipe]:
     """The recipes of all three, with the numbers of the prior on ImageNet."""
     encoder = {"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999}
-    imagenet = Recipe(
-        source="LORAC, section 6.1",
-        epochs=200,
-        optimizer="lars",
-        lr=1.8,
-        lr_scaling="none",
-        final_lr=0.01,
-        weight_decay=1e-6,
-        warmup_epochs=0,
-        hyperparameters={**encoder, **prior, "large_views": 3, "small_views": 5},
+    imagenet = lars("LORAC, section 6.1", 1.8, epochs=200, lr_scaling="none", final_lr=0.01, warmup_epochs=0).sets(
+        **encoder, **prior, large_views=3, small_views=5
     )
     return {"small": small_data(), "imagenet": imagenet}
 
@@ -100,8 +92,7 @@ class LORAC(_ManyCrops):
         small_views: further small crops.
         queue_size: keys kept.
         momentum: of the momentum encoder.
-        beta: scale of the prior, which is the weaker the larger this is: 2 for ResNet-18, 4 for ResNet-50; infinity
-            switches it off.
+        beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         prior_start: fraction of the epochs after which the prior is switched on.
         prior: "laplace", "gaussian" or "constant".
 
@@ -137,8 +128,7 @@ class LORACbs(_ManyCrops):
         small_views: further small crops.
         queue_size: keys kept.
         momentum: of the momentum encoder.
-        beta: scale of the prior, which is the weaker the larger this is: 2 for ResNet-18, 4 for ResNet-50; infinity
-            switches it off.
+        beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         prior_start: fraction of the epochs after which the prior is switched on.
 
     Differs from the paper: (1) one queue holds the keys of both crops, where the authors' code keeps two.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import both_ways, query_against_queue
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Cosine
 
@@ -51,20 +51,15 @@ class MoCoV1(_MoCo):
         norm_groups: groups of the batch with statistics of their own in the momentum encoder, in place of shuffled
             batch statistics over devices; 1 leaves the batch whole.
 
-    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` has the same effect;
+    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` serves the same purpose;
     (2) the views are those of v2, stronger than the paper's.
     """
 
     paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
     recipes = {
         "small": small_data(),
-        "imagenet": Recipe(
-            source="MoCo, section 4",
-            epochs=200,
-            lr=0.03,
-            weight_decay=1e-4,
-            warmup_epochs=0,
-            hyperparameters={"queue_size": 65536, "momentum": 0.999},
+        "imagenet": Recipe("MoCo, section 4", epochs=200, lr=0.03, weight_decay=1e-4, warmup_epochs=0).sets(
+            queue_size=65536, momentum=0.999
         ),
     }
 
@@ -87,28 +82,17 @@ class MoCoV2(_MoCo):
         norm_groups: groups of the batch with statistics of their own in the momentum encoder, in place of shuffled
             batch statistics over devices; 1 leaves the batch whole.
 
-    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` has the same effect.
+    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` serves the same purpose.
     """
 
     paper = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(
-            source="MoCo's CIFAR-10 notebook",
-            epochs=200,
-            batch_size=512,
-            lr=0.03,
-            weight_decay=5e-4,
-            warmup_epochs=0,
-            hyperparameters={"temperature": 0.1},
+        "cifar": Recipe("MoCo's CIFAR-10 notebook", epochs=200, batch_size=512, lr=0.03, warmup_epochs=0).sets(
+            temperature=0.1
         ),
-        "imagenet": Recipe(
-            source="MoCo v2, section 3",
-            epochs=200,
-            lr=0.03,
-            weight_decay=1e-4,
-            warmup_epochs=0,
-            hyperparameters={"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999},
+        "imagenet": Recipe("MoCo v2, section 3", epochs=200, lr=0.03, weight_decay=1e-4, warmup_epochs=0).sets(
+            projector=(2048, 128), queue_size=65536, momentum=0.999
         ),
     }
 
@@ -132,15 +116,8 @@ class MoCoV3(Method):
     views = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(),
-        "imagenet": Recipe(
-            source="MoCo v3, section 4 (ResNet-50)",
-            epochs=100,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.6,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (4096, 256), "predictor": (4096, 256), "temperature": 1.0},
+        "imagenet": lars("MoCo v3, section 4 (ResNet-50)", 0.6, epochs=100, batch_size=4096).sets(
+            projector=(4096, 256), predictor=(4096, 256), temperature=1.0
         ),
     }
 

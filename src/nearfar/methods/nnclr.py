@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import both_ways
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import lars, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -27,15 +27,8 @@ class NNCLR(Method):
     views = ("strong", "strong")
     recipes = {
         "small": small_data(),
-        "imagenet": Recipe(
-            source="NNCLR, section 4.1",
-            epochs=1000,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.3,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (2048, 2048, 256), "predictor": (4096, 256), "queue_size": 98304},
+        "imagenet": lars("NNCLR, section 4.1", 0.3, epochs=1000, batch_size=4096).sets(
+            projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=98304
         ),
     }
 

@@ -34,21 +34,9 @@ class ReSSL(Method):
     views = ("strong", "weak")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(
-            source="ReSSL, section 4",
-            epochs=200,
-            lr=0.06,
-            weight_decay=5e-4,
-            warmup_epochs=5,
-            hyperparameters={"projector": (512, 128), "queue_size": 4096},
-        ),
-        "imagenet": Recipe(
-            source="ReSSL, section 4",
-            epochs=200,
-            lr=0.05,
-            weight_decay=1e-4,
-            warmup_epochs=5,
-            hyperparameters={"projector": (4096, 512), "queue_size": 131072, "momentum": 0.999},
+        "cifar": Recipe("ReSSL, section 4", epochs=200, lr=0.06).sets(projector=(512, 128), queue_size=4096),
+        "imagenet": Recipe("ReSSL, section 4", epochs=200, lr=0.05, weight_decay=1e-4).sets(
+            projector=(4096, 512), queue_size=131072, momentum=0.999
         ),
     }
 
@@ -73,7 +61,7 @@ _MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "fin
 
 def _small_images(name: str, **hyperparameters: Any) -> Recipe:
     """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
-    return Recipe(source=f"SCE, appendix E and Table 13 ({name})", epochs=200, hyperparameters=hyperparameters)
+    return Recipe(f"SCE, appendix E and Table 13 ({name})", epochs=200).sets(**hyperparameters)
 
 
 @register_method("sce")
@@ -108,19 +96,8 @@ class SCE(Method):
         "cifar100": _small_images("CIFAR-100", **_SMALL, target_temperature=0.08),
         "stl10": _small_images("STL-10", **_MEDIUM, target_temperature=0.05),
         "tiny-imagenet": _small_images("Tiny ImageNet", **_MEDIUM, target_temperature=0.07),
-        "imagenet": Recipe(
-            source="SCE, section 4.2",
-            epochs=200,
-            batch_size=512,
-            lr=0.5,
-            weight_decay=1e-4,
-            warmup_epochs=5,
-            hyperparameters={
-                "projector": (2048, 2048, 256),
-                "output_norm": True,
-                "queue_size": 65536,
-                "momentum": 0.996,
-            },
+        "imagenet": Recipe("SCE, section 4.2", epochs=200, batch_size=512, lr=0.5, weight_decay=1e-4).sets(
+            projector=(2048, 2048, 256), output_norm=True, queue_size=65536, momentum=0.996
         ),
     }
 

@@ -8,7 +8,7 @@ from typing import Literal
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -35,29 +35,20 @@ class SACLR(Method):
     paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
     views = ("simclr", "simclr")
     recipes = {
-        "small": small_data(hyperparameters={"rho": 0.9}),
-        "cifar": Recipe(
-            source="SACLR, appendix A.2",
-            epochs=1000,
-            batch_size=128,
-            lr=0.03,
-            weight_decay=5e-4,
-            warmup_epochs=0,
-            hyperparameters={"projector": (2048, 128)},
+        "small": small_data().sets(rho=0.9),
+        "cifar": Recipe("SACLR, appendix A.2", epochs=1000, batch_size=128, lr=0.03, warmup_epochs=0).sets(
+            projector=(2048, 128)
         ),
-        "imagenet": Recipe(
-            source="SACLR, appendix A.1",
+        "imagenet": lars(
+            "SACLR, appendix A.1",
+            0.075,
             epochs=400,
             batch_size=128,
-            optimizer="lars",
-            lr=0.075,
             lr_scaling="sqrt",
             reference_batch=1,
             weight_decay=1e-4,
-            warmup_epochs=10,
             final_lr=0.001,
-            hyperparameters={"projector": (8192, 8192, 8192)},
-        ),
+        ).sets(projector=(8192, 8192, 8192)),
     }
 
     scale: Literal["matrix", "row"] = loss_default(losses.SACLR, "scale")

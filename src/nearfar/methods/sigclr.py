@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import lars, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -31,16 +31,8 @@ class SigCLR(Method):
     views = ("sigclr-alpha", "sigclr-beta")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(
-            source="SigCLR, section 4",
-            epochs=1000,
-            batch_size=512,
-            optimizer="lars",
-            lr=0.3,
-            reference_batch=64,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (1024, 1024, 128)},
+        "cifar": lars("SigCLR, section 4", 0.3, epochs=1000, batch_size=512, reference_batch=64).sets(
+            projector=(1024, 1024, 128)
         ),
     }
 

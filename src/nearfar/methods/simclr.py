@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 
 _DCL_RECIPES = {
     "small": small_data(),
-    "cifar": Recipe(
-        source="DCL, section 4", epochs=200, batch_size=512, lr=0.03, hyperparameters={"temperature": 0.07}
-    ),
+    "cifar": Recipe("DCL, section 4", epochs=200, batch_size=512, lr=0.03).sets(temperature=0.07),
 }
 
 
@@ -34,25 +32,9 @@ class SimCLR(Method):
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(
-            source="SimCLR, appendix B.9",
-            epochs=1000,
-            batch_size=512,
-            optimizer="lars",
-            lr=1.0,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"temperature": 0.5},
-        ),
-        "imagenet": Recipe(
-            source="SimCLR, section 2.2",
-            epochs=100,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.3,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"temperature": 0.1, "projector": (2048, 128)},
+        "cifar": lars("SimCLR, appendix B.9", 1.0, epochs=1000, batch_size=512).sets(temperature=0.5),
+        "imagenet": lars("SimCLR, section 2.2", 0.3, epochs=100, batch_size=4096).sets(
+            temperature=0.1, projector=(2048, 128)
         ),
     }
 

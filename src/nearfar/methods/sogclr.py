@@ -9,23 +9,20 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 
 
 def _cifar(**hyperparameters: Any) -> Recipe:
-    return Recipe(
-        source="iSogCLR, released script for CIFAR-100",
+    return lars(
+        "iSogCLR, released script for CIFAR-100",
+        0.8,
         epochs=400,
         batch_size=128,
-        optimizer="lars",
-        lr=0.8,
         lr_scaling="none",
         final_lr=0.001,
         weight_decay=5e-4,
-        warmup_epochs=10,
-        hyperparameters=hyperparameters,
-    )
+    ).sets(**hyperparameters)
 
 
 @register_method("sogclr")
@@ -45,20 +42,11 @@ class SogCLR(Method):
     paper = "Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, ICML 2022"
     views = ("simclr", "simclr")
     recipes = {
-        "small": small_data(hyperparameters={"temperature": 0.2}),
+        "small": small_data().sets(temperature=0.2),
         "cifar": _cifar(temperature=0.3),
-        "imagenet": Recipe(
-            source="SogCLR, section 5",
-            epochs=400,
-            batch_size=256,
-            optimizer="lars",
-            lr=0.075,
-            lr_scaling="sqrt",
-            reference_batch=1,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (2048, 128)},
-        ),
+        "imagenet": lars(
+            "SogCLR, section 5", 0.075, epochs=400, batch_size=256, lr_scaling="sqrt", reference_batch=1
+        ).sets(projector=(2048, 128)),
     }
 
     temperature: float = loss_default(losses.SogCLR, "temperature")

@@ -8,7 +8,7 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import all_views
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.recipe import lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Switch
 
@@ -32,17 +32,9 @@ class SwAV(Method):
 
     paper = "Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020"
     recipes = {
-        "small": small_data(hyperparameters={"num_prototypes": 256}),
-        "imagenet": Recipe(
-            source="SwAV, appendix A",
-            epochs=200,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.3,
-            final_lr=0.001,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (2048, 128), "small_views": 6},
+        "small": small_data().sets(num_prototypes=256),
+        "imagenet": lars("SwAV, appendix A", 0.3, epochs=200, batch_size=4096, final_lr=0.001).sets(
+            projector=(2048, 128), small_views=6
         ),
     }
 

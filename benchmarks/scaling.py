@@ -80,7 +80,7 @@ def step(name: str, batch: int, dim: int, rank: int, world: int) -> int:
         global_rank=rank, world_size=world, autocast=contextlib.nullcontext, backward=lambda loss: loss.backward()
     )
     own = rank_rows(batch, rank, world)
-    views = torch.randn(len(chosen.crops()), own.stop - own.start, 1, 4, 4)
+    views = torch.randn(len(chosen.views), own.stop - own.start, 1, 4, 4)
     GradientStep(fabric, model)(lambda rows: list(views[:, rows]), torch.arange(own.start, own.stop), batch, seed=0)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.grad is not None)
 
@@ -137,7 +137,7 @@ def kept() -> list[str]:
     constant = []
     variants = [(name, {}) for name in method_names()] + [("saclr", {"scale": "row"})]
     for name, options in variants:
-        few, many = (dict(method_class(name)(**options).networks(n).loss.named_buffers()) for n in (1000, 2000))
+        few, many = (dict(method_class(name)(**options).setup(n).loss.named_buffers()) for n in (1000, 2000))
         grown = {key: (many[key].nbytes - few[key].nbytes) / 1000 for key in many}
         grown = {key: each for key, each in grown.items() if each}
         shown = name + "".join(f" {key}={value}" for key, value in options.items())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import nearfar
+from nearfar.methods import method_class, method_names
 
 SOURCE = Path(nearfar.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -88,6 +89,14 @@ def test_a_library_is_known_only_where_it_belongs(library, homes):
     found = {path for path in FILES if any(n == library or n.startswith(library + ".") for n in imported(path))}
     assert found, f"nothing imports {library}; drop it"
     assert {room_of(path) for path in found} <= homes
+
+
+def test_no_method_imports_another():
+    families = {cls.__module__ for cls in map(method_class, method_names())}
+    assert len(families) > 5
+    for family in families:
+        path = SOURCE.parent / f"{family.replace('.', '/')}.py"
+        assert not imported(path) & families, path.name
 
 
 def test_no_grab_bags_and_no_long_files():

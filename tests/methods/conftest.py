@@ -72,7 +72,7 @@ def fake_embeddings():
 
     def make(model, batch, seed):
         generator = torch.Generator().manual_seed(seed)
-        views = [torch.zeros(2, 1, 4, 4)] * len(model.method.crops())
+        views = [torch.zeros(2, 1, 4, 4)] * len(model.method.views)
         with torch.no_grad():
             shapes = {name: rows.shape for name, rows in model.eval()(views).items()}
         model.train()

@@ -23,8 +23,8 @@ def two_minus_two_cos(first, second):
 
 def byol(method, state, epoch, epochs):
     def step(embeddings, index):
-        prediction, target = embeddings["prediction"], embeddings["key"]
-        return (two_minus_two_cos(prediction[0], target[1]) + two_minus_two_cos(prediction[1], target[0])) / 2
+        prediction, key = embeddings["prediction"], embeddings["key"]
+        return (two_minus_two_cos(prediction[0], key[1]) + two_minus_two_cos(prediction[1], key[0])) / 2
 
     return step
 

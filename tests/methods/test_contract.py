@@ -72,11 +72,11 @@ def test_float32_gives_what_float64_gives(name, build, fake_embeddings):
     assert loss.item() == pytest.approx(expected.item(), rel=3e-5, abs=1e-6)
 
 
-def test_gradient_reaches_all_that_is_trained_and_none_of_the_twin(name, build):
+def test_gradient_reaches_all_that_is_trained_and_nothing_of_the_momentum_encoder(name, build):
     model = build(name)
     model.set_schedules(*HALF_WAY)
     generator = torch.Generator().manual_seed(5)
-    views = [torch.randn(16, 1, 4, 4, generator=generator) for _ in model.method.crops()]
+    views = [torch.randn(16, 1, 4, 4, generator=generator) for _ in model.method.views]
     embeddings = model(views)
     model.compute_loss(embeddings, torch.arange(16)).backward()
     trained = {key: parameter for key, parameter in model.named_parameters() if parameter.requires_grad}
@@ -100,7 +100,7 @@ def test_saved_and_loaded_it_goes_on_exactly(name, build):
             generator = torch.Generator().manual_seed(step)
             torch.manual_seed(step)
             rows = torch.randperm(20, generator=generator)[:16]
-            views = [images[rows] + 0.3 * torch.randn(16, 1, 4, 4, generator=generator) for _ in model.method.crops()]
+            views = [images[rows] + 0.3 * torch.randn(16, 1, 4, 4, generator=generator) for _ in model.method.views]
             model.set_schedules(step / 2, 2)
             embeddings = model(views)
             loss = model.compute_loss(embeddings, rows)
@@ -138,7 +138,7 @@ def test_sixteen_images_are_overfitted(name, build, sixteen_images):
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
     for step in range(steps):
         model.set_schedules(step / 20, steps // 20)
-        embeddings = model([sixteen_images.view() for _ in model.method.crops()])
+        embeddings = model([sixteen_images.view() for _ in model.method.views])
         loss = model.compute_loss(embeddings, torch.arange(16))
         optimizer.zero_grad()
         loss.backward()
@@ -163,13 +163,13 @@ def test_batch_of_one(name, build, fake_embeddings):
 )
 def test_missing_index(method, options, build, fake_embeddings):
     model = build(method, **options)
-    assert model.networks.needs_index
+    assert model.setup.needs_index
     with pytest.raises(ValueError, match="index"):
         model.compute_loss(fake_embeddings(model, 6, 1), None)
 
 
 def test_no_other_method_needs_an_index(name, build, fake_embeddings):
     model = build(name)
-    if not model.networks.needs_index:
+    if not model.setup.needs_index:
         model.set_schedules(*HALF_WAY)
         assert model.compute_loss(fake_embeddings(model, 6, 1), None).isfinite()

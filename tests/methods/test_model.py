@@ -60,10 +60,10 @@ def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
 )
 def test_views_of_each_branch(method, options, online, keys, build):
     model = build(method, **options)
-    embeddings = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()])
+    embeddings = model([torch.randn(4, 1, 4, 4) for _ in model.method.views])
     assert len(embeddings["projection"]) == online
     assert len(embeddings.get("key", [])) == keys
-    without = model([torch.randn(4, 1, 4, 4) for _ in model.method.crops()], with_keys=False)
+    without = model([torch.randn(4, 1, 4, 4) for _ in model.method.views], with_keys=False)
     assert set(embeddings) - set(without) == ({"key"} if keys else set())
 
 
@@ -76,12 +76,12 @@ def test_query_and_key_see_the_views_that_are_theirs(build):
 
 
 @pytest.mark.parametrize("method", ["byol", "moco-v2", "moco-v3", "ressl", "sce", "lorac", "jcl"])
-def test_twin_follows_after_the_step(method, build):
+def test_momentum_encoder_follows_after_the_step(method, build):
     model = build(method, momentum=0.75)
     with torch.no_grad():
         for parameter in model.online.parameters():
             parameter.add_(torch.randn_like(parameter))
-    views = [torch.randn(16, 1, 4, 4) for _ in model.method.crops()]
+    views = [torch.randn(16, 1, 4, 4) for _ in model.method.views]
     embeddings = model(views)
     before = copy.deepcopy(model.momentum_encoder.state_dict())
     model.after_step(embeddings, 0, 10)
@@ -92,7 +92,7 @@ def test_twin_follows_after_the_step(method, build):
         assert torch.equal(buffer, dict(model.online.named_buffers())[name])
 
 
-def test_a_twin_whose_momentum_has_reached_one_stands_still(build):
+def test_a_momentum_encoder_whose_momentum_has_reached_one_stands_still(build):
     model = build("byol")
     embeddings = model([torch.randn(16, 1, 4, 4) for _ in range(2)])
     with torch.no_grad():
@@ -104,18 +104,18 @@ def test_a_twin_whose_momentum_has_reached_one_stands_still(build):
 
 def test_queue_holds_the_last_keys_at_any_batch_size(build):
     model = build("moco-v2", queue_size=7)
-    enqueued_keys = []
+    enqueued = []
     for batch in (3, 5, 2, 9):
         keys = torch.nn.functional.normalize(torch.randn(1, batch, 16), dim=-1)
         model.after_step({"projection": keys, "key": keys}, 0, 10)
-        enqueued_keys += list(keys[0])
-        last = torch.stack(enqueued_keys[-7:])
+        enqueued += list(keys[0])
+        last = torch.stack(enqueued[-7:])
         held = model.queue.rows
         nearest = torch.cdist(last, held).min(1).values
         assert nearest.max() < 1e-5
 
 
-def test_split_statistics_stand_in_the_twin_alone():
+def test_only_the_momentum_encoder_has_split_statistics():
     class Normalised(nn.Module):
         num_features = 4
 

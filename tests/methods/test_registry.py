@@ -1,16 +1,63 @@
-"""Every file of the folder is a method that says what it is."""
+"""Methods are found by name, users' own beside those of the package."""
 
-import re
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass
 
 import pytest
+import torch
+from torch import nn
 
-from nearfar.methods import Recipe, describe, fitted_views, method_class, method_names
-from nearfar.methods.method import Method
-from nearfar.views import plan
+from nearfar.methods import (
+    Head,
+    Method,
+    MoCoV1,
+    MoCoV2,
+    Model,
+    Pairing,
+    Setup,
+    SimCLR,
+    describe,
+    method_class,
+    method_name,
+    method_names,
+    register_method,
+    registry,
+)
 
 LISTED = """barlow-twins byol dcl dclw isogclr jcl lorac lorac-bs moco-m moco-v1 moco-v2 moco-v3 nnclr ressl saclr sce
     sigclr simclr simsiam sogclr swav vicreg wmse"""
+
+
+class Spread(nn.Module):
+    """Mean squared distance of two views and of a third, which is a constant's share of the loss."""
+
+    def forward(self, first, second, share=1.0):
+        return (first - second).square().sum(-1).mean() * share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triplets(Method):
+    """Three views of an image in a ring.
+
+    Args:
+        projector: widths of the projector.
+        share: of every term.
+    """
+
+    paper = "nobody, 2026"
+    views = ("strong", "strong", "weak")
+
+    share: float = 0.5
+
+    def setup(self, num_images):
+        terms = tuple((("projection", view), ("projection", (view + 1) % 3)) for view in range(3))
+        pairing = Pairing(terms=terms, join="sum", constants={"share": self.share})
+        return Setup(loss=Spread(), pairing=pairing, projector=Head(self.projector))
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """A registry in which names of this test may be entered."""
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
 
 
 def test_all_systems_of_the_papers_are_there():
@@ -26,59 +73,113 @@ def test_an_unknown_name_gives_the_nearest(wrong, near):
         method_class(wrong)
 
 
-def test_a_name_far_from_all_gives_the_way_to_the_list():
+@pytest.mark.parametrize("word", ["xyzzy", "recipe", "schedules"])
+def test_a_name_far_from_all_gives_the_way_to_the_list(word):
+    with pytest.raises(ValueError, match="there is no method"):
+        method_class(word)
     with pytest.raises(ValueError, match="nearfar methods"):
         method_class("xyzzy")
 
 
-@pytest.mark.parametrize("file", ["model", "schedules", "recipe", "description", "method"])
-def test_wiring_is_no_method(file):
-    with pytest.raises(ValueError, match="there is no method"):
-        method_class(file)
+def test_names_and_classes_are_inverse(name):
+    cls = method_class(name)
+    assert method_name(cls) == method_name(cls()) == name
 
 
-def test_is_a_frozen_dataclass_with_paper_and_recipes(name):
-    method = method_class(name)
-    assert issubclass(method, Method) and is_dataclass(method) and method.__dataclass_params__.frozen
-    assert re.search(r"\b(20\d\d)\b|Stochastic Approximation|SigCLR", method.paper)
-    assert "small" in method.recipes
-    for recipe in method.recipes.values():
-        assert isinstance(recipe, Recipe) and recipe.source
-        method(**recipe.hyperparameters).networks(num_images=10)  # what a recipe sets is there, and in range
+def test_a_class_that_is_not_registered_has_no_name():
+    @dataclass(frozen=True, kw_only=True)
+    class Warmer(SimCLR):
+        temperature: float = 0.5
+
+    assert method_name(Warmer()) is None and method_name(Triplets) is None
+    assert method_name(SimCLR()) == "simclr"
 
 
-def test_docstring_documents_every_number(name):
-    docs = method_class(name).__doc__
-    summary, _, rest = docs.partition("\n")
-    assert summary.endswith(".") and len(summary) < 120
-    block = re.search(r"\n {4}Args:\n(.*?)(?:\n\n|\Z)", rest, re.DOTALL)
-    documented = re.findall(r"^ {8}(\w+): \S", block[1], re.MULTILINE)
-    assert sorted(documented) == sorted(field.name for field in fields(method_class(name)))
+def test_an_own_method_is_trained_by_name(own, build):
+    register_method("triplets")(Triplets)
+    assert "triplets" in method_names() and method_class("triplets") is Triplets
+    assert method_name(Triplets(share=2.0)) == "triplets"
+    facts = describe(Triplets)
+    assert facts["defaults"] == {"projector": (512, 128), "share": 0.5} and facts["needs"] == []
+    assert facts["meanings"]["share"] == "of every term."
+
+    model = build("triplets", projector=(16,), share=2.0)
+    views = [torch.randn(5, 1, 4, 4) for _ in model.method.views]
+    a, b, c = (model.online(view) for view in views)
+    expected = 2 * sum((x - y).square().sum(1).mean() for x, y in ((a, b), (b, c), (c, a)))
+    loss = model.compute_loss(model(views), None)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert all((parameter.grad != 0).any() for key, parameter in model.named_parameters() if key.endswith("weight"))
 
 
-def test_needs_are_told(name):
-    told = set(describe(method_class(name))["needs"])
-    momentum_encoders = {"byol", "jcl", "lorac", "lorac-bs", "moco-m", "moco-v1", "moco-v2", "moco-v3", "ressl", "sce"}
-    assert ("momentum encoder" in told) == (name in momentum_encoders)
-    assert ("queue" in told) == (name in momentum_encoders - {"byol", "moco-v3"} | {"nnclr"})
-    assert ("predictor" in told) == (name in {"byol", "moco-v3", "nnclr", "simsiam"})
-    assert ("index" in told) == (name in {"sogclr", "isogclr"})
+def test_a_name_is_given_once(own):
+    with pytest.raises(ValueError, match=r"already a method 'simclr', nearfar\.methods\.simclr\.SimCLR"):
+        register_method("simclr")(Triplets)
+    assert method_class("simclr") is SimCLR
+    again = dataclass(frozen=True, kw_only=True)(type("SimCLR", (SimCLR,), {"__module__": SimCLR.__module__}))
+    assert register_method("simclr")(again) is again  # a notebook's cell run twice
+    assert method_class("simclr") is again
 
 
-@pytest.mark.parametrize(("size", "channels"), [(8, 1), (28, 1), (16, 3), (32, 3), (64, 3), (224, 3)])
-def test_views_exist_for_images_of_any_size(name, size, channels):
-    method = method_class(name)
-    crops = method(**method.recipes["small"].hyperparameters).crops()
-    views = plan(fitted_views(crops, size, channels), size, channels).views
-    assert len(views) == len(crops)
-    assert all(view.size <= size for view in views)
-    if size >= 64:
-        small = [crop in ("small", "local-6", "local-5", "local-4", "local-3") for crop in crops]
-        assert [view.size < size for view in views] == small
+class NotADataclass(Triplets):
+    pass
 
 
-def test_views_of_sce():
-    sce = method_class("sce")
-    assert sce().crops() == ("strong", "weak")
-    assert sce(symmetric=True).crops() == ("strong-alpha", "strong-beta")
-    assert sce(small_views=5).crops()[2:] == ("local-6", "local-5", "local-4", "local-3", "local-6")
+@dataclass(frozen=True, kw_only=True)
+class NoViews(Method):
+    def setup(self, num_images):
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSmall(Triplets):
+    recipes = {"imagenet": SimCLR.recipes["imagenet"]}
+
+
+@pytest.mark.parametrize(
+    ("word", "thing", "said"),
+    [
+        ("mine", nn.Linear, "is not a subclass of nearfar.methods.Method"),
+        ("mine", Triplets(), "is not a subclass"),
+        ("mine", NotADataclass, "NotADataclass is not a frozen dataclass"),
+        ("mine", NoViews, "NoViews does not define views"),
+        ("mine", NoSmall, "NoSmall has no recipe 'small'"),
+        ("My Method", Triplets, "lower-case letters, digits and dashes, got 'My Method'"),
+        ("", Triplets, "got ''"),
+    ],
+)
+def test_what_is_no_method_is_refused(own, word, thing, said):
+    with pytest.raises(ValueError, match=said):
+        register_method(word)(thing)
+    assert method_names() == LISTED.split()
+
+
+def test_a_pairing_needs_the_networks_that_it_names(build):
+    prediction = Pairing(terms=((("prediction", 0), ("projection", 1)),))
+    with pytest.raises(ValueError, match=r"the pairing uses 'prediction', but these networks make only 'projection'$"):
+        Setup(loss=Spread(), pairing=prediction, projector=Head((4,)))
+    key = Pairing(terms=((("projection", 0), ("key", 1)),))
+    with pytest.raises(ValueError, match=r"the pairing uses 'key', but .* only 'projection' and 'prediction'$"):
+        Setup(loss=Spread(), pairing=key, projector=Head((4,)), predictor=Head((4,)))
+
+    @dataclass(frozen=True, kw_only=True)
+    class TwoViews(Triplets):
+        views = ("strong", "weak")
+
+    with pytest.raises(ValueError, match="the pairing names view 2, but the method has views 0 to 1"):
+        Model(TwoViews(), nn.Identity(), 10)
+
+
+def test_a_method_from_a_recipe():
+    assert SimCLR.from_recipe() == SimCLR(temperature=0.2)
+    assert SimCLR.from_recipe("imagenet", temperature=0.3) == SimCLR(temperature=0.3, projector=(2048, 128))
+    with pytest.raises(ValueError, match="SimCLR has no recipe 'stl10', it has: small, cifar, imagenet"):
+        SimCLR.from_recipe("stl10")
+    with pytest.raises(ValueError, match=r"no hyper-parameter 'temprature': did you mean 'temperature'\?"):
+        SimCLR.from_recipe(temprature=0.1)
+
+
+def test_mocos_two_versions_are_two_classes():
+    assert not issubclass(MoCoV2, MoCoV1) and not issubclass(MoCoV1, MoCoV2)
+    assert (MoCoV1().temperature, MoCoV2().temperature) == (0.07, 0.2)

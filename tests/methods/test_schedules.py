@@ -87,13 +87,13 @@ def test_prototypes_stay_for_the_first_epoch_and_stored_rows_count_from_the_fift
         ("jcl", 0.99, 0.99, 0.99),
     ],
 )
-def test_momentum_of_the_twin(method, start, half_way, end):
-    momentum_encoder = method_class(method)().networks(10).momentum
+def test_momentum_of_the_momentum_encoder(method, start, half_way, end):
+    momentum_encoder = method_class(method)().setup(10).momentum
     assert [momentum_encoder(epoch, 200) for epoch in (0, 100, 200)] == pytest.approx([start, half_way, end], abs=1e-12)
 
 
 def test_momentum_of_sce_is_constant_on_small_images():
     method = method_class("sce")
     for name, momentum in [("cifar", 0.99), ("cifar100", 0.99), ("stl10", 0.996), ("tiny-imagenet", 0.996)]:
-        momentum_encoder = method(**method.recipes[name].hyperparameters).networks(10).momentum
+        momentum_encoder = method(**method.recipes[name].hyperparameters).setup(10).momentum
         assert [momentum_encoder(epoch, 200) for epoch in (0, 100, 200)] == pytest.approx([momentum] * 3, abs=1e-12)

@@ -36,7 +36,7 @@ def test_facts_of_a_method():
     page = methods_page()
     section = page.split("## lorac\n")[1].split("\n## ")[0]
     assert "Needs: momentum encoder, queue. Views: 3 large + 2 small." in section
-    assert "| `beta` | 2 | strength of the prior" in section
+    assert "| `beta` | 2 | width of the prior" in section
     assert "| `imagenet` | lars, lr 1.8, decay 1e-06 | 256 | 200, 0 to warm up |" in section
     assert "1. The prior is divided by the temperature throughout, as in Eq. 12" in section
     saclr = page.split("## saclr\n")[1].split("\n## ")[0]

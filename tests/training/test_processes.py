@@ -55,7 +55,7 @@ def train(name: str, rank: int, world: int, synced: bool = False, micro: int | N
     made = torch.Generator().manual_seed(1)
     logged = []
     for step in range(STEPS):
-        views = torch.randn(len(model.method.crops()), BATCH, 1, 4, 4, generator=made, dtype=torch.float64)
+        views = torch.randn(len(model.method.views), BATCH, 1, 4, 4, generator=made, dtype=torch.float64)
         index = torch.randperm(IMAGES, generator=made)[:BATCH]
         own = rank_rows(BATCH, rank, world)
         model.set_schedules(step + 2, STEPS + 2)

@@ -44,7 +44,7 @@ def train(name, micro, fits=BATCH, spared=0, drop=0.0, norm=None):
     """Train on a machine whose memory is enough for all views of `fits` images; norm: None, "frozen" or "live"."""
     torch.manual_seed(0)
     method = method_class(name)(projector=(16, 6), **METHODS[name])
-    views = len(method.networks(IMAGES).online_views or method.crops())
+    views = len(method.setup(IMAGES).pairing.online_views)
     model = Model(method, Backbone(fits * views, spared), IMAGES).double()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -63,7 +63,7 @@ def train(name, micro, fits=BATCH, spared=0, drop=0.0, norm=None):
     made = torch.Generator().manual_seed(1)
     losses = []
     for step in range(STEPS):
-        views = torch.randn(len(method.crops()), BATCH, 1, 4, 4, generator=made, dtype=torch.float64)
+        views = torch.randn(len(method.views), BATCH, 1, 4, 4, generator=made, dtype=torch.float64)
         index = torch.randperm(IMAGES, generator=made)[:BATCH]
         model.set_schedules(step, STEPS)
         optimizer.zero_grad()

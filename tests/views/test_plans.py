@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from nearfar.views import View, ViewPlan, compose, default_plan, plan, plan_names
+from nearfar.views import View, ViewPlan, compose, fit_views, plan, plan_names
 
 # SCE, Table 2, read off the paper: the columns' rows in order.
 TABLE_2 = {
@@ -63,17 +63,21 @@ def test_colour_is_left_out_of_a_plan_without_three_channels(channels):
         assert (view.brightness, view.contrast) == (0.4, 0.4)
 
 
-def test_default_plans_by_size_and_channels():
-    names = {
-        (8, 1): "grey",
-        (28, 1): "grey",
-        (16, 3): "tiny",
-        (32, 3): "saclr-cifar",
-        (64, 3): "simclr",
-        (224, 1): "simclr",
+def test_views_are_fitted_to_size_and_channels():
+    own = ["simclr", "weak", "strong-alpha", "small", "local-6"]
+    fitted = {
+        (8, 1): ("grey", "grey-weak", "grey", "grey", "grey"),
+        (48, 1): ("grey", "grey-weak", "grey", "grey", "grey"),
+        (49, 1): ("saclr-cifar", "weak", "saclr-cifar", "local-4", "local-4"),
+        (24, 3): ("tiny", "tiny-weak", "tiny", "tiny", "tiny"),
+        (25, 3): ("saclr-cifar", "weak", "saclr-cifar", "local-4", "local-4"),
+        (63, 3): ("saclr-cifar", "weak", "saclr-cifar", "local-4", "local-4"),
+        (64, 3): tuple(own),
+        (224, 1): tuple(own),
     }
-    assert {key: default_plan(*key).name for key in names} == names
-    assert not any(view.flip for view in default_plan(28, 1).views)
+    assert {key: fit_views(own, *key) for key in fitted} == fitted
+    assert not any(view.flip for view in compose(fit_views(own, 28, 1), 28, 1).views)
+    assert not any(view.blur for view in compose(fit_views(own[:3], 32, 3), 32, 3).views)
 
 
 def test_every_name_makes_a_plan_of_that_name():

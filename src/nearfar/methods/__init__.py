@@ -1,47 +1,63 @@
-"""Methods: one short file each, found by file name."""
+"""Methods of pretraining: `SimCLR(temperature=0.1)` declares one, `Model` builds its networks around a backbone.
 
-from __future__ import annotations
+One file for each family. A method of one's own is a frozen dataclass on `Method` that declares its views and a `Setup`;
+`register_method` lists it by name beside these. The named pairings are in `nearfar.methods.pairing`, the schedules in
+`nearfar.methods.schedules`.
+"""
 
-import difflib
-import importlib
-import pkgutil
-
+from nearfar.methods.byol import BYOL, SimSiam
+from nearfar.methods.decorrelation import WMSE, BarlowTwins, VICReg
 from nearfar.methods.description import describe
-from nearfar.methods.method import Embeddings, Head, Method, Networks, fitted_views
+from nearfar.methods.jcl import JCL
+from nearfar.methods.lorac import LORAC, LORACbs, MoCoM
+from nearfar.methods.method import Head, Method, Setup
+from nearfar.methods.moco import MoCoV1, MoCoV2, MoCoV3
 from nearfar.methods.model import Model
+from nearfar.methods.nnclr import NNCLR
+from nearfar.methods.pairing import Embeddings, Pairing
 from nearfar.methods.recipe import Recipe
+from nearfar.methods.registry import method_class, method_name, method_names, register_method
+from nearfar.methods.relational import SCE, ReSSL
+from nearfar.methods.saclr import SACLR
+from nearfar.methods.sigclr import SigCLR
+from nearfar.methods.simclr import DCL, DCLW, SimCLR
+from nearfar.methods.sogclr import ISogCLR, SogCLR
+from nearfar.methods.swav import SwAV
 
 __all__ = [
+    "BYOL",
+    "DCL",
+    "DCLW",
+    "JCL",
+    "LORAC",
+    "NNCLR",
+    "SACLR",
+    "SCE",
+    "WMSE",
+    "BarlowTwins",
     "Embeddings",
     "Head",
+    "ISogCLR",
+    "LORACbs",
     "Method",
+    "MoCoM",
+    "MoCoV1",
+    "MoCoV2",
+    "MoCoV3",
     "Model",
-    "Networks",
+    "Pairing",
+    "ReSSL",
     "Recipe",
+    "Setup",
+    "SigCLR",
+    "SimCLR",
+    "SimSiam",
+    "SogCLR",
+    "SwAV",
+    "VICReg",
     "describe",
-    "fitted_views",
     "method_class",
+    "method_name",
     "method_names",
+    "register_method",
 ]
-
-_WIRING = {"description", "method", "model", "recipe", "schedules"}
-
-
-def method_names() -> list[str]:
-    """Return the names of all methods, which are those of the files in this folder with dashes."""
-    files = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name.replace("_", "-") for name in files if name not in _WIRING)
-
-
-def method_class(name: str) -> type[Method]:
-    """Return the class of a method by name; raises ValueError with the nearest name for an unknown one."""
-    if name not in method_names():
-        near = difflib.get_close_matches(name.lower().replace("_", "-"), method_names(), 1, 0.4)
-        hint = f"did you mean {near[0]!r}?" if near else "`nearfar methods` lists them all"
-        raise ValueError(f"there is no method {name!r}: {hint}")
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    return next(
-        item
-        for item in vars(module).values()
-        if isinstance(item, type) and issubclass(item, Method) and item.__module__ == module.__name__
-    )

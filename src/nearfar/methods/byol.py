@@ -1,20 +1,21 @@
-"""BYOL as a method."""
+"""Predictions without negatives: BYOL, and SimSiam, which does without a momentum encoder."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
-from nearfar.losses import NegativeCosine
-from nearfar.methods.method import Embeddings, Head, Method, Networks
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar import losses
+from nearfar.methods.method import Head, Method, Setup
+from nearfar.methods.pairing import both_ways
+from nearfar.methods.recipe import Recipe, lars, small_data
+from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Cosine
 
 
+@register_method("byol")
 @dataclass(frozen=True, kw_only=True)
 class BYOL(Method):
-    """BYOL: the prediction from one view meets the momentum encoder's projection of the other, without negatives.
+    """BYOL: one view predicts the momentum encoder's projection of the other, without negatives.
 
     Args:
         projector: widths of the projector.
@@ -25,33 +26,73 @@ class BYOL(Method):
     """
 
     paper = "Grill et al., Bootstrap Your Own Latent, NeurIPS 2020"
-    view_names = ("strong-alpha", "strong-beta")
+    views = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(optimizer="adamw", lr=3e-3, hyperparameters={"momentum": 0.9}),
-        "imagenet": Recipe(
-            source="BYOL, section 3.3",
-            epochs=1000,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.2,
-            weight_decay=1.5e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (4096, 256), "predictor": (4096, 256)},
+        "small": small_data(optimizer="adamw", lr=3e-3).sets(momentum=0.9),
+        "imagenet": lars("BYOL, section 3.3", 0.2, epochs=1000, batch_size=4096, weight_decay=1.5e-6).sets(
+            projector=(4096, 256), predictor=(4096, 256)
         ),
     }
 
     predictor: tuple[int, ...] = (512, 128)
     momentum: float = 0.996
 
-    def networks(self, num_images: int) -> Networks:
-        return Networks(
-            loss=NegativeCosine(),
+    def setup(self, num_images: int) -> Setup:
+        return Setup(
+            loss=losses.NegativeCosine(),
+            pairing=both_ways("prediction", "key"),
             projector=Head(self.projector),
             predictor=Head(self.predictor),
             momentum=Cosine(self.momentum, 1.0),
-            momentum_views=(0, 1),
         )
 
-    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        prediction, target = embeddings["prediction"], embeddings["key"]
-        return (loss(prediction[0], target[1]) + loss(prediction[1], target[0])) / 2
+
+@register_method("simsiam")
+@dataclass(frozen=True, kw_only=True)
+class SimSiam(Method):
+    """SimSiam: one view predicts the projection of the other, which gets no gradient.
+
+    Args:
+        projector: widths of the projector.
+        predictor: widths of the predictor, which the online branch has on top of its projector.
+
+    The predictor's learning rate is held constant.
+
+    Differs from the paper: (1) the value is 2 - 2 cos, as BYOL's, where the paper has -cos: the gradient is twice as
+    large, so the papers' recipes stand here with half the learning rate and twice the weight decay, which makes the
+    same steps.
+    """
+
+    paper = "Chen and He, Exploring Simple Siamese Representation Learning, CVPR 2021"
+    views = ("strong", "strong")
+    recipes = {
+        "small": small_data(),
+        "cifar": Recipe(
+            "SimSiam, appendix D (lr 0.03, weight decay 5e-4 on -cos)",
+            epochs=800,
+            batch_size=512,
+            lr=0.015,
+            weight_decay=1e-3,
+            warmup_epochs=0,
+        ).sets(projector=(2048, 2048), predictor=(512, 2048)),
+        "imagenet": Recipe(
+            "SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)",
+            epochs=100,
+            batch_size=512,
+            lr=0.025,
+            weight_decay=2e-4,
+            warmup_epochs=0,
+        ).sets(projector=(2048, 2048, 2048), predictor=(512, 2048)),
+    }
+
+    projector: tuple[int, ...] = (256, 256)
+    predictor: tuple[int, ...] = (64, 256)
+
+    def setup(self, num_images: int) -> Setup:
+        return Setup(
+            loss=losses.NegativeCosine(),
+            pairing=both_ways("prediction", "projection"),
+            projector=Head(self.projector, output_norm=True, output_affine=False),
+            predictor=Head(self.predictor),
+            constant_predictor_lr=True,
+        )

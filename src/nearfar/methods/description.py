@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import asdict, fields
 from typing import Any
@@ -12,24 +13,24 @@ from nearfar.methods.method import Method
 def describe(method: type[Method]) -> dict[str, Any]:
     """Return a method's paper, summary, needs, views, numbers, recipes and how it differs from the paper.
 
-    "needs" lists what it has of index, predictor, momentum encoder and queue by default; "defaults" are its numbers
-    with the recipe for small data, "meanings" what they are; "recipes" holds the settings of each recipe; "differs" is
-    a list.
+    "needs" lists which of "index", "predictor", "momentum encoder" and "queue" it has by default; "defaults" are its
+    hyper-parameters with the recipe for small data, "meanings" what they are; "recipes" holds the settings of each
+    recipe; "differs" is a list of sentences.
     """
-    docs = method.__doc__ or ""
-    small = method(**method.recipes["small"].hyperparameters)
-    networks = small.networks(num_images=2)
-    parts = {
-        "index": networks.needs_index,
-        "predictor": networks.predictor is not None,
-        "momentum encoder": networks.momentum is not None,
-        "queue": networks.queue_size is not None,
+    docs = inspect.cleandoc(method.__doc__ or "")
+    small = method.from_recipe("small")
+    setup = small.setup(num_images=2)
+    needs = {
+        "index": setup.needs_index,
+        "predictor": setup.predictor is not None,
+        "momentum encoder": setup.momentum is not None,
+        "queue": setup.queue_size is not None,
     }
     return {
         "paper": method.paper,
         "summary": docs.split("\n")[0],
-        "needs": [name for name, needed in parts.items() if needed],
-        "views": small.crops(),
+        "needs": [name for name, needed in needs.items() if needed],
+        "views": small.views,
         "defaults": {field.name: getattr(small, field.name) for field in fields(method)},
         "meanings": _arguments(docs),
         "recipes": {name: asdict(recipe) for name, recipe in method.recipes.items()},
@@ -38,14 +39,14 @@ def describe(method: type[Method]) -> dict[str, Any]:
 
 
 def _arguments(docs: str) -> dict[str, str]:
-    """Read the section "Args:" of a docstring: what stands after each name, in one line."""
-    block = re.search(r"\n +Args:\n(.*?)(?:\n *\n|\s*\Z)", docs, re.DOTALL)
-    entries = re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", block[1] if block else "", re.MULTILINE)
+    """Read the section "Args:" of a docstring: the text after each name, in one line."""
+    block = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", docs, re.DOTALL | re.MULTILINE)
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _differences(docs: str) -> list[str]:
     """Read the numbered points after "Differs from the paper:" in a docstring."""
-    found = re.search(r"Differs from the paper: (.*?)(?:\n *\n|\s*\Z)", docs, re.DOTALL)
+    found = re.search(r"Differs from the paper: (.*?)(?:\n\n|\Z)", docs, re.DOTALL)
     points = re.split(r"\(\d+\) ", " ".join(found[1].split())) if found else []
     return [point.strip().rstrip(";.") for point in points if point]

@@ -1,96 +1,145 @@
-"""LORAC as a method."""
+"""Many crops of an image against its keys: MoCo-M, and LORAC and LORAC-bs, which add a low-rank prior."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
-
-from nearfar.losses import LORAC as Loss
+from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Embeddings, Head, Method, Networks
-from nearfar.methods.recipe import Recipe, small_data
-from nearfar.methods.schedules import Constant, Switch
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import crops_against_keys
+from nearfar.methods.recipe import Recipe, lars, small_data
+from nearfar.methods.registry import register_method
+from nearfar.methods.schedules import Constant, Schedule, Switch
+
+
+def _recipes(**prior: Any) -> dict[str, Recipe]:
+    """The recipes of all three, with the numbers of the prior on ImageNet."""
+    encoder = {"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999}
+    imagenet = lars("LORAC, section 6.1", 1.8, epochs=200, lr_scaling="none", final_lr=0.01, warmup_epochs=0).sets(
+        **encoder, **prior, large_views=3, small_views=5
+    )
+    return {"small": small_data(), "imagenet": imagenet}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LORAC(Method):
-    """LORAC: MoCo-M with a prior that wants the views of an image to span few dimensions.
+class _ManyCrops(Method):
+    """What the three share: large and small crops as queries, keys of the first two large crops, and a queue."""
+
+    paper = "Wang et al., A Low Rank Promoting Prior for Unsupervised Contrastive Learning (LORAC), TPAMI 2022"
+
+    temperature: float = loss_default(losses.LORAC, "temperature")
+    large_views: int = 3
+    small_views: int = 2
+    queue_size: int = 4096
+    momentum: float = 0.99
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("large",) * self.large_views + ("small",) * self.small_views
+
+    def _setup(self, loss: losses.LORAC, least: int = 2, **schedules: Schedule) -> Setup:
+        """Set up around a loss that needs `least` large crops; small crops stay out of its prior."""
+        checks.at_least(least, large_views=self.large_views)
+        checks.at_least(0, small_views=self.small_views)
+        return Setup(
+            loss=loss,
+            pairing=crops_against_keys(len(self.views), stacked=True, large=self.large_views - 1),
+            projector=Head(self.projector, hidden_norm=False),
+            momentum=Constant(self.momentum),
+            queue_size=self.queue_size,
+            schedules=schedules,
+        )
+
+
+@register_method("moco-m")
+@dataclass(frozen=True, kw_only=True)
+class MoCoM(_ManyCrops):
+    """MoCo-M: MoCo with several queries of an image against its key.
 
     The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
 
     Args:
         projector: widths of the projector.
         temperature: of the softmax.
-        beta: strength of the prior, 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
-        prior_start: fraction of the epochs after which the prior is switched on.
-        prior: "laplace", "gaussian" or "constant".
         large_views: crops of the full size, 2 or more.
         small_views: further small crops.
         queue_size: keys kept.
         momentum: of the momentum encoder.
 
+    Differs from the paper: (1) one queue holds the keys of both crops, where the authors' code keeps two.
+    """
+
+    recipes = _recipes()
+
+    def setup(self, num_images: int) -> Setup:
+        return self._setup(losses.LORAC(self.temperature, beta=math.inf))
+
+
+@register_method("lorac")
+@dataclass(frozen=True, kw_only=True)
+class LORAC(_ManyCrops):
+    """LORAC: MoCo-M with a prior that favours views of an image that span few dimensions.
+
+    The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        large_views: crops of the full size, 2 or more.
+        small_views: further small crops.
+        queue_size: keys kept.
+        momentum: of the momentum encoder.
+        beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
+        prior_start: fraction of the epochs after which the prior is switched on.
+        prior: "laplace", "gaussian" or "constant".
+
     Differs from the paper: (1) the prior is divided by the temperature throughout, as in Eq. 12, which the authors'
     code leaves out once the prior is on; (2) one queue holds the keys of both crops, where the code keeps two; (3) the
     logits are joined for each query, where Algorithm 1 joins them along the batch; (4) the gaussian prior is centred at
     sqrt(M), its smallest value, for any number of views, where Table 5 has sqrt(5).
-
     """
 
-    paper = "Wang et al., A Low Rank Promoting Prior for Unsupervised Contrastive Learning (LORAC), TPAMI 2022"
-    recipes = {
-        "small": small_data(),
-        "imagenet": Recipe(
-            source="LORAC, section 6.1",
-            epochs=200,
-            optimizer="lars",
-            lr=1.8,
-            lr_scaling="none",
-            final_lr=0.01,
-            weight_decay=1e-6,
-            warmup_epochs=0,
-            hyperparameters={
-                "projector": (2048, 128),
-                "queue_size": 65536,
-                "momentum": 0.999,
-                "beta": 4.0,
-                "large_views": 3,
-                "small_views": 5,
-            },
-        ),
-    }
+    recipes = _recipes(beta=4.0)
 
-    temperature: float = 0.2
-    beta: float = 2.0
+    beta: float = loss_default(losses.LORAC, "beta")
     prior_start: float = 0.5
-    prior: Literal["laplace", "gaussian", "constant"] = "laplace"
-    large_views: int = 3
-    small_views: int = 2
-    queue_size: int = 4096
-    momentum: float = 0.99
+    prior: Literal["laplace", "gaussian", "constant"] = loss_default(losses.LORAC, "prior")
 
-    def crops(self) -> tuple[str, ...]:
-        return ("large",) * self.large_views + ("small",) * self.small_views
-
-    def networks(self, num_images: int) -> Networks:
-        checks.at_least(2, large_views=self.large_views)
-        checks.at_least(0, small_views=self.small_views)
+    def setup(self, num_images: int) -> Setup:
         checks.fraction(prior_start=self.prior_start)
-        return Networks(
-            loss=Loss(self.temperature, self.beta, self.prior),
-            projector=Head(self.projector, hidden_norm=False),
-            momentum=Constant(self.momentum),
-            momentum_views=(0, 1),
-            queue_size=self.queue_size,
-            schedules={"beta": Switch(math.inf, self.beta, self.prior_start)},
-        )
+        loss = losses.LORAC(self.temperature, self.beta, self.prior)
+        return self._setup(loss, beta=Switch(math.inf, self.beta, self.prior_start))
 
-    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        views, keys = embeddings["projection"], embeddings["key"]
-        losses = [
-            loss(torch.cat([views[:k], views[k + 1 :]]), keys[k], queue, self.large_views - 1) for k in range(len(keys))
-        ]
-        return torch.stack(losses).mean()
+
+@register_method("lorac-bs")
+@dataclass(frozen=True, kw_only=True)
+class LORACbs(_ManyCrops):
+    """LORAC-bs: LORAC with one nuclear norm for the variation of all views in the batch.
+
+    The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        large_views: crops of the full size, 3 or more: it takes two queries to vary around their mean.
+        small_views: further small crops.
+        queue_size: keys kept.
+        momentum: of the momentum encoder.
+        beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
+        prior_start: fraction of the epochs after which the prior is switched on.
+
+    Differs from the paper: (1) one queue holds the keys of both crops, where the authors' code keeps two.
+    """
+
+    recipes = _recipes(beta=4.0)
+
+    beta: float = loss_default(losses.LORAC, "beta")
+    prior_start: float = 0.5
+
+    def setup(self, num_images: int) -> Setup:
+        checks.fraction(prior_start=self.prior_start)
+        loss = losses.LORAC(self.temperature, self.beta, batchwise=True)
+        return self._setup(loss, least=3, beta=Switch(math.inf, self.beta, self.prior_start))

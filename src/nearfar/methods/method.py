@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from nearfar.losses import checks
-from nearfar.methods.recipe import Recipe
+from nearfar.messages import did_you_mean
+from nearfar.methods.pairing import Pairing
+from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Schedule
 
-Embeddings = dict[str, Tensor]
-"""Embeddings of one batch, each [views, batch, dim]: "projection" (online projector), "prediction" (online predictor,
-where there is one) and "key" (the momentum encoder's projector, without gradient)."""
+Own = TypeVar("Own", bound="Method")
 
 
 @dataclass(frozen=True)
 class Head:
-    """A projector or predictor: widths of its linear layers, and where batch normalisation stands.
+    """A projector or predictor: the widths of its linear layers, and where there is batch normalisation.
 
     `output_affine`: whether the normalisation of the output, if any, has a learnable scale and shift.
     """
@@ -32,28 +33,28 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Networks:
-    """How the networks of a method are joined.
+class Setup:
+    """What is trained around a backbone: heads, momentum encoder, queue and loss, and which embeddings are compared.
 
-    `online_views` and `momentum_views` are the numbers of the views that go through the online branch and through the
-    momentum encoder (`online_views=None`: all of them). `momentum` is that of the momentum encoder over training, None
-    without one; `schedules` holds attributes of the loss that change over training. `queue_size` is the number of keys
-    kept, None for no queue. `needs_index`: the loss keeps numbers for each image. `norm_groups` splits the batch
-    statistics of the momentum encoder into that many groups.
-    Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, or a predictor that does not end with
-    the projector's width.
+    `pairing` names the arguments of the loss, and so the views that each branch sees. `momentum` is that of the
+    momentum encoder over training, None without one; `schedules` holds attributes of the loss that change over
+    training. `queue_size` is the number of keys kept, None for no queue; the loss gets them as `queue`. `needs_index`:
+    the loss keeps numbers for each image and gets their numbers as `index`. `norm_groups` splits the batch statistics
+    of the momentum encoder into that many groups. `constant_predictor_lr` keeps the predictor out of the schedule of
+    the learning rate.
+    Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not end with the
+    projector's width, or a pairing with a predictor or momentum encoder that is not there.
     """
 
     loss: nn.Module
+    pairing: Pairing
     projector: Head
     predictor: Head | None = None
     momentum: Schedule | None = None
-    online_views: Sequence[int] | None = None
-    momentum_views: Sequence[int] = ()
     queue_size: int | None = None
     needs_index: bool = False
-    constant_predictor_lr: bool = False
     norm_groups: int = 1
+    constant_predictor_lr: bool = False
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,18 +67,23 @@ class Networks:
         if self.predictor is not None and list(self.predictor.widths[-1:]) != list(self.projector.widths[-1:]):
             widths = f"{tuple(self.predictor.widths)} after {tuple(self.projector.widths)}"
             raise ValueError(f"predictor must end with the same width as projector, got {widths}")
+        there = {"projection": True, "prediction": self.predictor is not None, "key": self.momentum is not None}
+        if missing := {name for name in self.pairing.names if not there.get(name)}:
+            made = " and ".join(f"{name!r}" for name in there if there[name])
+            raise ValueError(f"the pairing uses {min(missing)!r}, but these networks make only {made}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """Hyper-parameters of a method and what they declare; final classes stand one to a file in this folder.
+    """Hyper-parameters of a method and what they declare; every subclass is a frozen dataclass.
 
-    `recipes` holds the tuned defaults for small data under "small" and the papers' own under their data's name.
+    `views` names the distribution of each view of an image, for images of 64 pixels and more; `views.fit_views` fits
+    them to smaller ones. `recipes` holds the defaults for small data under "small" and the papers' own under the name
+    of their data.
     """
 
-    paper: ClassVar[str]
-    view_names: ClassVar[tuple[str, ...]] = ("strong", "strong")
-    recipes: ClassVar[Mapping[str, Recipe]]
+    paper: ClassVar[str] = ""
+    recipes: ClassVar[Mapping[str, Recipe]] = {"small": small_data("nearfar, not tuned for this method")}
 
     projector: tuple[int, ...] = (512, 128)
 
@@ -85,37 +91,31 @@ class Method(ABC):
         if not self.projector or min(self.projector) < 1:
             raise ValueError(f"projector must hold 1 width or more, each 1 or more, got {self.projector}")
 
+    @property
     @abstractmethod
-    def networks(self, num_images: int) -> Networks:
+    def views(self) -> tuple[str, ...]:
+        """Name the distribution of each view of an image, in order: "strong", "weak", "small", ..."""
+
+    @abstractmethod
+    def setup(self, num_images: int) -> Setup:
         """Declare networks and loss for a training set of `num_images` images."""
 
-    def crops(self) -> tuple[str, ...]:
-        """Name the distribution of every view of an image, in order: "strong", "weak", "small", ..."""
-        return self.view_names
+    @classmethod
+    def from_recipe(cls: type[Own], recipe: str = "small", **numbers: Any) -> Own:
+        """Build the method with a recipe's hyper-parameters, of which `numbers` replace some.
 
-    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        """Return the loss of a batch; `index` [batch] are the images' numbers, `queue` [K, dim] the stored keys."""
-        first, second = embeddings["projection"]
-        return loss(first, second)
+        Raises ValueError for a recipe or hyper-parameter that the method does not have.
+        """
+        if recipe not in cls.recipes:
+            raise ValueError(f"{cls.__name__} has no recipe {recipe!r}, it has: {', '.join(cls.recipes)}")
+        known = [field.name for field in fields(cls)]
+        for name in numbers:
+            if name not in known:
+                hint = did_you_mean(name, known, f"it has: {', '.join(known)}")
+                raise ValueError(f"{cls.__name__} has no hyper-parameter {name!r}: {hint}")
+        return cls(**{**cls.recipes[recipe].hyperparameters, **numbers})
 
-    def enqueued_keys(self, embeddings: Embeddings) -> Tensor:
-        """Return the rows [rows, dim] that enter the queue after the step: the momentum encoder's, of all its views."""
-        return embeddings["key"].flatten(0, 1)
 
-
-def fitted_views(crops: Sequence[str], image_size: int, channels: int) -> str:
-    """Return the view plan of a method's crops for images of a size, as distributions joined by "+".
-
-    From 64 px on these are the papers' distributions. Below, blur and tiny crops are left out; small grey images, such
-    as digits, are not mirrored and move a little instead.
-    """
-    if channels == 1 and image_size <= 48:
-        strong, weak, small = "grey", "grey-weak", "grey"
-    elif image_size <= 24:
-        strong, weak, small = "tiny", "tiny-weak", "tiny"
-    elif image_size < 64:
-        strong, weak, small = "saclr-cifar", "weak", "local-4"
-    else:
-        return "+".join(crops)
-    fitted = {"weak": weak, "small": small, "local": small}
-    return "+".join(fitted.get(name.split("-")[0], strong) for name in crops)
+def loss_default(loss: type[nn.Module], argument: str) -> Any:
+    """Return the default of a loss's argument, for the hyper-parameter of a method that passes it on."""
+    return inspect.signature(loss).parameters[argument].default

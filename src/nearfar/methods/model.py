@@ -9,29 +9,34 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nearfar.methods.method import Embeddings, Head, Method
+from nearfar.methods.method import Head, Method
+from nearfar.methods.pairing import Embeddings
 from nearfar.networks import Backbone, MomentumEncoder, Queue, mlp, shuffled, split_batch_norm
 
 
 class Model(nn.Module):
     """Online branch, predictor, momentum encoder, queue and loss of a method around a backbone.
 
-    `forward(views)` returns the embeddings; `compute_loss` joins them. They are apart so that the loop can gather
+    `forward(views)` returns the embeddings; `compute_loss` compares them. They are apart so that the loop can gather
     embeddings over processes, or make them in micro-batches, before the loss sees the whole batch.
+    Raises ValueError for a method whose pairing needs more views than it declares.
     """
 
     def __init__(self, method: Method, backbone: Backbone, num_images: int) -> None:
         super().__init__()
-        networks = method.networks(num_images)
-        self.method, self.networks = method, networks
-        dim = networks.projector.widths[-1]
-        self.online = nn.Sequential(backbone, _head(backbone.num_features, networks.projector))
-        self.predictor = _head(dim, networks.predictor) if networks.predictor else None
-        self.momentum_encoder = MomentumEncoder(self.online) if networks.momentum else None
-        if self.momentum_encoder is not None and networks.norm_groups > 1:
-            split_batch_norm(self.momentum_encoder, networks.norm_groups)
-        self.queue = None if networks.queue_size is None else Queue(networks.queue_size, dim)
-        self.loss = networks.loss
+        setup = method.setup(num_images)
+        pairing = setup.pairing
+        if (last := max(pairing.online_views + pairing.momentum_views)) >= len(method.views):
+            raise ValueError(f"the pairing names view {last}, but the method has views 0 to {len(method.views) - 1}")
+        self.method, self.setup = method, setup
+        dim = setup.projector.widths[-1]
+        self.online = nn.Sequential(backbone, _head(backbone.num_features, setup.projector))
+        self.predictor = _head(dim, setup.predictor) if setup.predictor else None
+        self.momentum_encoder = MomentumEncoder(self.online) if setup.momentum else None
+        if self.momentum_encoder is not None and setup.norm_groups > 1:
+            split_batch_norm(self.momentum_encoder, setup.norm_groups)
+        self.queue = None if setup.queue_size is None else Queue(setup.queue_size, dim)
+        self.loss = setup.loss
 
     @property
     def backbone(self) -> Backbone:
@@ -40,36 +45,40 @@ class Model(nn.Module):
 
     def forward(self, views: Sequence[Tensor], with_keys: bool = True) -> Embeddings:
         """Embed views, each [batch, channels, size, size] and normalised; one pass for each size of view."""
-        online = range(len(views)) if self.networks.online_views is None else self.networks.online_views
-        projection = _by_size(self.online, [views[i] for i in online])
+        pairing = self.setup.pairing
+        projection = _by_size(self.online, [views[i] for i in pairing.online_views])
         embeddings = {"projection": projection}
         if self.predictor is not None:
             embeddings["prediction"] = self.predictor(projection.flatten(0, 1)).view_as(projection)
         if self.momentum_encoder is not None and with_keys:
             with torch.no_grad():
-                network = (
-                    partial(shuffled, self.momentum_encoder) if self.networks.norm_groups > 1 else self.momentum_encoder
-                )
-                embeddings["key"] = _by_size(network, [views[i] for i in self.networks.momentum_views])
+                split = self.setup.norm_groups > 1
+                network = partial(shuffled, self.momentum_encoder) if split else self.momentum_encoder
+                embeddings["key"] = _by_size(network, [views[i] for i in pairing.momentum_views])
         return embeddings
 
-    def compute_loss(self, embeddings: Embeddings, index: Tensor) -> Tensor:
-        """Return the scalar loss of the complete batch; updates the state of the loss alone."""
-        queue = None if self.queue is None else self.queue.rows
-        return self.method.compute(self.loss, embeddings, index, queue)
+    def compute_loss(self, embeddings: Embeddings, index: Tensor | None) -> Tensor:
+        """Return the scalar loss of the complete batch; updates the state of the loss alone.
+
+        index: [batch] numbers of the images; None will do unless the loss keeps something for each image.
+        """
+        state: dict[str, Tensor | None] = {"index": index} if self.setup.needs_index else {}
+        if self.queue is not None:
+            state["queue"] = self.queue.rows
+        return self.setup.pairing(self.loss, embeddings, **state)
 
     def set_schedules(self, epoch: float, epochs: int) -> None:
         """Set the loss's scheduled numbers for a moment of training."""
-        for name, schedule in self.networks.schedules.items():
+        for name, schedule in self.setup.schedules.items():
             setattr(self.loss, name, schedule(epoch, epochs))
 
     @torch.no_grad()
     def after_step(self, embeddings: Embeddings, epoch: float, epochs: int) -> None:
         """Update the momentum encoder and enqueue the batch's keys; called after the optimiser's step."""
-        if self.momentum_encoder is not None and self.networks.momentum is not None:
-            self.momentum_encoder.update(self.online, self.networks.momentum(epoch, epochs))
+        if self.momentum_encoder is not None and self.setup.momentum is not None:
+            self.momentum_encoder.update(self.online, self.setup.momentum(epoch, epochs))
         if self.queue is not None:
-            self.queue.push(self.method.enqueued_keys(embeddings))
+            self.queue.push(self.setup.pairing.rows_to_enqueue(embeddings))
 
 
 def _head(in_features: int, head: Head) -> nn.Module:

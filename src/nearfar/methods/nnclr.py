@@ -1,16 +1,17 @@
-"""NNCLR as a method."""
+"""NNCLR: nearest neighbours as positives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from nearfar import losses
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import both_ways
+from nearfar.methods.recipe import lars, small_data
+from nearfar.methods.registry import register_method
 
-from nearfar.losses import NNCLR as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Networks
-from nearfar.methods.recipe import Recipe, small_data
 
-
+@register_method("nnclr")
 @dataclass(frozen=True, kw_only=True)
 class NNCLR(Method):
     """NNCLR: the positive is the nearest neighbour of the other view in a queue of past projections.
@@ -20,40 +21,26 @@ class NNCLR(Method):
         predictor: widths of the predictor, which the online branch has on top of its projector.
         temperature: of the softmax.
         queue_size: projections kept.
-
     """
 
     paper = "Dwibedi et al., With a Little Help from My Friends, ICCV 2021"
-    view_names = ("strong", "strong")
+    views = ("strong", "strong")
     recipes = {
         "small": small_data(),
-        "imagenet": Recipe(
-            source="NNCLR, section 4.1",
-            epochs=1000,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.3,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (2048, 2048, 256), "predictor": (4096, 256), "queue_size": 98304},
+        "imagenet": lars("NNCLR, section 4.1", 0.3, epochs=1000, batch_size=4096).sets(
+            projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=98304
         ),
     }
 
     predictor: tuple[int, ...] = (512, 128)
-    temperature: float = 0.1
+    temperature: float = loss_default(losses.NNCLR, "temperature")
     queue_size: int = 4096
 
-    def networks(self, num_images: int) -> Networks:
-        return Networks(
-            loss=Loss(self.temperature),
+    def setup(self, num_images: int) -> Setup:
+        return Setup(
+            loss=losses.NNCLR(self.temperature),
+            pairing=both_ways("projection", "prediction", enqueued=(("projection", 0),)),
             projector=Head(self.projector, output_norm=True),
             predictor=Head(self.predictor),
             queue_size=self.queue_size,
         )
-
-    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        projection, prediction = embeddings["projection"], embeddings["prediction"]
-        return (loss(projection[0], prediction[1], queue) + loss(projection[1], prediction[0], queue)) / 2
-
-    def enqueued_keys(self, embeddings: Embeddings) -> Tensor:
-        return embeddings["projection"][0]

@@ -1,17 +1,18 @@
-"""SACLR as a method."""
+"""SACLR: contrastive learning as matrix approximation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from nearfar import losses
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import Recipe, lars, small_data
+from nearfar.methods.registry import register_method
 
-from nearfar.losses import SACLR as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Networks
-from nearfar.methods.recipe import Recipe, small_data
 
-
+@register_method("saclr")
 @dataclass(frozen=True, kw_only=True)
 class SACLR(Method):
     """SACLR: attraction and repulsion balanced by a running estimate of the normaliser.
@@ -32,43 +33,34 @@ class SACLR(Method):
     """
 
     paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
-    view_names = ("simclr", "simclr")
+    views = ("simclr", "simclr")
     recipes = {
-        "small": small_data(hyperparameters={"rho": 0.9}),
-        "cifar": Recipe(
-            source="SACLR, appendix A.2",
-            epochs=1000,
-            batch_size=128,
-            lr=0.03,
-            weight_decay=5e-4,
-            warmup_epochs=0,
-            hyperparameters={"projector": (2048, 128)},
+        "small": small_data().sets(rho=0.9),
+        "cifar": Recipe("SACLR, appendix A.2", epochs=1000, batch_size=128, lr=0.03, warmup_epochs=0).sets(
+            projector=(2048, 128)
         ),
-        "imagenet": Recipe(
-            source="SACLR, appendix A.1",
+        "imagenet": lars(
+            "SACLR, appendix A.1",
+            0.075,
             epochs=400,
             batch_size=128,
-            optimizer="lars",
-            lr=0.075,
             lr_scaling="sqrt",
             reference_batch=1,
             weight_decay=1e-4,
-            warmup_epochs=10,
             final_lr=0.001,
-            hyperparameters={"projector": (8192, 8192, 8192)},
-        ),
+        ).sets(projector=(8192, 8192, 8192)),
     }
 
-    scale: Literal["matrix", "row"] = "matrix"
-    negatives: int | Literal["all"] = 1
-    alpha: float = 0.125
-    rho: float | None = None
-    kernel: Literal["gaussian", "cosine", "cauchy"] = "gaussian"
-    bandwidth: float = 0.5
-    initial_partition: float = 0.01
+    scale: Literal["matrix", "row"] = loss_default(losses.SACLR, "scale")
+    negatives: int | Literal["all"] = loss_default(losses.SACLR, "negatives")
+    alpha: float = loss_default(losses.SACLR, "alpha")
+    rho: float | None = loss_default(losses.SACLR, "rho")
+    kernel: Literal["gaussian", "cosine", "cauchy"] = loss_default(losses.SACLR, "kernel")
+    bandwidth: float = loss_default(losses.SACLR, "bandwidth")
+    initial_partition: float = loss_default(losses.SACLR, "initial_partition")
 
-    def networks(self, num_images: int) -> Networks:
-        loss = Loss(
+    def setup(self, num_images: int) -> Setup:
+        loss = losses.SACLR(
             num_images,
             scale=self.scale,
             negatives=self.negatives,
@@ -78,8 +70,5 @@ class SACLR(Method):
             bandwidth=self.bandwidth,
             initial_partition=self.initial_partition,
         )
-        return Networks(loss=loss, projector=Head(self.projector), needs_index=self.scale == "row")
-
-    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        first, second = embeddings["projection"]
-        return loss(first, second, index)
+        needs_index = self.scale == "row"
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=needs_index)

@@ -26,7 +26,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Cosine:
-    """From `start` to `end` along half a cosine (BYOL's momentum encoder momentum)."""
+    """From `start` to `end` along half a cosine (the momentum of BYOL's momentum encoder)."""
 
     start: float
     end: float

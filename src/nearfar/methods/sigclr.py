@@ -1,14 +1,17 @@
-"""SigCLR as a method."""
+"""SigCLR: a logistic loss on every pair."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearfar.losses import SigCLR as Loss
-from nearfar.methods.method import Head, Method, Networks
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar import losses
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import lars, small_data
+from nearfar.methods.registry import register_method
 
 
+@register_method("sigclr")
 @dataclass(frozen=True, kw_only=True)
 class SigCLR(Method):
     """SigCLR: every pair is classified on its own, as positive or negative, by a logistic loss.
@@ -25,27 +28,19 @@ class SigCLR(Method):
     """
 
     paper = "SigCLR: Sigmoid Contrastive Learning of Visual Representations"
-    view_names = ("sigclr-alpha", "sigclr-beta")
+    views = ("sigclr-alpha", "sigclr-beta")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(
-            source="SigCLR, section 4",
-            epochs=1000,
-            batch_size=512,
-            optimizer="lars",
-            lr=0.3,
-            reference_batch=64,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (1024, 1024, 128)},
+        "cifar": lars("SigCLR, section 4", 0.3, epochs=1000, batch_size=512, reference_batch=64).sets(
+            projector=(1024, 1024, 128)
         ),
     }
 
-    temperature: float = 0.2
-    bias: float | None = -10.0
-    learn_temperature: bool = False
-    learn_bias: bool = True
+    temperature: float = loss_default(losses.SigCLR, "temperature")
+    bias: float | None = loss_default(losses.SigCLR, "bias")
+    learn_temperature: bool = loss_default(losses.SigCLR, "learn_temperature")
+    learn_bias: bool = loss_default(losses.SigCLR, "learn_bias")
 
-    def networks(self, num_images: int) -> Networks:
-        loss = Loss(self.temperature, self.bias, self.learn_temperature, self.learn_bias)
-        return Networks(loss=loss, projector=Head(self.projector))
+    def setup(self, num_images: int) -> Setup:
+        loss = losses.SigCLR(self.temperature, self.bias, self.learn_temperature, self.learn_bias)
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))

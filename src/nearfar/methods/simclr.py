@@ -1,14 +1,22 @@
-"""SimCLR as a method."""
+"""The softmax over a batch: SimCLR, and DCL and DCLW, which leave the positive out of the denominator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearfar.losses import SimCLR as Loss
-from nearfar.methods.method import Head, Method, Networks
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar import losses
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import Recipe, lars, small_data
+from nearfar.methods.registry import register_method
+
+_DCL_RECIPES = {
+    "small": small_data(),
+    "cifar": Recipe("DCL, section 4", epochs=200, batch_size=512, lr=0.03).sets(temperature=0.07),
+}
 
 
+@register_method("simclr")
 @dataclass(frozen=True, kw_only=True)
 class SimCLR(Method):
     """SimCLR (Chen et al. 2020): each view must find the other among all rows of the batch.
@@ -21,32 +29,59 @@ class SimCLR(Method):
     """
 
     paper = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020"
-    view_names = ("simclr", "simclr")
+    views = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(
-            source="SimCLR, appendix B.9",
-            epochs=1000,
-            batch_size=512,
-            optimizer="lars",
-            lr=1.0,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"temperature": 0.5},
-        ),
-        "imagenet": Recipe(
-            source="SimCLR, section 2.2",
-            epochs=100,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.3,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"temperature": 0.1, "projector": (2048, 128)},
+        "cifar": lars("SimCLR, appendix B.9", 1.0, epochs=1000, batch_size=512).sets(temperature=0.5),
+        "imagenet": lars("SimCLR, section 2.2", 0.3, epochs=100, batch_size=4096).sets(
+            temperature=0.1, projector=(2048, 128)
         ),
     }
 
-    temperature: float = 0.2
+    temperature: float = loss_default(losses.SimCLR, "temperature")
 
-    def networks(self, num_images: int) -> Networks:
-        return Networks(loss=Loss(self.temperature), projector=Head(self.projector))
+    def setup(self, num_images: int) -> Setup:
+        return Setup(loss=losses.SimCLR(self.temperature), pairing=two_views(), projector=Head(self.projector))
+
+
+@register_method("dcl")
+@dataclass(frozen=True, kw_only=True)
+class DCL(Method):
+    """DCL: SimCLR with the positive left out of the denominator.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+    """
+
+    paper = "Yeh et al., Decoupled Contrastive Learning, ECCV 2022"
+    views = ("simclr", "simclr")
+    recipes = _DCL_RECIPES
+
+    temperature: float = loss_default(losses.DCL, "temperature")
+
+    def setup(self, num_images: int) -> Setup:
+        return Setup(loss=losses.DCL(self.temperature), pairing=two_views(), projector=Head(self.projector))
+
+
+@register_method("dclw")
+@dataclass(frozen=True, kw_only=True)
+class DCLW(Method):
+    """DCLW: DCL with each positive weighted by how hard it is, relative to its batch.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        sigma: width of the weights; large values make them equal.
+    """
+
+    paper = "Yeh et al., Decoupled Contrastive Learning, ECCV 2022"
+    views = ("simclr", "simclr")
+    recipes = _DCL_RECIPES
+
+    temperature: float = loss_default(losses.DCL, "temperature")
+    sigma: float = loss_default(losses.DCL, "sigma")
+
+    def setup(self, num_images: int) -> Setup:
+        loss = losses.DCL(self.temperature, weighted=True, sigma=self.sigma)
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))

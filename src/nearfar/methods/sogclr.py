@@ -1,16 +1,31 @@
-"""SogCLR as a method."""
+"""A denominator for each image, averaged over its visits: SogCLR, and iSogCLR with a temperature for each image."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor, nn
+from nearfar import losses
+from nearfar.losses import checks
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import Recipe, lars, small_data
+from nearfar.methods.registry import register_method
 
-from nearfar.losses import SogCLR as Loss
-from nearfar.methods.method import Embeddings, Head, Method, Networks
-from nearfar.methods.recipe import Recipe, small_data
+
+def _cifar(**hyperparameters: Any) -> Recipe:
+    return lars(
+        "iSogCLR, released script for CIFAR-100",
+        0.8,
+        epochs=400,
+        batch_size=128,
+        lr_scaling="none",
+        final_lr=0.001,
+        weight_decay=5e-4,
+    ).sets(**hyperparameters)
 
 
+@register_method("sogclr")
 @dataclass(frozen=True, kw_only=True)
 class SogCLR(Method):
     """SogCLR: DCL with the denominator of each image averaged over its visits, for small batches.
@@ -25,42 +40,63 @@ class SogCLR(Method):
     """
 
     paper = "Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, ICML 2022"
-    view_names = ("simclr", "simclr")
+    views = ("simclr", "simclr")
     recipes = {
-        "small": small_data(hyperparameters={"temperature": 0.2}),
-        "cifar": Recipe(
-            source="iSogCLR, released script for CIFAR-100",
-            epochs=400,
-            batch_size=128,
-            optimizer="lars",
-            lr=0.8,
-            lr_scaling="none",
-            final_lr=0.001,
-            weight_decay=5e-4,
-            warmup_epochs=10,
-            hyperparameters={"temperature": 0.3},
-        ),
-        "imagenet": Recipe(
-            source="SogCLR, section 5",
-            epochs=400,
-            batch_size=256,
-            optimizer="lars",
-            lr=0.075,
-            lr_scaling="sqrt",
-            reference_batch=1,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (2048, 128)},
-        ),
+        "small": small_data().sets(temperature=0.2),
+        "cifar": _cifar(temperature=0.3),
+        "imagenet": lars(
+            "SogCLR, section 5", 0.075, epochs=400, batch_size=256, lr_scaling="sqrt", reference_batch=1
+        ).sets(projector=(2048, 128)),
     }
 
-    temperature: float = 0.1
-    gamma: float = 0.9
+    temperature: float = loss_default(losses.SogCLR, "temperature")
+    gamma: float = loss_default(losses.SogCLR, "gamma")
 
-    def networks(self, num_images: int) -> Networks:
-        loss = Loss(num_images, self.temperature, self.gamma)
-        return Networks(loss=loss, projector=Head(self.projector), needs_index=True)
+    def setup(self, num_images: int) -> Setup:
+        loss = losses.SogCLR(num_images, self.temperature, self.gamma)
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=True)
 
-    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        first, second = embeddings["projection"]
-        return loss(first, second, index)
+
+@register_method("isogclr")
+@dataclass(frozen=True, kw_only=True)
+class ISogCLR(Method):
+    """iSogCLR: SogCLR with a temperature for each image, learned beside the network.
+
+    Args:
+        projector: widths of the projector.
+        temperature: every image's temperature at the start.
+        lowest: smallest temperature.
+        highest: largest temperature.
+        lr_temperature: step size of the temperatures.
+        rho: robustness term; larger values lead to higher temperatures.
+        beta: weight of the present gradient in the moving average that moves the temperatures, 0 to 1.
+        gamma: weight of the present batch in the running average of the denominators, 0 to 1.
+
+    Differs from the paper: (1) the exponent is the negative's similarity alone, as in the authors' code, where the
+    paper subtracts the positive's.
+    """
+
+    paper = "Qiu et al., Not All Semantics are Created Equal (iSogCLR), ICML 2023"
+    views = ("simclr", "simclr")
+    recipes = {"small": small_data(), "cifar": _cifar(rho=0.4, beta=0.5, gamma=0.8, lr_temperature=0.03)}
+
+    temperature: float = loss_default(losses.ISogCLR, "temperature")
+    lowest: float = loss_default(losses.ISogCLR, "temperature_range")[0]
+    highest: float = loss_default(losses.ISogCLR, "temperature_range")[1]
+    lr_temperature: float = loss_default(losses.ISogCLR, "lr")
+    rho: float = loss_default(losses.ISogCLR, "rho")
+    beta: float = loss_default(losses.ISogCLR, "beta")
+    gamma: float = loss_default(losses.ISogCLR, "gamma")
+
+    def setup(self, num_images: int) -> Setup:
+        checks.not_negative(lr_temperature=self.lr_temperature)
+        loss = losses.ISogCLR(
+            num_images,
+            temperature=self.temperature,
+            temperature_range=(self.lowest, self.highest),
+            lr=self.lr_temperature,
+            rho=self.rho,
+            beta=self.beta,
+            gamma=self.gamma,
+        )
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=True)

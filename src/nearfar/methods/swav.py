@@ -1,18 +1,19 @@
-"""SwAV as a method."""
+"""SwAV: cluster codes, swapped between views."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
-from nearfar.losses import SwAV as Loss
+from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Embeddings, Head, Method, Networks
-from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import all_views
+from nearfar.methods.recipe import lars, small_data
+from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Switch
 
 
+@register_method("swav")
 @dataclass(frozen=True, kw_only=True)
 class SwAV(Method):
     """SwAV: a view predicts the cluster codes of the other views, which are balanced over the batch.
@@ -31,46 +32,37 @@ class SwAV(Method):
 
     paper = "Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020"
     recipes = {
-        "small": small_data(),
-        "imagenet": Recipe(
-            source="SwAV, appendix A",
-            epochs=200,
-            batch_size=4096,
-            optimizer="lars",
-            lr=0.3,
-            final_lr=0.001,
-            weight_decay=1e-6,
-            warmup_epochs=10,
-            hyperparameters={"projector": (2048, 128), "num_prototypes": 3000, "small_views": 6},
+        "small": small_data().sets(num_prototypes=256),
+        "imagenet": lars("SwAV, appendix A", 0.3, epochs=200, batch_size=4096, final_lr=0.001).sets(
+            projector=(2048, 128), small_views=6
         ),
     }
 
-    num_prototypes: int = 256
-    temperature: float = 0.1
-    epsilon: float = 0.05
-    iterations: int = 3
+    num_prototypes: int = loss_default(losses.SwAV, "num_prototypes")
+    temperature: float = loss_default(losses.SwAV, "temperature")
+    epsilon: float = loss_default(losses.SwAV, "epsilon")
+    iterations: int = loss_default(losses.SwAV, "iterations")
     small_views: int = 2
-    stored: int = 0
+    stored: int = loss_default(losses.SwAV, "queue_size")
     stored_from: float = 15
     frozen_epochs: float = 1
 
-    def crops(self) -> tuple[str, ...]:
+    @property
+    def views(self) -> tuple[str, ...]:
         return ("large", "large") + ("small",) * self.small_views
 
-    def networks(self, num_images: int) -> Networks:
+    def setup(self, num_images: int) -> Setup:
         checks.at_least(0, small_views=self.small_views, stored=self.stored)
         checks.not_negative(stored_from=self.stored_from, frozen_epochs=self.frozen_epochs)
-        loss = Loss(
+        loss = losses.SwAV(
             self.projector[-1], self.num_prototypes, self.temperature, self.epsilon, self.iterations, self.stored
         )
-        return Networks(
+        return Setup(
             loss=loss,
+            pairing=all_views(len(self.views)),
             projector=Head(self.projector),
             schedules={
                 "freeze_prototypes": Switch(True, False, at_epoch=self.frozen_epochs),
                 "use_queue": Switch(False, True, at_epoch=self.stored_from),
             },
         )
-
-    def compute(self, loss: nn.Module, embeddings: Embeddings, index: Tensor, queue: Tensor | None) -> Tensor:
-        return loss(embeddings["projection"])

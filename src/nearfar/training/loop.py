@@ -60,7 +60,7 @@ def fit(
     steps, warmup_steps = settings.epochs * per_epoch, round(settings.warmup_epochs * per_epoch)
 
     fabric.to_device(model)
-    constant = [model.predictor] if model.networks.constant_predictor_lr and model.predictor is not None else []
+    constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay, constant=constant)
     )

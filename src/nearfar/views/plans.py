@@ -105,18 +105,22 @@ def compose(names: Sequence[str], image_size: int, channels: int, name: str | No
     return ViewPlan("+".join(names) if name is None else name, views)
 
 
-def default_plan(image_size: int, channels: int) -> ViewPlan:
-    """Return a plan that suits images of that size where nothing else is known.
+def fit_views(names: Sequence[str], image_size: int, channels: int) -> tuple[str, ...]:
+    """Return the distributions to use in place of a method's views for images of that size, one for each view.
 
-    "grey" for one channel up to 48 pixels; else "tiny" up to 24, "saclr-cifar" (no blur) below 64, and then "simclr".
+    From 64 pixels on they are the method's own. Below, there is no blur and there are no tiny crops; small grey images,
+    such as digits, are not mirrored and move a little instead.
     """
     if channels == 1 and image_size <= 48:
-        name = "grey"
+        strong, weak, small = "grey", "grey-weak", "grey"
     elif image_size <= 24:
-        name = "tiny"
+        strong, weak, small = "tiny", "tiny-weak", "tiny"
+    elif image_size < 64:
+        strong, weak, small = "saclr-cifar", "weak", "local-4"
     else:
-        name = "saclr-cifar" if image_size < 64 else "simclr"
-    return plan(name, image_size, channels)
+        return tuple(names)
+    fitted = {"weak": weak, "small": small, "local": small}
+    return tuple(fitted.get(name.split("-")[0], strong) for name in names)
 
 
 def _view(name: str, image_size: int, channels: int) -> View:

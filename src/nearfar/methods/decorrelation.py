@@ -1,0 +1,108 @@
+"""Features that neither collapse nor repeat each other, without negatives: Barlow Twins, VICReg and W-MSE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearfar import losses
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import Recipe, lars, small_data
+from nearfar.methods.registry import register_method
+
+
+@register_method("barlow-twins")
+@dataclass(frozen=True, kw_only=True)
+class BarlowTwins(Method):
+    """Barlow Twins: the cross-correlation of the two views' features is pulled to the identity.
+
+    Args:
+        projector: widths of the projector.
+        redundancy: weight of the off-diagonal terms.
+    """
+
+    paper = "Zbontar et al., Barlow Twins: Self-Supervised Learning via Redundancy Reduction, ICML 2021"
+    views = ("strong-alpha", "strong-beta")
+    recipes = {
+        "small": small_data(optimizer="lars", lr=1.0),
+        "imagenet": lars(
+            "Barlow Twins, section 2.2", 0.2, epochs=1000, batch_size=2048, weight_decay=1.5e-6, final_lr=0.001
+        ).sets(projector=(8192, 8192, 8192)),
+    }
+
+    redundancy: float = loss_default(losses.BarlowTwins, "redundancy")
+
+    def setup(self, num_images: int) -> Setup:
+        return Setup(loss=losses.BarlowTwins(self.redundancy), pairing=two_views(), projector=Head(self.projector))
+
+
+@register_method("vicreg")
+@dataclass(frozen=True, kw_only=True)
+class VICReg(Method):
+    """VICReg: invariance between views, variance of every feature, no covariance between features.
+
+    Args:
+        projector: widths of the projector.
+        invariance: weight of the distance between views.
+        variance: weight of the hinge on every feature's deviation.
+        covariance: weight of the covariances.
+
+    Differs from the paper: (1) the hinges of the two views are averaged, as in the authors' code, where Eq. 6 adds
+    them; (2) the squared distance is the mean over the features, as in the code, where Eq. 5 has the sum.
+    """
+
+    paper = "Bardes et al., VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"
+    views = ("strong-alpha", "strong-beta")
+    recipes = {
+        "small": small_data(lr=0.01),
+        "imagenet": lars("VICReg, section 4.2", 0.2, epochs=1000, batch_size=2048, final_lr=0.001).sets(
+            projector=(8192, 8192, 8192)
+        ),
+    }
+
+    invariance: float = loss_default(losses.VICReg, "invariance")
+    variance: float = loss_default(losses.VICReg, "variance")
+    covariance: float = loss_default(losses.VICReg, "covariance")
+
+    def setup(self, num_images: int) -> Setup:
+        loss = losses.VICReg(self.invariance, self.variance, self.covariance)
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))
+
+
+@register_method("wmse")
+@dataclass(frozen=True, kw_only=True)
+class WMSE(Method):
+    """W-MSE: views are compared after their features are whitened, which rules out collapse.
+
+    Args:
+        projector: widths of the projector.
+        sub_batch: images whitened together. Default: twice the projector's output.
+        iterations: random partitions of the batch that are averaged.
+
+    Differs from the paper: (1) left-over images join the other sub-batches, where the authors' code needs a batch that
+    divides; (2) the covariance is regularised in proportion to the mean variance and factored in float64.
+    """
+
+    paper = "Ermolov et al., Whitening for Self-Supervised Representation Learning, ICML 2021"
+    views = ("strong", "strong")
+    recipes = {
+        "small": small_data(),
+        "cifar": Recipe(
+            "W-MSE, section 4",
+            epochs=1000,
+            batch_size=512,
+            optimizer="adamw",
+            lr=3e-3,
+            lr_scaling="none",
+            weight_decay=1e-6,
+            warmup_epochs=2,
+        ).sets(projector=(1024, 64), sub_batch=128),
+    }
+
+    projector: tuple[int, ...] = (512, 64)
+    sub_batch: int | None = loss_default(losses.WMSE, "sub_batch")
+    iterations: int = loss_default(losses.WMSE, "iterations")
+
+    def setup(self, num_images: int) -> Setup:
+        loss = losses.WMSE(self.sub_batch, self.iterations)
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))

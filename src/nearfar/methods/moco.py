@@ -1,0 +1,135 @@
+"""Momentum contrast: MoCo v1 and v2 with a queue of keys, v3 with those of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearfar import losses
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import both_ways, query_against_queue
+from nearfar.methods.recipe import Recipe, lars, small_data
+from nearfar.methods.registry import register_method
+from nearfar.methods.schedules import Constant, Cosine
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MoCo(Method):
+    """What MoCo v1 and v2 share; they differ in the projector, the temperature and the papers' recipes."""
+
+    views = ("strong", "strong")
+
+    temperature: float = loss_default(losses.MoCo, "temperature")
+    queue_size: int = 4096
+    momentum: float = 0.99
+    norm_groups: int = 1
+
+    def setup(self, num_images: int) -> Setup:
+        return Setup(
+            loss=losses.MoCo(self.temperature),
+            pairing=query_against_queue(),
+            projector=Head(self.projector, hidden_norm=False),
+            momentum=Constant(self.momentum),
+            queue_size=self.queue_size,
+            norm_groups=self.norm_groups,
+        )
+
+
+@register_method("moco-v1")
+@dataclass(frozen=True, kw_only=True)
+class MoCoV1(_MoCo):
+    """MoCo v1: a query finds its key, made by a slowly moving momentum encoder, among a queue of past keys.
+
+    The first view is the query, the second the key. The momentum encoder moves after the optimiser's step: parameters
+    by momentum, buffers (batch statistics) copied. The queue starts as Gaussian unit rows, is used before the batch's
+    keys enter it and wraps at any length.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
+        momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
+        norm_groups: groups of the batch with statistics of their own in the momentum encoder, in place of shuffled
+            batch statistics over devices; 1 leaves the batch whole.
+
+    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` serves the same purpose;
+    (2) the views are those of v2, stronger than the paper's.
+    """
+
+    paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
+    recipes = {
+        "small": small_data(),
+        "imagenet": Recipe("MoCo, section 4", epochs=200, lr=0.03, weight_decay=1e-4, warmup_epochs=0).sets(
+            queue_size=65536, momentum=0.999
+        ),
+    }
+
+    projector: tuple[int, ...] = (128,)
+    temperature: float = 0.07  # the loss has v2's
+
+
+@register_method("moco-v2")
+@dataclass(frozen=True, kw_only=True)
+class MoCoV2(_MoCo):
+    """MoCo v2: MoCo with a deeper projector, stronger views and a higher temperature.
+
+    As in v1, the first view is the query and the second the key.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the softmax.
+        queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
+        momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
+        norm_groups: groups of the batch with statistics of their own in the momentum encoder, in place of shuffled
+            batch statistics over devices; 1 leaves the batch whole.
+
+    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` serves the same purpose.
+    """
+
+    paper = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
+    recipes = {
+        "small": small_data(),
+        "cifar": Recipe("MoCo's CIFAR-10 notebook", epochs=200, batch_size=512, lr=0.03, warmup_epochs=0).sets(
+            temperature=0.1
+        ),
+        "imagenet": Recipe("MoCo v2, section 3", epochs=200, lr=0.03, weight_decay=1e-4, warmup_epochs=0).sets(
+            projector=(2048, 128), queue_size=65536, momentum=0.999
+        ),
+    }
+
+
+@register_method("moco-v3")
+@dataclass(frozen=True, kw_only=True)
+class MoCoV3(Method):
+    """MoCo v3: predictions of one view find the other view's keys among those of the batch, both ways; no queue.
+
+    Args:
+        projector: widths of the projector.
+        predictor: widths of the predictor, which the online branch has on top of its projector.
+        temperature: of the softmax.
+        momentum: of the momentum encoder at the start; it rises to 1 along half a cosine.
+
+    Differs from the paper: (1) heads are those of the authors' code for ResNets (no normalisation after the predictor)
+    for every backbone; its heads for ViTs are deeper.
+    """
+
+    paper = "Chen et al., An Empirical Study of Training Self-Supervised Vision Transformers, ICCV 2021"
+    views = ("strong-alpha", "strong-beta")
+    recipes = {
+        "small": small_data(),
+        "imagenet": lars("MoCo v3, section 4 (ResNet-50)", 0.6, epochs=100, batch_size=4096).sets(
+            projector=(4096, 256), predictor=(4096, 256), temperature=1.0
+        ),
+    }
+
+    predictor: tuple[int, ...] = (512, 128)
+    temperature: float = loss_default(losses.MoCoV3, "temperature")
+    momentum: float = 0.99
+
+    def setup(self, num_images: int) -> Setup:
+        return Setup(
+            loss=losses.MoCoV3(self.temperature),
+            pairing=both_ways("prediction", "key", join="sum"),
+            projector=Head(self.projector, output_norm=True, output_affine=False),
+            predictor=Head(self.predictor),
+            momentum=Cosine(self.momentum, 1.0),
+        )

@@ -1,0 +1,114 @@
+"""Pairings: which embeddings meet in the loss, as a table of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Embeddings = dict[str, Tensor]
+"""Embeddings of one batch, each [views, batch, dim]: "projection" (online projector), "prediction" (online predictor,
+where there is one) and "key" (the momentum encoder's projector, without gradient)."""
+
+Rows = tuple[str, int | tuple[int, ...]]
+"""Embeddings of one view, ("projection", 0): [batch, dim], or of several, ("key", (1, 2)): [views, batch, dim]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """A table of the calls of a loss on one batch; views are named by their number.
+
+    terms: the calls, each with its positional arguments. join: the "mean" or the "sum" of their values is the loss.
+    constants: further keywords of every call.
+    enqueued: what enters the queue after the step, where there is one; several views in one entry are averaged as unit
+    rows. Default: every key.
+    """
+
+    terms: tuple[tuple[Rows, ...], ...]
+    join: Literal["mean", "sum"] = "mean"
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    enqueued: tuple[Rows, ...] | None = None
+
+    def __call__(self, loss: nn.Module, embeddings: Embeddings, **state: Tensor | None) -> Tensor:
+        """Return the scalar loss; `state` (the images' index, the queue) is passed on to every call by name."""
+        values = [
+            loss(*(self._select(embeddings, rows) for rows in term), **state, **self.constants) for term in self.terms
+        ]
+        joined = torch.stack(values)
+        return joined.mean() if self.join == "mean" else joined.sum()
+
+    def rows_to_enqueue(self, embeddings: Embeddings) -> Tensor:
+        """Return the rows [rows, dim] that enter the queue after the step."""
+        entries = [("key", view) for view in self.momentum_views] if self.enqueued is None else self.enqueued
+        parts = [self._select(embeddings, rows) for rows in entries]
+        return torch.cat([part if part.ndim == 2 else F.normalize(part.float(), dim=-1).mean(0) for part in parts])
+
+    @property
+    def names(self) -> set[str]:
+        """The kinds of embeddings that are used."""
+        return {name for name, _ in self._all_rows()}
+
+    @property
+    def online_views(self) -> tuple[int, ...]:
+        """The views that pass through the online branch, in order."""
+        return self._views(("projection", "prediction"))
+
+    @property
+    def momentum_views(self) -> tuple[int, ...]:
+        """The views that pass through the momentum encoder, in order."""
+        return self._views(("key",))
+
+    def _all_rows(self) -> list[Rows]:
+        return [*chain(*self.terms), *(self.enqueued or ())]
+
+    def _views(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        used = [views for name, views in self._all_rows() if name in names]
+        return tuple(sorted(set(chain(*((views,) if isinstance(views, int) else views for views in used)))))
+
+    def _select(self, embeddings: Embeddings, rows: Rows) -> Tensor:
+        name, views = rows
+        present = self.momentum_views if name == "key" else self.online_views
+        if isinstance(views, int):
+            return embeddings[name][present.index(views)]
+        return torch.stack([embeddings[name][present.index(view)] for view in views])
+
+
+def two_views() -> Pairing:
+    """The projections of two views against each other."""
+    return Pairing(terms=((("projection", 0), ("projection", 1)),))
+
+
+def all_views(views: int) -> Pairing:
+    """The projections of all views, in one call."""
+    return Pairing(terms=((("projection", tuple(range(views))),),))
+
+
+def query_against_queue(query: str = "projection") -> Pairing:
+    """The first view is the query, the second the key; the negatives are in the queue."""
+    return Pairing(terms=(((query, 0), ("key", 1)),))
+
+
+def both_ways(
+    first: str, second: str, join: Literal["mean", "sum"] = "mean", enqueued: tuple[Rows, ...] | None = None
+) -> Pairing:
+    """Embeddings of one kind of each view against those of another kind of the other view."""
+    return Pairing(terms=(((first, 0), (second, 1)), ((first, 1), (second, 0))), join=join, enqueued=enqueued)
+
+
+def crops_against_keys(
+    views: int, query: str = "projection", keys: int = 2, stacked: bool = False, **constants: Any
+) -> Pairing:
+    """The keys of the first `keys` views, each against the queries of all views but its own.
+
+    One call for each pair of query and key; with `stacked`, one for each key, with all its queries in one argument.
+    """
+    others = {key: tuple(view for view in range(views) if view != key) for key in range(keys)}
+    if stacked:
+        return Pairing(terms=tuple(((query, others[key]), ("key", key)) for key in others), constants=constants)
+    pairs = [(view, key) for key in others for view in others[key]]
+    return Pairing(terms=tuple(((query, view), ("key", key)) for view, key in pairs), constants=constants)

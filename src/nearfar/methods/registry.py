@@ -1,0 +1,73 @@
+"""Methods by name: those of the package, and users' own."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from nearfar.messages import did_you_mean
+from nearfar.methods.method import Method
+
+Registered = TypeVar("Registered", bound=Method)
+
+_METHODS: dict[str, type[Method]] = {}
+
+
+def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]:
+    """Return a class decorator that lists a method under a name, for the command line and saved settings.
+
+        @register_method("mine")
+        @dataclass(frozen=True, kw_only=True)
+        class Mine(Method): ...
+
+    Defining the same class anew (a notebook's cell run again) replaces it.
+    Raises ValueError for a name that another class has or that is not of lower-case letters, digits and dashes, and for
+    anything but a complete Method that is a frozen dataclass with a recipe "small".
+    """
+
+    def register(cls: type[Registered]) -> type[Registered]:
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+            raise ValueError(f"a method's name has lower-case letters, digits and dashes, got {name!r}")
+        if problem := _problem(cls):
+            raise ValueError(f"method {name!r} cannot be registered: {problem}")
+        other = _METHODS.get(name, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"there is already a method {name!r}, {other.__module__}.{other.__qualname__}")
+        _METHODS[name] = cls
+        return cls
+
+    return register
+
+
+def method_names() -> list[str]:
+    """Return the names of all registered methods, in alphabetical order."""
+    return sorted(_METHODS)
+
+
+def method_class(name: str) -> type[Method]:
+    """Return the class of a method by name; raises ValueError with the nearest name for an unknown one."""
+    if name not in _METHODS:
+        word = name.lower().replace("_", "-")
+        hint = did_you_mean(word, method_names(), "`nearfar methods` lists them all")
+        raise ValueError(f"there is no method {name!r}: {hint}")
+    return _METHODS[name]
+
+
+def method_name(method: Method | type[Method]) -> str | None:
+    """Return the name that a method, or its class, is registered under; None if it is not."""
+    cls = method if isinstance(method, type) else type(method)
+    return next((name for name, registered in _METHODS.items() if registered is cls), None)
+
+
+def _problem(cls: object) -> str | None:
+    """Say what keeps an object from being a method."""
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        return f"{cls!r} is not a subclass of nearfar.methods.Method"
+    parameters = vars(cls).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
+        return f"{cls.__name__} is not a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True) first"
+    if inspect.isabstract(cls):
+        return f"{cls.__name__} does not define {' and '.join(sorted(cls.__abstractmethods__))}"
+    return None if "small" in cls.recipes else f"{cls.__name__} has no recipe 'small', which is the default"

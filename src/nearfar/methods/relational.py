@@ -1,0 +1,137 @@
+"""Similarities to other images as soft targets: ReSSL, and SCE, which gives the positive a share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nearfar import losses
+from nearfar.losses import checks
+from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.pairing import crops_against_keys, query_against_queue
+from nearfar.methods.recipe import Recipe, small_data
+from nearfar.methods.registry import register_method
+from nearfar.methods.schedules import Constant, Cosine
+
+
+@register_method("ressl")
+@dataclass(frozen=True, kw_only=True)
+class ReSSL(Method):
+    """ReSSL: the strong view's similarities to a queue follow those of the weak view.
+
+    Args:
+        projector: widths of the projector.
+        temperature: of the online branch.
+        target_temperature: of the momentum encoder's branch; it should be the sharper one.
+        queue_size: keys kept.
+        momentum: of the momentum encoder.
+
+    Differs from the paper: (1) the projector's hidden layer is normalised, as in SCE's comparison of both; the authors'
+    code does without.
+    """
+
+    paper = "Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, NeurIPS 2021"
+    views = ("strong", "weak")
+    recipes = {
+        "small": small_data(),
+        "cifar": Recipe("ReSSL, section 4", epochs=200, lr=0.06).sets(projector=(512, 128), queue_size=4096),
+        "imagenet": Recipe("ReSSL, section 4", epochs=200, lr=0.05, weight_decay=1e-4).sets(
+            projector=(4096, 512), queue_size=131072, momentum=0.999
+        ),
+    }
+
+    temperature: float = loss_default(losses.ReSSL, "temperature")
+    target_temperature: float = loss_default(losses.ReSSL, "target_temperature")
+    queue_size: int = 4096
+    momentum: float = 0.99
+
+    def setup(self, num_images: int) -> Setup:
+        return Setup(
+            loss=losses.ReSSL(self.temperature, self.target_temperature),
+            pairing=query_against_queue(),
+            projector=Head(self.projector),
+            momentum=Constant(self.momentum),
+            queue_size=self.queue_size,
+        )
+
+
+_SMALL = {"projector": (512, 256), "final_momentum": 0.99}
+_MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "final_momentum": 0.996}
+
+
+def _small_images(name: str, **hyperparameters: Any) -> Recipe:
+    """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
+    return Recipe(f"SCE, appendix E and Table 13 ({name})", epochs=200).sets(**hyperparameters)
+
+
+@register_method("sce")
+@dataclass(frozen=True, kw_only=True)
+class SCE(Method):
+    """SCE: soft targets, of which lam goes to the positive and the rest to images the momentum encoder finds similar.
+
+    Args:
+        projector: widths of the projector.
+        output_norm: normalise the projector's output over the batch, without scale and shift.
+        predictor: widths of a predictor on the online branch; none by default.
+        temperature: of the online branch.
+        target_temperature: of the momentum encoder's branch; it should be the sharper one.
+        lam: weight of the contrastive term, 0 to 1.
+        mu: weight of the relational term. Default: 1 - lam.
+        eta: weight of the ceiling term. Default: 1 - lam.
+        symmetric: pass both views through both branches.
+        small_views: further small crops for the online branch; with any, both global views pass through both branches.
+        queue_size: keys kept; 0 compares with the batch's own keys.
+        momentum: of the momentum encoder at the start; it rises along half a cosine.
+        final_momentum: of the momentum encoder at the end; the same as `momentum` keeps it constant, as in the CIFAR
+            recipes.
+
+    Differs from the paper: (1) the positive's weight among the soft targets is masked to exactly 0, where released
+    code gives it the logit 0.
+    """
+
+    paper = "Denize et al., Similarity Contrastive Estimation for Self-Supervised Soft Contrastive Learning, WACV 2023"
+    recipes = {
+        "small": small_data(),
+        "cifar": _small_images("CIFAR-10", **_SMALL, temperature=0.2, target_temperature=0.1),
+        "cifar100": _small_images("CIFAR-100", **_SMALL, target_temperature=0.08),
+        "stl10": _small_images("STL-10", **_MEDIUM, target_temperature=0.05),
+        "tiny-imagenet": _small_images("Tiny ImageNet", **_MEDIUM, target_temperature=0.07),
+        "imagenet": Recipe("SCE, section 4.2", epochs=200, batch_size=512, lr=0.5, weight_decay=1e-4).sets(
+            projector=(2048, 2048, 256), output_norm=True, queue_size=65536, momentum=0.996
+        ),
+    }
+
+    output_norm: bool = False
+    predictor: tuple[int, ...] = ()
+    temperature: float = loss_default(losses.SCE, "temperature")
+    target_temperature: float = loss_default(losses.SCE, "target_temperature")
+    lam: float = loss_default(losses.SCE, "lam")
+    mu: float | None = loss_default(losses.SCE, "mu")
+    eta: float | None = loss_default(losses.SCE, "eta")
+    symmetric: bool = False
+    small_views: int = 0
+    queue_size: int = 4096
+    momentum: float = 0.99
+    final_momentum: float = 1.0
+
+    @property
+    def _both_ways(self) -> bool:
+        return self.symmetric or self.small_views > 0
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        pair = ("strong-alpha", "strong-beta") if self._both_ways else ("strong", "weak")
+        local = ("local-6", "local-5", "local-4", "local-3")
+        return pair + tuple(local[i % len(local)] for i in range(self.small_views))
+
+    def setup(self, num_images: int) -> Setup:
+        checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)
+        query = "prediction" if self.predictor else "projection"
+        return Setup(
+            loss=losses.SCE(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
+            pairing=crops_against_keys(len(self.views), query) if self._both_ways else query_against_queue(query),
+            projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
+            predictor=Head(self.predictor) if self.predictor else None,
+            momentum=Cosine(self.momentum, self.final_momentum),
+            queue_size=self.queue_size or None,
+        )

@@ -143,4 +143,4 @@ def test_public_losses():
     import nearfar.losses
 
     names = "BarlowTwins DCL ISogCLR JCL LORAC MoCo MoCoV3 NNCLR NegativeCosine ReSSL SACLR SCE SigCLR SimCLR SogCLR"
-    assert sorted(nearfar.losses.__all__) == sorted([*names.split(), "SwAV", "VICReg", "WMSE"])
+    assert sorted(nearfar.losses.__all__) == sorted([*names.split(), "SwAV", "VICReg", "WMSE", "gather_rows"])

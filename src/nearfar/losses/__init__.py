@@ -1,4 +1,16 @@
-"""Contrastive losses as nn.Modules, usable alone: `from nearfar.losses import SimCLR; SimCLR()(z1, z2)`."""
+"""Contrastive losses as nn.Modules, usable alone: `from nearfar.losses import SimCLR; SimCLR()(z1, z2)`.
+
+In a loop of one's own on several processes, with torch's DistributedDataParallel, every loss takes `gather=True`:
+- Each process calls the loss on its own rows, as many as it has. The value, the gradient and the state (averages per
+  image, SwAV's queue) are those of one process on the joined batch, rows in rank order, on every rank. What is
+  quadratic in the batch is shared between the processes; what is sampled, rank 0 samples for all.
+- The gradient of a rank's own rows is W times that of the joined batch (W processes), so that the mean that
+  DistributedDataParallel takes over the ranks is the joined batch's gradient. Divide by W where gradients are summed.
+- The gradient of the loss's own parameters (SigCLR's bias and scale, SwAV's prototypes) is complete on each rank. So it
+  does not matter whether DistributedDataParallel, which takes the mean of equal numbers, wraps the loss or not.
+- A queue of keys is the user's: push `gather_rows(keys)`, the keys of all processes, on every rank.
+With `gather=False`, the default, each process sees its own rows only. With one process nothing changes.
+"""
 
 from nearfar.losses.barlow_twins import BarlowTwins
 from nearfar.losses.cosine import NegativeCosine
@@ -16,6 +28,7 @@ from nearfar.losses.sogclr import SogCLR
 from nearfar.losses.swav import SwAV
 from nearfar.losses.vicreg import VICReg
 from nearfar.losses.wmse import WMSE
+from nearfar.pairs import gather_rows
 
 __all__ = [
     "DCL",
@@ -36,4 +49,5 @@ __all__ = [
     "SogCLR",
     "SwAV",
     "VICReg",
+    "gather_rows",
 ]

@@ -4,7 +4,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+from nearfar.losses.rows import outside_autocast, row_dot
+from nearfar.pairs.joined import averaged_over_ranks
+from nearfar.pairs.precision import unit_rows
 
 
 class NegativeCosine(nn.Module):
@@ -12,12 +14,18 @@ class NegativeCosine(nn.Module):
 
     Shapes: prediction, target [batch, dim] raw embeddings. Returns a scalar: one direction.
     Gradient: to the prediction only.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for unequal shapes.
     Source: Grill et al. 2020 (BYOL), Eq. 2; Chen, He 2021 (SimSiam), Eq. 1.
     Differs from the paper:
     1. SimSiam writes -cos; this is twice that plus 2, so its gradient is twice SimSiam's.
     """
 
+    def __init__(self, gather: bool = False) -> None:
+        super().__init__()
+        self.gather = gather
+
+    @averaged_over_ranks("prediction")
     @outside_autocast
     def forward(self, prediction: Float[Tensor, "batch dim"], target: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(prediction=prediction, target=target)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import checks
 from nearfar.pairs import cosine, log_sum_exp
+from nearfar.pairs.joined import on_joined_batch
 
 
 class DCL(nn.Module):
@@ -13,17 +14,22 @@ class DCL(nn.Module):
     Shapes: z1, z2 [batch, dim] raw embeddings of two views. Returns a scalar.
     `weighted` (DCLW): w_i = 2 - batch * softmax_i(s_pos / sigma), softmax over the batch, no gradient; else w_i = 1.
     Defaults: temperature 0.2, sigma 0.5.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature or sigma <= 0, unequal shapes, a batch of one.
     Source: Yeh et al. 2022 (Decoupled Contrastive Learning), Eq. 6 and 7.
     """
 
-    def __init__(self, temperature: float = 0.2, weighted: bool = False, sigma: float = 0.5) -> None:
+    def __init__(
+        self, temperature: float = 0.2, weighted: bool = False, sigma: float = 0.5, gather: bool = False
+    ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, sigma=sigma)
         self.temperature = temperature
         self.weighted = weighted
         self.sigma = sigma
+        self.gather = gather
 
+    @on_joined_batch("z1", "z2")
     def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(2, z1=z1, z2=z2)
         positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))

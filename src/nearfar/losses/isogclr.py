@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nearfar.losses import checks
 from nearfar.losses.sogclr import moved
 from nearfar.pairs import per_image_log_sum_exp
+from nearfar.pairs.joined import on_joined_batch
 
 
 class ISogCLR(nn.Module):
@@ -21,6 +22,7 @@ class ISogCLR(nn.Module):
     grad = log u_i + rho - sum_j w_ij s_ij / t_i (average of the views), m <- (1 - beta) m + beta grad,
     t_i <- t_i - lr m, clamped to `temperature_range`; in training mode only. Buffers: u, seen, temperatures, momentum.
     Defaults: temperature starts at 0.1, range 0.05 to 0.7, lr 0.01, rho 0.3, beta 0.9, gamma 0.9.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for numbers out of range, unequal shapes, a batch of one, a missing index.
     Source: Qiu et al. 2023 (iSogCLR), Algorithm 1.
 
@@ -41,6 +43,7 @@ class ISogCLR(nn.Module):
         rho: float = 0.3,
         beta: float = 0.9,
         gamma: float = 0.9,
+        gather: bool = False,
     ) -> None:
         super().__init__()
         checks.at_least(1, num_images=num_images)
@@ -55,11 +58,13 @@ class ISogCLR(nn.Module):
         self.rho = rho
         self.beta = beta
         self.gamma = gamma
+        self.gather = gather
         self.register_buffer("u", torch.zeros(num_images))
         self.register_buffer("seen", torch.zeros(num_images, dtype=torch.bool))
         self.register_buffer("temperatures", torch.full((num_images,), float(temperature)))
         self.register_buffer("momentum", torch.zeros(num_images))
 
+    @on_joined_batch("z1", "z2", "index")
     def forward(
         self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None
     ) -> Float[Tensor, ""]:

@@ -5,8 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
-from nearfar.pairs.attention import attend
+from nearfar.losses.rows import outside_autocast, row_dot
+from nearfar.pairs import attend
+from nearfar.pairs.joined import averaged_over_ranks
+from nearfar.pairs.precision import unit_rows
 
 
 class JCL(nn.Module):
@@ -17,19 +19,22 @@ class JCL(nn.Module):
     Shapes: query [batch, dim], keys [views, batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
     Defaults: temperature 0.2, lam 2 (the method ramps it up over the epochs).
     Gradient: to the query only. The queue is read, never pushed to.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature <= 0, lam < 0, unequal shapes, an empty queue.
     Source: Cai et al. 2020 (JCL), the closed-form bound; Wang et al. 2022 (LORAC), Eq. 16.
     Differs from the paper:
     1. LORAC's Eq. 16 prints the covariance term outside the exponential; it belongs inside, as in JCL.
     """
 
-    def __init__(self, temperature: float = 0.2, lam: float = 2.0) -> None:
+    def __init__(self, temperature: float = 0.2, lam: float = 2.0, gather: bool = False) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         checks.not_negative(lam=lam)
         self.temperature = temperature
         self.lam = lam
+        self.gather = gather
 
+    @averaged_over_ranks("query")
     @outside_autocast
     def forward(
         self,

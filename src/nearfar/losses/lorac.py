@@ -9,8 +9,10 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.losses.nuclear import nuclear_norm
-from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
-from nearfar.pairs.attention import attend
+from nearfar.losses.rows import outside_autocast, row_dot
+from nearfar.pairs import attend
+from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
+from nearfar.pairs.precision import unit_rows
 
 PRIORS = ("laplace", "gaussian", "constant")
 
@@ -27,6 +29,7 @@ class LORAC(nn.Module):
     `large`: only the first `large` queries (those of the large crops) enter Q; None: all.
     Defaults: temperature 0.2, beta 2 (ResNet-18, ImageNet-100; 4 for ResNet-50), variance 2, margin 3.
     Gradient: to the queries only. The queue is read, never pushed to.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature, beta, variance or margin <= 0, an unknown prior, batchwise with another prior
     than laplace or with one query, unequal shapes, an empty queue, `large` outside 1 .. M-1.
     Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors).
@@ -44,6 +47,7 @@ class LORAC(nn.Module):
         batchwise: bool = False,
         variance: float = 2.0,
         margin: float = 3.0,
+        gather: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, variance=variance, margin=margin)
@@ -59,8 +63,8 @@ class LORAC(nn.Module):
         self.batchwise = batchwise
         self.variance = variance
         self.margin = margin
+        self.gather = gather
 
-    @outside_autocast
     def forward(
         self,
         queries: Float[Tensor, "queries batch dim"],
@@ -68,6 +72,18 @@ class LORAC(nn.Module):
         queue: Float[Tensor, "keys dim"],
         large: int | None = None,
     ) -> Float[Tensor, ""]:
+        return (self._of_the_batch if self.batchwise else self._of_each_image)(queries, key, queue, large)
+
+    @on_joined_batch("queries", "key")
+    def _of_the_batch(self, queries: Tensor, key: Tensor, queue: Tensor, large: int | None) -> Tensor:
+        return self._info_nce(queries, key, queue, large)
+
+    @averaged_over_ranks("queries")
+    def _of_each_image(self, queries: Tensor, key: Tensor, queue: Tensor, large: int | None) -> Tensor:
+        return self._info_nce(queries, key, queue, large)
+
+    @outside_autocast
+    def _info_nce(self, queries: Tensor, key: Tensor, queue: Tensor, large: int | None) -> Tensor:
         checks.same_views({"queries": queries}, {"key": key})
         checks.queue_of(key.shape[1], queue)
         if large is not None and not 1 <= large <= len(queries):

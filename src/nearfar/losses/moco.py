@@ -5,8 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+from nearfar.losses.rows import outside_autocast, row_dot
 from nearfar.pairs import attend, attend_in_batch
+from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
+from nearfar.pairs.precision import unit_rows
 
 
 class MoCo(nn.Module):
@@ -15,15 +17,18 @@ class MoCo(nn.Module):
     Shapes: query, key [batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
     Defaults: temperature 0.2 (v2; v1 used 0.07).
     Gradient: to the query only. The queue is read, never pushed to.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature <= 0, unequal shapes, an empty queue.
     Source: He et al. 2020 (MoCo), Eq. 1; Chen et al. 2020 (MoCo v2).
     """
 
-    def __init__(self, temperature: float = 0.2) -> None:
+    def __init__(self, temperature: float = 0.2, gather: bool = False) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.gather = gather
 
+    @averaged_over_ranks("query")
     @outside_autocast
     def forward(
         self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
@@ -42,15 +47,18 @@ class MoCoV3(nn.Module):
     scalar: one direction; the method adds the two directions.
     Defaults: temperature 0.2 (ViT; the ResNet-50 recipe uses 1.0).
     Gradient: to the query only.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature <= 0, unequal shapes, a batch of one (its loss is 0 whatever the embeddings).
     Source: Chen, Xie, He 2021 (MoCo v3), Eq. 1 and Algorithm 1.
     """
 
-    def __init__(self, temperature: float = 0.2) -> None:
+    def __init__(self, temperature: float = 0.2, gather: bool = False) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.gather = gather
 
+    @on_joined_batch("query", "key")
     def forward(self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(2, query=query, key=key)
         positive, negative = attend_in_batch(query, key, self.temperature)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from nearfar.losses import checks
 from nearfar.losses.rows import full, outside_autocast
 from nearfar.pairs import cross_log_sum_exp
+from nearfar.pairs.joined import on_joined_batch
 
 TILE = 2**20  # similarities with the queue in memory at once
 
@@ -21,15 +22,18 @@ class NNCLR(nn.Module):
     Returns a scalar: one direction; the method averages the two.
     Defaults: temperature 0.1.
     Gradient: to the prediction only. The queue is read, never pushed to.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature <= 0, unequal shapes, an empty queue, a batch of one.
     Source: Dwibedi et al. 2021 (NNCLR), the loss with a prediction head.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
+    def __init__(self, temperature: float = 0.1, gather: bool = False) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.gather = gather
 
+    @on_joined_batch("projection", "prediction")
     @outside_autocast
     def forward(
         self,

@@ -5,8 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
+from nearfar.losses.rows import outside_autocast, row_dot
 from nearfar.pairs import attend, relate_in_batch
+from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
+from nearfar.pairs.precision import unit_rows
 
 
 class ReSSL(nn.Module):
@@ -16,16 +18,19 @@ class ReSSL(nn.Module):
     Shapes: query, key (of the weak view) [batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
     Defaults: temperature 0.1, target_temperature 0.04.
     Gradient: to the query only. The queue is read, never pushed to.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperatures <= 0, unequal shapes, an empty queue.
     Source: Zheng et al. 2021 (ReSSL); Denize et al. 2023 (SCE), Eq. 3-4.
     """
 
-    def __init__(self, temperature: float = 0.1, target_temperature: float = 0.04) -> None:
+    def __init__(self, temperature: float = 0.1, target_temperature: float = 0.04, gather: bool = False) -> None:
         super().__init__()
         checks.positive(temperature=temperature, target_temperature=target_temperature)
         self.temperature = temperature
         self.target_temperature = target_temperature
+        self.gather = gather
 
+    @averaged_over_ranks("query")
     @outside_autocast
     def forward(
         self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
@@ -48,6 +53,7 @@ class SCE(nn.Module):
     in the batch are the negatives (Eq. 5-8). Returns a scalar: one direction; the method averages the two.
     Defaults: temperature 0.1, target_temperature 0.07 (ImageNet), lam 0.5; mu and eta None, which means 1 - lam.
     Gradient: to the query only. The queue is read, never pushed to.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperatures <= 0, lam outside [0, 1], mu or eta below 0, unequal shapes, an empty queue,
     a batch of one without a queue.
     Source: Denize et al. 2023 (SCE), Eq. 6-9 and Proposition 1; Table 3 for free mu and eta.
@@ -63,6 +69,7 @@ class SCE(nn.Module):
         lam: float = 0.5,
         mu: float | None = None,
         eta: float | None = None,
+        gather: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, target_temperature=target_temperature)
@@ -71,27 +78,41 @@ class SCE(nn.Module):
         checks.not_negative(**{name: value for name, value in (("mu", mu), ("eta", eta)) if value is not None})
         self.temperature = temperature
         self.target_temperature = target_temperature
+        self.gather = gather
         self.lam = lam
         self.mu = mu
         self.eta = eta
 
-    @outside_autocast
     def forward(
         self,
         query: Float[Tensor, "batch dim"],
         key: Float[Tensor, "batch dim"],
         queue: Float[Tensor, "keys dim"] | None = None,
     ) -> Float[Tensor, ""]:
-        checks.same_rows(2 if queue is None else 1, query=query, key=key)
-        if queue is None:
-            positive, negative, relation = relate_in_batch(query, key, self.temperature, self.target_temperature)
-        else:
-            checks.queue_of(query.shape[1], queue)
-            query, key = unit_rows(query), unit_rows(key.detach())
-            negative, _ = attend(query, queue.detach(), self.temperature)
-            _, target = attend(key, queue.detach(), self.target_temperature)
-            positive, relation = (row_dot(query, other) / self.temperature for other in (key, target))
-        # InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative
+        return self._in_batch(query, key) if queue is None else self._against_queue(query, key, queue)
+
+    @on_joined_batch("query", "key")
+    def _in_batch(self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        checks.same_rows(2, query=query, key=key)
+        return self._mixed(*relate_in_batch(query, key, self.temperature, self.target_temperature))
+
+    @averaged_over_ranks("query")
+    @outside_autocast
+    def _against_queue(
+        self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
+    ) -> Float[Tensor, ""]:
+        checks.same_rows(query=query, key=key)
+        checks.queue_of(query.shape[1], queue)
+        query, key = unit_rows(query), unit_rows(key.detach())
+        negative, _ = attend(query, queue.detach(), self.temperature)
+        _, target = attend(key, queue.detach(), self.target_temperature)
+        positive, relation = (row_dot(query, other) / self.temperature for other in (key, target))
+        return self._mixed(positive, negative, relation)
+
+    def _mixed(
+        self, positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"], relation: Float[Tensor, " batch"]
+    ) -> Float[Tensor, ""]:
+        """InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative."""
         mu = 1 - self.lam if self.mu is None else self.mu
         eta = 1 - self.lam if self.eta is None else self.eta
         loss = -(self.lam + eta) * F.logsigmoid(positive - negative)

@@ -6,7 +6,6 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from nearfar.pairs.precision import accumulation_dtype, without_autocast
 
@@ -25,11 +24,6 @@ def outside_autocast(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def full(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The same numbers in float32, or in float64 if they come so."""
     return x.to(accumulation_dtype(x))
-
-
-def unit_rows(x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
-    """Every row scaled to length one, in full precision (a zero row stays zero)."""
-    return F.normalize(full(x), dim=-1, eps=1e-12)
 
 
 def row_dot(a: Float[Tensor, "*#rows dim"], b: Float[Tensor, "*#rows dim"]) -> Float[Tensor, "*rows"]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import checks
 from nearfar.pairs import Kernel, cauchy, cosine, gaussian, sample_others, sampled_sum, weighted_sum
+from nearfar.pairs.joined import on_joined_batch
 
 
 class SACLR(nn.Module):
@@ -24,6 +25,7 @@ class SACLR(nn.Module):
     `kernel`: "gaussian" exp(-|z_i - z_j|^2 / (2 bandwidth^2)) and "cosine" exp(s_ij / bandwidth) on unit rows, "cauchy"
     1 / (1 + |z_i - z_j|^2) on rows as they are.
     Defaults: alpha 0.125, Z starts at `initial_partition` 0.01, rho 0.99 (matrix) or 0.9 (row), bandwidth 0.5.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for numbers out of range, a batch of one or not larger than M, and a missing index.
     Source: SACLR, Eq. 6-11, Algorithms 1 and 2.
 
@@ -46,6 +48,7 @@ class SACLR(nn.Module):
         kernel: Literal["gaussian", "cosine", "cauchy"] = "gaussian",
         bandwidth: float = 0.5,
         initial_partition: float = 0.01,
+        gather: bool = False,
     ) -> None:
         super().__init__()
         if scale not in ("matrix", "row"):
@@ -66,8 +69,10 @@ class SACLR(nn.Module):
         self.rho = rho
         self.kernel = kernel
         self.bandwidth = bandwidth
+        self.gather = gather
         self.register_buffer("partition", torch.full((num_images,) if scale == "row" else (), float(initial_partition)))
 
+    @on_joined_batch("z1", "z2", "index")
     def forward(
         self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, ""]:

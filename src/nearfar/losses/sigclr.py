@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import joined_batch, logistic_sum
+from nearfar.pairs.joined import on_joined_batch
 from nearfar.pairs.precision import accumulation_dtype
 
 
@@ -22,15 +24,16 @@ class SigCLR(nn.Module):
     Bias: the parameter `bias`, or with `learn_bias=False` the number `bias`; None is no bias. The four rows of Table 2
     are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters, without weight decay.
     Defaults: temperature 0.2 fixed, bias -10 learned.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature <= 0, a bias that is not finite, unequal shapes, a batch of one.
-    Inside `pairs.around_ring` each process gives its own rows and gets its share of the value: `by_shares`.
+    Inside `pairs.around_ring` it takes a process's own rows and returns the joined batch's value (`RingLoss`).
     Source: SigCLR, Section 2 and Appendix A.2.
 
     Differs from the paper: its pseudocode averages over all 4 B^2 entries; this follows its formula, the sum over pairs
     divided by the 2B rows.
     """
 
-    by_shares = True
+    ring: ClassVar[Literal[True]] = True
     bias: nn.Parameter | float | None
 
     def __init__(
@@ -39,15 +42,18 @@ class SigCLR(nn.Module):
         bias: float | None = -10.0,
         learn_temperature: bool = False,
         learn_bias: bool = True,
+        gather: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         if bias is not None and not math.isfinite(bias):
             raise ValueError(f"bias must be a finite number or None, got {bias}")
         self.temperature = temperature
+        self.gather = gather
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learn_temperature else None
         self.bias = nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
 
+    @on_joined_batch("z1", "z2", ring=ring)
     def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(z1=z1, z2=z2)
         batch = joined_batch(z1)

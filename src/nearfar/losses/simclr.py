@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import cosine, log_sum_exp
+from nearfar.pairs.joined import on_joined_batch
 
 
 class SimCLR(nn.Module):
@@ -13,15 +14,18 @@ class SimCLR(nn.Module):
 
     Shapes: z1, z2 [batch, dim] raw embeddings of two views. Returns a scalar.
     Defaults: temperature 0.2 (the paper has 0.5 on CIFAR and 0.1 on ImageNet).
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature <= 0, unequal shapes, a batch of one.
     Source: Chen et al. 2020 (SimCLR), Eq. 1. The released code sums the two views, so its value is twice this one.
     """
 
-    def __init__(self, temperature: float = 0.2) -> None:
+    def __init__(self, temperature: float = 0.2, gather: bool = False) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.gather = gather
 
+    @on_joined_batch("z1", "z2")
     def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(2, z1=z1, z2=z2)
         positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))

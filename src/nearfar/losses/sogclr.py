@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import checks
 from nearfar.pairs import cosine, log_sum_exp
+from nearfar.pairs.joined import on_joined_batch
 
 
 class SogCLR(nn.Module):
@@ -19,6 +20,7 @@ class SogCLR(nn.Module):
     Returns a scalar. u moves to (1 - gamma) u + gamma g (to g at an image's first visit) before it is used, and carries
     no gradient; each view uses its own g, the average of both is kept in the buffer `u` (training mode only).
     Defaults: temperature 0.1 (CIFAR 0.3), gamma 0.9. At gamma = 1 the gradient is DCL's.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for numbers out of range, unequal shapes, a batch of one, a missing index.
     Source: Yuan et al. 2022 (SogCLR), Algorithm 1.
 
@@ -29,16 +31,18 @@ class SogCLR(nn.Module):
     u: Tensor
     seen: Tensor
 
-    def __init__(self, num_images: int, temperature: float = 0.1, gamma: float = 0.9) -> None:
+    def __init__(self, num_images: int, temperature: float = 0.1, gamma: float = 0.9, gather: bool = False) -> None:
         super().__init__()
         checks.at_least(1, num_images=num_images)
         checks.temperature_of_exponentials(temperature=temperature)
         checks.fraction(gamma=gamma)
         self.temperature = temperature
         self.gamma = gamma
+        self.gather = gather
         self.register_buffer("u", torch.zeros(num_images))
         self.register_buffer("seen", torch.zeros(num_images, dtype=torch.bool))
 
+    @on_joined_batch("z1", "z2", "index")
     def forward(
         self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None
     ) -> Float[Tensor, ""]:

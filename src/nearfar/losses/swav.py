@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, unit_rows
+from nearfar.losses.rows import outside_autocast
+from nearfar.pairs.joined import on_joined_batch
+from nearfar.pairs.precision import unit_rows
 
 
 class SwAV(nn.Module):
@@ -19,6 +21,7 @@ class SwAV(nn.Module):
     [2, queue_size, dim] and `queued` (rows filled), pushed to in training mode.
     Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and `use_queue` (from epoch 15).
     Defaults: 3000 prototypes, temperature 0.1, epsilon 0.05, 3 iterations, no queue, 2 global views.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature or epsilon <= 0, sizes below 1 (prototypes: 2, queue: 0), a batch of one, fewer
     than two views, global_views outside 1 .. views (exactly 2 with a queue), another dim than the prototypes'.
     Source: Caron et al. 2020 (SwAV), Eq. 1-6.
@@ -36,6 +39,7 @@ class SwAV(nn.Module):
         epsilon: float = 0.05,
         iterations: int = 3,
         queue_size: int = 0,
+        gather: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, epsilon=epsilon)
@@ -45,12 +49,14 @@ class SwAV(nn.Module):
         self.temperature = temperature
         self.epsilon = epsilon
         self.iterations = iterations
+        self.gather = gather
         self.freeze_prototypes = False
         self.use_queue = True
         self.prototypes = nn.Parameter(unit_rows(torch.randn(num_prototypes, dim)))
         self.register_buffer("queue", torch.zeros(2, queue_size, dim))
         self.register_buffer("queued", torch.zeros((), dtype=torch.long))
 
+    @on_joined_batch("projections")
     @outside_autocast
     def forward(self, projections: Float[Tensor, "views batch dim"], global_views: int = 2) -> Float[Tensor, ""]:
         self._check(projections, global_views)

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.losses.rows import full, outside_autocast
+from nearfar.pairs.joined import on_joined_batch
 
 
 class VICReg(nn.Module):
@@ -15,6 +16,7 @@ class VICReg(nn.Module):
     and divided by dim, of both views.
     Shapes: z1, z2 [batch, dim] raw embeddings, not normalised. Returns a scalar. Gradient: to both views.
     Defaults: invariance 25, variance 25, covariance 1.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for a coefficient < 0, unequal shapes, a batch of one.
     Source: Bardes et al. 2022, Eq. 1-6.
     Differs from the paper:
@@ -22,13 +24,17 @@ class VICReg(nn.Module):
     2. Eq. 5 sums the squared differences over the features; released code and this module take their mean.
     """
 
-    def __init__(self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> None:
+    def __init__(
+        self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0, gather: bool = False
+    ) -> None:
         super().__init__()
         checks.not_negative(invariance=invariance, variance=variance, covariance=covariance)
         self.invariance = invariance
         self.variance = variance
         self.covariance = covariance
+        self.gather = gather
 
+    @on_joined_batch("z1", "z2")
     @outside_autocast
     def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(2, z1=z1, z2=z2)

@@ -5,8 +5,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, row_dot, unit_rows
-from nearfar.pairs.precision import accumulation_dtype
+from nearfar.losses.rows import outside_autocast, row_dot
+from nearfar.pairs import sample_order
+from nearfar.pairs.joined import on_joined_batch
+from nearfar.pairs.precision import accumulation_dtype, unit_rows
 
 
 class WMSE(nn.Module):
@@ -18,6 +20,7 @@ class WMSE(nn.Module):
     Shapes: z1, z2 [batch, dim] raw embeddings. Returns a scalar. Gradient: to both views.
     Defaults: sub_batch None, which means 2 dim; iterations 1 (shuffles averaged); eps 1e-6, the share of the mean
     variance that is added to the diagonal of the covariance.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for sub_batch < 2, iterations < 1, eps < 0, unequal shapes, a part of dim images or fewer.
     Source: Ermolov et al. 2021 (Whitening for self-supervised representation learning), Eq. 4-6.
     Differs from the paper:
@@ -25,7 +28,9 @@ class WMSE(nn.Module):
     2. The covariance is regularised in proportion to the mean variance and factored in float64.
     """
 
-    def __init__(self, sub_batch: int | None = None, iterations: int = 1, eps: float = 1e-6) -> None:
+    def __init__(
+        self, sub_batch: int | None = None, iterations: int = 1, eps: float = 1e-6, gather: bool = False
+    ) -> None:
         super().__init__()
         checks.at_least(2, **({} if sub_batch is None else {"sub_batch": sub_batch}))
         checks.at_least(1, iterations=iterations)
@@ -33,7 +38,9 @@ class WMSE(nn.Module):
         self.sub_batch = sub_batch
         self.iterations = iterations
         self.eps = eps
+        self.gather = gather
 
+    @on_joined_batch("z1", "z2")
     @outside_autocast
     def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         checks.same_rows(2, z1=z1, z2=z2)
@@ -48,7 +55,7 @@ class WMSE(nn.Module):
         z = torch.stack((z1, z2)).double()
         losses = []
         for _ in range(self.iterations):
-            order = torch.randperm(batch, device=z.device) if parts > 1 else torch.arange(batch, device=z.device)
+            order = sample_order(batch, z.device) if parts > 1 else torch.arange(batch, device=z.device)
             for rows in order.tensor_split(parts):
                 a, b = unit_rows(self._whiten(z[:, rows]))
                 losses.append(2 - 2 * row_dot(a, b))

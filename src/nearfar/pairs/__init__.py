@@ -7,12 +7,13 @@ O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised i
 from nearfar.pairs.attention import attend
 from nearfar.pairs.cross import cross_log_sum_exp, cross_logistic_sum
 from nearfar.pairs.exponential import log_sum_exp
+from nearfar.pairs.gather import gather_rows
 from nearfar.pairs.in_batch import attend_in_batch, relate_in_batch
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
 from nearfar.pairs.logistic import logistic_sum
 from nearfar.pairs.per_image import per_image_log_sum_exp
 from nearfar.pairs.ring import Ring, around_ring, joined_batch, ring_logistic_sum
-from nearfar.pairs.sampled import sample_others, sampled_sum
+from nearfar.pairs.sampled import sample_order, sample_others, sampled_sum
 from nearfar.pairs.shares import shared_rows
 from nearfar.pairs.weighted import weighted_sum
 
@@ -26,6 +27,7 @@ __all__ = [
     "cosine",
     "cross_log_sum_exp",
     "cross_logistic_sum",
+    "gather_rows",
     "gaussian",
     "joined_batch",
     "log_sum_exp",
@@ -33,6 +35,7 @@ __all__ = [
     "per_image_log_sum_exp",
     "relate_in_batch",
     "ring_logistic_sum",
+    "sample_order",
     "sample_others",
     "sampled_sum",
     "shared_rows",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -10,15 +9,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, unit_rows, without_autocast
+from nearfar.pairs.precision import (
+    LOG2_E,
+    LOWEST,
+    accumulation_dtype,
+    refuse_double_backward,
+    unit_rows,
+    without_autocast,
+)
 from nearfar.pairs.products import add_product_, dot_products, weighted_rows
 from nearfar.pairs.shares import by_rows
 
 TILE = {"cpu": 2**18}  # elements: 1 MiB of float32 stays in a core's second-level cache; elsewhere:
 TILE_ELSEWHERE = 2**21
 ROWS = 1024  # most queries at a time
-_LOG2_E = math.log2(math.e)
-_LOWEST = -1e30  # stands for minus infinity where a difference of two must not be nan
 
 
 def attend(
@@ -79,13 +83,13 @@ def attend_tiles(
     and 90 ms), and on a GPU a few hundred queries are too few blocks for an attention kernel to fill the device.
     """
     rows, dim = query.shape
-    scaled = query * (_LOG2_E / temperature)
+    scaled = query * (LOG2_E / temperature)
     width, start = max(1, TILE.get(query.device.type, TILE_ELSEWHERE) // max(rows, dim)), 0
     for tile in keys.split(width):
-        tile = unit_rows(tile, query.dtype)[0] if raw else tile.to(query.dtype)
+        tile = unit_rows(tile, query.dtype) if raw else tile.to(query.dtype)
         weights = dot_products(scaled, tile)
         if own is not None:
-            weights.diagonal(own - start).fill_(_LOWEST)
+            weights.diagonal(own - start).fill_(LOWEST)
         highest_here = weights.amax(1, keepdim=True)
         if start == 0:
             highest = highest_here
@@ -99,4 +103,4 @@ def attend_tiles(
             add_product_(mean_key.mul_(shrink), weights, tile)
             highest = higher
         start += len(tile)
-    return (highest + mass.log2()).squeeze(1).div_(_LOG2_E), mean_key.div_(mass)
+    return (highest + mass.log2()).squeeze(1).div_(LOG2_E), mean_key.div_(mass)

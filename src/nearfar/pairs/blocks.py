@@ -21,6 +21,11 @@ WIDE = 2**18  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer o
 FEWEST_ROWS = 64
 
 
+def tile_rows(device: torch.device) -> int:
+    """The rows and columns that a tile of pairs has at most."""
+    return TILE_ROWS.get(device.type, TILE_ROWS_ELSEWHERE)
+
+
 class Tile(NamedTuple):
     """The pairs of the rows `x` of block `i` with the rows `y` of block `j`; `scaled` is x times a number asked for.
 
@@ -70,8 +75,7 @@ class Blocks:
         self.unit = unit
         self.across = across
         self.dtype = accumulation_dtype(first, second)
-        tile_rows = TILE_ROWS.get(first.device.type, TILE_ROWS_ELSEWHERE)
-        fitting = most_rows or min(tile_rows, max(FEWEST_ROWS, WIDE // self.dim))
+        fitting = most_rows or min(tile_rows(first.device), max(FEWEST_ROWS, WIDE // self.dim))
         self.shares = active_shares(self.batch) if shared and not across else None
         self.as_one = not (across or most_rows or self.shares) and 2 * self.batch <= fitting
         parts = [_cut(rows, fitting) for rows in (self.shares.rows if self.shares else [slice(0, self.batch)])]

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import Kernel
-from nearfar.pairs.precision import refuse_double_backward, without_autocast
+from nearfar.pairs.precision import LOWEST, refuse_double_backward, without_autocast
 
 # Without a shift, exp(u) and its sums stay normal numbers while |u| <= this.
 LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
 KEPT = 7 * 2**19  # elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
-_LOWEST = -1e30  # stands for minus infinity where a difference of two must not be nan
 
 
 def log_sum_exp(
@@ -94,11 +93,11 @@ def _spread(
 
 def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
     """log sum_j q_ij with a running maximum per row, for exponents beyond the range of the dtype."""
-    highest, sums = blocks.statistic(_LOWEST), blocks.statistic()
+    highest, sums = blocks.statistic(LOWEST), blocks.statistic()
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         exponent = blocks.affine(kernel, tile)
-        blocks.mask_(tile, exponent, _LOWEST)
+        blocks.mask_(tile, exponent, LOWEST)
         for block, along in blocks.ends(tile):
             old, mass = blocks.part(highest, block), blocks.part(sums, block)
             new = torch.maximum(old, exponent.amax(along))
@@ -116,7 +115,7 @@ def _spread_stable(
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         exponent = blocks.affine(kernel, tile)
-        blocks.mask_(tile, exponent, _LOWEST)
+        blocks.mask_(tile, exponent, LOWEST)
         weights = torch.sub(exponent, blocks.part(exponents, tile.i).unsqueeze(1), out=shaped(buffer, tile))
         weights.exp2_().mul_(blocks.part(weight, tile.i).unsqueeze(1))
         exponent.sub_(blocks.part(exponents, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))

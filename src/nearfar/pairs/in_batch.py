@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.pairs.attention import ROWS, attend_tiles
-from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, unit_rows, without_autocast
+from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, row_norms, unit_rows, without_autocast
 from nearfar.pairs.shares import active_shares
 
 WIDE = 2**18  # elements: panels of wider rows than WIDE / ROWS get fewer of them
@@ -34,9 +34,10 @@ def attend_in_batch(
 def relate_in_batch(
     query: Float[Tensor, "batch dim"], keys: Float[Tensor, "batch dim"], temperature: float, key_temperature: float
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Both results of `attend_others`, and sum_{j != i} w_ij q_i.k_j / t, w_i the softmax of k_i.k_j / t_k over j != i.
+    """Both results of `attend_in_batch`, and sum_{j != i} w_ij q_i.k_j / t.
 
-    The time of two attentions (three for a large batch), memory and errors as there.
+    w_i is the softmax of k_i.k_j / t_k over j != i. Takes the time of two attentions (three for a large batch); memory
+    and errors as there.
     """
     positive, negative, relation = _attend(query, keys, temperature, key_temperature)
     return positive, negative, relation
@@ -83,7 +84,7 @@ class _Batch:
         self.dtype, self.shares = accumulation_dtype(query, keys), active_shares(len(query))
         self.raw = keys.numel() > KEPT
         if not self.raw:
-            self.keys, _ = unit_rows(keys, self.dtype)
+            self.keys = unit_rows(keys, self.dtype)
         own = slice(0, len(query)) if self.shares is None else self.shares.rows[self.shares.rank]
         height = min(ROWS, max(1, WIDE // query.shape[1]))
         self.panels = [slice(start, min(start + height, own.stop)) for start in range(own.start, own.stop, height)]
@@ -106,9 +107,9 @@ class _Batch:
 
     def unit(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, their norms, and own keys of a panel, both normalised."""
-        x, norm = unit_rows(self.query[rows], self.dtype)
-        own = self.keys[rows]
-        return x, norm, unit_rows(own, self.dtype)[0] if self.raw else own
+        query, own = self.query[rows].to(self.dtype), self.keys[rows]
+        norm = row_norms(query)
+        return query / norm, norm, unit_rows(own, self.dtype) if self.raw else own
 
     def target(self, own: Tensor, rows: slice) -> Tensor:
         """Mean keys weighted by the own keys of a panel."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-_LOG2_E = math.log2(math.e)
+from nearfar.pairs.precision import LOG2_E
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Kernel:
     @property
     def factor(self) -> float:
         """What tiles of u are multiplied by: 2^x is several times cheaper than e^x on some CPUs."""
-        return _LOG2_E if self.exponential else 1.0
+        return LOG2_E if self.exponential else 1.0
 
     @property
     def tile_scale(self) -> float:

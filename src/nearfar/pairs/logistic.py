@@ -11,12 +11,11 @@ from torch.nn.functional import softplus
 
 from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import cosine
-from nearfar.pairs.precision import refuse_double_backward, without_autocast
+from nearfar.pairs.precision import LINEAR_FROM, refuse_double_backward, without_autocast
 from nearfar.pairs.products import dot_products
 from nearfar.pairs.ring import active_ring, ring_logistic_sum
 
 _COSINE = cosine(1.0)
-_LINEAR_FROM = 40.0  # softplus(x) = x beyond this, to the last bit of a float64
 
 
 def logistic_sum(
@@ -31,7 +30,7 @@ def logistic_sum(
 
     Rows are raw embeddings and normalised here. With `across` only pairs of different views count, each of them once
     (two modalities). Differentiable once with respect to both views, scale and bias. Dtypes and errors are those of
-    `log_sum_exp`. Inside `around_ring` it is `ring_logistic_sum`.
+    `log_sum_exp`. Inside `around_ring` it is `ring_logistic_sum`, with the joined batch's cosines.
     """
     ring = active_ring()
     if ring is not None and not across:
@@ -89,7 +88,7 @@ def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[T
             probability = torch.sigmoid(logits, out=shaped(buffer, tile))
             bias_slope.add_(probability.sum(), alpha=times)
             blocks.accumulate(gradients, None, tile, probability)
-        softplus(logits, threshold=_LINEAR_FROM, out=logits)  # type: ignore[call-arg]  # the stub lacks it
+        softplus(logits, threshold=LINEAR_FROM, out=logits)  # type: ignore[call-arg]  # the stub lacks it
         total.add_(logits.sum(), alpha=times)
     return total, bias_slope, gradients
 

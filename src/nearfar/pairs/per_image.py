@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -11,11 +10,10 @@ from torch import Tensor
 
 from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import cosine
-from nearfar.pairs.precision import refuse_double_backward, without_autocast
+from nearfar.pairs.precision import LOG2_E, refuse_double_backward, without_autocast
 from nearfar.pairs.products import dot_products
 
 _COSINE = cosine(1.0)
-_LOG2_E = math.log2(math.e)
 
 
 def per_image_log_sum_exp(
@@ -36,7 +34,7 @@ class _PerImageLogSumExp(torch.autograd.Function):
     def forward(ctx: Any, first: Tensor, second: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         with without_autocast(first):
             blocks = Blocks(first, second, unit=True, shared=True)
-            rates = (_LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
+            rates = (LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
             sums, moments, buffer = blocks.statistic(), blocks.statistic(), blocks.buffer()
             for tile in blocks.tiles():
                 cosines = dot_products(tile.x, tile.y)
@@ -59,7 +57,7 @@ class _PerImageLogSumExp(torch.autograd.Function):
         _, _, temperatures, sums = ctx.saved_tensors
         blocks = ctx.blocks
         with without_autocast(sums):
-            rates = (_LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
+            rates = (LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
             weight = grad / (sums * temperatures.to(blocks.dtype))
             gradients, buffer = blocks.gradients(), blocks.buffer()
             for tile in blocks.tiles():

@@ -10,14 +10,18 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import softplus
 
-from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, without_autocast
+from nearfar.pairs.blocks import tile_rows
+from nearfar.pairs.gather import gather_rows, join_rows
+from nearfar.pairs.precision import (
+    LINEAR_FROM,
+    accumulation_dtype,
+    refuse_double_backward,
+    unit_rows,
+    without_autocast,
+)
 from nearfar.pairs.products import add_product_, dot_products
-
-TILE_ROWS = {"cpu": 512}
-TILE_ROWS_ELSEWHERE = 1408
-_LINEAR_FROM = 40.0  # softplus(x) = x beyond this, to the last bit of a float64
 
 
 class Ring(NamedTuple):
@@ -32,7 +36,7 @@ _active: Ring | None = None
 
 @contextmanager
 def around_ring(sizes: Sequence[int], rank: int) -> Iterator[None]:
-    """While entered, `logistic_sum` takes this rank's rows only and returns this rank's share, see `ring_logistic_sum`.
+    """While entered, `logistic_sum` takes this rank's rows and returns what it is of the joined batch.
 
     sizes: the images of each rank, in rank order. rank: this one's.
     """
@@ -60,24 +64,24 @@ def ring_logistic_sum(
     scale: Float[Tensor, ""],
     bias: Float[Tensor, ""],
     ring: Ring,
-) -> tuple[Float[Tensor, " own"], Float[Tensor, ""]]:
-    """Cosine of this rank's positives, and its share of `logistic_sum` of the joined batch; every rank must call it.
+) -> tuple[Float[Tensor, " joined"], Float[Tensor, ""]]:
+    """`logistic_sum` of the joined batch from this rank's rows; every rank must call it.
 
-    The share is the sum over this rank's rows i and the negatives j of all ranks; the shares of all ranks add up to the
-    value on the joined batch. Blocks of raw rows travel from rank to rank: each holds its own, its neighbour's and the
-    one that is on its way. The gradient of the rank's own rows is that of the joined value, complete without another
-    message, if every rank differentiates with the same weight; the gradients of scale and bias are those of the share
-    and must be added up over the ranks. Each rank does its 1/W of the pairs. Dtypes are those of `logistic_sum`.
+    Each rank sums over its own rows i and the negatives j of all ranks, 1/W of the pairs; the sums are added up in
+    rank order and the positives' cosines joined, so that both results are those of the joined batch on every rank.
+    Blocks of raw rows travel from rank to rank: each holds its own, its neighbour's and the one that is on its way.
+    If all ranks differentiate alike, the gradients of the rank's own rows, of scale and of bias are those of the joined
+    batch, without a message in the backward pass. Dtypes are those of `logistic_sum`.
 
     Source: SigCLR, Appendix A.2 (the chunked sigmoid loss of SigLIP, for one set of rows).
     """
     with without_autocast(first):
         raw = torch.stack([first.detach(), second.detach()])
         dtype = accumulation_dtype(first, second)
-        unit = torch.stack([_unit(view.to(dtype)) for view in (first, second)])
+        unit = torch.stack([unit_rows(view, dtype) for view in (first, second)])
         wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (first, second, scale, bias))
-        share = _RingSum.apply(unit, raw, scale.to(dtype), bias.to(dtype), ring, wanted)
-        return torch.linalg.vecdot(unit[0], unit[1]), share
+        total = _RingSum.apply(unit, raw, scale.to(dtype), bias.to(dtype), ring, wanted)
+        return join_rows(torch.linalg.vecdot(unit[0], unit[1]), ring.sizes, ring.rank), total
 
 
 class _RingSum(torch.autograd.Function):
@@ -86,10 +90,12 @@ class _RingSum(torch.autograd.Function):
         total, bias_slope = torch.zeros_like(scale), torch.zeros_like(scale)
         gradient = torch.zeros_like(unit) if wanted else None
         for owner, block in _passing(raw, ring):
-            others = unit if owner == ring.rank else _unit(block.to(unit.dtype))
+            others = unit if owner == ring.rank else unit_rows(block, unit.dtype)
             _visit(unit, others, owner == ring.rank, scale, bias, total, bias_slope, gradient)
+        scale_slope = total if gradient is None else (unit * gradient).sum()
+        shares = torch.stack([total, scale_slope, bias_slope])
+        total, scale_slope, bias_slope = gather_rows(shares[None], [1] * len(ring.sizes)).sum(0)
         if gradient is not None:
-            scale_slope = (unit * gradient).sum()
             ctx.save_for_backward(gradient, scale, scale_slope, bias_slope)
         return total
 
@@ -97,7 +103,7 @@ class _RingSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None, None]:
         refuse_double_backward()
         gradient, scale, scale_slope, bias_slope = ctx.saved_tensors
-        # Pair (i, j) of two ranks is in the share of both: hence twice what this rank has seen.
+        # Pairs (i, j) and (j, i) are two terms of the sum, and this rank has seen its own rows as i only.
         return gradient * (2 * scale * grad), None, scale_slope * grad, bias_slope * grad, None, None
 
 
@@ -132,7 +138,7 @@ def _visit(
     gradient: Tensor | None,
 ) -> None:
     """Add the pairs of own rows with others to the sums, and sum_j sigmoid_ij row_j to the gradient."""
-    size = TILE_ROWS.get(own.device.type, TILE_ROWS_ELSEWHERE)
+    size = tile_rows(own.device)
     for view, start in _places(own, size):
         x = own[view, start : start + size] * scale
         for other_view, other_start in _places(others, size):
@@ -144,12 +150,8 @@ def _visit(
                 probability = logits.sigmoid()
                 bias_slope.add_(probability.sum())
                 add_product_(gradient[view, start : start + size], probability, y)
-            total.add_(softplus(logits, threshold=_LINEAR_FROM).sum())
+            total.add_(softplus(logits, threshold=LINEAR_FROM).sum())
 
 
 def _places(rows: Tensor, size: int) -> list[tuple[int, int]]:
     return [(view, start) for view in (0, 1) for start in range(0, rows.shape[1], size)]
-
-
-def _unit(rows: Tensor) -> Tensor:
-    return normalize(rows, dim=-1, eps=1e-12)

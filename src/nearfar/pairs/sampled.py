@@ -11,6 +11,7 @@ from torch import Tensor
 from nearfar.pairs.blocks import Blocks
 from nearfar.pairs.kernels import Kernel
 from nearfar.pairs.precision import refuse_double_backward, without_autocast
+from nearfar.pairs.shares import sampled_alike
 
 BLOCK = 2**17  # elements of the rows treated at a time
 _ONE_BY_ONE = 64  # up to this many samples per image each is compared with those before it
@@ -19,21 +20,31 @@ _ONE_BY_ONE = 64  # up to this many samples per image each is compared with thos
 def sample_others(batch: int, count: int, device: torch.device | str = "cpu") -> Int[Tensor, "batch count"]:
     """For each image `count` different other images of the batch, every subset equally likely, rows independent.
 
-    Uses torch's global generator of the device. Raises ValueError unless 1 <= count < batch.
+    Uses torch's global generator of the device. Processes that share rows get the same samples (`shared_rows`).
+    Raises ValueError unless 1 <= count < batch.
     """
     if not 1 <= count < batch:
         raise ValueError(f"{count} negatives per image need a batch of at least {count + 1} images, got {batch}")
+    return sampled_alike(lambda: _others(batch, count, device), batch, count, device=device)
+
+
+def _others(batch: int, count: int, device: torch.device | str) -> Tensor:
     if count > _ONE_BY_ONE:
         rows = max(1, 2**20 // batch)
         keys = (torch.rand(min(rows, batch - start), batch - 1, device=device) for start in range(0, batch, rows))
         steps = torch.cat([part.topk(count, dim=1).indices for part in keys])
-    else:  # Floyd's sampling: draw k is uniform on 0..top, or top itself if that was sampled before
+    else:  # Floyd's algorithm: sample k is uniform on 0..top, or top itself where that number has been taken
         steps = torch.empty(batch, count, dtype=torch.long, device=device)
         for k in range(count):
             top = batch - 1 - count + k
-            drawn = torch.randint(top + 1, (batch,), device=device)
-            steps[:, k] = torch.where((steps[:, :k] == drawn[:, None]).any(1), top, drawn)
+            chosen = torch.randint(top + 1, (batch,), device=device)
+            steps[:, k] = torch.where((steps[:, :k] == chosen[:, None]).any(1), top, chosen)
     return (torch.arange(batch, device=device)[:, None] + 1 + steps) % batch
+
+
+def sample_order(batch: int, device: torch.device | str = "cpu") -> Int[Tensor, " batch"]:
+    """The numbers of the images in a random order, the same on processes that share rows."""
+    return sampled_alike(lambda: torch.randperm(batch, device=device), batch, device=device)
 
 
 def sampled_sum(

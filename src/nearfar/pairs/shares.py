@@ -7,37 +7,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
+
+from nearfar.pairs.gather import from_first_rank, gather_rows
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The rows of the joined batch that each rank owns, in rank order, and this process's rank."""
+    """The rows of the joined batch that each rank owns, in rank order, this process's rank, and who samples."""
 
     rows: Sequence[slice]
     rank: int
+    seeded_alike: bool = True
 
     def complete(self, per_row: Float[Tensor, "k batch"]) -> Float[Tensor, "k batch"]:
         """Fill in the other ranks' numbers; every rank must call it, with its own rows' numbers in place."""
-        widest = max(rows.stop - rows.start for rows in self.rows)
-        own = self.rows[self.rank]
-        sent = per_row.new_zeros(len(per_row), widest)
-        sent[:, : own.stop - own.start] = per_row[:, own]
-        parts = [torch.empty_like(sent) for _ in self.rows]
-        dist.all_gather(parts, sent)
-        for rows, part in zip(self.rows, parts, strict=True):
-            per_row[:, rows] = part[:, : rows.stop - rows.start]
-        return per_row
+        counts = [rows.stop - rows.start for rows in self.rows]
+        return per_row.copy_(gather_rows(per_row[:, self.rows[self.rank]].T, counts).T)
 
 
 _active: Shares | None = None
 
 
 @contextmanager
-def shared_rows(rows: Sequence[slice], rank: int) -> Iterator[None]:
-    """While entered, `log_sum_exp`, `tempered_log_sum_exp`, `weighted_sum` and `attend` of the joined batch are shared.
+def shared_rows(rows: Sequence[slice], rank: int, seeded_alike: bool = True) -> Iterator[None]:
+    """While entered, the reductions over the joined batch are shared, and so are `attend` and the in-batch ones.
 
     Every process must call them alike, with the same joined batch. The n row sums are gathered (the only message), so
     values are complete on every rank, and the gradient of the rank's own rows is complete; that of all other rows is
@@ -45,9 +40,10 @@ def shared_rows(rows: Sequence[slice], rank: int) -> Iterator[None]:
     `attend` gathers its two results, which hold its gradient too.
 
     rows: the contiguous rows of the joined batch of each rank, in rank order, together all of it. rank: this one's.
+    seeded_alike: whether torch's generators are in the same state on all ranks; if not, rank 0 samples for all.
     """
     global _active
-    before, _active = _active, Shares(tuple(rows), rank)
+    before, _active = _active, Shares(tuple(rows), rank, seeded_alike)
     try:
         yield
     finally:
@@ -71,7 +67,12 @@ def by_rows(function: Callable[[Tensor], Sequence[Tensor]], rows: Float[Tensor, 
     own = torch.arange(start, start + size, device=rows.device).clamp_(max=len(rows) - 1)
     results = []
     for part in function(rows[own]):
-        parts = [torch.empty_like(part) for _ in range(world)]
-        dist.all_gather(parts, part.contiguous())
-        results.append(torch.cat(parts)[: len(rows)])
+        results.append(gather_rows(part, [size] * world)[: len(rows)])
     return results
+
+
+def sampled_alike(sample: Callable[[], Tensor], *shape: int, device: torch.device | str) -> Tensor:
+    """The integers [*shape] that `sample` returns, the same on all processes that share rows."""
+    if _active is None or len(_active.rows) < 2 or _active.seeded_alike:
+        return sample()
+    return from_first_rank(sample, shape, device)

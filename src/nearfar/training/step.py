@@ -11,9 +11,10 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from nearfar.data import rank_rows
+from nearfar.losses.ring_loss import RingLoss
 from nearfar.methods import Embeddings, Model
 from nearfar.pairs import around_ring, shared_rows
-from nearfar.training.collectives import join_batches, sum_gradients, sum_over_ranks
+from nearfar.training.collectives import join_batches, sum_gradients
 
 MakeViews = Callable[[slice], list[Tensor]]
 """Makes the views of some rows of this process's batch; the same rows always get the same views."""
@@ -37,7 +38,7 @@ class GradientStep:
     def __call__(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
         """Leave the gradient of the joined batch in the parameters; return the loss and the embeddings.
 
-        The embeddings are those of the joined batch, or this rank's own where the loss works by shares (a ring).
+        The embeddings are those of the joined batch, or this rank's own for a `RingLoss`.
 
         make_views: of this rank's rows. index: [own rows] image numbers. batch: rows on all ranks together.
         seed: of dropout and of the loss's samples, the same on every rank.
@@ -73,8 +74,7 @@ class GradientStep:
 
         world, rank = self.fabric.world_size, self.fabric.global_rank
         shares = [rank_rows(batch, other, world) for other in range(world)]
-        by_shares = world > 1 and getattr(self.model.loss, "by_shares", False)
-        if by_shares:  # only rows that travel around the ring are seen of the other ranks
+        if world > 1 and isinstance(self.model.loss, RingLoss):
             offset, context = 0, around_ring([rows.stop - rows.start for rows in shares], rank)
         else:
             own = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
@@ -93,9 +93,7 @@ class GradientStep:
             carried = [(out[name], part.grad[:, mine]) for name, part in seen.items() if part.grad is not None]
             torch.autograd.backward([part for part, _ in carried], [grad.to(part.dtype) for part, grad in carried])
         networks = [self.model.online] + ([self.model.predictor] if self.model.predictor is not None else [])
-        networks += [self.model.loss] if by_shares else []
         sum_gradients(parameter for network in networks for parameter in network.parameters())
-        loss = sum_over_ranks(loss) if by_shares else loss
         return loss, {name: rows.detach() for name, rows in seen.items()}
 
     def _embed(self, make_views: MakeViews, rows: slice, seed: int, with_keys: bool = True) -> Embeddings:

@@ -1,0 +1,213 @@
+"""With `gather=True` two processes in torch's DistributedDataParallel are one process on the joined batch."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.functional import normalize
+from torch.nn.parallel import DistributedDataParallel
+
+import nearfar.losses as L
+from nearfar.losses import gather_rows
+
+OWN = [slice(0, 7), slice(7, 13)]  # rank 0 has a row more
+BATCH, IMAGES, PIXELS, DIM, QUEUE, STEPS = 13, 30, 6, 4, 20, 3
+VIEWS, INDEXED, KEY, QUEUED = "two views", "two views and index", "query and key", "query, key and queue"
+CASES = {  # a loss by its name and what sets it apart; how it is called
+    "BarlowTwins": (L.BarlowTwins, VIEWS),
+    "DCL": (L.DCL, VIEWS),
+    "DCL, weighted": (lambda **k: L.DCL(weighted=True, **k), VIEWS),
+    "ISogCLR": (lambda **k: L.ISogCLR(IMAGES, **k), INDEXED),
+    "JCL": (L.JCL, "query, keys and queue"),
+    "LORAC": (L.LORAC, "queries, key and queue"),
+    "LORAC, batchwise": (lambda **k: L.LORAC(batchwise=True, **k), "queries, key and queue"),
+    "LORAC, MoCo-M": (lambda **k: L.LORAC(beta=math.inf, **k), "queries, key and queue"),
+    "MoCo": (L.MoCo, QUEUED),
+    "MoCoV3": (L.MoCoV3, KEY),
+    "NNCLR": (L.NNCLR, "key, query and queue"),
+    "NegativeCosine": (L.NegativeCosine, KEY),
+    "ReSSL": (L.ReSSL, QUEUED),
+    "SACLR": (lambda **k: L.SACLR(IMAGES, negatives=1, **k), VIEWS),
+    "SACLR, row": (lambda **k: L.SACLR(IMAGES, "row", negatives=3, **k), INDEXED),
+    "SACLR, all": (lambda **k: L.SACLR(IMAGES, "row", negatives="all", kernel="cauchy", **k), INDEXED),
+    "SCE": (L.SCE, QUEUED),
+    "SCE, in batch": (L.SCE, KEY),
+    "SigCLR": (L.SigCLR, VIEWS),
+    "SigCLR, learned": (lambda **k: L.SigCLR(bias=-2.0, learn_temperature=True, **k), VIEWS),
+    "SimCLR": (L.SimCLR, VIEWS),
+    "SogCLR": (lambda **k: L.SogCLR(IMAGES, **k), INDEXED),
+    "SwAV": (lambda **k: L.SwAV(DIM, 5, queue_size=16, **k), "all views"),
+    "VICReg": (L.VICReg, VIEWS),
+    "WMSE": (L.WMSE, VIEWS),
+    "WMSE, parts": (lambda **k: L.WMSE(sub_batch=6, iterations=2, **k), VIEWS),
+}
+WITH_PARAMETERS = ["SigCLR, learned", "SwAV"]
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def call(loss, name, embedded, index, queue):
+    first, second, third = embedded
+    return {
+        VIEWS: lambda: loss(first, second),
+        INDEXED: lambda: loss(first, z2=second, index=index),
+        KEY: lambda: loss(first, second.detach()),
+        QUEUED: lambda: loss(first, second.detach(), queue),
+        "query, keys and queue": lambda: loss(first, embedded[1:].detach(), queue),
+        "queries, key and queue": lambda: loss(embedded[1:], first.detach(), queue),
+        "key, query and queue": lambda: loss(third.detach(), first, queue=queue),
+        "all views": lambda: loss(projections=embedded),
+    }[CASES[name][1]]()
+
+
+class Net(nn.Module):
+    """Embeds three views, and the loss of them if it is given one."""
+
+    def __init__(self, name, loss=None):
+        super().__init__()
+        self.name, self.loss = name, loss
+        self.layers = nn.Sequential(nn.Linear(PIXELS, 8), nn.Tanh(), nn.Linear(8, DIM))
+
+    def forward(self, views, index=None, queue=None):
+        embedded = self.layers(views)
+        return embedded if self.loss is None else (call(self.loss, self.name, embedded, index, queue), embedded)
+
+
+def train(name, rank, gather=True, inside=False):
+    """Losses and all state after three steps of SGD, by one process (rank None) or by one of two."""
+    torch.manual_seed(0)
+    loss = CASES[name][0](gather=gather).double()
+    net = Net(name, loss if inside else None).double()
+    model = net if rank is None else DistributedDataParallel(net)
+    parameters = list(dict.fromkeys([*net.parameters(), *loss.parameters()]))
+    optimiser = torch.optim.SGD(parameters, lr=0.3)
+    made = torch.Generator().manual_seed(1)
+    queue = normalize(torch.randn(QUEUE, DIM, generator=made, dtype=torch.float64), dim=1)
+    own = slice(None) if rank is None else OWN[rank]
+    torch.manual_seed(100 + (rank or 0))  # every process samples something else
+    before, values = torch.get_rng_state(), []
+    for _ in range(STEPS):
+        common = torch.randn(BATCH, PIXELS, generator=made, dtype=torch.float64)
+        views = common + 0.5 * torch.randn(3, BATCH, PIXELS, generator=made, dtype=torch.float64)
+        index = torch.randperm(IMAGES, generator=made)[:BATCH][own]
+        if inside:
+            value, embedded = model(views[:, own], index, queue)
+        else:
+            embedded = model(views[:, own])
+            value = call(loss, name, embedded, index, queue)
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+        queue = torch.cat([gather_rows(normalize(embedded[1], dim=1)), queue])[:QUEUE]
+        values.append(value.detach())
+    if rank and gather:
+        assert torch.equal(torch.get_rng_state(), before)  # rank 0 samples for all
+    return {"losses": torch.stack(values), "queue": queue} | net.layers.state_dict() | loss.state_dict()
+
+
+def half(name, rank):
+    """Value and gradient of bfloat16 embeddings."""
+    torch.manual_seed(0)
+    loss = CASES[name][0](gather=True)
+    made = torch.Generator().manual_seed(2)
+    common = torch.randn(BATCH, DIM, generator=made)
+    views = (common + torch.randn(3, BATCH, DIM, generator=made)).bfloat16()
+    queue = normalize(torch.randn(QUEUE, DIM, generator=made), dim=1)
+    own = slice(None) if rank is None else OWN[rank]
+    embedded = views[:, own].clone().requires_grad_()
+    torch.manual_seed(100)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = call(loss, name, embedded, torch.arange(BATCH)[own], queue)
+    value.backward()
+    return value.detach(), embedded.grad
+
+
+def work(rank, path):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=2)
+    results = {name: train(name, rank) for name in CASES}
+    results |= {(name, "inside"): train(name, rank, inside=True) for name in CASES}
+    results |= {(name, "bfloat16"): half(name, rank) for name in CASES}
+    results["alone"] = {name: train(name, rank, gather=False) for name in CASES}
+    results["rows"] = [gather_rows(torch.arange(2 + rank) + 10 * rank), gather_rows(torch.ones(3 * rank, 2) > 0)]
+    results["refused"] = []
+    for first, second in ((3, 3 + rank), (3 * rank, 3 * rank)):  # unequal on rank 1; nothing on rank 0
+        with pytest.raises(ValueError) as error:
+            L.SimCLR(gather=True)(torch.randn(first, 3), torch.randn(second, 3))
+        results["refused"].append(str(error.value))
+    torch.save(results, f"{path}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("processes"))
+    mp.spawn(work, (path,), nprocs=2)
+    return [torch.load(f"{path}/{rank}.pt") for rank in range(2)]
+
+
+def test_every_loss_is_here():
+    public = {name for name in L.__all__ if isinstance(getattr(L, name), type)}
+    assert {name.split(",")[0] for name in CASES} == public
+
+
+@pytest.mark.parametrize("wrapped", ["outside", "inside"])
+@every_case
+def test_two_processes_are_one(name, wrapped, of_ranks):
+    """Losses, weights, the loss's parameters and buffers, whether DistributedDataParallel wraps the loss or not."""
+    one = train(name, None)
+    for results in of_ranks:
+        state = results[name] if wrapped == "outside" else results[name, "inside"]
+        assert state.keys() == one.keys()
+        for key in one:
+            torch.testing.assert_close(
+                state[key], one[key], rtol=1e-9, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}"
+            )
+
+
+@pytest.mark.parametrize("name", WITH_PARAMETERS)
+def test_parameters_of_the_loss_move(name):
+    one = train(name, None)
+    torch.manual_seed(0)
+    start = CASES[name][0]().double()
+    assert all((one[key] - value).abs().max() > 1e-4 for key, value in start.named_parameters())
+
+
+@every_case
+def test_bfloat16_embeddings(name, of_ranks):
+    value, gradient = half(name, None)
+    for rank, results in enumerate(of_ranks):
+        got, own = results[name, "bfloat16"]
+        assert own.dtype == torch.bfloat16
+        torch.testing.assert_close(got, value, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(own, 2 * gradient[:, OWN[rank]], rtol=1e-2, atol=1e-5)
+
+
+@every_case
+def test_without_gather_each_process_is_on_its_own(name, of_ranks):
+    """The test above can fail: local negatives, or means of unequal batches, are another loss."""
+    one = train(name, None)["losses"]
+    for results in of_ranks:
+        assert (results["alone"][name]["losses"] - one).abs().min() > 1e-5
+
+
+def test_rows_of_any_dtype_and_number_are_gathered(of_ranks):
+    for results in of_ranks:
+        numbers, flags = results["rows"]
+        assert numbers.tolist() == [0, 1, 10, 11, 12]
+        assert flags.shape == (3, 2) and flags.all() and flags.dtype == torch.bool
+
+
+def test_one_process_gathers_nothing():
+    rows = torch.randn(3, 2, requires_grad=True)
+    assert torch.equal(gather_rows(rows), rows) and not gather_rows(rows).requires_grad
+
+
+def test_rows_that_do_not_fit_are_refused_on_every_rank(of_ranks):
+    for results in of_ranks:
+        assert [text.split("; ", 1)[1] for text in results["refused"]] == [
+            "got rank 0: [3, 3]; rank 1: [3, 4]",
+            "got rank 0: [0, 0]; rank 1: [3, 3]",
+        ]

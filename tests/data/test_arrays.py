@@ -68,7 +68,7 @@ def test_channels_can_be_asked_for():
     colour = np.full((1, 4, 4, 3), (100, 200, 50), np.uint8)
     assert open_images(colour, channels=1).pixels.unique().tolist() == [153]  # 29.9 + 117.4 + 5.7
     assert tuple(open_images(noise(1, 4, 4), channels=3).pixels.shape) == (1, 3, 4, 4)
-    with pytest.raises(ValueError, match="5 channels and cannot be made into 3"):
+    with pytest.raises(ValueError, match="5 channels cannot be made into 3"):
         open_images(noise(1, 8, 8, 5), channels=3)
 
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-FORMAT = 1  # raise it when decoding or this layout changes: older caches are then not found
+FORMAT = 2  # raise it when decoding or this layout changes: older caches are then not found
 
 
 @dataclass

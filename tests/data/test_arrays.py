@@ -80,10 +80,8 @@ def test_npy_is_mapped_and_not_copied(tmp_path):
     assert images.labels is None
     maps = Path("/proc/self/maps")
     assert not maps.exists() or str(tmp_path / "a.npy") in maps.read_text()
-    before = images.fingerprint
     images.pixels[0] = 0  # changes the mapped copy, never the file
     assert (np.load(tmp_path / "a.npy") == array).all()
-    assert open_images(array).fingerprint == before
     with pytest.raises(ValueError, match="not divided"):
         open_images(tmp_path / "a.npy", split="test")
 

@@ -63,7 +63,7 @@ def from_file(path: Path, split: str | None, image_size: int | None, channels: i
 def digits(split: str | None, image_size: int | None, channels: int | None) -> Images:
     """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
 
-    The source has no splits: without a wish (or with "all") everything is read. "test" is a fixed random fifth (360
+    The source has no splits: for None or "all" everything is read. "test" is a fixed random fifth (360
     images) and "train" the rest, sampled once for all with seed 0.
     """
     from sklearn.datasets import load_digits
@@ -109,10 +109,10 @@ def _array(value: Any) -> np.ndarray:
 def _images(
     raw: np.ndarray, labels: np.ndarray | None, split: str | None, image_size: int | None, channels: int | None
 ) -> Images:
-    planes = _planes(raw)
+    planes = as_planes(raw)
     height, width = planes.shape[2:]
     size = image_size or (min(height, width) if max(height, width) <= SMALL else USUAL)
-    pixels = fitted(_bytes(planes), size, channels)
+    pixels = fitted(as_bytes(planes), size, channels)
     if labels is not None:
         labels = np.asarray(labels)
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
@@ -130,7 +130,7 @@ def _images(
     )
 
 
-def _planes(raw: np.ndarray) -> Tensor:
+def as_planes(raw: np.ndarray) -> Tensor:
     """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and the last."""
     if raw.ndim not in (3, 4) or 0 in raw.shape:
         raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
@@ -143,7 +143,7 @@ def _planes(raw: np.ndarray) -> Tensor:
     return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False))
 
 
-def _bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
+def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
     """To uint8: bool to 0 and 255, uint16 divided by 257, floats in 0..1 times 255, other integers as they are."""
     if planes.dtype == torch.uint8:
         return planes

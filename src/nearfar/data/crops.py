@@ -63,7 +63,7 @@ class CroppingBatches:
 
     def epoch(
         self, epoch: int, start: int = 0
-    ) -> Iterator[tuple[list[UInt8[Tensor, "batch channels size size"]], Int64[Tensor, batch]]]:
+    ) -> Iterator[tuple[list[UInt8[Tensor, "batch channels size size"]], Int64[Tensor, " batch"]]]:
         """(one uint8 tensor per view, the images' positions) for every step from `start` on."""
         steps = [[(epoch, int(i)) for i in index] for index in self.order.steps(epoch, start)]
         loader: DataLoader[Any] = DataLoader(

@@ -116,16 +116,16 @@ def to_pil(data: bytes | str, at_least: int) -> tuple[Image.Image, tuple[int, in
         orientation = 1
         with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
             orientation = image.getexif().get(_ORIENTATION, 1)
-        plain = _plain(image)
-    return plain.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else plain, native
+        simple = plain(image)
+    return simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple, native
 
 
 def _open(data: bytes | str) -> Image.Image:
     return Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=formats())
 
 
-def _plain(image: Image.Image) -> Image.Image:
-    """The same picture in mode L or RGB."""
+def plain(image: Image.Image) -> Image.Image:
+    """The same picture in mode L or RGB; see `to_pil` for how."""
     if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return Image.fromarray(_eight_bit(np.asarray(image, dtype=np.float64), sixteen=True))
     if image.mode in ("I", "F"):

@@ -36,8 +36,8 @@ class Encoder(nn.Module):
 
     @property
     def name(self) -> str:
-        """The backbone's name: "small" or timm's."""
-        return self.backbone.architecture.name
+        """The backbone's name: "small" or timm's; for a user's module, its class."""
+        return self.backbone.name
 
     @property
     def num_features(self) -> int:

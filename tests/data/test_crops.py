@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from nearfar.data import CroppingBatches, open_images
-from nearfar.data.crops import random_box
+from nearfar.views import sample_boxes
 
 CROPS = [(12, (0.2, 1.0), (3 / 4, 4 / 3)), (7, (0.05, 0.2), (1.0, 1.0))]
 
@@ -68,25 +68,24 @@ def test_the_global_generator_is_left_alone(images):
     assert (torch.get_rng_state() == state).all()
 
 
-def test_boxes_have_the_promised_distribution():
-    generator = torch.Generator().manual_seed(0)
-    boxes = np.array([random_box(400, 300, (0.2, 0.6), (3 / 4, 4 / 3), generator) for _ in range(4000)])
-    wide, tall = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-    assert boxes.min() >= 0 and boxes[:, 2].max() <= 400 and boxes[:, 3].max() <= 300
-    share, shape = wide * tall / 120_000, np.log(wide / tall)
-    np.testing.assert_allclose([share.min(), share.mean(), share.max()], [0.2, 0.4, 0.6], atol=0.01)
-    np.testing.assert_allclose(
-        [shape.min(), shape.mean(), shape.max()], [-math.log(4 / 3), 0, math.log(4 / 3)], atol=0.02
-    )
-    free = boxes[:, 0] / (400 - wide)
-    np.testing.assert_allclose([free.mean(), free.std()], [0.5, 1 / math.sqrt(12)], atol=0.02)
-
-
-def test_a_box_that_never_fits_is_the_largest_centred_one():
-    generator = torch.Generator().manual_seed(0)
-    assert random_box(1000, 10, (0.9, 1.0), (3 / 4, 4 / 3), generator) == pytest.approx(
-        (493 + 1 / 3, 0, 506 + 2 / 3, 10)
-    )
+def test_the_shown_part_is_what_random_resized_crop_would_take(tmp_path):
+    """A ramp in each direction tells from its values which box was taken; many boxes follow the promised ranges."""
+    down, right = np.meshgrid(np.arange(120), np.arange(160), indexing="ij")
+    ramps = np.stack([down, right, 0 * down], 2).astype(np.uint8)
+    for number in range(8):
+        Image.fromarray(ramps).save(tmp_path / f"{number}.png")
+    images = open_images(tmp_path, cache=False)
+    batches = CroppingBatches(images, 8, 0, crops=[(40, (0.2, 0.6), (3 / 4, 4 / 3))], workers=0)
+    pixels = torch.cat([views[0] for epoch in range(100) for views, _ in batches.epoch(epoch)]).double()
+    tall = (pixels[:, 0, 30].mean(1) - pixels[:, 0, 10].mean(1)) * 2
+    wide = (pixels[:, 1, :, 30].mean(1) - pixels[:, 1, :, 10].mean(1)) * 2
+    share, shape = wide * tall / (120 * 160), (wide / tall).log()
+    np.testing.assert_allclose([share.min(), share.mean(), share.max()], [0.2, 0.4, 0.6], atol=0.025)
+    reach = math.log(4 / 3)
+    np.testing.assert_allclose([shape.min(), shape.mean(), shape.max()], [-reach, 0, reach], atol=0.04)
+    middle = pixels[:, 1].mean((1, 2)) + 0.5
+    free = (middle - wide / 2) / (160 - wide)
+    np.testing.assert_allclose([free.mean(), free.std()], [0.5, 1 / math.sqrt(12)], atol=0.04)
 
 
 def test_large_jpegs_are_shrunk_while_decoding_without_losing_detail(tmp_path):
@@ -98,7 +97,9 @@ def test_large_jpegs_are_shrunk_while_decoding_without_losing_detail(tmp_path):
     (view,), _ = next(batches.epoch(0))
     assert batches.views.at_least == 64
     state = np.random.SeedSequence([0, 0, 0, 0]).generate_state(1, np.uint64)
-    box = random_box(1600, 1600, (0.25, 0.25), (1.0, 1.0), torch.Generator().manual_seed(int(state[0])))
+    uniform = torch.rand(1, 22, generator=torch.Generator().manual_seed(int(state[0])), dtype=torch.float64)
+    [(top, left, tall, wide)] = sample_boxes(uniform, 1600, 1600, (0.25, 0.25), (1.0, 1.0)).tolist()
+    box = (left, top, left + wide, top + tall)
     expected = np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR, box=box)).astype(int)
     assert abs(view[0, 0].numpy().astype(int) - expected).mean() < 3
 

@@ -28,12 +28,6 @@ def test_consecutive_subsets_are_not_copied(images):
     assert len(images.subset([]).pixels) == 0
 
 
-def test_fingerprints_tell_subsets_apart(images):
-    prints = {images.subset(rows).fingerprint for rows in ([1, 2], [2, 1], [1, 2, 3])} | {images.fingerprint}
-    assert len(prints) == 4
-    assert images.subset([1, 2]).fingerprint == images.subset(torch.tensor([1, 2])).fingerprint
-
-
 def test_positions_out_of_range_are_refused(images):
     with pytest.raises(ValueError, match=r"0\.\.19"):
         images.subset([20])

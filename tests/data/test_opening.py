@@ -139,7 +139,7 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path, paint, monkeypatch):
     assert open_images(tmp_path).skipped == images.skipped  # from the cache as well
 
 
-def test_size_and_channels_without_a_wish(tmp_path, paint):
+def test_size_and_channels_that_are_not_given(tmp_path, paint):
     for i in range(3):
         paint(tmp_path / "grey" / f"{i}.png", i, size=(20, 12), mode="L")
     grey = open_images(tmp_path / "grey")
@@ -274,11 +274,11 @@ def test_damaged_tar_is_one_line(tmp_path):
 
 def test_wrong_paths_name_the_nearest(tmp_path, paint):
     paint(tmp_path / "photos" / "cats" / "0.png", 0)
-    with pytest.raises(FileNotFoundError, match=r"no file or folder .*phots.*did you mean '.*photos'"):
+    with pytest.raises(FileNotFoundError, match=r"no file or folder .*phots.*did you mean 'photos'"):
         open_images(tmp_path / "phots")
-    with pytest.raises(FileNotFoundError, match=r"did you mean '.*cats'"):
+    with pytest.raises(FileNotFoundError, match=r"did you mean 'cats'"):
         open_images(tmp_path / "photos" / "cat")
-    with pytest.raises(FileNotFoundError, match=r"did you mean '.*photos'"):
+    with pytest.raises(FileNotFoundError, match=r"did you mean 'photos'"):
         open_images(tmp_path / "photo" / "cats" / "deep")
     with pytest.raises(FileNotFoundError, match="''"):
         open_images("")
@@ -331,7 +331,7 @@ def test_hub_names_are_tried_only_when_no_path_could_be_meant(tmp_path, paint, m
     monkeypatch.chdir(tmp_path)
     paint(tmp_path / "photos" / "cats" / "0.png", 0)
     assert len(open_images("photos/cats")) == 1
-    with pytest.raises(FileNotFoundError, match="did you mean 'photos/cats'"):
+    with pytest.raises(FileNotFoundError, match="in 'photos', did you mean 'cats'"):
         open_images("photos/catz")
     assert asked == []
     with pytest.raises(ValueError, match=r"'owner/name' is no local file.*Couldn't reach the Hub") as error:

@@ -19,7 +19,7 @@ def weights(channels: int = 3) -> dict[str, Tensor]:
 def test_everything_of_a_safetensors_file_is_loaded(tmp_path: Path) -> None:
     saved = weights()
     save_file(saved, tmp_path / "w.safetensors")
-    backbone = build_backbone("small", image_size=8, channels=3, pretrained_file=tmp_path / "w.safetensors")
+    backbone = build_backbone("small", image_size=8, channels=3, init=tmp_path / "w.safetensors")
     assert all(torch.equal(value, saved[name]) for name, value in backbone.net.state_dict().items())
 
 

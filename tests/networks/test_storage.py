@@ -1,6 +1,7 @@
 """Encoders on disk."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,57 @@ def test_truncated_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "encoder.json").write_text('{"name": "sm')
     with pytest.raises(ValueError, match="does not describe"):
         load_encoder(tmp_path)
+
+
+class Net(nn.Module):
+    """A user's own net."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, width, 3), nn.BatchNorm2d(width)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.conv(images)).mean((2, 3))
+
+
+def saved_own(folder: Path) -> Encoder:
+    encoder = Encoder(build_backbone(Net(), image_size=8, channels=3), 8, 3, (0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
+    encoder(torch.rand(8, 3, 8, 8))
+    save_encoder(folder, encoder.eval())
+    return encoder
+
+
+def test_an_encoder_of_ones_own_is_loaded_into_a_copy_of_what_is_given(tmp_path: Path) -> None:
+    encoder, given = saved_own(tmp_path), Net()
+    about = json.loads((tmp_path / "encoder.json").read_text())
+    assert about["object"] == f"{Net.__module__}.Net" and "name" not in about and about["num_features"] == 6
+    untouched = given.conv.weight.clone()
+    again = load_encoder(tmp_path, given)
+    images = torch.randint(0, 256, (4, 3, 11, 9), dtype=torch.uint8)
+    assert torch.equal(again(images), encoder(images)) and not again.training
+    assert torch.equal(given.conv.weight, untouched)
+    assert again.name == f"{Net.__module__}.Net"
+
+
+def test_an_encoder_of_ones_own_is_asked_for_and_must_fit(tmp_path: Path) -> None:
+    saved_own(tmp_path / "own")
+    saved(tmp_path / "named")
+    line = rf"^this run's encoder is an object of your own \({Net.__module__}\.Net\): give it again, "
+    with pytest.raises(ValueError, match=line + r"e\.g\. nearfar\.load\(run, encoder=Net\(\)\)$"):
+        load_encoder(tmp_path / "own")
+    for other, words in ((Net(width=5), "of another encoder than .*Net: .*size mismatch"), (nn.Linear(2, 2), "fails")):
+        with pytest.raises(ValueError, match=words) as caught:
+            load_encoder(tmp_path / "own", other)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="encoder is 'small', which is built by its name"):
+        load_encoder(tmp_path / "named", Net())
+
+
+def test_nothing_is_imported_for_the_name_in_a_file(tmp_path: Path) -> None:
+    saved_own(tmp_path)
+    file = tmp_path / "encoder.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"object": "antigravity.Net"}))
+    with pytest.raises(ValueError, match=r"encoder=Net\(\)"):
+        load_encoder(tmp_path)
+    load_encoder(tmp_path, Net())
+    assert "antigravity" not in sys.modules

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as V
 
-from nearfar.views import View, ViewPlan, crop_parameters, make_views, plan, plan_names
+from nearfar.views import View, ViewPlan, make_views, plan, plan_names
 from nearfar.views.sampling import sample_view, uniform_table
 
 
@@ -44,18 +44,18 @@ def test_a_view_is_the_chain_of_torchvisions_functions(pictures):
     one = ViewPlan("one", (view,))
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
     ours = make_views(images, one, seeded(), mean, std)[0]
-    draws = sample_view(view, uniform_table(one, seeded(), 24)[:, 0], 40, 40, 40)
+    sampled = sample_view(view, uniform_table(one, seeded(), 24)[:, 0], 40, 40, 40)
     for i, image in enumerate(images):
-        x = V.resized_crop(image / 255, *draws.box[i].tolist(), [40, 40], antialias=True)
-        x = V.horizontal_flip(x) if draws.flip[i] else x
+        x = V.resized_crop(image / 255, *sampled.box[i].tolist(), [40, 40], antialias=True)
+        x = V.horizontal_flip(x) if sampled.flip[i] else x
         adjust = (V.adjust_brightness, V.adjust_contrast, V.adjust_saturation)
-        steps = [(adjust[k], float(draws.factors[i, k])) for k in draws.order[i].tolist()]
-        steps.insert(int(draws.hue_place[i]), (V.adjust_hue, float(draws.hue[i])))
+        steps = [(adjust[k], float(sampled.factors[i, k])) for k in sampled.order[i].tolist()]
+        steps.insert(int(sampled.hue_place[i]), (V.adjust_hue, float(sampled.hue[i])))
         for step, amount in steps:
             x = step(x, amount)
-        x = V.rgb_to_grayscale(x, 3) if draws.grey[i] else x
-        x = V.gaussian_blur(x, [5, 5], [float(draws.sigma[i])] * 2) if draws.blur[i] else x
-        x = V.solarize(x, 0.5) if draws.solarize[i] else x
+        x = V.rgb_to_grayscale(x, 3) if sampled.grey[i] else x
+        x = V.gaussian_blur(x, [5, 5], [float(sampled.sigma[i])] * 2) if sampled.blur[i] else x
+        x = V.solarize(x, 0.5) if sampled.solarize[i] else x
         off = (ours[i] - V.normalize(x, mean, std)).abs() * torch.tensor(std)[:, None, None]
         # around the threshold of solarize both sides are 0.5, but a rounding may put them on either
         assert off.max() <= 1e-3, i
@@ -94,7 +94,7 @@ def test_a_batch_in_many_chunks_is_a_batch_in_one(pictures, monkeypatch):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
-def test_images_of_a_batch_draw_their_own_parameters(pictures):
+def test_images_of_a_batch_get_their_own_parameters(pictures):
     same = pictures(2, 3, 32)[1:].expand(16, -1, -1, -1)
     view = make_views(same, plan("strong", 32, 3), seeded(), *unit(3))[0]
     gaps = torch.cdist(view.flatten(1), view.flatten(1)) + torch.eye(16) * 1e9
@@ -113,7 +113,8 @@ def test_crops_made_elsewhere_end_as_the_same_views(pictures):
     images = pictures(6, 3, 72)
     the_plan = plan("sce-multi-crop", 72, 3)
     full = make_views(images, the_plan, seeded(3), *unit(3))
-    boxes = crop_parameters(the_plan, seeded(3), [(72, 72)] * 6)
+    table = uniform_table(the_plan, seeded(3), 6)
+    boxes = [sample_view(view, table[:, i], 72, 72, 72).box for i, view in enumerate(the_plan.views)]
     crops = [
         torch.stack(
             [

@@ -1,10 +1,9 @@
 import math
 
-import pytest
 import torch
 
-from nearfar.views import View, ViewPlan, crop_parameters, plan
-from nearfar.views.sampling import sample_view, uniform_table
+from nearfar.views import View, ViewPlan, plan, sample_boxes
+from nearfar.views.sampling import BOX_NUMBERS, sample_view, uniform_table
 
 COUNT = 20_000
 
@@ -48,7 +47,7 @@ def test_probabilities_are_those_of_the_view():
     assert close((d.factors != 1).any(1).float().mean(), FULL.jitter)
 
 
-def test_probabilities_of_nought_and_one_are_certain():
+def test_probabilities_of_zero_and_one_are_certain():
     d = sampled(View(flip=0.0, grey=1.0))
     assert not d.flip.any()
     assert d.grey.all()
@@ -114,38 +113,30 @@ def test_crops_follow_the_distribution_of_torchvision():
     image = torch.zeros(1, 40, 25)
     rows = [transform.make_params([image]) for _ in range(4000)]
     theirs = torch.tensor([[row[k] for k in ("top", "left", "height", "width")] for row in rows]).double()
-    view = ViewPlan("one", (View(scale=(0.2, 1.0)),))
-    ours = crop_parameters(view, torch.Generator().manual_seed(0), [(40, 25)] * 4000)[0].double()
+    uniform = torch.rand(4000, BOX_NUMBERS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ours = sample_boxes(uniform, 40, 25, (0.2, 1.0), (3 / 4, 4 / 3)).double()
     assert (ours.mean(0) - theirs.mean(0)).abs().max() < 0.4
     assert (ours.std(0) - theirs.std(0)).abs().max() < 0.3
 
 
 def test_an_image_too_narrow_for_any_crop_gives_the_largest_central_box():
-    boxes = crop_parameters(ViewPlan("one", (View(scale=(1.0, 1.0)),)), torch.Generator(), [(10, 100), (90, 9)])[0]
-    assert boxes.tolist() == [[0, 43, 10, 13], [39, 0, 12, 9]]
+    uniform = torch.rand(1, BOX_NUMBERS, generator=torch.Generator(), dtype=torch.float64)
+    boxes = [sample_boxes(uniform, *size, (1.0, 1.0), (3 / 4, 4 / 3)) for size in ((10, 100), (90, 9))]
+    assert torch.cat(boxes).tolist() == [[0, 43, 10, 13], [39, 0, 12, 9]]
 
 
-def test_draws_depend_on_seed_and_place_in_the_batch_alone():
+def test_samples_depend_on_seed_and_place_in_the_batch_alone():
     two = plan("asymmetric", 32, 3)
     table = uniform_table(two, torch.Generator().manual_seed(4), 10)
     assert torch.equal(table, uniform_table(two, torch.Generator().manual_seed(4), 10))
     assert torch.equal(table[3:7], uniform_table(two, torch.Generator().manual_seed(4), 10, slice(3, 7)))
     assert not torch.equal(table, uniform_table(two, torch.Generator().manual_seed(5), 10))
-    boxes = crop_parameters(two, torch.Generator().manual_seed(4), [(32, 32)] * 10)
-    assert torch.equal(boxes[1], sample_view(two.views[1], table[:, 1], 32, 32, 32).box)
-    some = crop_parameters(two, torch.Generator().manual_seed(4), [(32, 32)] * 4, rows=slice(3, 7), total=10)
-    assert torch.equal(some[0], boxes[0][3:7])
 
 
-def test_views_and_images_draw_independently():
+def test_views_and_images_are_sampled_independently():
     two = plan("strong", 32, 3)
     table = uniform_table(two, torch.Generator().manual_seed(0), 2000)
     first, second = (sample_view(two.views[i], table[:, i], 32, 32, 32) for i in range(2))
     assert len(first.box.unique(dim=0)) > 1000
     assert len(first.factors.unique(dim=0)) > 1500
     assert abs(torch.corrcoef(torch.stack([first.factors[:, 0], second.factors[:, 0]]))[0, 1]) < 0.1
-
-
-def test_sizes_that_do_not_match_the_rows_are_refused():
-    with pytest.raises(ValueError, match="3 image sizes were given for 4 rows"):
-        crop_parameters(plan("weak", 32, 3), torch.Generator(), [(8, 8)] * 3, rows=slice(0, 4), total=8)

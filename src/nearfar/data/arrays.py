@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
-from torch.nn import functional
 
 from nearfar.data.building import SMALL, USUAL
 from nearfar.data.images import Images, pieces
 from nearfar.data.sources import choose_splits
+from nearfar.views import resize_square, with_channels
 
 _IMAGE_KEYS = ("images", "x")
 _LABEL_KEYS = ("labels", "y")
@@ -63,7 +63,7 @@ def from_file(path: Path, split: str | None, image_size: int | None, channels: i
 def digits(split: str | None, image_size: int | None, channels: int | None) -> Images:
     """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
 
-    The source has no splits: without a wish (or with "all") everything is read. "test" is a fixed random fifth (360
+    The source has no splits: for None or "all" everything is read. "test" is a fixed random fifth (360
     images) and "train" the rest, sampled once for all with seed 0.
     """
     from sklearn.datasets import load_digits
@@ -109,10 +109,10 @@ def _array(value: Any) -> np.ndarray:
 def _images(
     raw: np.ndarray, labels: np.ndarray | None, split: str | None, image_size: int | None, channels: int | None
 ) -> Images:
-    planes = _planes(raw)
+    planes = as_planes(raw)
     height, width = planes.shape[2:]
     size = image_size or (min(height, width) if max(height, width) <= SMALL else USUAL)
-    pixels = _with_channels(_square(_bytes(planes), size), channels)
+    pixels = fitted(as_bytes(planes), size, channels)
     if labels is not None:
         labels = np.asarray(labels)
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
@@ -130,7 +130,7 @@ def _images(
     )
 
 
-def _planes(raw: np.ndarray) -> Tensor:
+def as_planes(raw: np.ndarray) -> Tensor:
     """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and the last."""
     if raw.ndim not in (3, 4) or 0 in raw.shape:
         raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
@@ -143,7 +143,7 @@ def _planes(raw: np.ndarray) -> Tensor:
     return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False))
 
 
-def _bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
+def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
     """To uint8: bool to 0 and 255, uint16 divided by 257, floats in 0..1 times 255, other integers as they are."""
     if planes.dtype == torch.uint8:
         return planes
@@ -164,29 +164,11 @@ def _bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
     return out
 
 
-def _square(pixels: Tensor, size: int) -> Tensor:
-    """The centre square, resized (bicubic, antialiased) where its side is not `size`."""
-    height, width = pixels.shape[2:]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    centre = pixels[:, :, top : top + side, left : left + side]
-    if side == size:
-        return centre
-    resized = [
-        functional.interpolate(piece.contiguous(), size=(size, size), mode="bicubic", antialias=True)
-        for piece in pieces(centre)
-    ]
-    return torch.cat(resized)
-
-
-def _with_channels(pixels: Tensor, channels: int | None) -> Tensor:
-    have = pixels.shape[1]
-    if channels is None or channels == have:
-        return pixels
-    if have == 1:
-        return pixels.repeat(1, channels, 1, 1)
-    if (have, channels) == (3, 1):
-        weights = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float32).view(1, 3, 1, 1)
-        grey = [(piece * weights).sum(1, keepdim=True).round().to(torch.uint8) for piece in pieces(pixels)]
-        return torch.cat(grey)
-    raise ValueError(f"the images have {have} channels and cannot be made into {channels}")
+def fitted(
+    pixels: UInt8[Tensor, "images given height width"], size: int, channels: int | None
+) -> UInt8[Tensor, "images channels {size} {size}"]:
+    """The same images with another size and number of channels; not copied where they fit."""
+    channels = channels or pixels.shape[1]
+    if pixels.shape[1] == channels and min(pixels.shape[2:]) == size:
+        return resize_square(pixels, size)
+    return torch.cat([resize_square(with_channels(piece, channels), size) for piece in pieces(pixels)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import warnings
 from collections import deque
@@ -25,78 +24,80 @@ USUAL = 224
 Progress = Callable[[int, int | None], None]
 
 
-class Target(NamedTuple):
-    """What images are decoded to, and the assumptions behind it: all have size `native` (if given), all are grey."""
+class PixelFormat(NamedTuple):
+    """Size and channels of decoded images, and what they rest on: all have size `native` (if given), all are grey."""
 
     size: int
     channels: int
     native: tuple[int, int] | None
     all_grey: bool
 
-    def widened(self, seen: Decoded) -> Target:
-        """The target once an image was seen: the same, or without the assumption that the image breaks."""
-        target = self
-        if target.native is not None and seen.native != target.native:
-            target = target._replace(size=USUAL, native=None)
-        if target.all_grey and seen.colour:
-            target = target._replace(channels=3, all_grey=False)
-        return target
+    def widened(self, native: tuple[int, int], colour: bool) -> PixelFormat:
+        """The format once one more image was seen: the same, or without the assumption that the image breaks."""
+        wider = self
+        if self.native is not None and native != self.native:
+            wider = wider._replace(size=USUAL, native=None)
+        if self.all_grey and colour:
+            wider = wider._replace(channels=3, all_grey=False)
+        return wider
 
 
 class Widened(Exception):
-    """An image breaks an assumption: start again with `target`."""
+    """An image breaks an assumption: start again with this format."""
 
-    def __init__(self, target: Target) -> None:
-        super().__init__(target)
-        self.target = target
+    def __init__(self, pixel_format: PixelFormat) -> None:
+        super().__init__(pixel_format)
+        self.pixel_format = pixel_format
 
 
-def first_target(records: Iterable[Record], image_size: int | None, channels: int | None) -> Target:
-    """The target from what the user fixed and, for the rest, the first readable image."""
-    if image_size is not None and channels is not None:
-        return Target(image_size, channels, None, False)
-    for record in records:
-        seen = _try(record, image_size or USUAL, 3)
-        if isinstance(seen, Decoded):
-            small = image_size is None and max(seen.native) <= SMALL
-            size = image_size or (min(seen.native) if small else USUAL)
-            grey = channels is None and not seen.colour
-            return Target(size, channels or (1 if grey else 3), seen.native if small else None, grey)
-    return Target(image_size or USUAL, channels or 3, None, False)
+def first_format(records: Iterable[Record], image_size: int | None, channels: int | None) -> PixelFormat:
+    """The format from what the user fixed and, for the rest, the first readable image."""
+    if image_size is None or channels is None:
+        for record in records:
+            seen = _try(record, image_size or USUAL, 3)
+            if isinstance(seen, Decoded):
+                return format_after(seen.native, 3 if seen.colour else 1, image_size, channels)
+    return PixelFormat(image_size or USUAL, channels or 3, None, False)
+
+
+def format_after(native: tuple[int, int], has: int, image_size: int | None, channels: int | None) -> PixelFormat:
+    """The format from what the user fixed and, for the rest, one image of that (width, height) with `has` channels."""
+    small = image_size is None and max(native) <= SMALL
+    size = image_size or (min(native) if small else USUAL)
+    return PixelFormat(size, channels or has, native if small else None, channels is None and has == 1)
 
 
 def build(
     part: Path,
     records: Iterable[Record],
     total: int | None,
-    target: Target,
+    pixel_format: PixelFormat,
     store_limit: int,
     workers: int | None,
     progress: Progress | None,
 ) -> tuple[Entry, list[int | str | None]]:
-    """Decode `records` for `target`; pixels go to part/pixels.u8 unless they would take more than `store_limit` bytes.
+    """Decode `records`; pixels go to part/pixels.u8 unless they would take more than `store_limit` bytes.
 
     Returns the entry, without labels, and the labels of the kept images as the source has them. Unreadable images are
-    left out and listed in `skipped`. Raises `Widened` where an image does not fit the target's assumptions.
+    left out and listed in `skipped`. Raises `Widened` where an image breaks what the format rests on.
     """
     names: list[str] = []
     rows: list[int] = []
     labels: list[int | str | None] = []
     skipped: list[tuple[str, str]] = []
-    moments = np.zeros((2, target.channels), dtype=np.int64)
-    digest = hashlib.blake2b(f"{target.size} {target.channels} ".encode(), digest_size=16)
+    moments = np.zeros((2, pixel_format.channels), dtype=np.int64)
     path = part / "pixels.u8"
     done = 0
     stored = store_limit > 0
-    with contextlib.closing(_decoded(records, target, workers)) as decoded, open(path, "wb") as file:
+    with contextlib.closing(_decoded(records, pixel_format, workers)) as decoded, open(path, "wb") as file:
         for pieces in decoded:
             kept = []
             for record, result in pieces:
                 if isinstance(result, str):
                     skipped.append((record.name, result))
                 else:
-                    wider = target.widened(result)
-                    if wider != target:
+                    wider = pixel_format.widened(result.native, result.colour)
+                    if wider != pixel_format:
                         raise Widened(wider)
                     names.append(record.name)
                     rows.append(done)
@@ -108,7 +109,6 @@ def build(
                 raw = block.data
                 wide = block.astype(np.int64)
                 moments += np.stack([wide.sum((0, 2, 3)), (wide * wide).sum((0, 2, 3))])
-                digest.update(raw)
                 stored = stored and file.tell() + block.nbytes <= store_limit
                 if stored:
                     file.write(raw)
@@ -118,10 +118,10 @@ def build(
         os.fsync(file.fileno())
     if not stored:
         path.unlink()
-    mean, std = statistics(moments, len(names) * target.size**2)
+    mean, std = statistics(moments, len(names) * pixel_format.size**2)
     entry = Entry(
-        image_size=target.size,
-        channels=target.channels,
+        image_size=pixel_format.size,
+        channels=pixel_format.channels,
         names=names,
         rows=rows,
         labels=None,
@@ -129,7 +129,6 @@ def build(
         skipped=skipped,
         mean=mean,
         std=std,
-        fingerprint=digest.hexdigest(),
         stored=stored,
     )
     return entry, labels
@@ -150,13 +149,13 @@ def usable_cores() -> int:
 
 
 def _decoded(
-    records: Iterable[Record], target: Target, workers: int | None
+    records: Iterable[Record], pixel_format: PixelFormat, workers: int | None
 ) -> Generator[list[tuple[Record, Decoded | str]], None, None]:
     """Chunks of records with their decoded image, or the reason why there is none; in order, a few chunks ahead."""
     count = workers or usable_cores()
 
     def work(chunk: list[Record]) -> list[tuple[Record, Decoded | str]]:
-        return [(record, _try(record, target.size, target.channels)) for record in chunk]
+        return [(record, _try(record, pixel_format.size, pixel_format.channels)) for record in chunk]
 
     waiting: deque[Future[list[tuple[Record, Decoded | str]]]] = deque()
     with ThreadPoolExecutor(count) as pool, warnings.catch_warnings():

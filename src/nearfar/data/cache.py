@@ -18,7 +18,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-FORMAT = 1  # raise it when decoding or this layout changes: older caches are then not found
+FORMAT = 2  # raise it when decoding or this layout changes: older caches are then not found
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Entry:
     """What the cache knows about a data set, besides its pixels.
 
     `rows`: position of each kept image among the source's records; `labels`: -1 where one is missing;
-    `mean`, `std`: per channel in 0..1; `fingerprint`: of the pixels, in order; `stored`: whether pixels are kept.
+    `mean`, `std`: per channel in 0..1; `stored`: whether pixels are kept.
     """
 
     image_size: int
@@ -38,7 +38,6 @@ class Entry:
     skipped: list[tuple[str, str]]
     mean: list[float]
     std: list[float]
-    fingerprint: str
     stored: bool
     format: int = field(default=FORMAT)
 
@@ -70,7 +69,13 @@ def read(folder: Path) -> tuple[Entry, UInt8[Tensor, "images channels size size"
     pixels = folder / "pixels.u8"
     if entry.format != FORMAT or not pixels.is_file() or pixels.stat().st_size != count:
         return None
-    return entry, torch.from_file(str(pixels), shared=False, size=count, dtype=torch.uint8).view(shape)
+    return entry, mapped(folder, shape)
+
+
+def mapped(folder: Path, shape: tuple[int, ...]) -> UInt8[Tensor, "images channels size size"]:
+    """The pixels of a finished cache, memory-mapped; writing to them changes this process's copy alone."""
+    size = int(np.prod(shape))
+    return torch.from_file(str(folder / "pixels.u8"), shared=False, size=size, dtype=torch.uint8).view(shape)
 
 
 @contextmanager

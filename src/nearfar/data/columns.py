@@ -99,8 +99,8 @@ def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
     path = cell.get("path")
     if not path or inside is None:
         return None
-    full = os.path.realpath(inside / path)
-    return full if full.startswith(os.path.realpath(inside) + os.sep) else None
+    full = Path(os.path.realpath(inside / path))
+    return str(full) if full.is_relative_to(os.path.realpath(inside)) else None
 
 
 def undecoded(table: Any, image: str) -> Any:

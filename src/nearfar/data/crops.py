@@ -17,6 +17,7 @@ from nearfar.data.columns import Originals
 from nearfar.data.decode import to_array, to_pil
 from nearfar.data.images import Images
 from nearfar.data.loader import Order
+from nearfar.views.sampling import BOX_NUMBERS, sample_boxes
 
 Range = tuple[float, float]
 Crop = tuple[int, Range, Range]
@@ -27,9 +28,9 @@ class CroppingBatches:
 
     crops: (size in pixels, range of the crop's share of the image's area, range of its width to height) for each view.
     The box of a view is a pure function of (seed, epoch, image, view): neither the number of workers nor of processes
-    changes it. Crops are resized once, antialiased. Order, `rank`, `world_size`, `drop_last`, `start` are as in
-    `Batches`. workers: processes that decode (0: in this one). Raises ValueError for images that have no original
-    files (arrays), and in an epoch for a file that has become unreadable.
+    changes it; it is sampled as `make_views` samples its boxes. Crops are resized once, antialiased. Order, `rank`,
+    `world_size`, `drop_last`, `start` are as in `Batches`. workers: processes that decode (0: in this one). Raises
+    ValueError for images that have no original files (arrays), and in an epoch for a file that has become unreadable.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class CroppingBatches:
 
     def epoch(
         self, epoch: int, start: int = 0
-    ) -> Iterator[tuple[list[UInt8[Tensor, "batch channels size size"]], Int64[Tensor, batch]]]:
+    ) -> Iterator[tuple[list[UInt8[Tensor, "batch channels size size"]], Int64[Tensor, " batch"]]]:
         """(one uint8 tensor per view, the images' positions) for every step from `start` on."""
         steps = [[(epoch, int(i)) for i in index] for index in self.order.steps(epoch, start)]
         loader: DataLoader[Any] = DataLoader(
@@ -71,7 +72,7 @@ class CroppingBatches:
             num_workers=self.workers,
             collate_fn=self.views.join,
             pin_memory=self.pin,
-            generator=torch.Generator(),  # or each epoch would draw from the global one
+            generator=torch.Generator(),  # or each epoch would take numbers from the global one
         )
         yield from loader
 
@@ -96,8 +97,10 @@ class _Views(Dataset[Any]):
         for view, (size, scale, ratio) in enumerate(self.crops):
             state = np.random.SeedSequence([self.seed, epoch, index, view]).generate_state(1, np.uint64)
             generator = torch.Generator().manual_seed(int(state[0]))
-            box = random_box(*image.size, scale, ratio, generator)
-            crop = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+            uniform = torch.rand(1, BOX_NUMBERS, generator=generator, dtype=torch.float64)
+            [(top, left, tall, wide)] = sample_boxes(uniform, image.height, image.width, scale, ratio).tolist()
+            box = image.crop((left, top, left + wide, top + tall))
+            crop = box.resize((size, size), Image.Resampling.BILINEAR)
             views.append(torch.tensor(to_array(crop, self.channels)))
         return views, index
 
@@ -108,26 +111,3 @@ class _Views(Dataset[Any]):
             for view, crop in zip(views, crops, strict=True):
                 view[row] = crop
         return views, torch.tensor([index for _, index in items], dtype=torch.int64)
-
-
-def random_box(
-    width: int, height: int, scale: Range, ratio: Range, generator: torch.Generator
-) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of a random-resized crop: share of the area uniform, width/height log-uniform.
-
-    Of ten samples the first that fits; else the largest centred box with its ratio in range (as torchvision does).
-    """
-    draws = torch.rand(10, 2, generator=generator, dtype=torch.float64)
-    place = torch.rand(2, generator=generator, dtype=torch.float64)
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    for share, shape in draws.tolist():
-        area = width * height * (scale[0] + share * (scale[1] - scale[0]))
-        aspect = math.exp(low + shape * (high - low))
-        wide, tall = math.sqrt(area * aspect), math.sqrt(area / aspect)
-        if wide <= width and tall <= height:
-            left, top = (place * torch.tensor([width - wide, height - tall], dtype=torch.float64)).tolist()
-            return left, top, min(left + wide, width), min(top + tall, height)
-    aspect = min(max(width / height, ratio[0]), ratio[1])
-    wide, tall = min(width, height * aspect), min(height, width / aspect)
-    left, top = (width - wide) / 2, (height - tall) / 2
-    return left, top, left + wide, top + tall

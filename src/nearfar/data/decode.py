@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from nearfar.views import centre_square
+
 # Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF, and the scientific
 # containers whose Pillow plugins are stubs.
 _FORMATS = [
@@ -74,12 +76,6 @@ def suffixes() -> frozenset[str]:
     return frozenset(end for end, form in Image.registered_extensions().items() if form in formats() or form == "MPO")
 
 
-def native_size(data: bytes | str) -> tuple[int, int]:
-    """(width, height) from the header alone; raises what Pillow raises for an unreadable one."""
-    with _open(data) as image:
-        return image.size
-
-
 def decode(data: bytes | str, size: int, channels: int) -> Decoded:
     """Decode to [channels, size, size] uint8: upright, on white, shorter side resized to `size`, centre kept.
 
@@ -120,16 +116,16 @@ def to_pil(data: bytes | str, at_least: int) -> tuple[Image.Image, tuple[int, in
         orientation = 1
         with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
             orientation = image.getexif().get(_ORIENTATION, 1)
-        plain = _plain(image)
-    return plain.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else plain, native
+        simple = plain(image)
+    return simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple, native
 
 
 def _open(data: bytes | str) -> Image.Image:
     return Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=formats())
 
 
-def _plain(image: Image.Image) -> Image.Image:
-    """The same picture in mode L or RGB."""
+def plain(image: Image.Image) -> Image.Image:
+    """The same picture in mode L or RGB; see `to_pil` for how."""
     if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return Image.fromarray(_eight_bit(np.asarray(image, dtype=np.float64), sixteen=True))
     if image.mode in ("I", "F"):
@@ -170,12 +166,8 @@ def _eight_bit(values: np.ndarray, sixteen: bool = False, unit: bool = False) ->
 
 
 def _fit(image: Image.Image, size: int) -> Image.Image:
-    """The centre square at `size` pixels, antialiased; untouched where it already fits."""
-    width, height = image.size
-    side = min(width, height)
-    if side == size:
-        left, top = (width - size) // 2, (height - size) // 2
-        return image if width == height else image.crop((left, top, left + size, top + size))
-    left_f, top_f = (width - side) / 2, (height - side) / 2
-    box = (left_f, top_f, left_f + side, top_f + side)
-    return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+    """`views.resize_square` for one Pillow image: the same crop and filter, so within 1 of 255 the same pixels."""
+    top, left, side = centre_square(image.height, image.width)
+    if image.width != image.height:
+        image = image.crop((left, top, left + side, top + side))  # before the resize, which would look beyond a box
+    return image if side == size else image.resize((size, size), Image.Resampling.BICUBIC)

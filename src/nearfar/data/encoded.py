@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from nearfar.data import cache
-from nearfar.data.building import Progress, Widened, build, first_target
+from nearfar.data.building import Progress, Widened, build, first_format
 from nearfar.data.images import Images
 from nearfar.data.readers import Reading, Source
 
@@ -33,8 +33,8 @@ class Opening:
 
     def images(self) -> Images:
         """The images from the cache, which is built first where there is none yet."""
-        wishes = [self.image_size, self.channels, self.label_column]
-        home = self.folder / cache.key([type(self.source).__name__, self.source.identity(self.splits), wishes])
+        asked = [self.image_size, self.channels, self.label_column]
+        home = self.folder / cache.key([type(self.source).__name__, self.source.identity(self.splits), asked])
         found = self._cached(home)
         if found is None:
             with cache.building(home):
@@ -54,8 +54,9 @@ class Opening:
         bytes_needed = len(entry.names) * entry.channels * entry.image_size**2
         if pixels is None and bytes_needed <= self.store_limit:
             return None
+        kept = pixels if self.store_limit > 0 else None
         return Images(
-            pixels if self.store_limit > 0 else None,
+            kept,
             names=entry.names,
             image_size=entry.image_size,
             channels=entry.channels,
@@ -63,11 +64,12 @@ class Opening:
             class_names=entry.class_names,
             skipped=entry.skipped,
             statistics=(entry.mean, entry.std),
-            fingerprint=entry.fingerprint,
             originals=functools.partial(
                 self.source.originals, self.splits, entry.names, entry.rows, self.folder / "datasets"
             ),
             split=self.splits[0] or None if len(self.splits) == 1 else None,
+            reopen=None if kept is None else functools.partial(cache.mapped, home, tuple(kept.shape)),
+            source=self.name,
         )
 
     def _fill(self, part: Path) -> cache.Entry:
@@ -75,16 +77,16 @@ class Opening:
             return self._decode(part, Path(scratch))
 
     def _decode(self, part: Path, scratch: Path) -> cache.Entry:
-        target = first_target(self._read(self.splits, scratch).records, self.image_size, self.channels)
+        pixel_format = first_format(self._read(self.splits, scratch).records, self.image_size, self.channels)
         while True:
             reading = self._read(self.splits, scratch)
             try:
                 entry, labels = build(
-                    part, reading.records, reading.total, target, self.store_limit, self.workers, self.progress
+                    part, reading.records, reading.total, pixel_format, self.store_limit, self.workers, self.progress
                 )
                 break
             except Widened as widened:
-                target = widened.target
+                pixel_format = widened.pixel_format
         if not entry.names:
             if not entry.skipped:
                 raise ValueError(f"'{self.name}' holds no images")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,10 @@ class Images:
     - `labels` int64 [images] (-1: missing) or None; `class_names` or None
     - `skipped`: (name, reason) of every image that could not be read
     - `mean`, `std`: per channel in 0..1; a subset keeps those of the whole, so that it is normalised alike
-    - `fingerprint`: hash of the pixels in their order
     - `split`: the split that was read, or None
+    - `source`: what was opened, in a few words; a path or name as it was given
+
+    They can be pickled, for other processes: pixels in memory are sent along, a mapped cache is mapped again there.
     """
 
     def __init__(
@@ -35,19 +37,30 @@ class Images:
         names: list[str],
         image_size: int,
         channels: int,
-        labels: Int64[np.ndarray, images] | None = None,
+        labels: Int64[np.ndarray, " images"] | None = None,
         class_names: list[str] | None = None,
         skipped: Sequence[tuple[str, str]] = (),
         statistics: tuple[list[float], list[float]] | None = None,
-        fingerprint: str | None = None,
         originals: Callable[[], Originals] | None = None,
         split: str | None = None,
-        rows: Int64[np.ndarray, images] | None = None,
+        rows: Int64[np.ndarray, " images"] | None = None,
+        reopen: Callable[[], Tensor] | None = None,
+        source: str = "images",
     ) -> None:
         self.names, self.image_size, self.channels = names, image_size, channels
         self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
-        self._stored, self._rows = stored, rows
-        self._statistics, self._fingerprint, self._originals = statistics, fingerprint, originals
+        self.source = source
+        self._stored, self._rows, self._reopen = stored, rows, reopen
+        self._statistics, self._originals = statistics, originals
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name not in ("pixels", "originals")}
+        return state if self._reopen is None else state | {"_stored": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self._reopen is not None:
+            self._stored = self._reopen()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -85,20 +98,11 @@ class Images:
         return self._moments[1]
 
     @cached_property
-    def fingerprint(self) -> str:
-        if self._fingerprint is not None:
-            return self._fingerprint
-        digest = hashlib.blake2b(f"{self.image_size} {self.channels} ".encode(), digest_size=16)
-        for piece in pieces(self.pixels):
-            digest.update(piece.contiguous().numpy().data)
-        return digest.hexdigest()
-
-    @cached_property
     def originals(self) -> Originals | None:
         """The encoded images by index (bytes or file paths); None for arrays, which have no other form."""
         return self._originals() if self._originals is not None else None
 
-    def gather(self, index: Int64[Tensor, batch]) -> UInt8[Tensor, "batch channels size size"]:
+    def gather(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch channels size size"]:
         """The images at these positions, copied; decoded on the spot where no pixels are stored."""
         if self._stored is not None:
             rows = index if self._rows is None else torch.from_numpy(self._rows)[index]
@@ -117,7 +121,6 @@ class Images:
         if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
             raise ValueError(f"subset: positions must lie in 0..{len(self) - 1}, got {chosen.min()}..{chosen.max()}")
         chosen = chosen % max(len(self), 1)
-        digest = hashlib.blake2b(self.fingerprint.encode() + chosen.tobytes(), digest_size=16)
         return Images(
             self._stored,
             names=[self.names[i] for i in chosen],
@@ -127,10 +130,11 @@ class Images:
             class_names=self.class_names,
             skipped=self.skipped,
             statistics=self._moments,
-            fingerprint=digest.hexdigest(),
             originals=None if self._originals is None else _Chosen(self, chosen),
             split=self.split,
             rows=chosen if self._rows is None else self._rows[chosen],
+            reopen=self._reopen,
+            source=self.source,
         )
 
     def split_holdout(self, count: int, seed: int) -> tuple[Images, Images]:

@@ -15,7 +15,10 @@ from nearfar.data.images import Images
 
 
 def rank_rows(total: int, rank: int, world_size: int) -> slice:
-    """The rows of a batch of `total` that belong to `rank`: contiguous, the first ranks get one more of an odd rest."""
+    """The rows of a batch of `total` that belong to `rank`: contiguous, and of nearly equal number.
+
+    Where `total` does not divide by `world_size`, the first ranks have one more each.
+    """
     base, more = divmod(total, world_size)
     start = rank * base + min(rank, more)
     return slice(start, start + base + (rank < more))
@@ -39,7 +42,7 @@ class Order:
     def __len__(self) -> int:
         return self.count // self.batch_size if self.drop_last else -(-self.count // self.batch_size)
 
-    def steps(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, batch]]:
+    def steps(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " batch"]]:
         """This rank's image positions for step `start` and those after it."""
         permutation = torch.from_numpy(np.random.default_rng([self.seed, epoch]).permutation(self.count))
         for step in range(start, len(self)):
@@ -75,7 +78,7 @@ class Batches:
 
     def epoch(
         self, epoch: int, start: int = 0
-    ) -> Iterator[tuple[UInt8[Tensor, "batch channels size size"], Int64[Tensor, batch]]]:
+    ) -> Iterator[tuple[UInt8[Tensor, "batch channels size size"], Int64[Tensor, " batch"]]]:
         """(images, their positions) for every step from `start` on: exactly the rest of an uninterrupted epoch."""
         ready: queue.Queue[tuple[Tensor, Tensor] | BaseException | None] = queue.Queue(maxsize=self.ahead)
         stop = threading.Event()

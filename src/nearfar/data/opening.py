@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nearfar.data import arrays, sources
+from nearfar.data import arrays, items, sources, tables
 from nearfar.data.building import Progress
 from nearfar.data.cache import default_folder
 from nearfar.data.encoded import Opening
-from nearfar.data.hub import Hub
 from nearfar.data.images import Images
+from nearfar.data.objects import describe, has_items, is_array, is_table
 from nearfar.data.readers import ImageFolder, ParquetFiles, Source, Tars
 
 CACHE_LIMIT = 8 * 2**30
@@ -30,12 +30,17 @@ def open_images(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Images:
-    """Open images from a folder, a file, an array or the Hub; the second time from nearfar's own cache.
+    """Open images from files, the Hub, or objects; files the second time from nearfar's own cache.
 
-    source: a folder (any depth), Parquet file or folder, WebDataset tar or folder of tars, .npy or .npz file, array or
-        tensor [N,H,W], [N,H,W,C] or [N,C,H,W] (uint8, or float in 0..1) or a pair (images, labels), "digits", or the
-        "owner/name" of a Hub data set (the only case that touches the network). A path wins over a Hub name; write
-        "./digits" for a folder of that name.
+    source: one of
+        - a folder (any depth), Parquet file or folder, WebDataset tar or folder of tars, .npy or .npz file, "digits",
+          or the "owner/name" of a Hub data set (the only case that touches the network). A path wins over a Hub name;
+          write "./digits" for a folder of that name
+        - an array or tensor [n,h,w], [n,h,w,c] or [n,c,h,w], uint8 or float in 0..1, or a pair (images, labels)
+        - a `datasets.Dataset` or `DatasetDict` with a column of images; cached like files
+        - a torch Dataset with a length, or a list, whose items are PIL images, uint8 arrays or tensors, or float
+          tensors in 0..1, of any sizes, alone or first in a tuple with the label as its second; read into memory once
+        - `Images`, which are returned as they are
     split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
     image_size: side in pixels. None: kept if all images share one size of at most 96, else 224. Where a resize is
         needed the shorter side becomes `image_size` (antialiased bicubic) and the centre is kept.
@@ -44,34 +49,62 @@ def open_images(
     cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar. Arrays are not cached: .npy files are mapped as
         they are, everything else stays in memory.
     cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are checked once but their
-        pixels not kept: train on such data with `CroppingBatches`.
+        pixels not kept: train on such data with `CroppingBatches`. A torch Dataset must fit into `cache_limit`.
     workers: decoding threads; None: one per core. progress: called with (done, total or None).
 
     Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
-    wrong path, a source without readable images, an unknown split or column.
+    wrong path or object, a source without readable images, an unknown split or column.
     """
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size must be at least 1, got {image_size}")
     if channels is not None and channels < 1:
         raise ValueError(f"channels must be at least 1, got {channels}")
-    if not isinstance(source, (str, os.PathLike)):
-        return arrays.from_memory(source, split, image_size, channels)
-    name = os.fspath(source)
-    if name == "digits":
-        return arrays.digits(split, image_size, channels)
-    if name.lower().endswith((".npy", ".npz")):
-        return arrays.from_file(sources.existing(name), split, image_size, channels, label_column)
-    if channels not in (None, 1, 3):
-        raise ValueError(f"channels must be 1 or 3 for image files, got {channels}; arrays may have any number")
-    found = locate(name)
-    chosen = sources.choose_splits(found.splits, split, name)
-    folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
-    limit = cache_limit if cache else 0
-    return Opening(found, name, chosen, image_size, channels, label_column, folder, limit, workers, progress).images()
+    name = describe(source)
+    if isinstance(source, Images):
+        return _as_they_are(source, split, image_size, channels)
+    if is_array(source):
+        images = arrays.from_memory(source, split, image_size, channels)
+    elif name == "digits" and isinstance(source, str):
+        images = arrays.digits(split, image_size, channels)
+    elif isinstance(source, (str, os.PathLike)) and name.lower().endswith((".npy", ".npz")):
+        images = arrays.from_file(sources.existing(name), split, image_size, channels, label_column)
+    elif isinstance(source, (str, os.PathLike)) or is_table(source):
+        if channels not in (None, 1, 3):
+            raise ValueError(f"channels must be 1 or 3 for image files, got {channels}; arrays may have any number")
+        found = tables.from_object(source, name) if is_table(source) else locate(name)
+        chosen = sources.choose_splits(found.splits, split, name)
+        folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
+        limit = cache_limit if cache else 0
+        asked = Opening(found, name, chosen, image_size, channels, label_column, folder, limit, workers, progress)
+        images = asked.images()
+    elif has_items(source):
+        sources.choose_splits([""], split, name)
+        images = items.from_items(source, name, image_size, channels, cache_limit, progress)
+    else:
+        raise ValueError(
+            f"cannot open images from {name}; give a path, an array or a tensor, a pair (images, labels), "
+            "a datasets.Dataset, or a map-style torch Dataset with __len__"
+        )
+    images.source = name
+    return images
+
+
+def _as_they_are(images: Images, split: str | None, image_size: int | None, channels: int | None) -> Images:
+    """`images`, or ValueError where something else is asked for."""
+    for what, asked, there in (
+        ("image_size", image_size, images.image_size),
+        ("channels", channels, images.channels),
+        ("split", split, images.split),
+    ):
+        if asked is not None and asked != there:
+            raise ValueError(f"these images were opened with {what} {there}, and {what} {asked} is asked for")
+    return images
 
 
 def list_splits(source: Any) -> list[str]:
     """The splits that `open_images(source, split=...)` knows; empty where the source is not divided."""
+    if is_table(source):
+        return list(source) if isinstance(source, dict) else []
     if not isinstance(source, (str, os.PathLike)):
         return []
     name = os.fspath(source)
@@ -85,7 +118,7 @@ def list_splits(source: Any) -> list[str]:
 def locate(name: str) -> Source:
     """The source behind a path or a Hub name."""
     if sources.is_hub_name(name):
-        return Hub(name)
+        return tables.from_hub(name)
     path = sources.existing(name)
     if path.is_file():
         suffix = path.suffix.lower()

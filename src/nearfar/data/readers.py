@@ -1,4 +1,4 @@
-"""Sources on disk and on the Hub, read through `datasets` builders without decoding.
+"""Sources on disk, read through `datasets` builders without decoding.
 
 The builder classes are used directly and as streams: `datasets.load_dataset` would report even the use of local folders
 to the Hub, and copy the data into a cache of its own. Only `originals` of Parquet files and tars makes such a copy (for
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from nearfar.data import columns, sources
 from nearfar.data.columns import EncodedColumn, Originals, Record
 from nearfar.data.decode import suffixes
+from nearfar.messages import first_line
 
 if TYPE_CHECKING:
     import datasets
@@ -211,8 +212,7 @@ def _one_line(source: object) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, tarfile.TarError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"cannot read '{source}': {reason}") from error
+        raise ValueError(f"cannot read '{source}': {first_line(error)}") from error
 
 
 def _guarded(rows: Iterable[Any], source: object) -> Iterator[Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nearfar.data.decode import suffixes
+from nearfar.messages import did_you_mean
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -39,9 +39,8 @@ def existing(source: str) -> Path:
     while not there.exists():
         path, there = there, there.parent
     names = [entry.name for entry in there.iterdir()] if there.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{there / near[0]}'?" if near else ""
-    raise FileNotFoundError(f"there is no file or folder '{source}'{hint}")
+    near = did_you_mean(path.name, names, cutoff=0.5)
+    raise FileNotFoundError(f"there is no file or folder '{source}'" + (f"; in '{there}', {near}" if near else ""))
 
 
 def list_files(root: Path) -> list[str]:
@@ -108,7 +107,7 @@ def shard_splits(files: Sequence[str]) -> dict[str, list[str]]:
 
 
 def choose_splits(available: Iterable[str], wanted: str | None, source: object) -> list[str]:
-    """The splits to read: the one asked for; all for "all"; without a wish "train", or all where there is no train.
+    """The splits to read: the one asked for; all for "all"; for None "train", or all where there is no train.
 
     ValueError lists what there is.
     """

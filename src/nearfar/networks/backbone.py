@@ -1,8 +1,8 @@
-"""Backbones by name, with a stem that suits the image size."""
+"""Backbones by name, with a stem that suits the image size, or from a module of one's own."""
 
 from __future__ import annotations
 
-import difflib
+import copy
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nearfar.messages import did_you_mean, first_line
 from nearfar.networks.pretrained import load_pretrained
 from nearfar.networks.small import SmallNet
 from nearfar.networks.stem import shrink_stem, stem_of
@@ -36,51 +37,83 @@ class Architecture:
 
     def build(self, image_size: int) -> Backbone:
         """Build the backbone with random weights; raises ValueError for images that it cannot take."""
-        return _finished(_create(self.name, self.arguments), self, image_size)
+        return _finished(_create(self.name, self.arguments), self, image_size, self.arguments["in_chans"])
 
 
 class Backbone(nn.Module):
     """A net without classifier: normalised images [batch, channels, size, size] -> features [batch, num_features].
 
-    `net` is timm's own module or a SmallNet, `architecture` what it takes to build it again. Convolution weights are
-    kept in channels-last order: the maps then follow, which takes a third less time on a CPU and is as good on a GPU.
+    `net` is timm's own module, a SmallNet or a user's; `architecture` is what it takes to build it again, None for a
+    user's. Convolution weights are kept in channels-last order: the feature maps then follow, which takes a third less
+    time on a CPU and is as good on a GPU.
     """
 
-    def __init__(self, net: nn.Module, architecture: Architecture, num_features: int) -> None:
+    def __init__(self, net: nn.Module, architecture: Architecture | None, num_features: int) -> None:
         super().__init__()
-        self.net = net.to(memory_format=torch.channels_last)
+        flat = all(weights.ndim < 5 for weights in net.parameters())  # the order is not defined for 3-D convolutions
+        self.net = net.to(memory_format=torch.channels_last) if flat else net
         self.architecture, self.num_features = architecture, num_features
+
+    @property
+    def name(self) -> str:
+        """The architecture's name: "small" or timm's; for a user's net its class, as "package.module.Class"."""
+        return qualified_name(self.net) if self.architecture is None else self.architecture.name
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
         """Apply the net."""
         return self.net(images)
 
 
-def build_backbone(name: str, *, image_size: int, channels: int, pretrained_file: str | Path | None = None) -> Backbone:
-    """Build a backbone by name.
+def qualified_name(module: nn.Module) -> str:
+    """The name of a module's class, with where it was defined."""
+    return f"{type(module).__module__}.{type(module).__qualname__}"
 
-    name: "small" or any timm backbone. image_size: pixels; below 64 px a ResNet-like net gets a 3x3 stem with stride 1
-    and no max-pool (SimCLR, Appendix B.9), and a vision transformer is built for the size. The choice is logged.
-    channels: of the images. pretrained_file: starting weights, see `load_pretrained`; never from the network.
-    Raises ValueError for an unknown name or an image size that the backbone cannot take, FileNotFoundError for a
-    missing file.
+
+def build_backbone(
+    encoder: str | nn.Module, *, image_size: int, channels: int, init: str | Path | None = None
+) -> Backbone:
+    """Build a backbone by name, or from a module.
+
+    encoder: "small", any timm backbone, or a module that takes normalised float images [batch, channels, size, size]
+    and returns features [batch, dim]: it is copied with the weights that it has, and otherwise left as it is.
+    image_size: pixels; below 64 px a named ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR,
+    Appendix B.9), and a named vision transformer is built for the size. The choice is logged. channels: of the images.
+    init: a file with starting weights, see `load_pretrained`; never from the network.
+    Raises ValueError for an unknown name, an image size that the backbone cannot take, or a module that does not
+    return such features, FileNotFoundError for a missing file.
     """
     if image_size < 1 or channels < 1:
         raise ValueError(f"image size and channels must be 1 or more, got {image_size} px and {channels} channels")
-    _check_name(name)
-    net, arguments = _fitted(name, image_size, channels)
-    small_stem = image_size < SMALL_STEM_BELOW and stem_of(net) is not None
-    backbone = _finished(net, Architecture(name, arguments, small_stem), image_size)
-    log.info("%s: %d features, %s", name, backbone.num_features, _choice(backbone, image_size))
-    if pretrained_file is not None:
-        log.info(load_pretrained(backbone.net, pretrained_file))
+    if isinstance(encoder, nn.Module):
+        backbone = own_backbone(encoder, image_size, channels)
+        choice = f"your own module, for images of {image_size} px"
+    else:
+        _check_name(encoder)
+        net, arguments = _fitted(encoder, image_size, channels)
+        small_stem = image_size < SMALL_STEM_BELOW and stem_of(net) is not None
+        backbone = _finished(net, Architecture(encoder, arguments, small_stem), image_size, channels)
+        choice = _choice(backbone.net, arguments, small_stem, image_size)
+    log.info("%s: %d features, %s", backbone.name, backbone.num_features, choice)
+    if init is not None:
+        log.info(load_pretrained(backbone.net, init))
     return backbone
+
+
+def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
+    """A copy of a user's module as a backbone, on the CPU; ValueError for one that does not serve as such."""
+    try:
+        net = copy.deepcopy(module).cpu()
+    except Exception as error:
+        raise ValueError(f"encoder {qualified_name(module)!r} cannot be copied: {first_line(error)}") from error
+    if not all(isinstance(value, Tensor) for value in net.state_dict().values()):
+        raise ValueError(f"encoder {qualified_name(module)!r} has a state beside tensors, which cannot be saved")
+    return _finished(net, None, image_size, channels)
 
 
 def _check_name(name: str) -> None:
     if name != "small" and not timm.is_model(name):
-        close = difflib.get_close_matches(name, ["small", *timm.list_models()], n=3)
-        hint = f"did you mean {', '.join(close)}?" if close else "use small or a timm backbone such as resnet18"
+        known = ["small", *timm.list_models()]
+        hint = did_you_mean(name, known, "use small or a timm backbone such as resnet18", most=3, cutoff=0.6)
         raise ValueError(f"unknown encoder {name!r}: {hint}")
 
 
@@ -104,36 +137,33 @@ def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
     try:
         return timm.create_model(name, pretrained=False, num_classes=0, **arguments)
     except (AssertionError, ValueError, RuntimeError) as error:
-        raise ValueError(f"encoder {name!r} cannot be built with {arguments}: {_first_line(error)}") from error
+        raise ValueError(f"encoder {name!r} cannot be built with {arguments}: {first_line(error)}") from error
 
 
-def _finished(net: nn.Module, architecture: Architecture, image_size: int) -> Backbone:
-    """Adapt the stem, and try the net on a blank image to see how many features it gives."""
-    if architecture.small_stem:
+def _finished(net: nn.Module, architecture: Architecture | None, image_size: int, channels: int) -> Backbone:
+    """Adapt the stem, and try the net on two blank images to see how many features it gives."""
+    name = qualified_name(net) if architecture is None else architecture.name
+    if architecture is not None and architecture.small_stem:
         shrink_stem(net)
     net.eval()
     try:
         with torch.no_grad():
-            out = net(torch.zeros(1, architecture.arguments["in_chans"], image_size, image_size))
+            out = net(torch.zeros(2, channels, image_size, image_size))
     except Exception as error:  # a net of someone else's can fail in any way
         raise ValueError(
-            f"encoder {architecture.name!r} cannot take images of {image_size} px: {_first_line(error)}"
+            f"encoder {name!r} cannot take images of {image_size} px and {channels} channels: {first_line(error)}"
         ) from error
-    if not isinstance(out, Tensor) or out.ndim != 2:
-        raise ValueError(f"encoder {architecture.name!r} does not give one row of features for an image")
+    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.is_floating_point():
+        given = f"{out.dtype} {list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise ValueError(f"encoder {name!r} must return features [batch, dim] as floats; for 2 images it gives {given}")
     return Backbone(net.train(), architecture, out.shape[1])
 
 
-def _choice(backbone: Backbone, image_size: int) -> str:
-    if backbone.architecture.small_stem:
+def _choice(net: nn.Module, arguments: dict[str, Any], small_stem: bool, image_size: int) -> str:
+    if small_stem:
         return f"3x3 stem with stride 1 and no max-pool, as images of {image_size} px are below {SMALL_STEM_BELOW} px"
-    if isinstance(backbone.net, SmallNet):
-        stride = backbone.net.conv.stride[0]
-        return f"a stem of stride {stride} without pooling, {len(backbone.net.blocks)} blocks for {image_size} px"
-    if "img_size" in backbone.architecture.arguments:
+    if isinstance(net, SmallNet):
+        return f"a stem of stride {net.conv.stride[0]} without pooling, {len(net.blocks)} blocks for {image_size} px"
+    if "img_size" in arguments:
         return f"built for images of {image_size} px"
     return f"its own stem, for images of {image_size} px"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from nearfar.networks.backbone import Backbone
-
-LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as torchvision and Pillow
+from nearfar.views import resize_square, with_channels
 
 
 class Encoder(nn.Module):
@@ -38,8 +36,8 @@ class Encoder(nn.Module):
 
     @property
     def name(self) -> str:
-        """The backbone's name: "small" or timm's."""
-        return self.backbone.architecture.name
+        """The backbone's name: "small" or timm's; for a user's module, its class."""
+        return self.backbone.name
 
     @property
     def num_features(self) -> int:
@@ -49,8 +47,9 @@ class Encoder(nn.Module):
     def forward(self, images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch num_features"]:
         """Encode images, uint8 or float in 0..1, of any size, grey or colour.
 
-        Another size is resized with antialiasing (bilinear), the shorter side to `image_size`, and cut at the centre.
-        Grey becomes colour by repeating it, colour grey by BT.601 luma. Raises ValueError for other channel counts.
+        The centre square is resized to `image_size` (bicubic, antialiased), grey is repeated for colour and colour
+        made grey by its luma: the very functions that made the training images, so full-size images and those that
+        `open_images` made of them give the same features. Raises ValueError for other numbers of channels.
         """
         return self.backbone(self.preprocess(images))
 
@@ -58,30 +57,8 @@ class Encoder(nn.Module):
         """Do everything that comes before the backbone; see `forward`."""
         if images.ndim != 4:
             raise ValueError(f"expected images [batch, channels, height, width], got a tensor {list(images.shape)}")
-        if images.dtype == torch.uint8:
-            images = images.to(self.mean.dtype) / 255
-        elif not images.is_floating_point():
+        if images.dtype != torch.uint8 and not images.is_floating_point():
             raise ValueError(f"expected uint8 or float images, got {images.dtype}")
-        return (_adapted(_resized(images, self.image_size), self.channels) - self.mean) / self.std
-
-
-def _resized(images: Tensor, size: int) -> Tensor:
-    height, width = images.shape[-2:]
-    if (height, width) == (size, size):
-        return images
-    scale = size / min(height, width)
-    shape = (max(size, round(height * scale)), max(size, round(width * scale)))
-    images = F.interpolate(images, shape, mode="bilinear", antialias=True, align_corners=False)
-    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
-    return images[..., top : top + size, left : left + size]
-
-
-def _adapted(images: Tensor, channels: int) -> Tensor:
-    given = images.shape[1]
-    if given == channels:
-        return images
-    if given == 1:
-        return images.expand(-1, channels, -1, -1)
-    if given == 3 and channels == 1:
-        return (images * images.new_tensor(LUMA).view(-1, 1, 1)).sum(1, keepdim=True)
-    raise ValueError(f"the encoder takes images with {channels} channels, got {given}")
+        images = resize_square(with_channels(images, self.channels), self.image_size)
+        images = images.to(self.mean.dtype) / 255 if images.dtype == torch.uint8 else images
+        return (images - self.mean) / self.std

@@ -14,17 +14,15 @@ class MomentumEncoder(nn.Module):
 
     `online` is any module, as a rule `nn.Sequential(backbone, projector)`; `forward` takes what it takes. Parameters
     have requires_grad False, so the optimiser never holds them, and stand in the state_dict.
-    Buffers (statistics of batch normalisation) are taken from the online networks at every update; with
-    `average_buffers` those of a float type follow by momentum as the parameters do. In train mode the momentum encoder
-    normalises by the statistics of its own batch; its running ones matter in eval mode only.
+    Buffers (statistics of batch normalisation) are taken from the online networks at every update. In train mode the
+    momentum encoder normalises by the statistics of its own batch; its running ones matter in eval mode only.
     Source: MoCo (He et al. 2020), Eq. 2. Differs from its released code: there the momentum encoder's buffers are left
     to the momentum encoder's own forward passes.
     """
 
-    def __init__(self, online: nn.Module, average_buffers: bool = False) -> None:
+    def __init__(self, online: nn.Module) -> None:
         super().__init__()
         self.networks = copy.deepcopy(online).requires_grad_(False)
-        self.average_buffers = average_buffers
 
     @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -41,11 +39,7 @@ class MomentumEncoder(nn.Module):
         own_buffers, new_buffers = list(self.networks.buffers()), list(online.buffers())
         if [p.shape for p in own + own_buffers] != [p.shape for p in new + new_buffers]:
             raise ValueError("a momentum encoder follows the networks it was copied from; these have other parameters")
-        followed = [self.average_buffers and buffer.is_floating_point() for buffer in own_buffers]
-        own += [buffer for buffer, follow in zip(own_buffers, followed, strict=True) if follow]
-        new += [buffer for buffer, follow in zip(new_buffers, followed, strict=True) if follow]
         if own:
             torch._foreach_lerp_(own, new, 1 - momentum)
-        for buffer, source, follow in zip(own_buffers, new_buffers, followed, strict=True):
-            if not follow:
-                buffer.copy_(source)
+        for buffer, source in zip(own_buffers, new_buffers, strict=True):
+            buffer.copy_(source)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 class SmallNet(nn.Module):
     """Residual net for small images: [batch, in_chans, image_size, image_size] -> [batch, num_features].
 
-    Few wide layers on small maps, since on a CPU the normalisation and activation of large maps cost more than their
-    convolutions. There is no pooling but the last mean. `image_size` decides the depth: basic blocks that each halve
-    the map, two up to 45 px and one more for each doubling beyond; above 16 px the 3x3 stem has stride 2. So 8 px end
-    as 2x2 maps, 32 and 64 px as 4x4, 96 px as 3x3; images of other sizes are taken as well. All blocks are `width` wide
-    but the last, of `num_features`.
+    Few wide layers on small feature maps, since on a CPU the normalisation and activation of large ones cost more than
+    their convolutions. There is no pooling but the last mean. `image_size` decides the depth: basic blocks that each
+    halve the feature map, two up to 45 px and one more for each doubling beyond; above 16 px the 3x3 stem has stride 2.
+    So 8 px end as 2x2, 32 and 64 px as 4x4, 96 px as 3x3; images of other sizes are taken as well. All blocks are
+    `width` wide but the last, of `num_features`.
     Defaults: 17.2 million multiply-adds at 32 px in colour (8 px grey 4.2), 0.83 million parameters.
     Raises ValueError for an image size below 4.
     """
@@ -35,9 +35,9 @@ class SmallNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
-        """Return the mean of the last maps."""
-        maps = self.blocks(F.relu_(self.norm(self.conv(images))))
-        return F.avg_pool2d(maps, maps.shape[2:]).flatten(1)  # mean's backward gives maps a layout slow for the rest
+        """Return the mean of the last feature map."""
+        out = self.blocks(F.relu_(self.norm(self.conv(images))))
+        return F.avg_pool2d(out, out.shape[2:]).flatten(1)  # mean's backward gives a layout that is slow for the rest
 
 
 class BasicBlock(nn.Module):
@@ -56,7 +56,7 @@ class BasicBlock(nn.Module):
         if inputs != outputs:
             self.shortcut.extend([nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)])
 
-    def forward(self, maps: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs h w"]:
+    def forward(self, inputs: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs h w"]:
         """Apply the block."""
-        out = F.relu_(self.norm1(self.conv1(maps)))
-        return F.relu_(self.norm2(self.conv2(out)).add_(self.shortcut(maps)))
+        out = F.relu_(self.norm1(self.conv1(inputs)))
+        return F.relu_(self.norm2(self.conv2(out)).add_(self.shortcut(inputs)))

@@ -51,5 +51,5 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     """Build the backbone as it stands before the first step: the same weights for the same settings."""
     torch.manual_seed(derive_seed(settings.seed, "weights"))
     return build_backbone(
-        encoder, image_size=settings.image_size, channels=settings.channels, pretrained_file=settings.init
+        encoder, image_size=settings.image_size, channels=settings.channels, init=settings.init
     )

@@ -15,7 +15,7 @@ class LARS(torch.optim.Optimizer):
     The decay is added to the gradient first; where either norm is 0 the ratio is 1. Parameters with at most one
     dimension (biases, normalisation) get plain momentum, no ratio and no decay. The learning rate is outside:
     m <- momentum * m + ratio * (g + decay * w); w <- w - lr * m. Nothing is read back from the device.
-    `separate_norms` puts |g| + weight_decay * |w| below the line, the form of the ready-made implementations.
+    Differs from the ready-made implementations: they divide by |g| + weight_decay * |w|.
     Raises ValueError for numbers out of range.
     Source: You et al. 2017; in this form BYOL, Barlow Twins, VICReg, MoCo v3, SogCLR and SACLR.
     """
@@ -27,15 +27,13 @@ class LARS(torch.optim.Optimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         trust: float = 0.001,
-        separate_norms: bool = False,
     ) -> None:
         if lr < 0 or weight_decay < 0 or trust <= 0 or not 0 <= momentum < 1:
             raise ValueError(
                 "LARS needs lr and weight_decay of 0 or more, trust above 0 and momentum in [0, 1), "
                 f"got {lr}, {weight_decay}, {trust}, {momentum}"
             )
-        settings = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust, separate_norms=separate_norms)
-        super().__init__(params, settings)
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -71,10 +69,7 @@ def _scaled_gradients(weights: list[Tensor], group: dict[str, Any]) -> list[Tens
     decay = group["weight_decay"]
     decayed = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
     weight_norms = torch.stack(list(torch._foreach_norm(weights)))
-    if group["separate_norms"]:
-        below = torch.stack(list(torch._foreach_norm(gradients))) + decay * weight_norms
-    else:
-        below = torch.stack(list(torch._foreach_norm(decayed)))
+    below = torch.stack(list(torch._foreach_norm(decayed)))
     usable = (weight_norms > 0) & (below > 0)
     ratios = torch.where(usable, group["trust"] * weight_norms / below, 1.0)
     return list(torch._foreach_mul(decayed, list(ratios.unbind())))

@@ -1,8 +1,21 @@
-"""Batched augmentations: named plans of views, and the views themselves from uint8 batches."""
+"""Batched augmentations: named plans of views, the views themselves from uint8 batches, and the one resize."""
 
 from nearfar.views.make import make_views
 from nearfar.views.plans import compose, fit_views, plan, plan_names
-from nearfar.views.sampling import crop_parameters
+from nearfar.views.resize import centre_square, resize_square, with_channels
+from nearfar.views.sampling import sample_boxes
 from nearfar.views.view import View, ViewPlan
 
-__all__ = ["View", "ViewPlan", "compose", "crop_parameters", "fit_views", "make_views", "plan", "plan_names"]
+__all__ = [
+    "View",
+    "ViewPlan",
+    "centre_square",
+    "compose",
+    "fit_views",
+    "make_views",
+    "plan",
+    "plan_names",
+    "resize_square",
+    "sample_boxes",
+    "with_channels",
+]

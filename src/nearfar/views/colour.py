@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-_LUMA = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue in the grey value (ITU-R 601-2), as in torchvision."""
+LUMA = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in the grey value (ITU-R BT.601), as in Pillow; torchvision's differ by 0.0001."""
 
 
 def luma(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
     """Return the grey values of colour images."""
     red, green, blue = images.split(1, 1)
-    return (red * _LUMA[0]).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
+    return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
 
 
 def grey_(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:

@@ -33,7 +33,7 @@ def make_views(
     """Make every view of a plan from a batch of images: one float32 tensor [batch, channels, side, side] for each view.
 
     images: uint8 [batch, channels, height, width] on any device, any number of channels; or a list with one such tensor
-    for each view, cropped to its side beforehand (see `crop_parameters`): then all but the crop is done here.
+    for each view, cropped to its side beforehand (as by `CroppingBatches`): then all but the crop is done here.
     generator: on the CPU; its state is all that the samples depend on. mean, std: one number for each channel in units
     of 0..1, for the normalisation that ends every view.
     rows, total: `images` are the `rows` of a batch of `total` images (default: all); samples are made for the whole
@@ -55,30 +55,30 @@ def make_views(
         is_cropped = not isinstance(images, Tensor)
         if is_cropped and (height, width) != (side, side):
             raise ValueError(f"view {i} of the plan is {side} pixels wide, its cropped images are {height} x {width}")
-        draws = sample_view(view, table[:, i], height, width, side)
+        sampled = sample_view(view, table[:, i], height, width, side)
         out = torch.empty(batch, channels, side, side, device=device)
         limit = _CPU_VALUES * torch.get_num_threads() if device.type == "cpu" else _DEVICE_VALUES
         step = max(1, limit // (channels * max(side * side, height * width)))
         for start in range(0, batch, step):
             part = slice(start, start + step)
-            piece = draws[part]
+            piece = sampled[part]
             pixels = whole(source[part], piece.flip) if is_cropped else crop(source[part], piece.box, side, piece.flip)
             torch.addcmul(shift, _change(pixels, view, piece), scale, out=out[part])
         views.append(out)
     return views
 
 
-def _change(pixels: Tensor, view: View, draws: ViewParameters) -> Tensor:
+def _change(pixels: Tensor, view: View, sampled: ViewParameters) -> Tensor:
     """Overwrite `pixels` [n, channels, side, side] in 0..1 with all that comes between crop and normalisation."""
     colour = pixels.shape[1] == 3
-    _where(pixels, draws.affine, lambda x, i: affine(x, draws.motion[i]))
+    _where(pixels, sampled.affine, lambda x, i: affine(x, sampled.motion[i]))
     if view.jitter and (view.brightness or view.contrast or view.saturation or view.hue):
-        jitter_(pixels, draws.factors, draws.hue, draws.order, draws.hue_place)
+        jitter_(pixels, sampled.factors, sampled.hue, sampled.order, sampled.hue_place)
     if colour:
-        _where(pixels, draws.grey, lambda x, i: grey_(x))
-    _where(pixels, draws.blur, lambda x, i: blur(x, draws.sigma[i], kernel_size(x.shape[-1])))
-    _where(pixels, draws.solarize, lambda x, i: solarize_(x))
-    _where(pixels, draws.noise, lambda x, i: noise_(x, draws.noise_std[i], draws.noise_seed[i]))
+        _where(pixels, sampled.grey, lambda x, i: grey_(x))
+    _where(pixels, sampled.blur, lambda x, i: blur(x, sampled.sigma[i], kernel_size(x.shape[-1])))
+    _where(pixels, sampled.solarize, lambda x, i: solarize_(x))
+    _where(pixels, sampled.noise, lambda x, i: noise_(x, sampled.noise_std[i], sampled.noise_seed[i]))
     return pixels
 
 

@@ -12,7 +12,7 @@ def noise_(
 ) -> Float[Tensor, "n channels h w"]:
     """Add gaussian noise in place and clamp to 0..1.
 
-    Drawn on the CPU from a seed for each image, so it is the same on every device and in every split of a batch.
+    Sampled on the CPU from a seed for each image, so it is the same on every device and in every split of a batch.
     """
     generator = torch.Generator()
     field = torch.empty(images.shape)

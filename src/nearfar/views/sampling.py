@@ -1,13 +1,13 @@
 """The numbers that make a view of an image, sampled for a whole batch from one generator.
 
-Every image and view takes one row of uniform numbers from the CPU generator, whatever is done with them. So the draw of
-an image depends on the seed and on its place in the batch alone: not on the device, nor on its neighbours, nor on which
-rows of the batch this process works on.
+Every image and view takes one row of uniform numbers from the CPU generator, whatever is done with them. So what is
+sampled for an image depends on the seed and on its place in the batch alone: not on the device, nor on its neighbours,
+nor on which rows of the batch this process works on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +17,9 @@ from torch import Tensor
 from nearfar.views.view import Range, View, ViewPlan
 
 _ATTEMPTS = 10
-_CROP = 2 * _ATTEMPTS + 2
-_COLUMNS = _CROP + 24
+BOX_NUMBERS = 2 * _ATTEMPTS + 2
+"""Uniform numbers that a crop's box takes."""
+_COLUMNS = BOX_NUMBERS + 24
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ViewParameters:
 def uniform_table(
     plan: ViewPlan, generator: torch.Generator, total: int, rows: slice | None = None
 ) -> Float[Tensor, "rows views columns"]:
-    """Draw the uniform numbers of a batch of `total` images and return those of its `rows` (default: all)."""
+    """Sample the uniform numbers of a batch of `total` images and return those of its `rows` (default: all)."""
     table = torch.rand(total, len(plan.views), _COLUMNS, generator=generator, dtype=torch.float64)
     return table if rows is None else table[rows]
 
@@ -62,29 +63,26 @@ def _around(uniform: Tensor, reach: float) -> Tensor:
 
 
 def sample_boxes(
-    view: View, table: Float[Tensor, "rows columns"], heights: Int[Tensor, " #rows"], widths: Int[Tensor, " #rows"]
+    uniform: Float[Tensor, "rows {BOX_NUMBERS}"], height: int, width: int, scale: Range, ratio: Range
 ) -> Int[Tensor, "rows 4"]:
-    """Draw crop boxes (top, left, height, width) with the rule of torchvision's RandomResizedCrop.
+    """Turn rows of uniform numbers into crop boxes (top, left, height, width) in images of `height` x `width` pixels.
 
-    Area and log ratio are uniform; the first of ten attempts that fits into the image is taken, and else the largest
-    central box with a ratio within bounds.
+    The rule of torchvision's RandomResizedCrop: area (`scale`, as a share of the image's) and log ratio are uniform;
+    the first of ten attempts that fits into the image is taken, and else the largest central box with a ratio within
+    bounds.
     """
-    heights, widths = heights.double()[:, None], widths.double()[:, None]
-    area = heights * widths * _between(table[:, :_ATTEMPTS], view.scale)
-    low, high = torch.tensor(view.ratio, dtype=torch.float64).log().tolist()
-    ratio = _between(table[:, _ATTEMPTS : 2 * _ATTEMPTS], (low, high)).exp()
-    width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
-    fits = (width >= 1) & (width <= widths) & (height >= 1) & (height <= heights)
-    first = fits.byte().argmax(1, keepdim=True)
-    width, height = width.gather(1, first), height.gather(1, first)
-    whole = (widths / heights).clamp(*view.ratio)
-    found = fits.any(1, keepdim=True)
-    width = torch.where(found, width, torch.minimum(widths, (heights * whole).round().clamp(min=1)))
-    height = torch.where(found, height, torch.minimum(heights, (widths / whole).round().clamp(min=1)))
-    place = table[:, 2 * _ATTEMPTS : _CROP]
-    top = torch.where(found, (place[:, :1] * (heights - height + 1)).floor(), ((heights - height) / 2).floor())
-    left = torch.where(found, (place[:, 1:] * (widths - width + 1)).floor(), ((widths - width) / 2).floor())
-    return torch.cat([top, left, height, width], 1).long()
+    area = height * width * _between(uniform[:, :_ATTEMPTS], scale)
+    log_ratio = _between(uniform[:, _ATTEMPTS : 2 * _ATTEMPTS], (math.log(ratio[0]), math.log(ratio[1])))
+    wide, tall = (area * log_ratio.exp()).sqrt().round(), (area / log_ratio.exp()).sqrt().round()
+    fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
+    first, found = fits.byte().argmax(1, keepdim=True), fits.any(1, keepdim=True)
+    nearest = min(max(width / height, ratio[0]), ratio[1])
+    wide = torch.where(found, wide.gather(1, first), float(min(width, max(1, round(height * nearest)))))
+    tall = torch.where(found, tall.gather(1, first), float(min(height, max(1, round(width / nearest)))))
+    place = uniform[:, 2 * _ATTEMPTS : BOX_NUMBERS]
+    top = torch.where(found, (place[:, :1] * (height - tall + 1)).floor(), ((height - tall) / 2).floor())
+    left = torch.where(found, (place[:, 1:] * (width - wide + 1)).floor(), ((width - wide) / 2).floor())
+    return torch.cat([top, left, tall, wide], 1).long()
 
 
 def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, width: int, side: int) -> ViewParameters:
@@ -92,7 +90,7 @@ def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, w
 
     `side` is the view's side in pixels; shifts are shares of it. Probabilities are taken as `uniform < probability`.
     """
-    u = table[:, _CROP:].unbind(1)
+    u = table[:, BOX_NUMBERS:].unbind(1)
     jitter = u[8] < view.jitter
     reach = (view.brightness, view.contrast, view.saturation)
     factors = [_between(u[9 + i], (max(0.0, 1 - x), 1 + x)) for i, x in enumerate(reach)]
@@ -100,9 +98,8 @@ def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, w
     shear = (_around(u[6], view.shear), _around(u[7], view.shear))
     shift = (_around(u[3], view.translate), _around(u[4], view.translate))
     motion = torch.stack([_around(u[2], view.degrees), *shift, _between(u[5], view.zoom), *shear], 1)
-    size = torch.tensor([height]), torch.tensor([width])
     return ViewParameters(
-        box=sample_boxes(view, table, *size),
+        box=sample_boxes(table[:, :BOX_NUMBERS], height, width, view.scale, view.ratio),
         flip=u[0] < view.flip,
         affine=u[1] < view.affine,
         motion=motion.float(),
@@ -118,24 +115,3 @@ def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, w
         noise_std=_between(u[22], view.noise_std).float(),
         noise_seed=(u[23] * 2**53).long(),
     )
-
-
-def crop_parameters(
-    plan: ViewPlan,
-    generator: torch.Generator,
-    sizes: Sequence[tuple[int, int]] | Int[Tensor, "rows 2"],
-    *,
-    rows: slice | None = None,
-    total: int | None = None,
-) -> list[Int[Tensor, "rows 4"]]:
-    """Draw the crop boxes (top, left, height, width; in pixels) that `make_views` would, for images of any sizes.
-
-    For workers that decode, crop and resize large images: with a generator in the same state, the boxes here and the
-    rest of the views in `make_views(crops, ...)` belong together. `sizes` holds height and width of each of the rows.
-    Returns a tensor for each view of the plan. Crops are to be resized to the view's side bilinearly and antialiased.
-    """
-    sizes = torch.as_tensor(sizes)
-    table = uniform_table(plan, generator, len(sizes) if total is None else total, rows)
-    if len(table) != len(sizes):
-        raise ValueError(f"{len(sizes)} image sizes were given for {len(table)} rows of the batch")
-    return [sample_boxes(view, table[:, i], sizes[:, 0], sizes[:, 1]) for i, view in enumerate(plan.views)]

@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import nn
 
 from nearfar.commands.opening import open_shown
-from nearfar.data import Images, list_splits
+from nearfar.data import Images, describe, list_splits
 from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
@@ -47,7 +47,7 @@ def new_job(given: Settings, console: Console) -> tuple[Job, Model]:
     views = _or(given.views, fit_views(method.views, images.image_size, images.channels))
     settings = replace(
         given,
-        data=_name(given.data) or Described(images.description),
+        data=_name(given.data) or Described(describe(given.data)),
         out=_name(given.out) or str(Path("runs") / f"{_stem(given.data)}-{_short_name(method)}"),
         method=method_name(method) or describe_object(method),
         hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},

@@ -21,10 +21,10 @@ def complaint(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["pretrian"], "did you mean pretrain"),
+        (["pretrian"], "did you mean 'pretrain'"),
         (["pretrain"], "name the images"),
-        (["pretrain", "DATA", "--methd", "dcl"], "did you mean --method"),
-        (["pretrain", "DATA", "--alhpa", "0.1"], "did you mean --alpha"),
+        (["pretrain", "DATA", "--methd", "dcl"], "did you mean '--method'"),
+        (["pretrain", "DATA", "--alhpa", "0.1"], "did you mean '--alpha'"),
         (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
         (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "does not know --alpha"),
         (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
@@ -34,7 +34,7 @@ def complaint(capsys, *words):
         (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),
         (["pretrain", "DATA", "--limit", "0"], "--limit must be at least 1"),
         (["pretrain", "DATA", "--held-out", "-1"], "--held-out must"),
-        (["pretrain", "DATA", "--image-size", "-8"], "image_size"),
+        (["pretrain", "DATA", "--image-size", "-8"], "--image-size must be at least 1"),
         (["pretrain", "DATA", "--alpha", "7"], "alpha"),
         (["pretrain", "DATA", "--negatives", "0"], "negatives"),
         (["pretrain", "DATA", "--lr", "-1", "--batch-size", "16"], "lr"),

@@ -6,7 +6,6 @@ import ast
 import importlib
 import importlib.util
 import logging
-import os
 import re
 import sys
 from argparse import ArgumentError

@@ -111,7 +111,9 @@ def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
         nearfar.load(run)
     encoder = nearfar.load(run, encoder=Net())
     saved = load_file(run.path / "encoder.safetensors")
-    assert any(torch.equal(value, encoder.state_dict()[name]) for name in encoder.state_dict() for value in saved.values())
+    assert any(
+        torch.equal(value, encoder.state_dict()[name]) for name in encoder.state_dict() for value in saved.values()
+    )
     images = torch.from_numpy(array[:, None])
     assert encoder(images).shape == (48, 12)
     assert not torch.equal(encoder(images), nearfar.load(run, encoder=Net()).train()(images * 0))
@@ -156,7 +158,7 @@ def test_a_callable_makes_the_views_it_says(array, tmp_path, quiet):
     with pytest.raises(ValueError, match=r"give it again, views="):
         nearfar.map_images(run, array, console=quiet)
     with pytest.raises(ValueError, match="3 views"):
-        three = lambda pixels: noisy(pixels) + [pixels / 255]  # noqa: E731
+        three = lambda pixels: [*noisy(pixels), pixels / 255]  # noqa: E731
         nearfar.pretrain(array, out=str(tmp_path / "b"), views=three, encoder="small", console=quiet, **SMALL)
 
 

@@ -63,7 +63,15 @@ def map_images(
     images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
     images = images.subset(range(min(limit, len(images))))
     seen = [
-        features_shown(trained, images, console, f"view {number + 1} of {num_views}", plan, number % len(plan), stream(seed, "map", number))
+        features_shown(
+            trained,
+            images,
+            console,
+            f"view {number + 1} of {num_views}",
+            plan,
+            number % len(plan),
+            stream(seed, "map", number),
+        )
         for number in range(num_views)
     ]
     with console.status("laying out the map"):

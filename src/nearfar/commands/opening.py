@@ -9,8 +9,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
+from torch import Tensor
 
 from nearfar.data import Images, open_images
+from nearfar.evaluation import features_of
 
 
 @contextmanager
@@ -34,7 +36,9 @@ def must_be_new(path: Path) -> None:
         raise ValueError(f"{path} exists already; choose another --out")
 
 
-def features_shown(encoder: Callable[[Tensor], Tensor], images: Images, console: Console | None = None, name: str = "", **options: Any) -> Tensor:
-    """Compute the features of all images [images, dim] as `nearfar.evaluation.features_of` does, with a progress bar."""
+def features_shown(
+    encoder: Callable[[Tensor], Tensor], images: Images, console: Console | None = None, name: str = "", **options: Any
+) -> Tensor:
+    """Compute the features of all images [images, dim] as `evaluation.features_of` does, with a progress bar."""
     with shown(console, name) as progress:
         return features_of(encoder, images, progress=progress, **options)

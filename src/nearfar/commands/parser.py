@@ -9,7 +9,7 @@ from typing import get_type_hints
 from jsonargparse import ArgumentParser
 
 from nearfar.methods import method_class
-from nearfar.training.settings import Settings, default_of, settings_fields
+from nearfar.training.settings import Settings, settings_fields
 
 
 class DashedParser(ArgumentParser):
@@ -28,7 +28,7 @@ def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:
     for one in settings_fields():
         if one.name not in ("data", "hyperparameters"):
             kind = one.metadata["word"] or hints[one.name]
-            parser.add_argument(f"--{one.name}", type=kind, default=default_of(one), help=one.metadata["meaning"])
+            parser.add_argument(f"--{one.name}", type=kind, default=one.default, help=one.metadata["meaning"])
     chosen = method_class(method)
     if recipe not in chosen.recipes:
         raise ValueError(f"{method} has no recipe {recipe!r}, it has: {', '.join(chosen.recipes)}")

@@ -55,7 +55,9 @@ def write_folder(folder: Path, job: Job, console: Console) -> None:
     write_environment(folder, settings.seed)
     if images.skipped:
         (folder / "skipped.txt").write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
-        console.print(f"{len(images.skipped)} unreadable files skipped, listed in {escape(str(folder / 'skipped.txt'))}")
+        console.print(
+            f"{len(images.skipped)} unreadable files skipped, listed in {escape(str(folder / 'skipped.txt'))}"
+        )
     total = min(settings.limit or len(images), len(images))
     encoder = settings.encoder if isinstance(settings.encoder, str) else settings.encoder.words
     console.print(

@@ -60,7 +60,11 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     run = Run(folder)
     settings = _settings(folder)
     if title is None:
-        title = f"{_words(settings['method'])} on {Path(_words(settings['data'])).name}" if "method" in settings else folder.name
+        title = (
+            f"{_words(settings['method'])} on {Path(_words(settings['data'])).name}"
+            if "method" in settings
+            else folder.name
+        )
     sections = (_verdict(run), _numbers(run.results), _map(folder), _curves(run.metrics), _details(folder, settings))
     style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
     page = (

@@ -44,7 +44,7 @@ def new_job(given: Settings, console: Console) -> tuple[Job, Model]:
     total = min(_or(given.limit, len(images)), len(images))
     epochs = _or(given.epochs, recipe.epochs)
     encoder = _or(given.encoder, "small" if images.image_size <= SMALL_NET_LIMIT else "resnet18")
-    views = _or(given.views, fit_views(method.views, images.image_size, images.channels))
+    views = _or(given.views, "+".join(fit_views(method.views, images.image_size, images.channels)))
     settings = replace(
         given,
         data=_name(given.data) or Described(describe(given.data)),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import MISSING
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from rich.console import Console
 
-from nearfar.training.settings import Settings, default_of, settings_fields
+from nearfar.training.settings import Settings, settings_fields
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -59,8 +60,7 @@ def _documented(docstring: str) -> str:
     """Put what every setting means into a docstring, before what is returned."""
     lines = []
     for one in settings_fields():
-        default = default_of(one)
-        said = "" if default in (None, {}) else f" Default: {default!r}."
+        said = "" if one.default in (None, MISSING) else f" Default: {one.default!r}."
         lines.append(f"        {one.name}: {one.metadata['meaning']}.{said}")
     lines.append("        console: where progress is shown.")
     before, after = docstring.split("    Returns:\n", 1)

@@ -14,8 +14,8 @@ import torch.distributed as dist
 class StopRequest:
     """While entered, turns the first SIGINT or SIGTERM into a request that all processes agree on.
 
-    In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a request,
-    and SIGTERM ends it at once: so the parent can end one that waits for a process that is lost.
+    In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a
+    request, and SIGTERM ends it at once: so the parent can end one that waits for a process that is lost.
     """
 
     def __init__(self) -> None:

@@ -50,6 +50,4 @@ class Job:
 def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     """Build the backbone as it stands before the first step: the same weights for the same settings."""
     torch.manual_seed(derive_seed(settings.seed, "weights"))
-    return build_backbone(
-        encoder, image_size=settings.image_size, channels=settings.channels, init=settings.init
-    )
+    return build_backbone(encoder, image_size=settings.image_size, channels=settings.channels, init=settings.init)

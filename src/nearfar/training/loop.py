@@ -62,7 +62,9 @@ def fit(
     fabric.to_device(model)
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
-        build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay, constant=constant)
+        build_optimizer(
+            settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay, constant=constant
+        )
     )
     gradient_of = GradientStep(fabric, model, settings.micro_batch)
     step, loss_sum, loss_count = 0, torch.zeros((), device=fabric.device), 0
@@ -182,7 +184,9 @@ def _batches_from(batches: Batches | CroppingBatches, step: int, epochs: int) ->
         yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
 
 
-def _view_maker(fabric: Fabric, pixels: Pixels, images: Images, plan: ViewPlan, settings: Settings, step: int) -> MakeViews:
+def _view_maker(
+    fabric: Fabric, pixels: Pixels, images: Images, plan: ViewPlan, settings: Settings, step: int
+) -> MakeViews:
     """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one would."""
     offset = rank_rows(settings.batch_size, fabric.global_rank, fabric.world_size).start
 

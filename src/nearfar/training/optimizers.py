@@ -51,7 +51,7 @@ def build_optimizer(
 def parameter_groups(
     modules: nn.Module | Iterable[nn.Module], weight_decay: float, constant: Iterable[nn.Module] = ()
 ) -> list[dict[str, Any]]:
-    """Split the trainable parameters by whether they decay (more than one dimension) and whether their rate is constant.
+    """Split the trainable parameters by whether they decay (more than one dimension) and their rate is constant.
 
     A parameter that is shared stands in one group, once. Empty groups are left out.
     """

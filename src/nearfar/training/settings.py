@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Chosen = Annotated[T, "chosen by pretrain where it is None"]  # a run is only ever read with all of them chosen
 else:
-    Chosen = Union[T, None]
+    Chosen = T | None
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 OBJECTS = ("data", "method", "encoder", "views")  # what may be an object instead of a name
@@ -41,7 +41,7 @@ class Settings:
     data: Any = setting(
         "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, Hub data set or 'digits'; in "
         "Python also an array or tensor, a datasets.Dataset, a torch Dataset or Images",
-        word=Union[str, None],
+        word=str | None,
     )
     _: KW_ONLY
     out: Chosen[str] = setting("run folder to write; it must not exist. Default: runs/DATA-METHOD")
@@ -50,7 +50,7 @@ class Settings:
     recipe: str = setting("defaults of the method: 'small' (for small data) or a paper's, by its data's name", "small")
     encoder: Any = setting(
         "'small' or any timm backbone by name; in Python also a module. Default: 'small' up to 96 px, resnet18 above",
-        word=Union[str, None],
+        word=str | None,
     )
     init: str | None = setting("local file with starting weights, .safetensors or .pth")
     image_size: Chosen[int] = setting(
@@ -62,7 +62,7 @@ class Settings:
     views: Any = setting(
         "view plan: names of distributions joined by '+'; in Python also a ViewPlan or a callable on uint8 batches. "
         "Default: the method's, fitted to the images",
-        word=Union[str, dict[str, Any], None],
+        word=str | dict[str, Any] | None,
     )
     held_out: Chosen[int] = setting(
         "images held out to measure health on, without labels. Default: a tenth, at most 512", at_least=0
@@ -133,6 +133,7 @@ class Settings:
         own = {name: _read(name, values.pop(name)) for name in names if name in values}
         return cls(**own, hyperparameters={name: _tuples(value) for name, value in values.items()})
 
+
 @dataclass(frozen=True)
 class Described:
     """Stands in settings read from a file for an object that the file only describes."""
@@ -145,12 +146,7 @@ def settings_fields() -> list[Field[Any]]:
     return [one for one in fields(Settings) if one.init]
 
 
-def default_of(one: Field[Any]) -> Any:
-    """The default of a setting."""
-    return one.default if one.default is not MISSING else one.default_factory()  # type: ignore[misc]
-
-
-_KINDS = {int: (Integral, "a whole number"), float: (Real, "a number"), str: ((str, os.PathLike), "a text")}
+_KINDS: dict[Any, tuple[Any, str]] = {int: (Integral, "a whole number"), float: (Real, "a number"), str: ((str, os.PathLike), "a text")}
 
 
 def _check(one: Field[Any], hint: Any, value: Any) -> None:

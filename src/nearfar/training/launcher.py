@@ -7,17 +7,16 @@ import logging
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
 
-from nearfar.data import Images, open_images
 from nearfar.methods import Model
-from nearfar.networks import Backbone, Encoder, build_backbone, save_encoder
+from nearfar.networks import Encoder, save_encoder
 from nearfar.training.job import Job
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import TIMEOUT, by_torchrun, closed_after, stopped_together, told_clearly, world_size
@@ -49,7 +48,8 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
         fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
         level = log.level if log.handlers else None
         with stopped_together():
-            ending = fabric.launch(_work, elsewhere, resume, console.quiet, level)  # type: ignore[arg-type]
+            work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, level=level)
+            ending = fabric.launch(work)  # type: ignore[arg-type]
         if ending is not None:
             raise ending
 

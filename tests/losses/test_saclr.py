@@ -7,7 +7,7 @@ from torch.nn.functional import normalize
 
 import references as plain
 from nearfar.losses import DCL, SACLR, SimCLR
-from nearfar.pairs import gaussian, sample_others, weighted_sum
+from nearfar.pairs import sample_others
 
 
 @pytest.mark.parametrize("scale", ["matrix", "row"])
@@ -33,41 +33,40 @@ def test_value_gradient_and_state_equal_the_plain_form(scale, negatives, kernel,
     torch.testing.assert_close(loss.partition.reshape(-1), state["partition"])
 
 
-def near_views(batch, dim):
-    first = torch.randn(batch, dim, dtype=torch.float64)
-    return [(first + noise * torch.randn_like(first)).requires_grad_() for noise in (0.0, 0.5)]
-
-
-def gradient_with_each_row_s_own_mean(views, bandwidth, with_positive):
-    """SACLR's row form with a Z for each row: the batch's own mean of q over the columns of that row."""
-    rows, kernel = 2 * len(views[0]), gaussian(bandwidth)
-    u, _, sums = weighted_sum(*views, torch.ones(2, rows // 2), kernel)  # the sums, to know Z
-    counted = sums + u.exp() if with_positive else sums
-    weights = (1 / (rows * counted)).detach()
-    u, repulsion, _ = weighted_sum(*views, weights, kernel)
-    if with_positive:
-        repulsion = repulsion + (weights * u.exp()).sum()
-    return torch.autograd.grad(repulsion - u.mean(), views)
-
-
 @pytest.mark.parametrize(("with_positive", "loss"), [(False, DCL), (True, SimCLR)])
-def test_theorem_1_with_z_of_each_row(with_positive, loss):
-    """bandwidth 0.5 is a softmax temperature of 0.25."""
+def test_theorem_1(with_positive, loss):
+    """With Z the batch's own mean the gradient is DCL's, or SimCLR's if the positive is counted among the columns.
+
+    Bandwidth 0.5 is a softmax temperature of 0.25. The views mirror each other, so that both rows of an image have the
+    same mean and the row form, which keeps one Z for an image, can hold it.
+    """
     torch.manual_seed(0)
-    views = near_views(7, 5)
-    gradients = gradient_with_each_row_s_own_mean(views, 0.5, with_positive)
-    for gradient, expected in zip(gradients, torch.autograd.grad(loss(0.25)(*views), views), strict=True):
+    first, normal = torch.randn(7, 5, dtype=torch.float64), plain.unit(torch.randn(5, dtype=torch.float64))
+    views = [first.requires_grad_(), (first - 2 * torch.outer(first @ normal, normal)).detach().requires_grad_()]
+    rows = plain.unit(torch.cat(views))
+    q = torch.exp((rows @ rows.T - 1) / 0.25)
+    positive, masked = q.diagonal(7).repeat(2), torch.eye(7, dtype=torch.bool).repeat(2, 2)
+    counted = (q.masked_fill(masked, 0).sum(1) + (positive if with_positive else 0)).detach()
+    torch.testing.assert_close(counted[:7], counted[7:])
+    saclr = SACLR(7, "row", "all", bandwidth=0.5).double()
+    saclr.partition.copy_(counted[:7] / 12)
+    value = saclr(*views, torch.arange(7))
+    if with_positive:  # a column more
+        value = value + (positive / counted).mean()
+    for gradient, expected in zip(
+        torch.autograd.grad(value, views), torch.autograd.grad(loss(0.25)(*views), views), strict=True
+    ):
         torch.testing.assert_close(gradient, expected)
 
 
-def test_theorem_1_of_the_loss_itself():
-    """Two images whose views mirror each other: both rows of an image have one mean, so the row form can hold it."""
+def test_the_row_form_finds_the_z_of_theorem_1():
+    """With rho = 0 and alpha = 0 one step leaves the batch's own mean in Z."""
     torch.manual_seed(0)
     first = torch.randn(6, 4, dtype=torch.float64)
     views = [first.clone().requires_grad_(), first.clone().requires_grad_()]  # equal views, hence equal means
-    probe = SACLR(6, "row", "all", alpha=0.0, rho=0.0).double()
-    probe(*views, torch.arange(6))  # rho = 0: Z is now the batch's own mean
-    gradients = torch.autograd.grad(probe(*views, torch.arange(6)), views)
+    loss = SACLR(6, "row", "all", alpha=0.0, rho=0.0).double()
+    loss(*views, torch.arange(6))
+    gradients = torch.autograd.grad(loss(*views, torch.arange(6)), views)
     for gradient, expected in zip(gradients, torch.autograd.grad(DCL(0.25)(*views), views), strict=True):
         torch.testing.assert_close(gradient, expected)
 

@@ -104,6 +104,8 @@ def test_state_continues_exactly():
     two = SwAV(5, 4, queue_size=8)
     two.load_state_dict(one.state_dict())
     z = rows(2, 6, 5, seed=3).float()
+    assert swav(queue_size=8)(z).item() != pytest.approx(one.eval()(z).item())  # the queue matters
+    one.train()
     assert two(z).item() == one(z).item()
     assert torch.equal(two.queue, one.queue)
 

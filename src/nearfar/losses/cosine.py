@@ -12,7 +12,8 @@ from nearfar.pairs.precision import unit_rows
 class NegativeCosine(nn.Module):
     """2 - 2 cos(prediction, projection), mean over the batch; in [0, 4].
 
-    Shapes: prediction, projection (of the other view: the momentum encoder's in BYOL) [batch, dim] raw embeddings. Returns a scalar: one direction.
+    Shapes: prediction, projection [batch, dim] raw embeddings, the projection of the other view (BYOL: the momentum
+    encoder's). Returns a scalar: one direction.
     Gradient: to the prediction only.
     `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for unequal shapes.

@@ -15,7 +15,7 @@ from nearfar.pairs.shares import active_shares
 WIDE = 2**18  # elements: panels of wider rows than WIDE / ROWS get fewer of them
 KEPT = (
     2**20
-)  # elements (4 MiB) of the batch up to which normalised keys and the keys' own means are kept for the backward pass
+)  # elements (4 MiB) of the batch up to which normalised keys and means by key are kept for the backward pass
 
 
 def attend_in_batch(

@@ -24,10 +24,13 @@ from typing import Any
 
 import peers
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 GIB = 1 << 30
 REPEATABLE = 6.0  # seconds: what takes longer is not repeated, its one run in the memory pass is shown
 BRIEF = 1.0  # seconds: what takes less is run once to warm up before it is timed
+
+sys.path.append(str(ROOT))  # for references/
 
 
 def options(arguments: list[str]) -> argparse.Namespace:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import losses_plain as plain
 import peers
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import nearfar.losses as L
+import references as plain
 from nearfar.pairs.cross import cross_log_sum_exp, cross_logistic_sum
 
 Loss = Callable[..., Tensor]
@@ -59,8 +59,8 @@ class Case:
 
     def inputs(self, shape: Shape, seed: int = 0) -> list[Tensor]:
         """The embeddings that need a gradient first; raw rows whose positives lie near each other."""
-        draw = torch.Generator().manual_seed(seed)
-        noise = partial(torch.randn, generator=draw)
+        generator = torch.Generator().manual_seed(seed)
+        noise = partial(torch.randn, generator=generator)
         first = noise(shape.batch, shape.dim)
         if self.quantity.views is None:
             second = first + noise(shape.batch, shape.dim)
@@ -95,7 +95,7 @@ def cross(shape: Shape) -> float:
     return 6.0 * shape.batch**2 * shape.dim
 
 
-def drawn(shape: Shape) -> float:
+def sampled(shape: Shape) -> float:
     """SACLR-1: the positive and two negatives of each row, forward and both gradients."""
     return 3 * 2 * shape.batch * 6.0 * shape.dim
 
@@ -109,32 +109,58 @@ def attentions(count: float) -> Callable[[Shape], float]:
     return lambda shape: 4.0 * count * shape.batch * shape.queue * shape.dim
 
 
-SIMCLR = Quantity("SimCLR", plain.simclr, two_passes)
-DCL = Quantity("DCL", plain.dcl, two_passes)
-DCLW = Quantity("DCLW", plain.dclw, two_passes)
-SACLR_ALL = Quantity("SACLR-all", plain.saclr_all, one_pass)
-SACLR_ALL_ROW = Quantity("SACLR-all, row", partial(plain.saclr_all, per_image=True), one_pass)
-SACLR_1 = Quantity("SACLR-1", plain.saclr_all, drawn)
-SACLR_1_ROW = Quantity("SACLR-1, row", partial(plain.saclr_all, per_image=True), drawn)
-SIGCLR = Quantity("SigCLR", plain.sigclr, one_pass)
+def stateless(reference: Loss, **options: Any) -> Loss:
+    """A reference of two views, with the arguments of one that keeps a state."""
+    return lambda state, z1, z2, index: reference(z1, z2, **options)
+
+
+def queued(reference: Loss, **options: Any) -> Loss:
+    return lambda state, query, key, queue: reference(query, key, queue, **options)
+
+
+def prototypes(dim: int) -> Tensor:
+    """The 3000 prototypes that SwAV is measured with."""
+    return F.normalize(torch.randn(3000, dim, generator=torch.Generator().manual_seed(1)), dim=1)
+
+
+def plain_swav(state: plain.State, z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
+    return plain.swav(torch.stack([z1, z2]), prototypes(z1.shape[1]).to(z1.dtype))
+
+
+def plain_nnclr(state: plain.State, prediction: Tensor, projection: Tensor, queue: Tensor) -> Tensor:
+    return plain.nnclr(projection, prediction, queue)
+
+
+SIMCLR = Quantity("SimCLR", stateless(plain.simclr, temperature=0.1), two_passes)
+DCL = Quantity("DCL", stateless(plain.dcl, temperature=0.1), two_passes)
+DCLW = Quantity("DCLW", stateless(plain.dcl, temperature=0.1, sigma=0.5), two_passes)
+SACLR_ALL = Quantity("SACLR-all", plain.saclr, one_pass)
+SACLR_ALL_ROW = Quantity("SACLR-all, row", partial(plain.saclr, per_image=True), one_pass)
+SACLR_1 = Quantity("SACLR-1", plain.saclr, sampled)
+SACLR_1_ROW = Quantity("SACLR-1, row", partial(plain.saclr, per_image=True), sampled)
+SIGCLR = Quantity("SigCLR", stateless(plain.sigclr), one_pass)
 SOGCLR = Quantity("SogCLR", plain.sogclr, two_passes)
 ISOGCLR = Quantity("iSogCLR", plain.isogclr, two_passes)
-CLIP = Quantity("CLIP", plain.clip, cross)
-SIGLIP = Quantity("SigLIP", plain.siglip, cross)
-MOCO_V3 = Quantity("MoCo v3", plain.moco_v3, in_batch(1))
-SCE_IN_BATCH = Quantity("SCE, no queue", plain.sce_in_batch, in_batch(2))
-MOCO = Quantity("MoCo", plain.moco, attentions(1), views=(0, 0))
-RESSL = Quantity("ReSSL", plain.ressl, attentions(2), views=(0, 0))
-SCE = Quantity("SCE", plain.sce, attentions(2), views=(0, 0))
-MOCO_M = Quantity("MoCo-M", partial(plain.lorac, beta=float("inf")), attentions(2), views=(2, 0))
-LORAC = Quantity("LORAC", plain.lorac, attentions(2), views=(2, 0))
-JCL = Quantity("JCL", plain.jcl, attentions(1), views=(0, 4))
-NNCLR = Quantity("NNCLR", plain.nnclr, attentions(0.5), views=(0, 0))
-COSINE = Quantity("negative cosine", plain.negative_cosine, lambda s: 6.0 * s.batch * s.dim, contrastive=False)
-BARLOW = Quantity("Barlow Twins", plain.barlow_twins, features(3), contrastive=False)
-VICREG = Quantity("VICReg", plain.vicreg, features(4), contrastive=False)
-W_MSE = Quantity("W-MSE", plain.w_mse, features(6), contrastive=False)
-SWAV = Quantity("SwAV", plain.swav, lambda s: 6.0 * 2 * s.batch * 3000 * s.dim, contrastive=False)
+CLIP = Quantity("CLIP", stateless(plain.clip), cross)
+SIGLIP = Quantity("SigLIP", stateless(plain.siglip), cross)
+MOCO_V3 = Quantity("MoCo v3", stateless(plain.moco_v3), in_batch(1))
+SCE_IN_BATCH = Quantity("SCE, no queue", stateless(plain.sce), in_batch(2))
+MOCO = Quantity("MoCo", queued(plain.info_nce), attentions(1), views=(0, 0))
+RESSL = Quantity("ReSSL", queued(plain.ressl), attentions(2), views=(0, 0))
+SCE = Quantity("SCE", queued(plain.sce), attentions(2), views=(0, 0))
+MOCO_M = Quantity("MoCo-M", queued(plain.lorac, beta=float("inf")), attentions(2), views=(2, 0))
+LORAC = Quantity("LORAC", queued(plain.lorac), attentions(2), views=(2, 0))
+JCL = Quantity("JCL", queued(plain.jcl), attentions(1), views=(0, 4))
+NNCLR = Quantity(
+    "NNCLR", lambda state, query, key, queue: plain.nnclr(key, query, queue), attentions(0.5), views=(0, 0)
+)
+COSINE = Quantity(
+    "negative cosine", stateless(plain.negative_cosine), lambda s: 6.0 * s.batch * s.dim, contrastive=False
+)
+BARLOW = Quantity("Barlow Twins", stateless(plain.barlow_twins), features(3), contrastive=False)
+VICREG = Quantity("VICReg", stateless(plain.vicreg), features(4), contrastive=False)
+W_MSE = Quantity("W-MSE", stateless(plain.wmse), features(6), contrastive=False)
+SWAV = Quantity("SwAV", plain_swav, lambda s: 6.0 * 2 * s.batch * 3000 * s.dim, contrastive=False)
 
 
 def ours(quantity: Quantity, make: Callable[[int], torch.nn.Module], indexed: bool = False, **more: Any) -> Case:
@@ -176,7 +202,7 @@ def nnclr(shape: Shape) -> Loss:
 
 def swav(shape: Shape) -> Loss:
     loss = L.SwAV(shape.dim)
-    loss.prototypes.data = plain.prototypes(shape.dim)
+    loss.prototypes.data = prototypes(shape.dim)
     loss.freeze_prototypes = True
     return lambda z1, z2, index: loss(torch.stack([z1, z2]))
 
@@ -187,7 +213,7 @@ NEARFAR = [
     ours(DCLW, lambda size: L.DCL(temperature=0.1, weighted=True)),
     ours(SACLR_ALL, lambda size: L.SACLR(size, negatives="all")),
     ours(SACLR_ALL_ROW, lambda size: L.SACLR(size, scale="row", negatives="all"), indexed=True),
-    # with two images in the batch one negative is all there is, so the draw can be checked
+    # with two images in the batch one negative is all there is, so the sample is known
     ours(SACLR_1, lambda size: L.SACLR(size, negatives=1), check_batches=(2,)),
     ours(SACLR_1_ROW, lambda size: L.SACLR(size, scale="row", negatives=1), indexed=True, check_batches=(2,)),
     ours(SIGCLR, lambda size: L.SigCLR()),

@@ -77,7 +77,7 @@ def markdown(run: dict[str, Any]) -> str:
         "",
         "## Agreement with the plain form in float64",
         "Relative errors of value and gradient; losses with state at their second step. SACLR-1 is checked at batch 2,",
-        "where its draw is certain. `plain` is the form with the whole matrix. (†) marks what does not agree.",
+        "where its sample is known. `plain` is the form with the whole matrix. (†) marks what does not agree.",
         "",
         "| | computes | verdict |",
         "|---|---|---|",

@@ -73,7 +73,7 @@ def count_bytes(counts: Counter[str]) -> None:
 
 
 def step(name: str, batch: int, dim: int, rank: int, world: int) -> int:
-    """Run one step of a method; returns the number of trained parameters."""
+    """Run one step of a method; returns the number of parameters whose gradients are summed."""
     torch.manual_seed(0)
     method = method_class(name)
     heads = {"projector": (dim,)} | ({"predictor": (dim,)} if "predictor" in method.__dataclass_fields__ else {})
@@ -85,6 +85,7 @@ def step(name: str, batch: int, dim: int, rank: int, world: int) -> int:
     own = rank_rows(batch, rank, world)
     views = torch.randn(len(chosen.views), own.stop - own.start, 1, 4, 4)
     GradientStep(fabric, model)(lambda rows: list(views[:, rows]), torch.arange(own.start, own.stop), batch, seed=0)
+    del model.loss  # the gradients of its parameters are complete on every process
     return sum(parameter.numel() for parameter in model.parameters() if parameter.grad is not None)
 
 

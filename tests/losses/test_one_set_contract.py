@@ -22,11 +22,12 @@ LOSSES = {
     "sogclr": lambda: SogCLR(IMAGES),
     "isogclr": lambda: ISogCLR(IMAGES),
 }
-DRAWN = {
+SAMPLED = {
     "saclr matrix 1": lambda: SACLR(IMAGES, "matrix", 1),
     "saclr row 1": lambda: SACLR(IMAGES, "row", 1),
     "saclr row 3": lambda: SACLR(IMAGES, "row", 3),
 }
+WITH_STATE = {name: make for name, make in (LOSSES | SAMPLED).items() if make().state_dict()}
 
 
 def needs_index(loss):
@@ -47,7 +48,7 @@ def batch():
     return [first, first + 0.5 * torch.randn(20, 8)], torch.randperm(IMAGES)[:20]
 
 
-@pytest.mark.parametrize("make", (LOSSES | DRAWN).values(), ids=LOSSES | DRAWN)
+@pytest.mark.parametrize("make", (LOSSES | SAMPLED).values(), ids=LOSSES | SAMPLED)
 def test_scalar_and_finite(make, batch):
     value, gradients = evaluate(make(), *batch)
     assert value.shape == () and torch.isfinite(value)
@@ -77,7 +78,7 @@ def test_the_order_of_the_views_does_not_matter(make, batch):
     torch.testing.assert_close(other_second, first, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", (LOSSES | DRAWN).values(), ids=LOSSES | DRAWN)
+@pytest.mark.parametrize("make", (LOSSES | SAMPLED).values(), ids=LOSSES | SAMPLED)
 def test_float32_equals_float64(make, batch):
     views, index = batch
     value, gradients = evaluate(make(), views, index)
@@ -90,7 +91,7 @@ def test_float32_equals_float64(make, batch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("make", (LOSSES | DRAWN).values(), ids=LOSSES | DRAWN)
+@pytest.mark.parametrize("make", (LOSSES | SAMPLED).values(), ids=LOSSES | SAMPLED)
 def test_low_precision_inputs_lose_only_their_own_rounding(make, batch, dtype):
     views, index = batch
     views = [view.to(dtype) for view in views]
@@ -102,13 +103,16 @@ def test_low_precision_inputs_lose_only_their_own_rounding(make, batch, dtype):
         assert (gradient - exact_gradient).norm() < torch.finfo(dtype).eps * exact_gradient.norm()
 
 
-@pytest.mark.parametrize("make", (LOSSES | DRAWN).values(), ids=LOSSES | DRAWN)
+@pytest.mark.parametrize("make", WITH_STATE.values(), ids=WITH_STATE)
 def test_a_restored_state_continues_exactly(make, batch):
     views, index = batch
-    loss, restored = make(), make()
+    loss, restored, fresh = make(), make(), make()
     for _ in range(3):
         evaluate(loss, views, index)
+        for parameter in loss.parameters():
+            parameter.data += 0.1  # as an optimiser would
     restored.load_state_dict(copy.deepcopy(loss.state_dict()))
+    assert not torch.equal(evaluate(fresh, views, index)[0], evaluate(copy.deepcopy(restored), views, index)[0])
     for _ in range(2):
         value, gradients = evaluate(loss, views, index)
         again, gradients_again = evaluate(restored, views, index)
@@ -118,7 +122,7 @@ def test_a_restored_state_continues_exactly(make, batch):
         assert torch.equal(tensor, restored.state_dict()[name])
 
 
-@pytest.mark.parametrize("make", (LOSSES | DRAWN).values(), ids=LOSSES | DRAWN)
+@pytest.mark.parametrize("make", (LOSSES | SAMPLED).values(), ids=LOSSES | SAMPLED)
 def test_autocast_does_not_reach_inside(make, batch):
     views, index = batch
     outside, _ = evaluate(make(), views, index)
@@ -127,7 +131,7 @@ def test_autocast_does_not_reach_inside(make, batch):
     torch.testing.assert_close(inside, outside, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", (LOSSES | DRAWN).values(), ids=LOSSES | DRAWN)
+@pytest.mark.parametrize("make", (LOSSES | SAMPLED).values(), ids=LOSSES | SAMPLED)
 def test_a_batch_of_one_and_unequal_views_are_refused(make):
     arguments = [torch.zeros(1, dtype=torch.long)] if needs_index(make()) else []
     with pytest.raises(ValueError, match="2 images or more"):

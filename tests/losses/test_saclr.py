@@ -1,109 +1,72 @@
-"""SACLR against a loop, its theorem, and the collapse of the matrix form as printed."""
+"""SACLR against its plain form, its theorem, and the collapse of the matrix form as printed."""
 
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import normalize
 
+import references as plain
 from nearfar.losses import DCL, SACLR, SimCLR
-from nearfar.pairs import gaussian, sample_others, weighted_sum
-
-
-def similarity(kernel, bandwidth, x, y):
-    if kernel == "cosine":
-        return torch.exp(cosine_similarity(x, y, dim=0) / bandwidth)
-    if kernel == "gaussian":
-        difference = x / x.norm() - y / y.norm()
-        return torch.exp(-difference.square().sum() / (2 * bandwidth**2))
-    return 1 / (1 + (x - y).square().sum())
-
-
-class Loop:
-    """Both forms, from methods.md: loss with Z before the update, Z from the same similarities."""
-
-    def __init__(self, scale, alpha, rho, kernel, bandwidth, initial):
-        self.scale, self.alpha, self.rho, self.kernel, self.bandwidth = scale, alpha, rho, kernel, bandwidth
-        self.z, self.initial = {}, initial
-
-    def __call__(self, z1, z2, index, others):
-        def q(x, y):
-            return similarity(self.kernel, self.bandwidth, x, y)
-
-        total, seen = 0.0, {}
-        for i in range(len(z1)):
-            key = index[i].item() if self.scale == "row" else 0
-            for view in (z1, z2):
-                negatives = [q(view[i], other[j]) for j in others[i] for other in (z1, z2)]
-                mean = sum(negatives) / len(negatives)
-                total = total - torch.log(q(z1[i], z2[i])) + mean / self.z.get(key, self.initial)
-                value = self.alpha * q(z1[i], z2[i]).item() + (1 - self.alpha) * mean.item()
-                seen.setdefault(key, []).append(value)
-        for key, values in seen.items():
-            mean = sum(values) / len(values)
-            self.z[key] = self.rho * self.z.get(key, self.initial) + (1 - self.rho) * mean
-        return total / (2 * len(z1))
+from nearfar.pairs import sample_others
 
 
 @pytest.mark.parametrize("scale", ["matrix", "row"])
 @pytest.mark.parametrize("negatives", [1, 3, "all"])
 @pytest.mark.parametrize(("kernel", "bandwidth"), [("gaussian", 0.5), ("cosine", 0.3), ("cauchy", 0.5)])
-def test_value_gradient_and_state_equal_the_loop(scale, negatives, kernel, bandwidth):
+def test_value_gradient_and_state_equal_the_plain_form(scale, negatives, kernel, bandwidth):
     torch.manual_seed(0)
-    rho = 0.99 if scale == "matrix" else 0.9
     loss = SACLR(9, scale, negatives, kernel=kernel, bandwidth=bandwidth, initial_partition=0.05).double()
     loss.partition.fill_(0.05)  # in full precision
-    loop = Loop(scale, 0.125, rho, kernel, bandwidth, 0.05)
+    state, options = {}, {"per_image": scale == "row", "kernel": kernel, "bandwidth": bandwidth, "initial": 0.05}
     for step in range(4):
         index = torch.randperm(9)[:5]
         views = [torch.randn(5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
         torch.manual_seed(step)
         value = loss(*views, index if scale == "row" else None)
         torch.manual_seed(step)
-        everyone = torch.tensor([[j for j in range(5) if j != i] for i in range(5)])
-        expected = loop(*views, index, everyone if negatives == "all" else sample_others(5, negatives))
+        others = None if negatives == "all" else sample_others(5, negatives)
+        expected = plain.saclr(state, *views, index, 9, others, **options)
         torch.testing.assert_close(value, expected)
         gradients = zip(torch.autograd.grad(value, views), torch.autograd.grad(expected, views), strict=True)
         for gradient, expected_gradient in gradients:
             torch.testing.assert_close(gradient, expected_gradient)
-    kept = loss.partition[list(loop.z)] if scale == "row" else loss.partition.reshape(1)
-    torch.testing.assert_close(kept.tolist(), list(loop.z.values()))
-
-
-def near_views(batch, dim):
-    first = torch.randn(batch, dim, dtype=torch.float64)
-    return [(first + noise * torch.randn_like(first)).requires_grad_() for noise in (0.0, 0.5)]
-
-
-def gradient_with_each_row_s_own_mean(views, bandwidth, with_positive):
-    """SACLR's row form with a Z for each row: the batch's own mean of q over the columns of that row."""
-    rows, kernel = 2 * len(views[0]), gaussian(bandwidth)
-    u, _, sums = weighted_sum(*views, torch.ones(2, rows // 2), kernel)  # the sums, to know Z
-    counted = sums + u.exp() if with_positive else sums
-    weights = (1 / (rows * counted)).detach()
-    u, repulsion, _ = weighted_sum(*views, weights, kernel)
-    if with_positive:
-        repulsion = repulsion + (weights * u.exp()).sum()
-    return torch.autograd.grad(repulsion - u.mean(), views)
+    torch.testing.assert_close(loss.partition.reshape(-1), state["partition"])
 
 
 @pytest.mark.parametrize(("with_positive", "loss"), [(False, DCL), (True, SimCLR)])
-def test_theorem_1_with_z_of_each_row(with_positive, loss):
-    """bandwidth 0.5 is a softmax temperature of 0.25."""
+def test_theorem_1(with_positive, loss):
+    """With Z the batch's own mean the gradient is DCL's, or SimCLR's if the positive is counted among the columns.
+
+    Bandwidth 0.5 is a softmax temperature of 0.25. The views mirror each other, so that both rows of an image have the
+    same mean and the row form, which keeps one Z for an image, can hold it.
+    """
     torch.manual_seed(0)
-    views = near_views(7, 5)
-    gradients = gradient_with_each_row_s_own_mean(views, 0.5, with_positive)
-    for gradient, expected in zip(gradients, torch.autograd.grad(loss(0.25)(*views), views), strict=True):
+    first, normal = torch.randn(7, 5, dtype=torch.float64), plain.unit(torch.randn(5, dtype=torch.float64))
+    views = [first.requires_grad_(), (first - 2 * torch.outer(first @ normal, normal)).detach().requires_grad_()]
+    rows = plain.unit(torch.cat(views))
+    q = torch.exp((rows @ rows.T - 1) / 0.25)
+    positive, masked = q.diagonal(7).repeat(2), torch.eye(7, dtype=torch.bool).repeat(2, 2)
+    counted = (q.masked_fill(masked, 0).sum(1) + (positive if with_positive else 0)).detach()
+    torch.testing.assert_close(counted[:7], counted[7:])
+    saclr = SACLR(7, "row", "all", bandwidth=0.5).double()
+    saclr.partition.copy_(counted[:7] / 12)
+    value = saclr(*views, torch.arange(7))
+    if with_positive:  # a column more
+        value = value + (positive / counted).mean()
+    for gradient, expected in zip(
+        torch.autograd.grad(value, views), torch.autograd.grad(loss(0.25)(*views), views), strict=True
+    ):
         torch.testing.assert_close(gradient, expected)
 
 
-def test_theorem_1_of_the_loss_itself():
-    """Two images whose views mirror each other: both rows of an image have one mean, so the row form can hold it."""
+def test_the_row_form_finds_the_z_of_theorem_1():
+    """With rho = 0 and alpha = 0 one step leaves the batch's own mean in Z."""
     torch.manual_seed(0)
     first = torch.randn(6, 4, dtype=torch.float64)
     views = [first.clone().requires_grad_(), first.clone().requires_grad_()]  # equal views, hence equal means
-    probe = SACLR(6, "row", "all", alpha=0.0, rho=0.0).double()
-    probe(*views, torch.arange(6))  # rho = 0: Z is now the batch's own mean
-    gradients = torch.autograd.grad(probe(*views, torch.arange(6)), views)
+    loss = SACLR(6, "row", "all", alpha=0.0, rho=0.0).double()
+    loss(*views, torch.arange(6))
+    gradients = torch.autograd.grad(loss(*views, torch.arange(6)), views)
     for gradient, expected in zip(gradients, torch.autograd.grad(DCL(0.25)(*views), views), strict=True):
         torch.testing.assert_close(gradient, expected)
 

@@ -1,11 +1,9 @@
 """SwAV: codes by Sinkhorn, swapped prediction, prototypes and queue."""
 
-import math
-
 import pytest
 import torch
-from torch.nn import functional as F
 
+import references as plain
 from nearfar.losses import SwAV
 from nearfar.losses.swav import sinkhorn
 
@@ -14,50 +12,20 @@ def rows(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def unit(x: torch.Tensor) -> torch.Tensor:
-    return x / x.norm(dim=-1, keepdim=True)
-
-
-def naive_codes(scores, epsilon, iterations):
-    """Rescale the rows (prototypes) to 1/P and the columns (images) to 1/B in turn, entry by entry."""
-    images, prototypes = scores.shape
-    q = [[math.exp(float(scores[b, p]) / epsilon) for b in range(images)] for p in range(prototypes)]
-    for _ in range(iterations):
-        q = [[x / sum(row) / prototypes for x in row] for row in q]
-        columns = [sum(row[b] for row in q) for b in range(images)]
-        q = [[x / columns[b] / images for b, x in enumerate(row)] for row in q]
-    return torch.tensor(q, dtype=torch.float64).T * images
-
-
-def naive(projections, prototypes, t, epsilon, iterations, global_views):
-    z, prototypes = unit(projections), unit(prototypes)
-    views, batch = z.shape[:2]
-    total = 0.0
-    for g in range(global_views):
-        codes = naive_codes(z[g] @ prototypes.T, epsilon, iterations)
-        for v in range(views):
-            if v == g:
-                continue
-            for b in range(batch):
-                weights = [math.exp(float(z[v, b] @ c) / t) for c in prototypes]
-                total -= sum(float(codes[b, p]) * math.log(w / sum(weights)) for p, w in enumerate(weights))
-    return total / (global_views * (views - 1) * batch)
-
-
 def swav(**options) -> SwAV:
     torch.manual_seed(0)
     return SwAV(5, **{"num_prototypes": 4, **options})
 
 
 @pytest.mark.parametrize(("views", "global_views"), [(2, 2), (2, 1), (5, 2)])
-def test_is_the_loop(views, global_views):
+def test_is_the_plain_form(views, global_views):
     loss, z = swav(), rows(views, 6, 5)
-    expected = naive(z, loss.prototypes.detach().double(), 0.1, 0.05, 3, global_views)
-    assert loss(z, global_views).item() == pytest.approx(expected, rel=1e-6)
+    expected = plain.swav(z, loss.prototypes.detach().double(), global_views=global_views)
+    assert loss(z, global_views).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_codes_have_equal_row_sums_and_in_the_end_equal_column_sums():
-    scores = unit(rows(64, 16)) @ unit(rows(8, 16, seed=1)).T
+    scores = plain.unit(rows(64, 16)) @ plain.unit(rows(8, 16, seed=1)).T
     few, many = sinkhorn(scores, 0.05, 3), sinkhorn(scores, 0.05, 300)
     for codes in (few, many):
         torch.testing.assert_close(codes.sum(1), torch.ones(64, dtype=torch.float64))
@@ -74,11 +42,7 @@ def test_codes_do_not_overflow():
 def test_gradient_stops_at_the_codes():
     loss, z = swav().double(), rows(3, 6, 5).requires_grad_()
     ours = torch.autograd.grad(loss(z), (z, loss.prototypes))
-    scores = F.normalize(z, dim=-1) @ loss.prototypes.T
-    codes = torch.stack([sinkhorn(s, 0.05, 3) for s in scores[:2].detach()])
-    log_p = F.log_softmax(scores / 0.1, dim=-1)
-    pairs = [-(codes[g] * log_p[v]).sum(-1).mean() for g in range(2) for v in range(3) if v != g]
-    theirs = torch.autograd.grad(sum(pairs) / 4, (z, loss.prototypes))
+    theirs = torch.autograd.grad(plain.swav(z, loss.prototypes), (z, loss.prototypes))
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
@@ -108,29 +72,26 @@ def test_two_steps_may_be_taken_before_one_backward():
 
 
 def test_the_queue_takes_part_once_it_is_full():
-    loss, plain = swav(queue_size=10), swav()
+    loss, without = swav(queue_size=10), swav()
     first, second, third = (rows(2, 6, 5, seed=s).float() for s in (1, 2, 3))
-    assert loss(first).item() == plain(first).item()
+    assert loss(first).item() == without(first).item()
     assert loss.queued.item() == 6
-    assert loss(second).item() == plain(second).item()
+    assert loss(second).item() == without(second).item()
     assert loss.queued.item() == 10
     for view in range(2):  # newest first
-        torch.testing.assert_close(loss.queue[view], unit(torch.cat((second[view], first[view]))[:10]))
+        torch.testing.assert_close(loss.queue[view], plain.unit(torch.cat((second[view], first[view]))[:10]))
     past = loss.queue.clone()
     with_queue = loss(third).item()
-    assert with_queue != pytest.approx(plain(third).item(), rel=1e-4)
-    # The same codes by hand: queue and batch are balanced together, the batch's part is kept.
-    z, c = unit(third), loss.prototypes.detach()
-    codes = [sinkhorn(torch.cat((z[v], past[v])) @ c.T, 0.05, 3)[:6] for v in range(2)]
-    by_hand = -sum((codes[v] * F.log_softmax(z[1 - v] @ c.T / 0.1, dim=1)).sum() for v in range(2)) / 12
-    assert with_queue == pytest.approx(by_hand.item(), rel=1e-5)
+    assert with_queue != pytest.approx(without(third).item(), rel=1e-4)
+    expected = plain.swav(third, loss.prototypes.detach(), past=past)  # balanced together, the batch's part is kept
+    assert with_queue == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_the_queue_can_be_left_out_and_rests_in_evaluation():
-    loss, plain, z = swav(queue_size=4), swav(), rows(2, 6, 5).float()
+    loss, without, z = swav(queue_size=4), swav(), rows(2, 6, 5).float()
     loss(z)
     loss.use_queue = False
-    assert loss(z).item() == plain(z).item()
+    assert loss(z).item() == without(z).item()
     before = loss.queue.clone()
     loss.eval()(-z)
     assert torch.equal(loss.queue, before)
@@ -143,6 +104,8 @@ def test_state_continues_exactly():
     two = SwAV(5, 4, queue_size=8)
     two.load_state_dict(one.state_dict())
     z = rows(2, 6, 5, seed=3).float()
+    assert swav(queue_size=8)(z).item() != pytest.approx(one.eval()(z).item())  # the queue matters
+    one.train()
     assert two(z).item() == one(z).item()
     assert torch.equal(two.queue, one.queue)
 

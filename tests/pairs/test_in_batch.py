@@ -18,9 +18,9 @@ def whole_matrix(query, keys, temperature, key_temperature):
 
 
 def inputs(batch, dim, dtype=torch.float32):
-    draw = torch.Generator().manual_seed(0)
-    query = torch.randn(batch, dim, generator=draw)
-    keys = 3 * (query + torch.randn(batch, dim, generator=draw))
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(batch, dim, generator=generator)
+    keys = 3 * (query + torch.randn(batch, dim, generator=generator))
     return query.to(dtype).requires_grad_(), keys.to(dtype)
 
 

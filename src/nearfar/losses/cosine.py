@@ -1,4 +1,4 @@
-"""BYOL's and SimSiam's loss: the squared distance of a prediction and a fixed target on the sphere."""
+"""BYOL's and SimSiam's loss: the squared distance of a prediction from the other view's projection on the sphere."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -10,9 +10,10 @@ from nearfar.pairs.precision import unit_rows
 
 
 class NegativeCosine(nn.Module):
-    """2 - 2 cos(prediction, target), mean over the batch; in [0, 4].
+    """2 - 2 cos(prediction, projection), mean over the batch; in [0, 4].
 
-    Shapes: prediction, target [batch, dim] raw embeddings. Returns a scalar: one direction.
+    Shapes: prediction, projection [batch, dim] raw embeddings, the projection of the other view (BYOL: the momentum
+    encoder's). Returns a scalar: one direction.
     Gradient: to the prediction only.
     `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for unequal shapes.
@@ -27,6 +28,8 @@ class NegativeCosine(nn.Module):
 
     @averaged_over_ranks("prediction")
     @outside_autocast
-    def forward(self, prediction: Float[Tensor, "batch dim"], target: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
-        checks.same_rows(prediction=prediction, target=target)
-        return 2 - 2 * row_dot(unit_rows(prediction), unit_rows(target.detach())).mean()
+    def forward(
+        self, prediction: Float[Tensor, "batch dim"], projection: Float[Tensor, "batch dim"]
+    ) -> Float[Tensor, ""]:
+        checks.same_rows(prediction=prediction, projection=projection)
+        return 2 - 2 * row_dot(unit_rows(prediction), unit_rows(projection.detach())).mean()

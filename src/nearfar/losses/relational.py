@@ -1,4 +1,4 @@
-"""Relational losses: the targets are similarities to the other images (ReSSL), mixed with the positive (SCE)."""
+"""Relational losses: the soft target holds similarities to other images (ReSSL), and the positive (SCE)."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -39,8 +39,8 @@ class ReSSL(nn.Module):
         checks.queue_of(query.shape[1], queue)
         query, key, queue = unit_rows(query), unit_rows(key.detach()), queue.detach()
         negative, _ = attend(query, queue, self.temperature)
-        _, target = attend(key, queue, self.target_temperature)
-        return (negative - row_dot(query, target) / self.temperature).mean()
+        _, target_key = attend(key, queue, self.target_temperature)
+        return (negative - row_dot(query, target_key) / self.temperature).mean()
 
 
 class SCE(nn.Module):
@@ -105,8 +105,8 @@ class SCE(nn.Module):
         checks.queue_of(query.shape[1], queue)
         query, key = unit_rows(query), unit_rows(key.detach())
         negative, _ = attend(query, queue.detach(), self.temperature)
-        _, target = attend(key, queue.detach(), self.target_temperature)
-        positive, relation = (row_dot(query, other) / self.temperature for other in (key, target))
+        _, target_key = attend(key, queue.detach(), self.target_temperature)
+        positive, relation = (row_dot(query, other) / self.temperature for other in (key, target_key))
         return self._mixed(positive, negative, relation)
 
     def _mixed(

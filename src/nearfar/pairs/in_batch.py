@@ -13,7 +13,9 @@ from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, 
 from nearfar.pairs.shares import active_shares
 
 WIDE = 2**18  # elements: panels of wider rows than WIDE / ROWS get fewer of them
-KEPT = 2**20  # elements (4 MiB) of the batch up to which normalised keys and targets are kept for the backward pass
+KEPT = (
+    2**20
+)  # elements (4 MiB) of the batch up to which normalised keys and means by key are kept for the backward pass
 
 
 def attend_in_batch(
@@ -58,7 +60,7 @@ class _Others(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, keys: Tensor, t: float, key_t: float | None) -> tuple[Tensor, ...]:
         with without_autocast(query):
             ctx.batch = _Batch(query, keys, t, key_t)
-            results, ctx.means, ctx.targets = ctx.batch.visit()
+            results, ctx.means, ctx.means_by_key = ctx.batch.visit()
             if ctx.batch.shares is not None:
                 results = ctx.batch.shares.complete(results)
         ctx.save_for_backward(query, keys)
@@ -70,9 +72,9 @@ class _Others(torch.autograd.Function):
         query, _ = ctx.saved_tensors
         with without_autocast(query):
             if ctx.means is None:
-                _, ctx.means, ctx.targets = ctx.batch.visit()
+                _, ctx.means, ctx.means_by_key = ctx.batch.visit()
             gradient, ctx.means = ctx.means, None  # changed in place: a second backward makes it again
-            ctx.batch.finish_(gradient, ctx.targets, *grads)
+            ctx.batch.finish_(gradient, ctx.means_by_key, *grads)
             return gradient.to(query.dtype), None, None, None
 
 
@@ -93,17 +95,17 @@ class _Batch:
         """The results, and the mean keys of the other images: weighted by the query, and by the own key if kept."""
         results = self.query.new_empty(2 if self.key_t is None else 3, len(self.query), dtype=self.dtype)
         means = torch.zeros_like(self.query, dtype=self.dtype)
-        targets = torch.zeros_like(means) if self.key_t is not None and not self.raw else None
+        means_by_key = torch.zeros_like(means) if self.key_t is not None and not self.raw else None
         for rows in self.panels:
             x, _, own = self.unit(rows)
             results[0, rows] = torch.linalg.vecdot(x, own).div_(self.t)
             results[1, rows], means[rows] = attend_tiles(x, self.keys, self.t, rows.start, self.raw)
             if self.key_t is not None:
-                target = self.target(own, rows)
-                results[2, rows] = torch.linalg.vecdot(x, target).div_(self.t)
-                if targets is not None:
-                    targets[rows] = target
-        return results, means, targets
+                mean = self.mean_by_key(own, rows)
+                results[2, rows] = torch.linalg.vecdot(x, mean).div_(self.t)
+                if means_by_key is not None:
+                    means_by_key[rows] = mean
+        return results, means, means_by_key
 
     def unit(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, their norms, and own keys of a panel, both normalised."""
@@ -111,17 +113,19 @@ class _Batch:
         norm = row_norms(query)
         return query / norm, norm, unit_rows(own, self.dtype) if self.raw else own
 
-    def target(self, own: Tensor, rows: slice) -> Tensor:
+    def mean_by_key(self, own: Tensor, rows: slice) -> Tensor:
         """Mean keys weighted by the own keys of a panel."""
         assert self.key_t is not None
         return attend_tiles(own, self.keys, self.key_t, rows.start, self.raw)[1]
 
-    def finish_(self, means: Tensor, targets: Tensor | None, *grads: Tensor) -> None:
+    def finish_(self, means: Tensor, means_by_key: Tensor | None, *grads: Tensor) -> None:
         """Turn the mean keys, in place, into the gradient of the queries as they were given."""
         for rows in self.panels:
             x, norm, own = self.unit(rows)
             of_positive, of_negative, *of_relation = (grad[rows].unsqueeze(1) for grad in grads)
             gradient = means[rows].mul_(of_negative).addcmul_(own, of_positive)
             if of_relation:
-                gradient.addcmul_(self.target(own, rows) if targets is None else targets[rows], *of_relation)
+                gradient.addcmul_(
+                    self.mean_by_key(own, rows) if means_by_key is None else means_by_key[rows], *of_relation
+                )
             gradient.addcmul_(x, torch.linalg.vecdot(gradient, x).unsqueeze(1), value=-1).div_(norm * self.t)

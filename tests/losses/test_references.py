@@ -1,0 +1,105 @@
+"""The references against numbers that loops over single entries gave, written from the papers' formulas."""
+
+import math
+
+import pytest
+import torch
+
+import references as plain
+
+
+def wave(*shape, phase):
+    """Numbers between -1 and 1 without a pattern, the same on every machine."""
+    steps = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64)
+    return torch.sin(0.7 * steps * steps + phase).reshape(shape)
+
+
+Z1, Z2, INDEX = wave(6, 5, phase=1), wave(6, 5, phase=1) + 0.7 * wave(6, 5, phase=2), torch.tensor([3, 0, 7, 5, 1, 8])
+QUERIES, QUEUE = wave(3, 6, 5, phase=3), plain.unit(wave(11, 5, phase=4))
+OTHERS = torch.tensor([[1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [0, 1]])
+PROTOTYPES, PARTS = plain.unit(wave(4, 5, phase=5)), [torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])]
+
+
+def third(reference, **options):
+    """The third loss of a reference with state, in which images return."""
+    state = {}
+    for step in range(3):
+        value = reference(state, wave(6, 5, phase=step), Z2, (INDEX + 2 * step) % 9, images=9, **options)
+    return value
+
+
+FOUND = {
+    "simclr": lambda: plain.simclr(Z1, Z2, 0.3),
+    "dcl": lambda: plain.dcl(Z1, Z2, 0.3),
+    "dclw": lambda: plain.dcl(Z1, Z2, 0.3, sigma=0.4),
+    "saclr, matrix": lambda: third(plain.saclr, initial=0.05),
+    "saclr, row": lambda: third(plain.saclr, initial=0.05, per_image=True, others=OTHERS),
+    "saclr, cosine": lambda: third(plain.saclr, kernel="cosine", bandwidth=0.4, alpha=0.3, rho=0.5),
+    "saclr, cauchy": lambda: third(plain.saclr, kernel="cauchy", per_image=True, initial=0.2),
+    "sigclr": lambda: plain.sigclr(Z1, Z2, 0.4, -3.0),
+    "sogclr": lambda: third(plain.sogclr, temperature=0.3, gamma=0.6),
+    "isogclr": lambda: third(plain.isogclr, temperature=0.3, temperature_range=(0.2, 0.4), lr=0.2, beta=0.8, gamma=0.7),
+    "moco": lambda: plain.info_nce(QUERIES[0], Z1, QUEUE, 0.3),
+    "moco v3": lambda: plain.moco_v3(QUERIES[0], Z1, 0.3),
+    "ressl": lambda: plain.ressl(QUERIES[0], Z1, QUEUE, 0.2, 0.1),
+    "ressl, in batch": lambda: plain.ressl(QUERIES[0], Z1, None, 0.2, 0.1),
+    "ceil": lambda: plain.ceil(QUERIES[0], Z1, QUEUE, 0.2),
+    "sce": lambda: plain.sce(QUERIES[0], Z1, QUEUE, 0.2, 0.1, 0.4),
+    "sce, in batch": lambda: plain.sce(QUERIES[0], Z1, None, 0.2, 0.1, 0.4),
+    "lorac": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, 1.5),
+    "lorac, gaussian": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, prior="gaussian", large=2),
+    "lorac, constant": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, prior="constant"),
+    "lorac, batchwise": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, batchwise=True),
+    "moco-m": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, math.inf),
+    "jcl": lambda: plain.jcl(Z1, QUERIES, QUEUE, 0.3, 1.5),
+    "nnclr": lambda: plain.nnclr(Z1, Z2, QUEUE, 0.3),
+    "negative cosine": lambda: plain.negative_cosine(Z1, QUERIES[0]),
+    "barlow twins": lambda: plain.barlow_twins(Z1, Z2, 0.2),
+    "vicreg": lambda: plain.vicreg(Z1, Z2, 2.0, 3.0, 4.0),
+    "wmse": lambda: plain.wmse(Z1, Z2, eps=0.0),
+    "wmse, parts": lambda: plain.wmse(Z1[:, :2], Z2[:, :2], PARTS, eps=0.0),
+    "swav": lambda: plain.swav(QUERIES, PROTOTYPES, 0.2, 0.1, 3, 2),
+}
+NUMBERS = {
+    "simclr": 0.6519682919174525,
+    "dcl": -0.10497937662987218,
+    "dclw": -0.04683429821193674,
+    "saclr, matrix": 2.0221946377870066,
+    "saclr, row": 2.0359642066741213,
+    "saclr, cosine": -1.3664492772275791,
+    "saclr, cauchy": 1.8503201295919516,
+    "sigclr": 1.8028493854527226,
+    "sogclr": -1.7581292153215005,
+    "isogclr": -1.36622742658855,
+    "moco": 5.134963667254266,
+    "moco v3": 2.3206500157795316,
+    "ressl": 5.84720728495844,
+    "ressl, in batch": 3.8220025172898406,
+    "ceil": 0.002971254612254186,
+    "sce": 6.269197830751579,
+    "sce, in batch": 4.384231665369384,
+    "lorac": 6.179544312404919,
+    "lorac, gaussian": 4.773420866527527,
+    "lorac, constant": 5.361702464845951,
+    "lorac, batchwise": 4.7647390474828635,
+    "moco-m": 4.142119161911456,
+    "jcl": 4.017595228024386,
+    "nnclr": 0.6492059196334997,
+    "negative cosine": 3.0064124480893497,
+    "barlow twins": 0.7294105221426407,
+    "vicreg": 5.271247188366522,
+    "wmse": 0.8791262415831845,
+    "wmse, parts": 0.031655351714476455,
+    "swav": 2.537293779655942,
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_is_what_the_loop_gave(name):
+    assert FOUND[name]().item() == pytest.approx(NUMBERS[name], rel=1e-9)
+
+
+def test_every_reference_is_here():
+    """Two sets (clip, siglip) have no loss of their own: `tests/pairs` has their numbers; the rest are parts."""
+    used = {name for reference in FOUND.values() for name in reference.__code__.co_names}
+    assert {*plain.__all__} - used == {"State", "clip", "siglip", "sinkhorn", "unit"}

@@ -75,8 +75,8 @@ def _citation(paper: str) -> str:
     return f"{parts[0]}, {parts[-1]}" if len(parts) > 2 else paper
 
 
-def _views(crops: Iterable[str]) -> str:
-    counted = [(name, len(list(group))) for name, group in groupby(crops)]
+def _views(names: Iterable[str]) -> str:
+    counted = [(name, len(list(group))) for name, group in groupby(names)]
     return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counted)
 
 

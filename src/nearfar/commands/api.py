@@ -13,7 +13,7 @@ from rich.table import Table
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from nearfar.commands.features import ViewEncoder, features_of
+from nearfar.commands.features import features_of, view_features_of
 from nearfar.commands.opening import open_shown
 from nearfar.commands.pretrain import pretrain
 from nearfar.commands.report import write_report
@@ -25,7 +25,7 @@ from nearfar.methods import describe, method_class, method_names
 from nearfar.networks import Encoder, load_encoder
 from nearfar.training import Config, initial_backbone
 from nearfar.training.seeding import stream
-from nearfar.views import ViewPlan, plan
+from nearfar.views import plan
 
 __all__ = ["embed", "evaluate", "load", "map", "methods", "pretrain"]
 
@@ -164,12 +164,11 @@ def map(
     source, split = data or config.data, split or (config.split if data is None else None)
     images = open_shown(source, console, split=split, image_size=config.image_size, channels=config.channels)
     images = images.subset(range(min(limit, len(images))))
-    drawn = plan(config.views, config.image_size, config.channels)
+    augmentation = plan(config.views, config.image_size, config.channels)
     seen = []
     for number in range(views):
-        view = ViewPlan("map", (drawn.views[number % len(drawn)],))
-        augmented = ViewEncoder(encoder, view, images, stream(seed, "map", number))
-        seen.append(features_of(augmented, images, console, f"view {number + 1} of {views}"))
+        view, generator = augmentation.pick([number % len(augmentation)]), stream(seed, "map", number)
+        seen.append(view_features_of(encoder, images, view, generator, console, f"view {number + 1} of {views}"))
     with console.status("laying out the map"):
         places = fit_map(torch.stack(seen), features_of(encoder, images), epochs=epochs, seed=seed)
     draw_map(page.with_suffix(".png"), places, images.labels, images.class_names, images=images)

@@ -1,16 +1,23 @@
 import numpy as np
 import pytest
 
-from nearfar.evaluation import evaluate_features, few_labels, knn, linear, linear_sgd, mean_per_class_accuracy
+from nearfar.evaluation import (
+    evaluate_features,
+    few_label_accuracy,
+    knn_accuracy,
+    linear_accuracy,
+    linear_sgd_accuracy,
+    mean_per_class_accuracy,
+)
 from nearfar.evaluation.labelled import accuracy
 
 
 def test_all_protocols_give_what_each_gives_alone(digits):
     results = evaluate_features(*digits)
     assert list(results) == ["knn", "linear", "one_label", "one_label_std", "five_labels", "five_labels_std"]
-    scores = few_labels(*digits)
-    assert results["knn"] == knn(*digits, k=20)
-    assert results["linear"] == linear(*digits)
+    scores = few_label_accuracy(*digits)
+    assert results["knn"] == knn_accuracy(*digits, k=20)
+    assert results["linear"] == linear_accuracy(*digits)
     assert (results["one_label"], results["one_label_std"]) == scores[1]
     assert (results["five_labels"], results["five_labels_std"]) == scores[5]
     assert results["knn"] > 0.96 and results["linear"] > 0.94
@@ -19,9 +26,9 @@ def test_all_protocols_give_what_each_gives_alone(digits):
 def test_other_protocols_on_request(digits):
     results = evaluate_features(*digits, protocols=("knn_10", "knn_200", "sgd"))
     assert results == {
-        "knn_10": knn(*digits, k=10),
-        "knn_200": knn(*digits, k=200),
-        "linear_sgd": linear_sgd(*digits),
+        "knn_10": knn_accuracy(*digits, k=10),
+        "knn_200": knn_accuracy(*digits, k=200),
+        "linear_sgd": linear_sgd_accuracy(*digits),
     }
 
 

@@ -2,7 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from nearfar.evaluation import extract, raw_pixels
+from nearfar.data import open_images
+from nearfar.evaluation import extract, extract_view, raw_pixels
+from nearfar.networks import Encoder, build_backbone
+from nearfar.views import View, ViewPlan, plan
 
 
 class Net(nn.Module):
@@ -78,13 +81,15 @@ def test_bad_input_is_named():
         extract(Net(), images(), batch_size=0)
     with pytest.raises(ValueError, match=r"\[batch, dim\]"):
         extract(nn.Identity(), images())
-    with pytest.raises(ValueError, match="at least one"):
-        raw_pixels(images(0))
+    with pytest.raises(ValueError, match="at least one, got 0 images"):
+        extract(Net(), open_images(images()).subset([]))
+    with pytest.raises(ValueError, match=r"got \[11, 192\]"):
+        extract(Net(), images().flatten(1))
 
 
 def test_raw_pixels_are_the_pixels():
     x = images()
-    features = raw_pixels(x, batch_size=4)
+    features = extract(raw_pixels, x, batch_size=4)
     assert features.shape == (11, 192) and features.dtype == torch.float32
     torch.testing.assert_close(features * 255, x.flatten(1).float())
 
@@ -94,3 +99,59 @@ def test_large_raw_pixels_are_area_means():
     features = raw_pixels(x).reshape(2, 3, 32, 32)
     expected = x.double().reshape(2, 3, 32, 2, 32, 2).mean((3, 5)) / 255
     torch.testing.assert_close(features.double(), expected, rtol=0, atol=1e-6)
+
+
+def test_sets_of_any_size_are_read_in_pieces_and_the_encoder_moves_once(monkeypatch):
+    class Counting(Net):
+        moves = 0
+
+        def to(self, *args, **kwargs):
+            self.moves += 1
+            return super().to(*args, **kwargs)
+
+    x = images(2000)
+    data, gathered = open_images(x).subset(range(1999, -1, -1)), []
+    real = data.gather
+    monkeypatch.setattr(data, "gather", lambda index: gathered.append(len(index)) or real(index))
+    net = Counting().eval()
+    features = extract(net, data, batch_size=300, device="cpu")
+    assert net.moves == 2  # there and back
+    assert gathered == [300] * 6 + [200]
+    torch.testing.assert_close(features, extract(net, x.flip(0)))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_features_on_a_gpu_are_those_of_the_cpu():
+    net, x = Net(), images(700)
+    there = extract(net, x, device="cuda")
+    assert set(net.devices) == {"cuda"} and next(net.parameters()).device.type == "cpu"
+    torch.testing.assert_close(there, extract(net, x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture
+def trained():
+    """An encoder of dark images with little contrast, and other images: bright ones with much of it."""
+    torch.manual_seed(0)
+    encoder = Encoder(build_backbone("small", image_size=16, channels=3), 16, 3, (0.2, 0.1, 0.15), (0.05, 0.1, 0.05))
+    return encoder.eval(), open_images(images(40, side=16))
+
+
+def test_a_view_that_changes_nothing_gives_the_plain_features(trained):
+    """Of images other than those that the encoder was trained on: it normalises as it always does."""
+    encoder, other = trained
+    same = ViewPlan("same", (View(scale=(1, 1), ratio=(1, 1), flip=0),))
+    features = extract_view(encoder, other, same, torch.Generator(), batch_size=7)
+    plain = extract(encoder, other)
+    assert torch.cosine_similarity(features, plain).min() > 1 - 1e-4
+    torch.testing.assert_close(features, plain, atol=1e-3, rtol=1e-3)
+
+
+def test_views_follow_the_generator_and_must_be_one(trained):
+    encoder, other = trained
+    strong = plan("strong", 16, 3).pick([0])
+    first, again, next_one = (
+        extract_view(encoder, other, strong, torch.Generator().manual_seed(seed), batch_size=16) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again) and not torch.allclose(first, next_one)
+    with pytest.raises(ValueError, match="'strong' makes 2: pick one"):
+        extract_view(encoder, other, plan("strong", 16, 3), torch.Generator())

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nearfar.evaluation import few_labels
+from nearfar.evaluation import few_label_accuracy
 from nearfar.evaluation.few_labels import sample_labels
 
 
@@ -22,7 +22,7 @@ def naive(train_x, train_y, test_x, test_y, chosen):
 
 def test_few_labels_is_the_mean_of_naive_draws(digits):
     train_x, train_y, test_x, test_y = (part[:240] for part in digits)
-    scores = few_labels(train_x, train_y, test_x, test_y, labels_per_class=(1, 3), trials=4, seed=7)
+    scores = few_label_accuracy(train_x, train_y, test_x, test_y, labels_per_class=(1, 3), trials=4, seed=7)
     for per_class, score in scores.items():
         trials = sample_labels(train_y, per_class, 4, seed=7)
         expected = [naive(train_x, train_y, test_x, test_y, chosen) for chosen in trials]
@@ -31,7 +31,7 @@ def test_few_labels_is_the_mean_of_naive_draws(digits):
 
 
 def test_raw_digits_score_what_the_project_measures_against(digits):
-    scores = few_labels(*digits)
+    scores = few_label_accuracy(*digits)
     assert 0.63 < scores[1].mean < 0.69  # "raw: about 0.66"
     assert 0.80 < scores[5].mean < 0.88
     assert 0.02 < scores[1].deviation < 0.09
@@ -57,14 +57,14 @@ def test_draws_do_not_depend_on_the_features_nor_on_how_many_draws_follow():
 
 def test_a_common_offset_of_all_features_does_not_matter(digits):
     train_x, train_y, test_x, test_y = digits
-    plain = few_labels(train_x, train_y, test_x, test_y, trials=3)
-    moved = few_labels(train_x + 5, train_y, test_x + 5, test_y, trials=3)
+    plain = few_label_accuracy(train_x, train_y, test_x, test_y, trials=3)
+    moved = few_label_accuracy(train_x + 5, train_y, test_x + 5, test_y, trials=3)
     assert moved[1].mean == pytest.approx(plain[1].mean, abs=0.003)
 
 
 def test_bad_input_is_named(digits):
     train_x, train_y, test_x, test_y = digits
     with pytest.raises(ValueError, match="no labels"):
-        few_labels(train_x, None, test_x, test_y)
+        few_label_accuracy(train_x, None, test_x, test_y)
     with pytest.raises(ValueError, match="at least 1"):
-        few_labels(train_x, train_y, test_x, test_y, labels_per_class=(0,))
+        few_label_accuracy(train_x, train_y, test_x, test_y, labels_per_class=(0,))

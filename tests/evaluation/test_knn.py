@@ -4,7 +4,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nearfar.evaluation import knn, knn_predict
+from nearfar.evaluation import knn_accuracy, knn_predict
 from nearfar.evaluation.knn import neighbours, vote
 
 
@@ -16,7 +16,7 @@ def test_knn_is_scikit_learns_with_exponential_weights(clouds, k, chunk):
     expected = reference.fit(train_x.double(), train_y).predict(test_x.double())
     predicted = knn_predict(train_x, train_y, test_x, k=k, chunk=chunk)
     assert (predicted == expected).mean() >= 0.996  # float32 against float64 at near ties
-    assert knn(train_x, train_y, test_x, test_y, k=k, chunk=chunk) == (predicted == test_y).mean()
+    assert knn_accuracy(train_x, train_y, test_x, test_y, k=k, chunk=chunk) == (predicted == test_y).mean()
 
 
 def test_weights_can_outvote_the_majority():
@@ -60,36 +60,36 @@ class LargestTensor(TorchDispatchMode):
 def test_memory_is_bounded_by_the_chunk_not_by_train_times_test():
     x = torch.randn(6000, 4)
     with LargestTensor() as seen:
-        knn(x, np.arange(6000) % 3, x, np.arange(6000) % 3, k=5, chunk=128)
+        knn_accuracy(x, np.arange(6000) % 3, x, np.arange(6000) % 3, k=5, chunk=128)
     assert seen.largest <= 6000 * 5  # the neighbours; the tiles are 128 x 128, train x test would be 36 000 000
 
 
 def test_unseen_test_classes_count_as_wrong(clouds):
     train_x, train_y, test_x, test_y = clouds
     kept = train_y != 3
-    accuracy = knn(train_x[kept], train_y[kept], test_x, test_y)
+    accuracy = knn_accuracy(train_x[kept], train_y[kept], test_x, test_y)
     known = test_y != 3
-    seen_only = knn(train_x[kept], train_y[kept], test_x[known], test_y[known])
+    seen_only = knn_accuracy(train_x[kept], train_y[kept], test_x[known], test_y[known])
     assert accuracy == pytest.approx(seen_only * known.mean())
 
 
 def test_bad_input_is_named(clouds):
     train_x, train_y, test_x, test_y = clouds
     with pytest.raises(ValueError, match=r"k = 21 .* 20 training images"):
-        knn(train_x[:20], train_y[:20], test_x, test_y, k=21)
+        knn_accuracy(train_x[:20], train_y[:20], test_x, test_y, k=21)
     with pytest.raises(ValueError, match="k = 0"):
-        knn(train_x, train_y, test_x, test_y, k=0)
+        knn_accuracy(train_x, train_y, test_x, test_y, k=0)
     with pytest.raises(ValueError, match="no labels"):
-        knn(train_x, None, test_x, test_y)
+        knn_accuracy(train_x, None, test_x, test_y)
     with pytest.raises(ValueError, match="test images have no labels"):
-        knn(train_x, train_y, test_x, None)
+        knn_accuracy(train_x, train_y, test_x, None)
     with pytest.raises(ValueError, match="1200 training images need 1200 labels"):
-        knn(train_x, train_y[:-1], test_x, test_y)
+        knn_accuracy(train_x, train_y[:-1], test_x, test_y)
     with pytest.raises(ValueError, match="same encoder"):
-        knn(train_x[:, :5], train_y, test_x, test_y)
+        knn_accuracy(train_x[:, :5], train_y, test_x, test_y)
     with pytest.raises(ValueError, match="not finite"):
-        knn(train_x / 0, train_y, test_x, test_y)
+        knn_accuracy(train_x / 0, train_y, test_x, test_y)
     with pytest.raises(ValueError, match="temperature"):
         vote(torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int64), 1, temperature=0)
     with pytest.raises(ValueError, match="chunk"):
-        knn(train_x, train_y, test_x, test_y, chunk=0)
+        knn_accuracy(train_x, train_y, test_x, test_y, chunk=0)

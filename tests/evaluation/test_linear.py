@@ -4,7 +4,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from nearfar.evaluation import linear, linear_predict
+from nearfar.evaluation import linear_accuracy, linear_predict
 from nearfar.evaluation.linear import choose_strength, fit, standardise
 
 
@@ -15,7 +15,7 @@ def bayes(test_x, test_y):
 
 def test_probe_is_near_the_bayes_rule_on_gaussian_classes(clouds):
     train_x, train_y, test_x, test_y = clouds
-    assert linear(train_x, train_y, test_x, test_y) == pytest.approx(bayes(test_x, test_y), abs=0.015)
+    assert linear_accuracy(train_x, train_y, test_x, test_y) == pytest.approx(bayes(test_x, test_y), abs=0.015)
 
 
 def test_probe_minimises_the_penalised_cross_entropy(clouds):
@@ -40,8 +40,8 @@ def test_the_penalty_follows_the_features(clouds):
     assert choose_strength(standardise(noisy[0])[0], train_y, seed=0) < choose_strength(
         standardise(train_x)[0], train_y, seed=0
     )
-    chosen = linear(noisy[0], train_y, noisy[1], test_y)
-    assert chosen > linear(noisy[0], train_y, noisy[1], test_y, strength=10.0) + 0.01
+    chosen = linear_accuracy(noisy[0], train_y, noisy[1], test_y)
+    assert chosen > linear_accuracy(noisy[0], train_y, noisy[1], test_y, strength=10.0) + 0.01
 
 
 def test_scale_and_shift_of_each_feature_do_not_matter(clouds):
@@ -61,17 +61,17 @@ def test_constant_features_become_zero():
 def test_unseen_test_classes_count_as_wrong(clouds):
     train_x, train_y, test_x, test_y = clouds
     kept = train_y != 3
-    accuracy = linear(train_x[kept], train_y[kept], test_x, test_y)
+    accuracy = linear_accuracy(train_x[kept], train_y[kept], test_x, test_y)
     assert accuracy <= (test_y != 3).mean()
     assert accuracy > 0.7 * (test_y != 3).mean()
 
 
 def test_a_handful_of_images_works_and_one_class_is_refused():
     x = torch.eye(4)
-    assert linear(x, ["a", "a", "b", "b"], x, ["a", "a", "b", "b"]) == 1.0
+    assert linear_accuracy(x, ["a", "a", "b", "b"], x, ["a", "a", "b", "b"]) == 1.0
     with pytest.raises(ValueError, match="two classes"):
-        linear(x, ["a"] * 4, x, ["a"] * 4)
+        linear_accuracy(x, ["a"] * 4, x, ["a"] * 4)
     with pytest.raises(ValueError, match="no labels"):
-        linear(x, None, x, ["a"] * 4)
+        linear_accuracy(x, None, x, ["a"] * 4)
     with pytest.raises(ValueError, match="positive"):
-        linear(x, ["a", "a", "b", "b"], x, ["a"] * 4, strength=0)
+        linear_accuracy(x, ["a", "a", "b", "b"], x, ["a"] * 4, strength=0)

@@ -1,14 +1,14 @@
 """Frozen features and what they are worth: kNN, linear probes, few labels."""
 
 from nearfar.evaluation.evaluate import PROTOCOLS, evaluate_features
-from nearfar.evaluation.features import extract, raw_pixels
-from nearfar.evaluation.few_labels import Score, few_labels
-from nearfar.evaluation.knn import knn, knn_predict
+from nearfar.evaluation.features import extract, extract_view, raw_pixels
+from nearfar.evaluation.few_labels import Score, few_label_accuracy
+from nearfar.evaluation.knn import knn_accuracy, knn_predict
 from nearfar.evaluation.labelled import mean_per_class_accuracy
-from nearfar.evaluation.linear import linear, linear_predict
-from nearfar.evaluation.linear_sgd import linear_sgd
+from nearfar.evaluation.linear import linear_accuracy, linear_predict
+from nearfar.evaluation.linear_sgd import linear_sgd_accuracy
 from nearfar.evaluation.table import check_format, write_table
-from nearfar.evaluation.transfer import transfer
+from nearfar.evaluation.transfer import transfer_accuracy
 
 __all__ = [
     "PROTOCOLS",
@@ -16,14 +16,15 @@ __all__ = [
     "check_format",
     "evaluate_features",
     "extract",
-    "few_labels",
-    "knn",
+    "extract_view",
+    "few_label_accuracy",
+    "knn_accuracy",
     "knn_predict",
-    "linear",
+    "linear_accuracy",
     "linear_predict",
-    "linear_sgd",
+    "linear_sgd_accuracy",
     "mean_per_class_accuracy",
     "raw_pixels",
-    "transfer",
+    "transfer_accuracy",
     "write_table",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearfar.evaluation.few_labels import few_labels
+from nearfar.evaluation.few_labels import few_label_accuracy
 from nearfar.evaluation.knn import neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
-from nearfar.evaluation.linear import linear
-from nearfar.evaluation.linear_sgd import linear_sgd
+from nearfar.evaluation.linear import linear_accuracy
+from nearfar.evaluation.linear_sgd import linear_sgd_accuracy
 
 PROTOCOLS = ("knn", "linear", "sgd", "few", "knn_K")
 KNN_DEFAULT = 20
@@ -41,11 +41,11 @@ def evaluate_features(
         for name, k in votes.items():
             results[name] = accuracy(classes[vote(cosine[:, :k], number[index[:, :k]], len(classes)).numpy()], truth)
     if "linear" in protocols:
-        results["linear"] = linear(train_x, labels, test_x, truth, seed=seed)
+        results["linear"] = linear_accuracy(train_x, labels, test_x, truth, seed=seed)
     if "sgd" in protocols:
-        results["linear_sgd"] = linear_sgd(train_x, labels, test_x, truth, seed=seed)
+        results["linear_sgd"] = linear_sgd_accuracy(train_x, labels, test_x, truth, seed=seed)
     if "few" in protocols:
-        scores = few_labels(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=seed)
+        scores = few_label_accuracy(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=seed)
         for per_class, key in ((1, "one_label"), (5, "five_labels")):
             results[key], results[f"{key}_std"] = scores[per_class]
     return results

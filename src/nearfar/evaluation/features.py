@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 
 import torch
@@ -10,70 +11,116 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from nearfar.data import Images
+from nearfar.networks import Encoder
+from nearfar.views import Views, make_views
+
 
 def extract(
-    encoder: nn.Module,
-    pixels: UInt8[Tensor, "images channels height width"],
+    encoder: nn.Module | Callable[[Tensor], Tensor],
+    images: Images | UInt8[Tensor, "images channels height width"],
+    *,
     batch_size: int = 512,
     device: torch.device | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Tensor, "images dim"]:
     """Features of all images, float32 on the CPU, in the order of the images.
 
-    encoder: takes uint8 [batch, channels, height, width] and returns [batch, dim]. It is in eval mode, without
-    gradient and on `device` meanwhile; afterwards every module is back in its own mode and on its own device.
+    encoder: takes uint8 [batch, channels, height, width] and returns [batch, dim]. A module is in eval mode, without
+    gradient and on `device` meanwhile; it is moved there once, and afterwards every module is back in its own mode and
+    on its own device. images: any number, gathered (and decoded, where no pixels are stored) a batch at a time.
     device: None leaves the encoder where it is. progress: called as progress(images done, images in all).
     ValueError for no images, another shape, a batch size below one, or an encoder that returns another shape.
     """
-    if pixels.ndim != 4 or len(pixels) == 0:
-        raise ValueError(f"images must be [images, channels, height, width], at least one, got {tuple(pixels.shape)}")
+    count, shape = len(images), list(images.shape) if isinstance(images, Tensor) else f"{len(images)} images"
+    if count == 0 or (isinstance(images, Tensor) and images.ndim != 4):
+        raise ValueError(f"images must be [images, channels, height, width], at least one, got {shape}")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    first = next(chain(encoder.parameters(), encoder.buffers()), None)
-    home = torch.device("cpu") if first is None else first.device
-    target = home if device is None else torch.device(device)
-    modes = [(module, module.training) for module in encoder.modules()]
     out: Tensor | None = None
-    try:
-        encoder.eval()
-        encoder.to(target)
-        with torch.no_grad():
-            for start in range(0, len(pixels), batch_size):
-                batch = pixels[start : start + batch_size].to(target)
-                features = encoder(batch)
-                if features.ndim != 2 or len(features) != len(batch):
-                    raise ValueError(
-                        f"the encoder must return [batch, dim], got {tuple(features.shape)} for {len(batch)} images"
-                    )
-                if out is None:
-                    out = torch.empty(len(pixels), features.shape[1])
-                out[start : start + len(batch)] = features.float().cpu()
-                if progress is not None:
-                    progress(start + len(batch), len(pixels))
-    finally:
-        encoder.to(home)
-        for module, mode in modes:
-            module.training = mode
+    with _in_use(encoder, device) as target, torch.no_grad():
+        for index in torch.arange(count).split(batch_size):
+            pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
+            features = encoder(pixels.to(target))
+            if features.ndim != 2 or len(features) != len(index):
+                raise ValueError(
+                    f"the encoder must return [batch, dim], got {tuple(features.shape)} for {len(index)} images"
+                )
+            if out is None:
+                out = torch.empty(count, features.shape[1])
+            out[index] = features.float().cpu()
+            if progress is not None:
+                progress(int(index[-1]) + 1, count)
     assert out is not None
     return out
 
 
-def raw_pixels(
-    pixels: UInt8[Tensor, "images channels height width"], largest_side: int = 32, batch_size: int = 512
+def extract_view(
+    encoder: Encoder,
+    images: Images | UInt8[Tensor, "images channels size size"],
+    view: Views,
+    generator: torch.Generator,
+    *,
+    batch_size: int = 512,
+    device: torch.device | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Float[Tensor, "images dim"]:
-    """The baseline that every encoder has to beat: the pixels themselves, in 0..1, as float32 features.
+    """Features of one augmented view of every image; else as `extract`.
+
+    view: a plan or function of one view, as by `pick([0])`; it must give the encoder's number of channels. Views are
+    normalised with the mean and deviation that the encoder was trained with, whatever images these are.
+    generator: on the CPU; all that the views depend on.
+    """
+    if len(view) != 1:
+        raise ValueError(f"features are those of one view, and {view.name!r} makes {len(view)}: pick one")
+    seen = _SeesViews(encoder, view, generator)
+    return extract(seen, images, batch_size=batch_size, device=device, progress=progress)
+
+
+class _SeesViews(nn.Module):
+    """An encoder that sees one augmented view of each image."""
+
+    def __init__(self, encoder: Encoder, view: Views, generator: torch.Generator) -> None:
+        super().__init__()
+        self.encoder, self.view, self.generator = encoder, view, generator
+        self.mean, self.std = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        [views] = make_views(pixels, self.view, self.generator, self.mean, self.std)
+        return self.encoder.backbone(views)
+
+
+@contextmanager
+def _in_use(
+    encoder: nn.Module | Callable[[Tensor], Tensor], device: torch.device | str | None
+) -> Iterator[torch.device]:
+    """An encoder in eval mode and on the device, which is yielded; as it was afterwards."""
+    if not isinstance(encoder, nn.Module):
+        yield torch.device("cpu" if device is None else device)
+        return
+    first = next(chain(encoder.parameters(), encoder.buffers()), None)
+    home = torch.device("cpu") if first is None else first.device
+    target = home if device is None else torch.device(device)
+    modes = [(module, module.training) for module in encoder.modules()]
+    try:
+        encoder.eval()
+        encoder.to(target)
+        yield target
+    finally:
+        encoder.to(home)
+        for module, mode in modes:
+            module.training = mode
+
+
+def raw_pixels(
+    pixels: UInt8[Tensor, "batch channels height width"], largest_side: int = 32
+) -> Float[Tensor, "batch dim"]:
+    """The baseline that every encoder has to beat, for `extract`: the pixels themselves, in 0..1, as float32 features.
 
     Images with a side above `largest_side` are first averaged down to it (area mean, each side on its own), which
     keeps the features to channels * largest_side^2 numbers. Smaller images are taken as they are.
     """
-    if pixels.ndim != 4 or len(pixels) == 0:
-        raise ValueError(f"images must be [images, channels, height, width], at least one, got {tuple(pixels.shape)}")
-    channels, height, width = pixels.shape[1:]
+    height, width = pixels.shape[2:]
     size = (min(height, largest_side), min(width, largest_side))
-    out = torch.empty(len(pixels), channels * size[0] * size[1])
-    for start in range(0, len(pixels), batch_size):
-        batch = pixels[start : start + batch_size].to("cpu", torch.float32) / 255
-        if size != (height, width):
-            batch = F.adaptive_avg_pool2d(batch, size)
-        out[start : start + len(batch)] = batch.flatten(1)
-    return out
+    values = pixels.float() / 255
+    return (values if size == (height, width) else F.adaptive_avg_pool2d(values, size)).flatten(1)

@@ -20,7 +20,7 @@ class Score(NamedTuple):
     deviation: float
 
 
-def few_labels(
+def few_label_accuracy(
     train_x: Features,
     train_y: Labels,
     test_x: Features,

@@ -13,7 +13,7 @@ from nearfar.evaluation.labelled import Features, Labels, accuracy, features, la
 TEMPERATURE = 0.07  # of the weights exp(cos / temperature): Wu et al. 2018, and every table since
 
 
-def knn(
+def knn_accuracy(
     train_x: Features,
     train_y: Labels,
     test_x: Features,

@@ -21,7 +21,7 @@ MAX_ITERATIONS = 200
 TOLERANCE = 1e-3  # of the largest gradient entry; smaller ones move the accuracy by less than 0.1 %
 
 
-def linear(
+def linear_accuracy(
     train_x: Features, train_y: Labels, test_x: Features, test_y: Labels, strength: float | None = None, seed: int = 0
 ) -> float:
     """Accuracy of a linear classifier on frozen features, 0..1.

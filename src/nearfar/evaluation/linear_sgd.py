@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
 
 
-def linear_sgd(
+def linear_sgd_accuracy(
     train_x: Features,
     train_y: Labels,
     test_x: Features,

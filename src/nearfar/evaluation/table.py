@@ -11,6 +11,8 @@ import pyarrow.csv
 import pyarrow.parquet
 from jaxtyping import Float, Int
 
+from nearfar.atomic import replacing
+
 FORMATS = (".parquet", ".csv", ".npz")
 
 
@@ -29,20 +31,22 @@ def write_table(
     """Write one row for each image: its name, its label if there is one, and its embedding.
 
     .parquet: columns name, label, embedding (a list); .csv: name, label, e0, e1, ...; .npz: arrays of those names.
+    The file appears when it is complete.
     """
     check_format(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".npz":
-        arrays = {"name": np.array(names), "embedding": features} | ({} if labels is None else {"label": labels})
-        np.savez(path, **arrays)  # type: ignore[arg-type]
-        return
-    columns: dict[str, pyarrow.Array] = {"name": pyarrow.array(names)}
-    if labels is not None:
-        columns["label"] = pyarrow.array(labels)
-    if path.suffix == ".parquet":
-        flat = pyarrow.array(np.ascontiguousarray(features).reshape(-1))
-        columns["embedding"] = pyarrow.FixedSizeListArray.from_arrays(flat, features.shape[1])
-        pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    else:
-        columns |= {f"e{i}": pyarrow.array(features[:, i]) for i in range(features.shape[1])}
-        pyarrow.csv.write_csv(pyarrow.table(columns), path)
+    with replacing(path) as file:
+        if path.suffix == ".npz":
+            arrays = {"name": np.array(names), "embedding": features} | ({} if labels is None else {"label": labels})
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+            return
+        columns: dict[str, pyarrow.Array] = {"name": pyarrow.array(names)}
+        if labels is not None:
+            columns["label"] = pyarrow.array(labels)
+        if path.suffix == ".parquet":
+            flat = pyarrow.array(np.ascontiguousarray(features).reshape(-1))
+            columns["embedding"] = pyarrow.FixedSizeListArray.from_arrays(flat, features.shape[1])
+            pyarrow.parquet.write_table(pyarrow.table(columns), file)
+        else:
+            columns |= {f"e{i}": pyarrow.array(features[:, i]) for i in range(features.shape[1])}
+            pyarrow.csv.write_csv(pyarrow.table(columns), file)

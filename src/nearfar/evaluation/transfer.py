@@ -23,7 +23,7 @@ class Transfer:
     strength: float
 
 
-def transfer(
+def transfer_accuracy(
     train: tuple[Features, Labels],
     validation: tuple[Features, Labels],
     test: tuple[Features, Labels],
@@ -33,7 +33,8 @@ def transfer(
 
     L-BFGS logistic regression on standardised features for each C of `strengths`; the one with the best mean-per-class
     accuracy on the validation split is fitted again on training and validation images together and tested once
-    (the protocol of the transfer tables on Aircraft, Caltech-101, Flowers and Pets). ValueError as in `linear`.
+    (the protocol of the transfer tables on Aircraft, Caltech-101, Flowers and Pets). ValueError as in
+    `linear_accuracy`.
     """
     train_x, train_y = labelled(*train)
     validation_x, validation_y = labelled(*validation, "validation")

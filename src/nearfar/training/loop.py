@@ -23,7 +23,7 @@ from nearfar.training.progress import TrainingProgress
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep, MakeViews
-from nearfar.views import ViewPlan, make_views
+from nearfar.views import Views, make_views
 
 Pixels = Tensor | list[Tensor]
 """uint8 images [batch, channels, size, size], or crops of them, one such tensor for each view."""
@@ -43,7 +43,7 @@ def fit(
     model: Model,
     images: Images,
     held_out: Images | None,
-    plan: ViewPlan,
+    plan: Views,
     settings: Settings,
     console: Console,
     resume: bool = False,
@@ -147,7 +147,7 @@ def fit(
                 )
 
 
-def held_out_health(model: Model, held_out: Images, plan: ViewPlan, seed: int, batch_size: int = 256) -> Health:
+def held_out_health(model: Model, held_out: Images, plan: Views, seed: int, batch_size: int = 256) -> Health:
     """Measure the health of a model on held-out images, from two views each that are the same at every call."""
     device = next(model.parameters()).device
     was_training = model.training
@@ -157,7 +157,7 @@ def held_out_health(model: Model, held_out: Images, plan: ViewPlan, seed: int, b
         rows = slice(start, min(start + batch_size, len(held_out)))
         pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)
         generator = stream(seed, "health")
-        pair = ViewPlan(plan.name, plan.views[:2])
+        pair = plan.pick((0, 1))
         with torch.no_grad():
             made = make_views(pixels, pair, generator, held_out.mean, held_out.std, rows, len(held_out))
             both = [model.backbone(view) for view in made]
@@ -168,13 +168,13 @@ def held_out_health(model: Model, held_out: Images, plan: ViewPlan, seed: int, b
     return measure_health(first, second, torch.cat(features))
 
 
-def _batches(fabric: Fabric, images: Images, plan: ViewPlan, settings: Settings) -> Batches | CroppingBatches:
-    """Batches of stored pixels, or of crops that workers make from the original files where no pixels are stored."""
+def _batches(fabric: Fabric, images: Images, plan: Views, settings: Settings) -> Batches | CroppingBatches:
+    """Batches of whole images, or, where no pixels are stored, of crops that workers make from the original files."""
     place = (fabric.global_rank, fabric.world_size)
     pin = fabric.device.type == "cuda"
-    if images.stored:
+    crops = plan.crops(settings.image_size)
+    if images.stored or crops is None:
         return Batches(images, settings.batch_size, settings.seed, *place, pin=pin)
-    crops = [(view.size or settings.image_size, view.scale, view.ratio) for view in plan.views]
     workers = settings.workers
     return CroppingBatches(images, settings.batch_size, settings.seed, *place, crops=crops, workers=workers, pin=pin)
 
@@ -184,9 +184,7 @@ def _batches_from(batches: Batches | CroppingBatches, step: int, epochs: int) ->
         yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
 
 
-def _view_maker(
-    fabric: Fabric, pixels: Pixels, images: Images, plan: ViewPlan, settings: Settings, step: int
-) -> MakeViews:
+def _view_maker(fabric: Fabric, pixels: Pixels, images: Images, plan: Views, settings: Settings, step: int) -> MakeViews:
     """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one would."""
     offset = rank_rows(settings.batch_size, fabric.global_rank, fabric.world_size).start
 

@@ -1,5 +1,6 @@
 """Batched augmentations: named plans of views, the views themselves from uint8 batches, and the one resize."""
 
+from nearfar.views.function import ViewFunction, Views
 from nearfar.views.make import make_views
 from nearfar.views.plans import compose, fit_views, plan, plan_names
 from nearfar.views.resize import centre_square, resize_square, with_channels
@@ -8,7 +9,9 @@ from nearfar.views.view import View, ViewPlan
 
 __all__ = [
     "View",
+    "ViewFunction",
     "ViewPlan",
+    "Views",
     "centre_square",
     "compose",
     "fit_views",

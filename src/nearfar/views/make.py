@@ -11,9 +11,10 @@ from nearfar.views.affine import affine
 from nearfar.views.blur import blur, kernel_size
 from nearfar.views.colour import grey_, jitter_, solarize_
 from nearfar.views.crop import crop, whole
+from nearfar.views.function import ViewFunction, Views
 from nearfar.views.noise import noise_
 from nearfar.views.sampling import ViewParameters, sample_view, uniform_table
-from nearfar.views.view import View, ViewPlan
+from nearfar.views.view import View
 
 _CPU_VALUES = 3 * 2**17
 """Values of a chunk for each CPU thread: intermediates then stay in the cache (128 colour images of 32 pixels)."""
@@ -23,7 +24,7 @@ _DEVICE_VALUES = 2**28
 @torch.no_grad()
 def make_views(
     images: Tensor | Sequence[Tensor],
-    plan: ViewPlan,
+    plan: Views,
     generator: torch.Generator,
     mean: Sequence[float],
     std: Sequence[float],
@@ -34,20 +35,27 @@ def make_views(
 
     images: uint8 [batch, channels, height, width] on any device, any number of channels; or a list with one such tensor
     for each view, cropped to its side beforehand (as by `CroppingBatches`): then all but the crop is done here.
+    plan: a ViewPlan, or a ViewFunction, which takes whole images only.
     generator: on the CPU; its state is all that the samples depend on. mean, std: one number for each channel in units
     of 0..1, for the normalisation that ends every view.
     rows, total: `images` are the `rows` of a batch of `total` images (default: all); samples are made for the whole
-    batch, so that processes which share a batch see the views that one process would.
+    batch, so that processes which share a batch see the views that one process would (not so for a ViewFunction).
     Raises ValueError for images that are not uint8 or do not fit the plan, the rows or the channels.
     """
+    if isinstance(plan, ViewFunction) and not isinstance(images, Tensor):
+        raise ValueError(f"the view function {plan.name} makes views from whole images, not from crops")
     sources = [images] * len(plan) if isinstance(images, Tensor) else list(images)
     batch, channels = _check(sources, plan, generator, mean, std)
-    table = uniform_table(plan, generator, batch if total is None else total, rows)
-    if len(table) != batch:
-        raise ValueError(f"{batch} images were given for {len(table)} rows of a batch of {total or batch}")
+    named = len(range(batch if total is None else total)[slice(None) if rows is None else rows])
+    if named != batch:
+        raise ValueError(f"{batch} images were given for {named} rows of a batch of {total or batch}")
     device = sources[0].device
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)[:, None, None]
     scale = torch.tensor([1 / s for s in std], device=device)[:, None, None]
+    if isinstance(plan, ViewFunction):
+        made = plan.views(sources[0], generator, 0 if rows is None or rows.start is None else rows.start)
+        return [torch.addcmul(shift, view, scale) for view in made]
+    table = uniform_table(plan, generator, batch if total is None else total, rows)
     views = []
     for i, (view, source) in enumerate(zip(plan.views, sources, strict=True)):
         height, width = source.shape[2:]
@@ -100,7 +108,7 @@ def _side(view: View, source: Tensor) -> int:
 
 
 def _check(
-    sources: list[Tensor], plan: ViewPlan, generator: torch.Generator, mean: Sequence[float], std: Sequence[float]
+    sources: list[Tensor], plan: Views, generator: torch.Generator, mean: Sequence[float], std: Sequence[float]
 ) -> tuple[int, int]:
     if len(sources) != len(plan):
         raise ValueError(f"plan {plan.name!r} has {len(plan)} views, but {len(sources)} tensors of crops were given")

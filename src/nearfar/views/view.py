@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nearfar.messages import did_you_mean
 
 Range = tuple[float, float]
 
@@ -83,3 +87,56 @@ class ViewPlan:
 
     def __len__(self) -> int:
         return len(self.views)
+
+    def pick(self, positions: Sequence[int]) -> ViewPlan:
+        """The plan of the views at these positions, in that order."""
+        return ViewPlan(self.name, tuple(self.views[position] for position in positions))
+
+    def crops(self, image_size: int) -> list[tuple[int, Range, Range]]:
+        """Side in pixels, scale and ratio of each view's crop, as `CroppingBatches` takes them."""
+        return [(view.size or image_size, view.scale, view.ratio) for view in self.views]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan in plain values, with every number of every view, for YAML or JSON; `from_dict` reads it back."""
+        views = [
+            {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(view).items()}
+            for view in self.views
+        ]
+        return {"name": self.name, "views": views}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ViewPlan:
+        """A plan from plain values: {"views": [{"scale": [0.2, 1.0], ...}, ...]}, and a "name" if there is one.
+
+        What a view leaves out has its default. Raises ValueError for unknown names and for values of the wrong kind.
+        """
+        _known(values, ("name", "views"), "a view plan")
+        views = values.get("views")
+        if not isinstance(views, Sequence) or isinstance(views, str):
+            raise ValueError(f"a view plan needs 'views', a list with the numbers of each view, got {views!r}")
+        return cls(str(values.get("name", "own")), tuple(_view(number, each) for number, each in enumerate(views)))
+
+
+def _view(number: int, values: Any) -> View:
+    what = f"view {number} of the plan"
+    defaults = asdict(View())
+    _known(values, tuple(defaults), what)
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        is_range = isinstance(defaults[name], tuple)
+        parts = value if is_range and isinstance(value, (list, tuple)) else [value]
+        plain = all(isinstance(part, (int, float)) and not isinstance(part, bool) for part in parts)
+        if not (plain and len(parts) == 1 + is_range) and not (name == "size" and value is None):
+            kind = "a range [low, high]" if is_range else "a number"
+            raise ValueError(f"{what}: {name} is {kind}, got {value!r}")
+        given[name] = tuple(parts) if is_range else value
+    return View(**given)
+
+
+def _known(values: Any, names: Sequence[str], what: str) -> None:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{what} is given as names and values, got {values!r}")
+    for name in values:
+        if name not in names:
+            hint = did_you_mean(str(name), names, f"it has {', '.join(names)}")
+            raise ValueError(f"{what} has no {name!r}; {hint}")

@@ -10,7 +10,6 @@ import yaml
 from datasets import Dataset as Table
 from safetensors.torch import load_file
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 import nearfar
@@ -96,7 +95,7 @@ def test_kinds_of_data(kind, array, tmp_path, quiet, monkeypatch):
 
 
 def test_data_without_an_end_is_refused(tmp_path, quiet):
-    with pytest.raises(ValueError, match="length"):
+    with pytest.raises(ValueError, match="__len__"):
         nearfar.pretrain(Endless(), out=str(tmp_path / "run"), console=quiet, **SMALL)
     assert not list(tmp_path.iterdir())
 
@@ -182,10 +181,8 @@ def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_
         nearfar.resume(tmp_path / "parts", data=array, console=quiet)
     parts = nearfar.resume(tmp_path / "parts", data=array, encoder=Net(), views=noisy, console=quiet)
     assert [line["loss"] for line in parts.metrics] == [line["loss"] for line in whole.metrics]
-    assert F.cosine_similarity(
-        nearfar.load(parts, encoder=Net())(torch.from_numpy(array[:, None])),
-        nearfar.load(whole, encoder=Net())(torch.from_numpy(array[:, None])),
-    ).min() == pytest.approx(1, abs=1e-6)
+    for name, value in load_file(whole.path / "encoder.safetensors").items():
+        assert torch.equal(load_file(parts.path / "encoder.safetensors")[name], value)
 
 
 def test_objects_reach_other_processes(array, tmp_path, quiet):

@@ -62,18 +62,10 @@ def map_images(
     trained = load(run, encoder=encoder)
     images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
     images = images.subset(range(min(limit, len(images))))
-    seen = [
-        features_shown(
-            trained,
-            images,
-            console,
-            f"view {number + 1} of {num_views}",
-            plan,
-            number % len(plan),
-            stream(seed, "map", number),
-        )
-        for number in range(num_views)
-    ]
+    seen = []
+    for number in range(num_views):
+        title, view = f"view {number + 1} of {num_views}", plan.pick([number % len(plan)])
+        seen.append(features_shown(trained, images, console, title, view, stream(seed, "map", number)))
     with console.status("laying out the map"):
         places = fit_map(torch.stack(seen), features_shown(trained, images), epochs=epochs, seed=seed)
     draw_map(page.with_suffix(".png"), places, images.labels, images.class_names, images=images)

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import Progress
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.data import Images, open_images
-from nearfar.evaluation import features_of
+from nearfar.evaluation import extract, extract_view
+from nearfar.networks import Encoder
+from nearfar.views import Views
 
 
 @contextmanager
@@ -37,8 +40,20 @@ def must_be_new(path: Path) -> None:
 
 
 def features_shown(
-    encoder: Callable[[Tensor], Tensor], images: Images, console: Console | None = None, name: str = "", **options: Any
+    encoder: nn.Module | Callable[[Tensor], Tensor],
+    images: Images,
+    console: Console | None = None,
+    title: str = "",
+    view: Views | None = None,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Compute the features of all images [images, dim] as `evaluation.features_of` does, with a progress bar."""
-    with shown(console, name) as progress:
-        return features_of(encoder, images, progress=progress, **options)
+    """Compute the features of all images [images, dim], on a GPU if there is one, and show how far that is.
+
+    view, generator: for the features of one augmented view of each image; the encoder is an `Encoder` then.
+    """
+    device = "cuda" if torch.cuda.is_available() else None
+    with shown(console, title) as progress:
+        if view is None:
+            return extract(encoder, images, device=device, progress=progress)
+        assert isinstance(encoder, Encoder) and generator is not None
+        return extract_view(encoder, images, view, generator, device=device, progress=progress)

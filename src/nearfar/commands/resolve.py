@@ -18,7 +18,7 @@ from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.training.settings import OBJECTS, describe_object, settings_fields
-from nearfar.views import CallableViews, ViewPlan, Views, fit_views, plan
+from nearfar.views import ViewFunction, ViewPlan, Views, fit_views, plan
 
 log = logging.getLogger("nearfar")
 SMALL_NET_LIMIT = 96  # pixels; up to here the small net is the default encoder, above it ResNet-18
@@ -109,10 +109,10 @@ def chosen_views(views: Any, settings: Settings) -> Views:
     """Return the views as an object: those of a name, a plan as it is, a callable wrapped."""
     if isinstance(views, str):
         return plan(views, settings.image_size, settings.channels)
-    if isinstance(views, (ViewPlan, CallableViews)):
+    if isinstance(views, (ViewPlan, ViewFunction)):
         return views
     if callable(views):
-        return CallableViews(views, settings.image_size, settings.channels)
+        return ViewFunction(views, settings.image_size, settings.channels)
     raise ValueError(f"views must be a name, a ViewPlan or a callable on uint8 batches, not {views!r}")
 
 

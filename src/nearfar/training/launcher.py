@@ -49,7 +49,7 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
         level = log.level if log.handlers else None
         with stopped_together():
             work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, level=level)
-            ending = fabric.launch(work)  # type: ignore[arg-type]
+            ending = fabric.launch(work)
         if ending is not None:
             raise ending
 

@@ -184,7 +184,9 @@ def _batches_from(batches: Batches | CroppingBatches, step: int, epochs: int) ->
         yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
 
 
-def _view_maker(fabric: Fabric, pixels: Pixels, images: Images, plan: Views, settings: Settings, step: int) -> MakeViews:
+def _view_maker(
+    fabric: Fabric, pixels: Pixels, images: Images, plan: Views, settings: Settings, step: int
+) -> MakeViews:
     """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one would."""
     offset = rank_rows(settings.batch_size, fabric.global_rank, fabric.world_size).start
 

@@ -146,7 +146,11 @@ def settings_fields() -> list[Field[Any]]:
     return [one for one in fields(Settings) if one.init]
 
 
-_KINDS: dict[Any, tuple[Any, str]] = {int: (Integral, "a whole number"), float: (Real, "a number"), str: ((str, os.PathLike), "a text")}
+_KINDS: dict[Any, tuple[Any, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: ((str, os.PathLike), "a text"),
+}
 
 
 def _check(one: Field[Any], hint: Any, value: Any) -> None:

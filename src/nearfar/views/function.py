@@ -41,7 +41,7 @@ class ViewFunction:
             raise ValueError(f"the view function {self.name} fails: {first_line(error)}") from error
         self.positions = tuple(range(len(views)))
         for view in views:
-            if view.is_floating_point() and not (view.min() >= -1e-3 and view.max() <= 1 + 1e-3):
+            if view.is_floating_point() and not (view.min() >= -0.5 and view.max() <= 1.5):
                 raise ValueError(
                     f"the view function {self.name} gives floats from {view.min():.3g} to {view.max():.3g}: "
                     "give them in 0..1, not normalised, or uint8"

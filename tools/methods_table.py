@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from nearfar.commands.api import methods
+from nearfar.commands.methods import list_methods
 
 HEAD = """# Methods
 
@@ -27,7 +27,7 @@ differences from the paper, which the sections list.
 
 def methods_page() -> str:
     """Return the page in Markdown: a table of all methods, and a section for each."""
-    facts = methods()
+    facts = list_methods()
     rows = [
         (
             f"[{name}](#{name})",

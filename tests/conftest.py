@@ -2,6 +2,7 @@
 
 import os
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -27,3 +28,9 @@ def images_file(tmp_path_factory):
 def quiet():
     """A console that shows nothing."""
     return Console(quiet=True)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Let wrong arguments through to the code's own checks where annotations are checked while the tests run."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

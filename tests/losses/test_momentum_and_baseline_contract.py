@@ -152,6 +152,7 @@ def test_a_batch_of_one(name):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if len(case.inputs) > 1])
+@pytest.mark.usefixtures("unchecked")
 def test_unequal_shapes(name):
     x = inputs(name)
     with pytest.raises(ValueError, match=r"must (have the same shape|be \[batch, dim\])"):
@@ -161,6 +162,7 @@ def test_unequal_shapes(name):
 
 
 @pytest.mark.parametrize("name", QUEUE_CASES)
+@pytest.mark.usefixtures("unchecked")
 def test_wrong_queues(name):
     *x, queue = inputs(name)
     with pytest.raises(ValueError, match="queue must hold 1 key or more, got 0"):

@@ -132,6 +132,7 @@ def test_autocast_does_not_reach_inside(make, batch):
 
 
 @pytest.mark.parametrize("make", (LOSSES | SAMPLED).values(), ids=LOSSES | SAMPLED)
+@pytest.mark.usefixtures("unchecked")
 def test_a_batch_of_one_and_unequal_views_are_refused(make):
     arguments = [torch.zeros(1, dtype=torch.long)] if needs_index(make()) else []
     with pytest.raises(ValueError, match="2 images or more"):
@@ -142,6 +143,7 @@ def test_a_batch_of_one_and_unequal_views_are_refused(make):
 
 @pytest.mark.parametrize("make", [LOSSES["saclr row"], LOSSES["sogclr"], LOSSES["isogclr"]])
 @pytest.mark.parametrize("index", [None, torch.arange(3)])
+@pytest.mark.usefixtures("unchecked")
 def test_a_missing_or_short_index_is_refused(make, index):
     with pytest.raises(ValueError, match="index"):
         make()(torch.randn(4, 3), torch.randn(4, 3), index)

@@ -131,6 +131,7 @@ def test_the_printed_matrix_form_collapses_and_ours_does_not():
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("unchecked")
 def test_arguments_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match="must be"):
         SACLR(**{"num_images": 10} | options)

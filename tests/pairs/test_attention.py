@@ -96,6 +96,7 @@ def test_bad_input_is_refused(keys, temperature, message):
         attend(query, keys, temperature)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_unequal_dimensions_are_refused():
     with pytest.raises(ValueError, match="do not fit"):
         attend(torch.ones(3, 4), torch.ones(3, 5), 0.1)

@@ -125,6 +125,7 @@ def test_double_backward_is_refused(views):
         torch.autograd.grad(weigh(*log_sum_exp(*inputs, cosine(0.1))), inputs, create_graph=True)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_bad_shapes_are_refused(views):
     with pytest.raises(ValueError, match="at least two images"):
         log_sum_exp(*views(1, 4), cosine(0.1))

@@ -76,6 +76,7 @@ def test_low_precision_rows_are_normalised_and_summed_in_float32(path, dtype):
     ("shapes", "temperatures"),
     [(((4, 3), (5, 3)), (0.1, 0.1)), (((1, 3), (1, 3)), (0.1, 0.1)), (((4, 3), (4, 3)), (0.0, 0.1))],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_wrong_arguments(shapes, temperatures):
     with pytest.raises(ValueError, match="must be"):
         relate_in_batch(*(torch.zeros(shape) for shape in shapes), *temperatures)

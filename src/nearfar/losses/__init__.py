@@ -1,9 +1,9 @@
 """Contrastive losses as nn.Modules, usable alone: `from nearfar.losses import SimCLR; SimCLR()(z1, z2)`.
 
 In a loop of one's own on several processes, with torch's DistributedDataParallel, every loss takes `gather=True`:
-- Each process calls the loss on its own rows, as many as it has. The value, the gradient and the state (averages per
-  image, SwAV's queue) are those of one process on the joined batch, rows in rank order, on every rank. What is
-  quadratic in the batch is shared between the processes; what is sampled, rank 0 samples for all.
+- Every process calls the loss at each step, on its own rows, as many as it has. The value, the gradient and the state
+  (averages per image, SwAV's queue) are those of one process on the joined batch, rows in rank order, on every rank.
+  What is quadratic in the batch is shared between the processes; what is sampled, rank 0 samples for all.
 - The gradient of a rank's own rows is W times that of the joined batch (W processes), so that the mean that
   DistributedDataParallel takes over the ranks is the joined batch's gradient. Divide by W where gradients are summed.
 - The gradient of the loss's own parameters (SigCLR's bias and scale, SwAV's prototypes) is complete on each rank. So it

@@ -1,4 +1,4 @@
-"""The nuclear norm (sum of singular values) of many small matrices, with its gradient made in the forward pass."""
+"""The nuclear norm (sum of singular values) of many small matrices, with its gradient computed in the forward pass."""
 
 from typing import Any
 

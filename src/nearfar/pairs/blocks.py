@@ -27,7 +27,7 @@ def tile_rows(device: torch.device) -> int:
 
 
 class Tile(NamedTuple):
-    """The pairs of the rows `x` of block `i` with the rows `y` of block `j`; `scaled` is x times a number asked for.
+    """The pairs of the rows `x` of block `i` with the rows `y` of block `j`; `scaled` is x times the scale asked for.
 
     A `masked` tile holds rows with themselves or with their positives (see `mask_`), and no other tile does.
     """
@@ -45,8 +45,8 @@ class Blocks:
 
     Views are cut alike, so that self pairs and positive pairs are diagonals of whole tiles. Unit kernels see normalised
     rows, others centred ones (distances do not change, rounding does); both are made block by block, in float32
-    (float64 for float64 inputs), so that no copy of the views is ever held unless it is but one block each. If all
-    rows of both views fit into one block they are taken `as_one`: few operations count more than the half of a tile.
+    (float64 for float64 inputs), so that no copy of the views is held unless each is a single block. If all rows of
+    both views fit into one block they are taken `as_one`: fewer operations save more than half a tile less would.
 
     With `shared`, and where processes share the rows (`shared_rows`), the tiles are those of this process's `own`
     blocks, and so are sums and gradients until they are completed.
@@ -97,7 +97,7 @@ class Blocks:
                 self.part(self.norm, block).copy_(torch.linalg.vector_norm(rows, dim=1).clamp_min_(EPSILON))
 
     def _whole(self) -> Float[Tensor, "2 batch dim"]:
-        """All normalised or centred rows, of views that are but one block each."""
+        """All rows, normalised or centred, where each view is a single block."""
         rows = torch.stack([view.to(self.dtype) for view in self.views])
         if self.norm is None:
             assert self.centre is not None

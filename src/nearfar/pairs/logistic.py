@@ -25,7 +25,7 @@ def logistic_sum(
     bias: Float[Tensor, ""],
     *,
     across: bool = False,
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, ""]]:
+) -> tuple[Float[Tensor, " joined"], Float[Tensor, ""]]:
     """Cosine of the positive pairs, and sum_i sum_j softplus(scale * s_ij + bias) over the negatives j of every row i.
 
     Rows are raw embeddings and normalised here. With `across` only pairs of different views count, each of them once

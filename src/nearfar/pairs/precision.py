@@ -36,7 +36,7 @@ def unit_rows(rows: Float[Tensor, "*rows dim"], dtype: torch.dtype | None = None
 
 
 def refuse_double_backward() -> None:
-    """To be called first in every backward: gradients made by hand are not differentiable again.
+    """To be called first in every backward: hand-written gradients cannot be differentiated again.
 
     Raises RuntimeError when the backward pass itself is being recorded (`create_graph=True`).
     """

@@ -1,4 +1,4 @@
-"""Matrix products of tiles, by the fastest float32 kernel that torch brings along."""
+"""Matrix products of tiles, by the fastest float32 kernel that torch has."""
 
 from __future__ import annotations
 

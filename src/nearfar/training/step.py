@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from nearfar.data import rank_rows
@@ -20,6 +19,21 @@ MakeViews = Callable[[slice], list[Tensor]]
 """Makes the views of some rows of this process's batch; the same rows always get the same views."""
 
 
+@runtime_checkable
+class Process(Protocol):
+    """What a step asks of Lightning's Fabric: which process this is, and how it computes."""
+
+    @property
+    def global_rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def autocast(self) -> AbstractContextManager[None]: ...
+
+    def backward(self, tensor: Tensor) -> None: ...
+
+
 class GradientStep:
     """Computes the full batch's gradient, whole or in micro-batches.
 
@@ -30,7 +44,7 @@ class GradientStep:
     "auto" starts with the whole batch and halves the micro-batch after an out-of-memory error; the step is repeated.
     """
 
-    def __init__(self, fabric: Fabric, model: Model, micro_batch: int | Literal["auto"] | None = None) -> None:
+    def __init__(self, fabric: Process, model: Model, micro_batch: int | Literal["auto"] | None = None) -> None:
         self.fabric, self.model = fabric, model
         self.backs_off = micro_batch == "auto"
         self.micro_batch = None if micro_batch == "auto" else micro_batch

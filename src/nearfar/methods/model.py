@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from nearfar.methods.method import Head, Method
 from nearfar.methods.pairing import Embeddings
-from nearfar.networks import Backbone, MomentumEncoder, Queue, mlp, shuffled, split_batch_norm
+from nearfar.networks import MomentumEncoder, Queue, mlp, shuffled, split_batch_norm
 
 
 class Model(nn.Module):
     """Online branch, predictor, momentum encoder, queue and loss of a method around a backbone.
 
+    backbone: any module from normalised images [batch, channels, size, size] to features [batch, num_features], with
+    the attribute `num_features`. num_images: in the training set.
     `forward(views)` returns the embeddings; `compute_loss` compares them. They are apart so that the loop can gather
     embeddings over processes, or make them in micro-batches, before the loss sees the whole batch.
     Raises ValueError for a method whose pairing needs more views than it declares.
     """
 
-    def __init__(self, method: Method, backbone: Backbone, num_images: int) -> None:
+    def __init__(self, method: Method, backbone: nn.Module, num_images: int) -> None:
         super().__init__()
         setup = method.setup(num_images)
         pairing = setup.pairing
@@ -30,7 +32,7 @@ class Model(nn.Module):
             raise ValueError(f"the pairing names view {last}, but the method has views 0 to {len(method.views) - 1}")
         self.method, self.setup = method, setup
         dim = setup.projector.widths[-1]
-        self.online = nn.Sequential(backbone, _head(backbone.num_features, setup.projector))
+        self.online = nn.Sequential(backbone, _head(cast(int, backbone.num_features), setup.projector))
         self.predictor = _head(dim, setup.predictor) if setup.predictor else None
         self.momentum_encoder = MomentumEncoder(self.online) if setup.momentum else None
         if self.momentum_encoder is not None and setup.norm_groups > 1:
@@ -39,9 +41,9 @@ class Model(nn.Module):
         self.loss = setup.loss
 
     @property
-    def backbone(self) -> Backbone:
-        """The online backbone, the part that is kept."""
-        return cast(Backbone, self.online[0])
+    def backbone(self) -> Any:
+        """The backbone as it was given, the part that is kept."""
+        return self.online[0]
 
     def forward(self, views: Sequence[Tensor], with_keys: bool = True) -> Embeddings:
         """Embed views, each [batch, channels, size, size] and normalised; one pass for each size of view."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nearfar.messages import did_you_mean
 from nearfar.methods.method import Method
@@ -27,7 +27,7 @@ def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]
     anything but a complete Method that is a frozen dataclass with a recipe "small".
     """
 
-    def register(cls: type[Registered]) -> type[Registered]:
+    def register(cls: Any) -> Any:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
             raise ValueError(f"a method's name has lower-case letters, digits and dashes, got {name!r}")
         if problem := _problem(cls):

@@ -139,7 +139,7 @@ def trained():
 def test_a_view_that_changes_nothing_gives_the_plain_features(trained):
     """Of images other than those that the encoder was trained on: it normalises as it always does."""
     encoder, other = trained
-    same = ViewPlan("same", (View(scale=(1, 1), ratio=(1, 1), flip=0),))
+    same = ViewPlan("same", (View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0),))
     features = extract_view(encoder, other, same, torch.Generator(), batch_size=7)
     plain = extract(encoder, other)
     assert torch.cosine_similarity(features, plain).min() > 1 - 1e-4

@@ -23,7 +23,7 @@ def test_weights_can_outvote_the_majority():
     train_x = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     predicted = knn_predict(train_x, ["near", "far", "far"], np.array([[1.0, 0.1]]), k=3)
     assert list(predicted) == ["near"]
-    assert list(knn_predict(train_x, ["near", "far", "far"], np.array([[1.0, 0.1]]), k=3, temperature=100)) == ["far"]
+    assert list(knn_predict(train_x, ["near", "far", "far"], np.array([[1.0, 0.1]]), k=3, temperature=100.0)) == ["far"]
 
 
 def test_a_tiny_temperature_is_the_nearest_neighbour(clouds):
@@ -90,6 +90,6 @@ def test_bad_input_is_named(clouds):
     with pytest.raises(ValueError, match="not finite"):
         knn_accuracy(train_x / 0, train_y, test_x, test_y)
     with pytest.raises(ValueError, match="temperature"):
-        vote(torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int64), 1, temperature=0)
+        vote(torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int64), 1, temperature=0.0)
     with pytest.raises(ValueError, match="chunk"):
         knn_accuracy(train_x, train_y, test_x, test_y, chunk=0)

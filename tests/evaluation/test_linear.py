@@ -74,4 +74,4 @@ def test_a_handful_of_images_works_and_one_class_is_refused():
     with pytest.raises(ValueError, match="no labels"):
         linear_accuracy(x, None, x, ["a"] * 4)
     with pytest.raises(ValueError, match="positive"):
-        linear_accuracy(x, ["a", "a", "b", "b"], x, ["a"] * 4, strength=0)
+        linear_accuracy(x, ["a", "a", "b", "b"], x, ["a"] * 4, strength=0.0)

@@ -71,5 +71,5 @@ def test_shuffled_returns_rows_in_order_and_mixes_groups() -> None:
     rows = torch.randn(8, 4)
     torch.testing.assert_close(shuffled(lambda x: x * 2, rows), rows * 2)
     norm = SplitBatchNorm(4, groups=2)
-    outs = {shuffled(norm, rows, torch.Generator().manual_seed(seed))[0, 0].item() for seed in range(6)}
+    outs = {shuffled(norm, rows)[0, 0].item() for _ in range(6)}
     assert len(outs) > 1

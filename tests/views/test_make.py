@@ -156,7 +156,7 @@ def test_wrong_input_is_refused_with_what_to_do(pictures, wrong):
         "float": ("give the raw pixels", (images / 255, the_plan, seeded(), mean, std), {}),
         "shape": (r"\[batch, channels, height, width\]", (images[0], the_plan, seeded(), mean, std), {}),
         "mean": ("mean has 1 numbers", (images, the_plan, seeded(), mean[:1], std), {}),
-        "std": ("std must be positive", (images, the_plan, seeded(), mean, (1, 0, 1)), {}),
+        "std": ("std must be positive", (images, the_plan, seeded(), mean, (1.0, 0.0, 1.0)), {}),
         "rows": ("4 images were given for 3 rows", (images, the_plan, seeded(), mean, std, slice(0, 3), 8), {}),
         "list": ("has 2 views, but 1 tensors", ([images], the_plan, seeded(), mean, std), {}),
         "crop": ("is 32 pixels wide", ([images[..., :16, :16]] * 2, the_plan, seeded(), mean, std), {}),

@@ -21,10 +21,10 @@ def close(share, expected):
 FULL = View(
     flip=0.3,
     affine=0.6,
-    degrees=20,
+    degrees=20.0,
     translate=0.1,
     zoom=(0.8, 1.1),
-    shear=5,
+    shear=5.0,
     jitter=0.8,
     brightness=0.4,
     contrast=0.5,

@@ -72,7 +72,7 @@ class Images:
 
     @property
     def stored(self) -> bool:
-        """Whether pixels are at hand; if not, `CroppingBatches` and `gather` decode the originals each time."""
+        """Whether pixels are kept; if not, `CroppingBatches` and `gather` decode the originals each time."""
         return self._stored is not None
 
     @cached_property
@@ -103,7 +103,7 @@ class Images:
         return self._originals() if self._originals is not None else None
 
     def gather(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch channels size size"]:
-        """The images at these positions, copied; decoded on the spot where no pixels are stored."""
+        """The images at these positions, copied; decoded now where no pixels are stored."""
         if self._stored is not None:
             rows = index if self._rows is None else torch.from_numpy(self._rows)[index]
             return torch.from_numpy(np.take(self._stored.numpy(), rows.numpy(), axis=0))

@@ -18,7 +18,7 @@ from nearfar.views import Views, make_views
 
 def extract(
     encoder: nn.Module | Callable[[Tensor], Tensor],
-    images: Images | UInt8[Tensor, "images channels height width"],
+    images: Images | UInt8[Tensor, "*shape"],
     *,
     batch_size: int = 512,
     device: torch.device | str | None = None,
@@ -28,8 +28,9 @@ def extract(
 
     encoder: takes uint8 [batch, channels, height, width] and returns [batch, dim]. A module is in eval mode, without
     gradient and on `device` meanwhile; it is moved there once, and afterwards every module is back in its own mode and
-    on its own device. images: any number, gathered (and decoded, where no pixels are stored) a batch at a time.
-    device: None leaves the encoder where it is. progress: called as progress(images done, images in all).
+    on its own device. images: Images, or uint8 [images, channels, height, width]; any number, as they are gathered (and
+    decoded, where no pixels are stored) a batch at a time. device: None leaves the encoder where it is. progress:
+    called as progress(images done, images in all).
     ValueError for no images, another shape, a batch size below one, or an encoder that returns another shape.
     """
     count, shape = len(images), list(images.shape) if isinstance(images, Tensor) else f"{len(images)} images"

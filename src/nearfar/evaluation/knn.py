@@ -52,7 +52,7 @@ def knn_predict(
 
 
 def neighbours(
-    train_x: Float[Tensor, "train dim"], test_x: Float[Tensor, "test dim"], k: int, chunk: int = 2048
+    train_x: Float[Tensor, "train dim"], test_x: Float[Tensor, "test test_dim"], k: int, chunk: int = 2048
 ) -> tuple[Float[Tensor, "test k"], Int[Tensor, "test k"]]:
     """Cosine and position of the k nearest training rows of each test row, nearest first.
 

@@ -54,8 +54,8 @@ def linear_predict(
 
 
 def standardise(
-    train_x: Float[Tensor, "train dim"], *others: Float[Tensor, "images dim"]
-) -> tuple[Float[np.ndarray, "images dim"], ...]:
+    train_x: Float[Tensor, "train dim"], *others: Float[Tensor, "_ dim"]
+) -> tuple[Float[np.ndarray, "_ dim"], ...]:
     """All arrays shifted and scaled by the training mean and deviation; constant dimensions become 0."""
     mean, deviation = train_x.mean(0), train_x.std(0, correction=0)
     scale = (deviation > 1e-6 * (1 + mean.abs())) / deviation.clamp_min(1e-30)

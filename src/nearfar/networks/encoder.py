@@ -44,8 +44,8 @@ class Encoder(nn.Module):
         """Features of an image."""
         return self.backbone.num_features
 
-    def forward(self, images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch num_features"]:
-        """Encode images, uint8 or float in 0..1, of any size, grey or colour.
+    def forward(self, images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "batch num_features"]:
+        """Encode images [batch, channels, height, width], uint8 or float in 0..1, of any size, grey or colour.
 
         The centre square is resized to `image_size` (bicubic, antialiased), grey is repeated for colour and colour
         made grey by its luma: the very functions that made the training images, so full-size images and those that
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
         """
         return self.backbone(self.preprocess(images))
 
-    def preprocess(self, images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch c size size"]:
+    def preprocess(self, images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "batch c size size"]:
         """Do everything that comes before the backbone; see `forward`."""
         if images.ndim != 4:
             raise ValueError(f"expected images [batch, channels, height, width], got a tensor {list(images.shape)}")

@@ -14,13 +14,12 @@ def mlp(
     batch_norm: bool = True,
     last_batch_norm: bool = False,
     last_affine: bool = True,
-    bias: bool = True,
 ) -> nn.Sequential:
     """Stack linear layers, with normalisation and ReLU between them: [batch, in_features] -> [batch, widths[-1]].
 
     widths: features after each linear layer; an empty list gives the identity. batch_norm: normalise hidden layers.
     last_batch_norm: normalise the output as well (no ReLU after it); last_affine: with learnable scale and shift.
-    bias: of the linear layers that no normalisation follows; where one follows it would be subtracted again.
+    A linear layer has a bias unless a normalisation follows, which would subtract it again.
     Raises ValueError for a width below 1.
 
     The heads of the papers: with the defaults SCE (512, 256), VICReg and SACLR (8192, 8192, 8192), BYOL's projector and
@@ -33,7 +32,7 @@ def mlp(
     for number, width in enumerate(widths, start=1):
         last = number == len(widths)
         normalised = last_batch_norm if last else batch_norm
-        layers.append(nn.Linear(in_features, width, bias=bias and not normalised))
+        layers.append(nn.Linear(in_features, width, bias=not normalised))
         if normalised:
             layers.append(nn.BatchNorm1d(width, affine=last_affine or not last))
         if not last:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class Queue(nn.Module):
     """The last `size` keys [size, dim], unit rows, oldest overwritten first; state is saved with the module.
 
-    Starts as normalised Gaussian rows from `generator` (default: torch's global one). Source: MoCo (He et al. 2020),
+    Starts as normalised Gaussian rows from torch's global generator. Source: MoCo (He et al. 2020),
     Section 3.2. Differs from the released code: the size need not be a multiple of the batch.
     Raises ValueError for a size or dim below 1.
     """
@@ -19,11 +19,11 @@ class Queue(nn.Module):
     stored: Tensor
     pointer: Tensor
 
-    def __init__(self, size: int, dim: int, generator: torch.Generator | None = None) -> None:
+    def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         if size < 1 or dim < 1:
             raise ValueError(f"a queue needs a size and a dim of 1 or more, got {size} and {dim}")
-        self.register_buffer("stored", F.normalize(torch.randn(size, dim, generator=generator)))
+        self.register_buffer("stored", F.normalize(torch.randn(size, dim)))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
 
     @property

@@ -58,11 +58,11 @@ def _split(norm: _BatchNorm, groups: int) -> SplitBatchNorm:
     return split.train(norm.training)
 
 
-def shuffled(network: Callable[[Tensor], Tensor], images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def shuffled(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     """Apply a network to the rows in a random order and return its rows [batch, ...] in the order given.
 
     With split normalisation in the network, rows then share statistics with others than in the online branch (MoCo's
-    shuffling BN). generator: of the rows' device; default: torch's global one.
+    shuffling BN). The order comes from torch's global generator of the rows' device.
     """
-    order = torch.randperm(len(images), generator=generator, device=images.device)
+    order = torch.randperm(len(images), device=images.device)
     return network(images[order])[order.argsort()]

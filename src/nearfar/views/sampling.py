@@ -63,10 +63,11 @@ def _around(uniform: Tensor, reach: float) -> Tensor:
 
 
 def sample_boxes(
-    uniform: Float[Tensor, "rows {BOX_NUMBERS}"], height: int, width: int, scale: Range, ratio: Range
+    uniform: Float[Tensor, "rows numbers"], height: int, width: int, scale: Range, ratio: Range
 ) -> Int[Tensor, "rows 4"]:
-    """Turn rows of uniform numbers into crop boxes (top, left, height, width) in images of `height` x `width` pixels.
+    """Turn rows of BOX_NUMBERS uniform numbers into crop boxes (top, left, height, width).
 
+    The boxes lie in images of `height` x `width` pixels.
     The rule of torchvision's RandomResizedCrop: area (`scale`, as a share of the image's) and log ratio are uniform;
     the first of ten attempts that fits into the image is taken, and else the largest central box with a ratio within
     bounds.

@@ -105,7 +105,7 @@ class ViewPlan:
         return {"name": self.name, "views": views}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ViewPlan:
+    def from_dict(cls, values: Any) -> ViewPlan:
         """A plan from plain values: {"views": [{"scale": [0.2, 1.0], ...}, ...]}, and a "name" if there is one.
 
         What a view leaves out has its default. Raises ValueError for unknown names and for values of the wrong kind.
@@ -129,7 +129,8 @@ def _view(number: int, values: Any) -> View:
         if not (plain and len(parts) == 1 + is_range) and not (name == "size" and value is None):
             kind = "a range [low, high]" if is_range else "a number"
             raise ValueError(f"{what}: {name} is {kind}, got {value!r}")
-        given[name] = tuple(parts) if is_range else value
+        numbers = [part if name == "size" else float(part) for part in parts]
+        given[name] = tuple(numbers) if is_range else numbers[0]
     return View(**given)
 
 

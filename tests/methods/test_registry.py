@@ -22,6 +22,8 @@ from nearfar.methods import (
     register_method,
     registry,
 )
+from nearfar.methods.pairing import two_views
+from nearfar.methods.schedules import Constant
 
 LISTED = """barlow-twins byol dcl dclw isogclr jcl lorac lorac-bs moco-m moco-v1 moco-v2 moco-v3 nnclr ressl saclr sce
     sigclr simclr simsiam sogclr swav vicreg wmse"""
@@ -162,6 +164,9 @@ def test_a_pairing_needs_the_networks_that_it_names(build):
     key = Pairing(terms=((("projection", 0), ("key", 1)),))
     with pytest.raises(ValueError, match=r"the pairing uses 'key', but .* only 'projection' and 'prediction'$"):
         Setup(loss=Spread(), pairing=key, projector=Head((4,)), predictor=Head((4,)))
+    for part in ({"momentum": Constant(0.9)}, {"queue_size": 5}):
+        with pytest.raises(ValueError, match=r"pairing (uses|has) no 'key'"):
+            Setup(loss=Spread(), pairing=two_views(), projector=Head((4,)), **part)
 
     @dataclass(frozen=True, kw_only=True)
     class TwoViews(Triplets):

@@ -43,7 +43,7 @@ class Setup:
     of the momentum encoder into that many groups. `constant_predictor_lr` keeps the predictor out of the schedule of
     the learning rate.
     Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not end with the
-    projector's width, or a pairing with a predictor or momentum encoder that is not there.
+    projector's width, or a pairing that does not fit the predictor, momentum encoder and queue that there are.
     """
 
     loss: nn.Module
@@ -71,6 +71,10 @@ class Setup:
         if missing := {name for name in self.pairing.names if not there.get(name)}:
             made = " and ".join(f"{name!r}" for name in there if there[name])
             raise ValueError(f"the pairing uses {min(missing)!r}, but these networks make only {made}")
+        if self.momentum is not None and not self.pairing.momentum_views:
+            raise ValueError("the pairing uses no 'key', so there is nothing for a momentum encoder to do")
+        if self.queue_size is not None and not (self.pairing.momentum_views or self.pairing.enqueued):
+            raise ValueError("nothing enters the queue: the pairing has no 'key' and no enqueued rows")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,10 +23,10 @@ Rows = tuple[str, int | tuple[int, ...]]
 class Pairing:
     """A table of the calls of a loss on one batch; views are named by their number.
 
-    terms: the calls, each with its positional arguments. join: the "mean" or the "sum" of their values is the loss.
-    constants: further keywords of every call.
-    enqueued: what enters the queue after the step, where there is one; several views in one entry are averaged as unit
-    rows. Default: every key.
+    terms: the calls, each with its positional arguments. join: the loss is the "mean" or the "sum" of their values.
+    constants: further keyword arguments, the same in every call.
+    enqueued: what enters the queue after the step, where there is one; several views in one entry enter as the mean of
+    their unit rows. Default: every key.
     """
 
     terms: tuple[tuple[Rows, ...], ...]
@@ -36,11 +36,9 @@ class Pairing:
 
     def __call__(self, loss: nn.Module, embeddings: Embeddings, **state: Tensor | None) -> Tensor:
         """Return the scalar loss; `state` (the images' index, the queue) is passed on to every call by name."""
-        values = [
-            loss(*(self._select(embeddings, rows) for rows in term), **state, **self.constants) for term in self.terms
-        ]
-        joined = torch.stack(values)
-        return joined.mean() if self.join == "mean" else joined.sum()
+        arguments = [[self._select(embeddings, rows) for rows in term] for term in self.terms]
+        values = torch.stack([loss(*term, **state, **self.constants) for term in arguments])
+        return values.mean() if self.join == "mean" else values.sum()
 
     def rows_to_enqueue(self, embeddings: Embeddings) -> Tensor:
         """Return the rows [rows, dim] that enter the queue after the step."""
@@ -50,7 +48,7 @@ class Pairing:
 
     @property
     def names(self) -> set[str]:
-        """The kinds of embeddings that are used."""
+        """The kinds of embeddings that are used: "projection", "prediction", "key"."""
         return {name for name, _ in self._all_rows()}
 
     @property
@@ -89,7 +87,7 @@ def all_views(views: int) -> Pairing:
 
 
 def query_against_queue(query: str = "projection") -> Pairing:
-    """The first view is the query, the second the key; the negatives are in the queue."""
+    """The first view is the query, the second the key; other images' keys come from the queue."""
     return Pairing(terms=(((query, 0), ("key", 1)),))
 
 

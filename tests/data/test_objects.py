@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from nearfar.data import describe, list_splits, open_images
+from nearfar.data import CroppingBatches, describe, list_splits, open_images
 
 
 def noise(*shape):
@@ -251,3 +251,12 @@ def test_images_reach_another_process(tmp_path, paint):
     assert int(done.stdout) == int(cached.pixels.sum())
     streamed = open_images(tmp_path / "pics", cache=False)
     assert torch.equal(pickle.loads(pickle.dumps(streamed)).gather(torch.arange(6)), cached.pixels)
+
+
+def test_tables_that_are_not_kept_as_pixels_are_cropped_by_workers(tmp_path):
+    Image.fromarray(noise(9, 9, 3)).save(tmp_path / "a.png")
+    images = open_images(table(4, tmp_path / "a.png"), cache=False)
+    assert not images.stored and len(images) == 4
+    crops = [(9, (1.0, 1.0), (1.0, 1.0))]
+    for (view,), index in CroppingBatches(images, 2, 0, crops=crops, workers=1).epoch(0):
+        assert torch.equal(view, images.gather(index))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -72,18 +73,21 @@ def sample_boxes(
     the first of ten attempts that fits into the image is taken, and else the largest central box with a ratio within
     bounds.
     """
-    area = height * width * _between(uniform[:, :_ATTEMPTS], scale)
-    log_ratio = _between(uniform[:, _ATTEMPTS : 2 * _ATTEMPTS], (math.log(ratio[0]), math.log(ratio[1])))
-    wide, tall = (area * log_ratio.exp()).sqrt().round(), (area / log_ratio.exp()).sqrt().round()
+    u = uniform.numpy()  # many small operations, which NumPy does ten times faster than torch for a single image
+    rows = np.arange(len(u))
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :_ATTEMPTS])
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    aspect = np.exp(low + (high - low) * u[:, _ATTEMPTS : 2 * _ATTEMPTS])
+    wide, tall = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
     fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
-    first, found = fits.byte().argmax(1, keepdim=True), fits.any(1, keepdim=True)
+    first, found = fits.argmax(1), fits.any(1)
     nearest = min(max(width / height, ratio[0]), ratio[1])
-    wide = torch.where(found, wide.gather(1, first), float(min(width, max(1, round(height * nearest)))))
-    tall = torch.where(found, tall.gather(1, first), float(min(height, max(1, round(width / nearest)))))
-    place = uniform[:, 2 * _ATTEMPTS : BOX_NUMBERS]
-    top = torch.where(found, (place[:, :1] * (height - tall + 1)).floor(), ((height - tall) / 2).floor())
-    left = torch.where(found, (place[:, 1:] * (width - wide + 1)).floor(), ((width - wide) / 2).floor())
-    return torch.cat([top, left, tall, wide], 1).long()
+    wide = np.where(found, wide[rows, first], min(width, max(1, round(height * nearest))))
+    tall = np.where(found, tall[rows, first], min(height, max(1, round(width / nearest))))
+    down, right = u[:, 2 * _ATTEMPTS], u[:, 2 * _ATTEMPTS + 1]
+    top = np.where(found, np.floor(down * (height - tall + 1)), (height - tall) // 2)
+    left = np.where(found, np.floor(right * (width - wide + 1)), (width - wide) // 2)
+    return torch.from_numpy(np.stack([top, left, tall, wide], 1).astype(np.int64))
 
 
 def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, width: int, side: int) -> ViewParameters:

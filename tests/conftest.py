@@ -1,4 +1,4 @@
-"""A small set of images for tests that run the whole thing."""
+"""Types and shapes are checked in all of nearfar; a small set of images for tests that run the whole thing."""
 
 import os
 
@@ -8,6 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
+import tools.typechecker
+
+jaxtyping.install_import_hook("nearfar", f"{tools.typechecker.__name__}.checked")  # before nearfar is imported
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 

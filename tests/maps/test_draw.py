@@ -48,6 +48,6 @@ def test_one_point_alone_can_be_drawn(tmp_path):
     assert share(tmp_path / "map.png", GREY) > 0
 
 
-def test_labels_must_be_one_for_each_point(tmp_path, points):
+def test_labels_must_be_one_for_each_point(unchecked, tmp_path, points):
     with pytest.raises(ValueError, match="one for each of the 300 points"):
         draw_map(tmp_path / "map.png", points, np.zeros(3, dtype=np.int64))

@@ -116,6 +116,6 @@ def test_very_few_images_have_finite_places(groups, count):
         (torch.zeros(2, 5, 3), {"epochs": 0}, "epochs must be at least 1"),
     ],
 )
-def test_wrong_input_gets_a_clear_line(seen, extra, words):
+def test_wrong_input_gets_a_clear_line(unchecked, seen, extra, words):
     with pytest.raises(ValueError, match=words):
         fit_map(seen, **extra)

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from rich.console import Console
 
@@ -16,6 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 
+@runtime_checkable
 class WithSettings(Protocol[P, R]):
     """A function of the settings, a console, and the method's own numbers by name."""
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import nearfar.losses as L
 import references as plain
-from nearfar.pairs.cross import cross_log_sum_exp, cross_logistic_sum
+from nearfar.pairs import cross_log_sum_exp, cross_logistic_sum
 
 Loss = Callable[..., Tensor]
 QUEUE_BATCH = 256

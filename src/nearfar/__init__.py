@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from nearfar.commands.evaluate import evaluate
     from nearfar.commands.map import map_images
     from nearfar.commands.methods import list_methods
-    from nearfar.commands.pretrain import pretrain
-    from nearfar.commands.resume import resume
+    from nearfar.commands.pretrain import pretrain, resume
     from nearfar.commands.run import Run, load
     from nearfar.methods import register_method
     from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped

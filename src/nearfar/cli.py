@@ -85,7 +85,7 @@ def _run(verb: str, words: list[str], console: Console) -> None:
 
 
 def _resume(words: list[str], values: dict[str, Any], console: Console) -> None:
-    from nearfar.commands.resume import resume
+    from nearfar.commands.pretrain import resume
 
     options = {word.split("=")[0] for word in words if word.startswith("--")}
     if options - {"--resume", "--devices"} or values["data"] is not None:
@@ -100,7 +100,7 @@ def function_of(verb: str) -> Callable[..., Any]:
 
 def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: str | None = None) -> ArgumentParser:
     """Build the parser of a verb; that of `pretrain` also has the numbers of the method, as the recipe sets them."""
-    from nearfar.commands.parser import DashedParser, add_settings
+    from nearfar.commands.signature import DashedParser, add_settings
 
     function, positionals = function_of(verb), VERBS[verb][1]
     summary = (function.__doc__ or "").split("\n")[0]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nearfar.losses.nuclear import CUT, nuclear_norm
+from nearfar.losses.lorac import CUT, nuclear_norm
 
 
 def rows(*shape: int, seed: int = 0) -> torch.Tensor:

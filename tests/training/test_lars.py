@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nearfar.training.lars import LARS
+from nearfar.training.optimizers import LARS
 
 
 def naive_step(weights: list[Tensor], gradients: list[Tensor], moving: list[Tensor], lr: float, decay: float) -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from nearfar.networks import MomentumEncoder, mlp
-from nearfar.training.lars import LARS
-from nearfar.training.optimizers import build_optimizer, parameter_groups, scaled_lr, warmup_cosine
+from nearfar.training.optimizers import LARS, build_optimizer, parameter_groups, scaled_lr, warmup_cosine
 
 
 class Bias(nn.Module):

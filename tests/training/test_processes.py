@@ -12,8 +12,7 @@ from torch import nn
 from nearfar.data import rank_rows
 from nearfar.methods import Model, method_class, method_names
 from nearfar.networks.split_norm import SplitBatchNorm, split_batch_norm
-from nearfar.training.collectives import join_batches
-from nearfar.training.step import GradientStep
+from nearfar.training.step import GradientStep, join_batches
 from nearfar.training.sync_norm import SyncBatchNorm, sync_batch_norm
 
 BATCH, STEPS, IMAGES = 13, 3, 40  # an odd batch: one process holds a row more

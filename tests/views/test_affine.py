@@ -3,7 +3,7 @@ import torch
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
-from nearfar.views.affine import affine
+from nearfar.views.geometry import affine
 
 SIDE = 32
 MOTIONS = [  # degrees, right, down (pixels of 32), zoom, shear x, shear y

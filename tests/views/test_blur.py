@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as V
 
-from nearfar.views.blur import blur, kernel_size
+from nearfar.views.photometric import blur, kernel_size
 
 
 @pytest.mark.parametrize(("side", "kernel", "channels"), [(32, 3, 3), (64, 7, 1), (96, 9, 3), (40, 23, 2)])

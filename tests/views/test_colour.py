@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as V
 
-from nearfar.views.colour import grey_, jitter_, solarize_, turn_hue
+from nearfar.views.photometric import grey_, jitter_, solarize_, turn_hue
 
 STEP = 2 / 255
 NOT = torch.zeros(6)

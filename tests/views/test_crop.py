@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as V
 
-from nearfar.views.crop import crop, resize_matrix
+from nearfar.views.geometry import crop, resize_matrix
 
 STEP = 2 / 255
 
@@ -41,7 +41,7 @@ def test_a_crop_is_torchvisions_resized_crop(pictures, height, width, size, chan
 
 
 def test_products_and_single_resizes_agree_at_a_large_scale(pictures):
-    from nearfar.views import crop as module
+    from nearfar.views import geometry as module
 
     images = pictures(4, 3, 128)
     box = boxes(torch.Generator().manual_seed(3), 4, 128, 128)

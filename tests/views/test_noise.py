@@ -1,6 +1,6 @@
 import torch
 
-from nearfar.views.noise import noise_
+from nearfar.views.photometric import noise_
 
 
 def test_noise_has_each_images_own_deviation_and_is_clamped():

@@ -1,15 +1,19 @@
-"""One signature from the settings: what a function that takes them accepts, documents and completes in an editor."""
+"""One signature from the settings: of a Python function, for editors and documentation, and of the command line."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
+from argparse import HelpFormatter
 from collections.abc import Callable
 from dataclasses import MISSING
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload, runtime_checkable
 
+from jsonargparse import ArgumentParser
 from rich.console import Console
 
+from nearfar.methods import method_class
 from nearfar.training.settings import Settings, settings_fields
 
 P = ParamSpec("P")
@@ -66,3 +70,27 @@ def _documented(docstring: str) -> str:
     lines.append("        console: where progress is shown.")
     before, after = docstring.split("    Returns:\n", 1)
     return before + "    Args:\n" + "\n".join(lines) + "\n\n    Returns:\n" + after
+
+
+class DashedParser(ArgumentParser):
+    """Shows options with dashes, as they are written on the command line."""
+
+    def format_help(self, formatter: HelpFormatter | None = None) -> str:
+        return re.sub(r"--[a-z][\w]*", lambda match: match[0].replace("_", "-"), super().format_help(formatter))
+
+
+def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:
+    """Add an option for every setting, and for every number of a method as a recipe sets it.
+
+    Raises ValueError for an unknown method or recipe.
+    """
+    hints = get_type_hints(Settings)
+    for one in settings_fields():
+        if one.name not in ("data", "hyperparameters"):
+            kind = one.metadata["word"] or hints[one.name]
+            parser.add_argument(f"--{one.name}", type=kind, default=one.default, help=one.metadata["meaning"])
+    chosen = method_class(method)
+    if recipe not in chosen.recipes:
+        raise ValueError(f"{method} has no recipe {recipe!r}, it has: {', '.join(chosen.recipes)}")
+    parser.add_class_arguments(chosen)
+    parser.set_defaults({"method": method, "recipe": recipe, **chosen.recipes[recipe].hyperparameters})

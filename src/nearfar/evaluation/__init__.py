@@ -5,10 +5,8 @@ from nearfar.evaluation.features import extract, extract_view, raw_pixels
 from nearfar.evaluation.few_labels import Score, few_label_accuracy
 from nearfar.evaluation.knn import knn_accuracy, knn_predict
 from nearfar.evaluation.labelled import mean_per_class_accuracy
-from nearfar.evaluation.linear import linear_accuracy, linear_predict
-from nearfar.evaluation.linear_sgd import linear_sgd_accuracy
+from nearfar.evaluation.linear import linear_accuracy, linear_predict, linear_sgd_accuracy, transfer_accuracy
 from nearfar.evaluation.table import check_format, write_table
-from nearfar.evaluation.transfer import transfer_accuracy
 
 __all__ = [
     "PROTOCOLS",

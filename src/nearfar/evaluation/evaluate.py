@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from nearfar.evaluation.few_labels import few_label_accuracy
 from nearfar.evaluation.knn import neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
-from nearfar.evaluation.linear import linear_accuracy
-from nearfar.evaluation.linear_sgd import linear_sgd_accuracy
+from nearfar.evaluation.linear import linear_accuracy, linear_sgd_accuracy
 
 PROTOCOLS = ("knn", "linear", "sgd", "few", "knn_K")
 KNN_DEFAULT = 20

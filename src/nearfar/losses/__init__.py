@@ -12,22 +12,17 @@ In a loop of one's own on several processes, with torch's DistributedDataParalle
 With `gather=False`, the default, each process sees its own rows only. With one process nothing changes.
 """
 
-from nearfar.losses.barlow_twins import BarlowTwins
 from nearfar.losses.cosine import NegativeCosine
-from nearfar.losses.dcl import DCL
-from nearfar.losses.isogclr import ISogCLR
-from nearfar.losses.jcl import JCL
+from nearfar.losses.decorrelation import WMSE, BarlowTwins, VICReg
 from nearfar.losses.lorac import LORAC
-from nearfar.losses.moco import MoCo, MoCoV3
+from nearfar.losses.moco import JCL, MoCo, MoCoV3
 from nearfar.losses.nnclr import NNCLR
 from nearfar.losses.relational import SCE, ReSSL
 from nearfar.losses.saclr import SACLR
 from nearfar.losses.sigclr import SigCLR
-from nearfar.losses.simclr import SimCLR
-from nearfar.losses.sogclr import SogCLR
+from nearfar.losses.simclr import DCL, SimCLR
+from nearfar.losses.sogclr import ISogCLR, SogCLR
 from nearfar.losses.swav import SwAV
-from nearfar.losses.vicreg import VICReg
-from nearfar.losses.wmse import WMSE
 from nearfar.pairs import gather_rows
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""MoCo: InfoNCE of a query against the momentum encoder's keys, from a queue (v1, v2) or from the batch (v3)."""
+"""InfoNCE of a query against keys: from a queue (MoCo v1, v2), from the batch (v3), or of several positives (JCL)."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -63,3 +63,45 @@ class MoCoV3(nn.Module):
         checks.same_rows(2, query=query, key=key)
         positive, negative = attend_in_batch(query, key, self.temperature)
         return -2 * self.temperature * F.logsigmoid(positive - negative).mean()
+
+
+class JCL(nn.Module):
+    """-q.mu/t + log[exp(q.mu/t + lam/(2 t^2) q'Sigma q) + sum exp(q.queue/t)], mean over the batch.
+
+    mu is the mean of the image's unit keys (not scaled to length one again), Sigma their biased covariance.
+    With one key this is MoCo.
+    Shapes: query [batch, dim], keys [views, batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
+    Defaults: temperature 0.2, lam 2 (the method ramps it up over the epochs).
+    Gradient: to the query only. The queue is read, never pushed to.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
+    Errors: ValueError for temperature <= 0, lam < 0, unequal shapes, an empty queue.
+    Source: Cai et al. 2020 (JCL), the closed-form bound; Wang et al. 2022 (LORAC), Eq. 16.
+    Differs from the paper:
+    1. LORAC's Eq. 16 prints the covariance term outside the exponential; it belongs inside, as in JCL.
+    """
+
+    def __init__(self, temperature: float = 0.2, lam: float = 2.0, gather: bool = False) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature)
+        checks.not_negative(lam=lam)
+        self.temperature = temperature
+        self.lam = lam
+        self.gather = gather
+
+    @averaged_over_ranks("query")
+    @outside_autocast
+    def forward(
+        self,
+        query: Float[Tensor, "batch dim"],
+        keys: Float[Tensor, "views batch dim"],
+        queue: Float[Tensor, "negatives dim"],
+    ) -> Float[Tensor, ""]:
+        checks.same_views({"keys": keys}, {"query": query})
+        checks.queue_of(query.shape[1], queue)
+        query, keys = unit_rows(query), unit_rows(keys.detach())
+        mean = keys.mean(0)
+        positive = row_dot(query, mean) / self.temperature
+        spread = row_dot(query, keys - mean).square().mean(0)  # q' Sigma q
+        excess = self.lam / (2 * self.temperature**2) * spread
+        negative, _ = attend(query, queue.detach(), self.temperature)
+        return (excess - F.logsigmoid(positive + excess - negative)).mean()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -63,3 +63,16 @@ class SigCLR(nn.Module):
         bias = number if self.bias is None else number + self.bias
         positive, negatives = logistic_sum(z1, z2, scale, bias)
         return negatives / (2 * batch) - F.logsigmoid(scale * positive + bias).sum() / batch
+
+
+@runtime_checkable
+class RingLoss(Protocol):
+    """A loss that takes each process's own rows and never needs the joined batch.
+
+    A loop with several processes gathers the embeddings and calls its loss on the joined batch, inside
+    `pairs.shared_rows`. A loss that declares `ring = True` is called on the process's own rows instead, inside
+    `pairs.around_ring`. The value and the gradients of its parameters are those of the joined batch either way, and
+    complete on every process; so is the gradient of the process's own rows.
+    """
+
+    ring: ClassVar[Literal[True]]

@@ -1,4 +1,4 @@
-"""SimCLR: the softmax over all other rows of the batch (NT-Xent)."""
+"""The softmax over the batch: SimCLR (NT-Xent), and DCL, which leaves the positive out of the denominator."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -30,3 +30,34 @@ class SimCLR(nn.Module):
         checks.same_rows(2, z1=z1, z2=z2)
         positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
         return -F.logsigmoid(positive - negative).mean()
+
+
+class DCL(nn.Module):
+    """-w_i s_pos / t + log sum over the negatives of exp(s_ij / t), mean over the 2 * batch rows.
+
+    Shapes: z1, z2 [batch, dim] raw embeddings of two views. Returns a scalar.
+    `weighted` (DCLW): w_i = 2 - batch * softmax_i(s_pos / sigma), softmax over the batch, no gradient; else w_i = 1.
+    Defaults: temperature 0.2, sigma 0.5.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
+    Errors: ValueError for temperature or sigma <= 0, unequal shapes, a batch of one.
+    Source: Yeh et al. 2022 (Decoupled Contrastive Learning), Eq. 6 and 7.
+    """
+
+    def __init__(
+        self, temperature: float = 0.2, weighted: bool = False, sigma: float = 0.5, gather: bool = False
+    ) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature, sigma=sigma)
+        self.temperature = temperature
+        self.weighted = weighted
+        self.sigma = sigma
+        self.gather = gather
+
+    @on_joined_batch("z1", "z2")
+    def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        checks.same_rows(2, z1=z1, z2=z2)
+        positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
+        if self.weighted:
+            cosines = positive.detach() * self.temperature
+            positive = positive * (2 - len(z1) * (cosines / self.sigma).softmax(0))
+        return negative.mean() - positive.mean()

@@ -1,4 +1,4 @@
-"""SogCLR: the softmax's denominator as a moving average per image."""
+"""The denominator as a moving average for each image: SogCLR, and iSogCLR, which learns a temperature for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from nearfar.losses import checks
-from nearfar.pairs import cosine, log_sum_exp
+from nearfar.pairs import cosine, log_sum_exp, per_image_log_sum_exp
 from nearfar.pairs.joined import on_joined_batch
 
 
@@ -62,3 +62,79 @@ def moved(
 ) -> Float[Tensor, "2 batch"]:
     """The moving average of each row after this step: the mean itself at an image's first visit."""
     return torch.where(seen, (1 - gamma) * u + gamma * mean, mean)
+
+
+class ISogCLR(nn.Module):
+    """-s_pos / t_i + g / u, mean over the 2 * batch rows, where g = mean over the negatives of exp(s_ij / t_i).
+
+    Shapes: z1, z2 [batch, dim] raw embeddings of two views, index [batch] the images' numbers below `num_images`.
+    Returns a scalar. u as in SogCLR. With w_ij = exp(s_ij / t_i) / (u_i (2 batch - 2)), after the batch has used t_i:
+    grad = log u_i + rho - sum_j w_ij s_ij / t_i (average of the views), m <- (1 - beta) m + beta grad,
+    t_i <- t_i - lr m, clamped to `temperature_range`; in training mode only. Buffers: u, seen, temperatures, momentum.
+    Defaults: temperature starts at 0.1, range 0.05 to 0.7, lr 0.01, rho 0.3, beta 0.9, gamma 0.9.
+    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
+    Errors: ValueError for numbers out of range, unequal shapes, a batch of one, a missing index.
+    Source: Qiu et al. 2023 (iSogCLR), Algorithm 1.
+
+    Differs from the paper: it exponentiates s_neg - s_pos; this follows the released code, s_neg alone.
+    """
+
+    u: Tensor
+    seen: Tensor
+    temperatures: Tensor
+    momentum: Tensor
+
+    def __init__(
+        self,
+        num_images: int,
+        temperature: float = 0.1,
+        temperature_range: tuple[float, float] = (0.05, 0.7),
+        lr: float = 0.01,
+        rho: float = 0.3,
+        beta: float = 0.9,
+        gamma: float = 0.9,
+        gather: bool = False,
+    ) -> None:
+        super().__init__()
+        checks.at_least(1, num_images=num_images)
+        lowest, highest = temperature_range
+        checks.temperature_of_exponentials(**{"the least of temperature_range": lowest})
+        if not lowest <= temperature <= highest < math.inf:
+            raise ValueError(f"temperature must be within temperature_range {lowest} to {highest}, got {temperature}")
+        checks.not_negative(lr=lr, rho=rho)
+        checks.fraction(beta=beta, gamma=gamma)
+        self.temperature_range = (lowest, highest)
+        self.lr = lr
+        self.rho = rho
+        self.beta = beta
+        self.gamma = gamma
+        self.gather = gather
+        self.register_buffer("u", torch.zeros(num_images))
+        self.register_buffer("seen", torch.zeros(num_images, dtype=torch.bool))
+        self.register_buffer("temperatures", torch.full((num_images,), float(temperature)))
+        self.register_buffer("momentum", torch.zeros(num_images))
+
+    @on_joined_batch("z1", "z2", "index")
+    def forward(
+        self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None
+    ) -> Float[Tensor, ""]:
+        checks.same_rows(2, z1=z1, z2=z2)
+        index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
+        temperatures = self.temperatures[index]
+        cosines, negative, mean_cosine = per_image_log_sum_exp(z1, z2, temperatures)
+        mean = (negative - math.log(2 * len(z1) - 2)).exp()
+        u = moved(self.u[index], self.seen[index], mean.detach(), self.gamma)
+        ratio = mean / u
+        if self.training:
+            slope = u.log() + self.rho - ratio.detach() * mean_cosine / temperatures
+            self._update(index, u.mean(0), slope.mean(0))
+        return ratio.mean() - (cosines / temperatures).mean()
+
+    @torch.no_grad()
+    def _update(self, index: Tensor, u: Tensor, slope: Tensor) -> None:
+        """Keep u, and take one momentum step on the temperatures of the batch."""
+        self.u[index] = u.to(self.u.dtype)
+        self.seen[index] = True
+        momentum = self.momentum[index].lerp(slope.to(self.momentum.dtype), self.beta)
+        self.momentum[index] = momentum
+        self.temperatures[index] = (self.temperatures[index] - self.lr * momentum).clamp(*self.temperature_range)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar import losses
-from nearfar.methods.method import Head, Method, Setup
+from nearfar.methods.method import Head, Method, Recipe, Setup, lars, small_data
 from nearfar.methods.pairing import both_ways
-from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Cosine
 

@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.method import Head, Method, Recipe, Setup, lars, loss_default, small_data
 from nearfar.methods.pairing import crops_against_keys
-from nearfar.methods.recipe import Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Schedule, Switch
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar import losses
-from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.method import Head, Method, Setup, lars, loss_default, small_data
 from nearfar.methods.pairing import both_ways
-from nearfar.methods.recipe import lars, small_data
 from nearfar.methods.registry import register_method
 
 

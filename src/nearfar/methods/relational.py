@@ -7,9 +7,8 @@ from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.method import Head, Method, Recipe, Setup, loss_default, small_data
 from nearfar.methods.pairing import crops_against_keys, query_against_queue
-from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Cosine
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.method import Head, Method, Setup, lars, loss_default, small_data
 from nearfar.methods.pairing import all_views
-from nearfar.methods.recipe import lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Switch
 

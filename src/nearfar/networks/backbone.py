@@ -1,4 +1,4 @@
-"""Backbones by name, with a stem that suits the image size, or from a module of one's own."""
+"""Backbones by name or from a module, with a stem that suits the image size."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import timm
 import torch
 from jaxtyping import Float
+from timm.models.resnet import ResNet
+from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
 
 from nearfar.messages import did_you_mean, first_line
 from nearfar.networks.pretrained import load_pretrained
 from nearfar.networks.small import SmallNet
-from nearfar.networks.stem import shrink_stem, stem_of
 
 log = logging.getLogger("nearfar")
 
@@ -167,3 +168,32 @@ def _choice(net: nn.Module, arguments: dict[str, Any], small_stem: bool, image_s
     if "img_size" in arguments:
         return f"built for images of {image_size} px"
     return f"its own stem, for images of {image_size} px"
+
+
+def stem_of(net: nn.Module) -> tuple[nn.Conv2d, nn.Module, str] | None:
+    """Find the first convolution, and the module and name of the max-pool, of a ResNet-like net; None for others."""
+    parent: nn.Module = net
+    pool = "maxpool"
+    if isinstance(net, ResNetV2):
+        parent, pool = net.stem, "pool"
+    elif not isinstance(net, ResNet):
+        return None
+    first = next(module for module in parent.modules() if isinstance(module, nn.Conv2d))
+    return (first, parent, pool) if hasattr(parent, pool) else None
+
+
+def shrink_stem(net: nn.Module) -> None:
+    """Make the first convolution 3x3 with stride 1, re-initialised, and remove the max-pool; other nets are left alone.
+
+    Source: SimCLR (Chen et al. 2020), Appendix B.9.
+    """
+    stem = stem_of(net)
+    if stem is None:
+        return
+    conv, parent, pool = stem
+    conv.stride = (1, 1)
+    if conv.kernel_size != (3, 3):
+        conv.kernel_size, conv.padding = (3, 3), (1, 1)
+        conv.weight = nn.Parameter(torch.empty(*conv.weight.shape[:2], 3, 3))
+        nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    setattr(parent, pool, nn.Identity())

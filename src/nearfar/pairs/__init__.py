@@ -5,16 +5,14 @@ O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised i
 """
 
 from nearfar.pairs.attention import attend
-from nearfar.pairs.cross import cross_log_sum_exp, cross_logistic_sum
-from nearfar.pairs.exponential import log_sum_exp
-from nearfar.pairs.gather import gather_rows
+from nearfar.pairs.exponential import cross_log_sum_exp, log_sum_exp
 from nearfar.pairs.in_batch import attend_in_batch, relate_in_batch
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
-from nearfar.pairs.logistic import logistic_sum
+from nearfar.pairs.logistic import cross_logistic_sum, logistic_sum
 from nearfar.pairs.per_image import per_image_log_sum_exp
 from nearfar.pairs.ring import Ring, around_ring, joined_batch, ring_logistic_sum
 from nearfar.pairs.sampled import sample_order, sample_others, sampled_sum
-from nearfar.pairs.shares import shared_rows
+from nearfar.pairs.shares import gather_rows, shared_rows
 from nearfar.pairs.weighted import weighted_sum
 
 __all__ = [

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.pairs.blocks import Blocks, shaped
-from nearfar.pairs.kernels import Kernel
+from nearfar.pairs.kernels import Kernel, cosine
 from nearfar.pairs.precision import LOWEST, refuse_double_backward, without_autocast
 
 # Without a shift, exp(u) and its sums stay normal numbers while |u| <= this.
@@ -120,3 +120,15 @@ def _spread_stable(
         weights.exp2_().mul_(blocks.part(weight, tile.i).unsqueeze(1))
         exponent.sub_(blocks.part(exponents, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
         blocks.accumulate(gradients, mass, tile, weights.add_(exponent))
+
+
+def cross_log_sum_exp(
+    x: Float[Tensor, "batch dim"], y: Float[Tensor, "batch dim"], temperature: float
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """x_i.y_i / t, and log sum_{j != i} exp of x_i.y_j / t and of y_i.x_j / t: both directions from one visit.
+
+    Two-direction InfoNCE is mean(softplus(rows - positive) + softplus(columns - positive)) / 2. Rows are raw
+    embeddings and normalised here; one differentiation, O(batch * dim) memory, ValueError for a batch of one.
+    """
+    positive, (rows, columns) = log_sum_exp(x, y, cosine(temperature), across=True)
+    return positive, rows, columns

@@ -19,9 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nearfar.pairs.gather import gather_rows, join_rows, world_size
 from nearfar.pairs.ring import around_ring
-from nearfar.pairs.shares import shared_rows
+from nearfar.pairs.shares import gather_rows, join_rows, shared_rows, world_size
 
 Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 

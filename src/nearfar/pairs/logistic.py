@@ -97,3 +97,13 @@ def _along_rows(blocks: Blocks, gradients: Tensor) -> Tensor:
     """sum_i row_i . gradient_i."""
     places = range(1 if blocks.as_one else 2 * blocks.per_view)
     return torch.stack([(blocks.rows(block) * blocks.part(gradients, block)).sum() for block in places]).sum()
+
+
+def cross_logistic_sum(
+    x: Float[Tensor, "batch dim"], y: Float[Tensor, "batch dim"], scale: Float[Tensor, ""], bias: Float[Tensor, ""]
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, ""]]:
+    """Cosine of the positives, and sum over i != j of softplus(scale * x_i.y_j + bias): each pair once (SigLIP).
+
+    The SigLIP loss is (total + sum softplus(-(scale * positive + bias))) / batch.
+    """
+    return logistic_sum(x, y, scale, bias, across=True)

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from nearfar.pairs.blocks import tile_rows
-from nearfar.pairs.gather import gather_rows, join_rows
 from nearfar.pairs.precision import (
     LINEAR_FROM,
     accumulation_dtype,
@@ -22,6 +21,7 @@ from nearfar.pairs.precision import (
     without_autocast,
 )
 from nearfar.pairs.products import add_product_, dot_products
+from nearfar.pairs.shares import gather_rows, join_rows
 
 
 class Ring(NamedTuple):

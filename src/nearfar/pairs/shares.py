@@ -1,16 +1,16 @@
-"""Reductions shared by processes that all hold the joined batch: each visits the pairs of its own rows only."""
+"""Several processes in one reduction: rows of all in one tensor, and each visits the pairs of its own rows only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float
+import torch.distributed as dist
+from jaxtyping import Float, Shaped
 from torch import Tensor
-
-from nearfar.pairs.gather import from_first_rank, gather_rows
 
 
 @dataclass(frozen=True)
@@ -76,3 +76,53 @@ def sampled_alike(sample: Callable[[], Tensor], *shape: int, device: torch.devic
     if _active is None or len(_active.rows) < 2 or _active.seeded_alike:
         return sample()
     return from_first_rank(sample, shape, device)
+
+
+def world_size() -> int:
+    """How many processes there are: 1 where torch.distributed is not initialised."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def gather_rows(
+    rows: Shaped[Tensor, " own *features"], counts: Sequence[int] | None = None
+) -> Shaped[Tensor, " joined *features"]:
+    """The rows of all processes in rank order, without gradient; every process must call it.
+
+    Shapes: rows [own, ...], of one dtype and one shape behind the first dimension everywhere; returns [joined, ...].
+    One process: its rows as they are. counts: the rows of each rank where all know them, which saves a small message.
+    To fill a queue with the keys of all processes: `queue.push(gather_rows(keys))`.
+    """
+    rows = rows.detach()
+    if world_size() == 1:
+        return rows
+    if counts is None:
+        own = torch.tensor([len(rows)], device=rows.device)
+        counts = gather_rows(own, [1] * world_size()).tolist()
+    padded = rows.new_zeros(max(counts), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def join_rows(own: Tensor, counts: Sequence[int], rank: int, dim: int = 0) -> Tensor:
+    """`gather_rows` along `dim` with a gradient: this rank's rows get that of their places in the joined tensor."""
+    return own if len(counts) == 1 else _Joined.apply(own, counts, rank, dim)
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, counts: Sequence[int], rank: int, dim: int) -> Tensor:
+        ctx.place = dim, sum(counts[:rank]), counts[rank]
+        return gather_rows(own.movedim(dim, 0), counts).movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return grad.narrow(*ctx.place), None, None, None
+
+
+def from_first_rank(sample: Callable[[], Tensor], shape: Sequence[int], device: torch.device | str) -> Tensor:
+    """The integers of this shape that `sample` returns on rank 0; the other ranks' generators are left alone."""
+    result = sample() if dist.get_rank() == 0 else torch.empty(*shape, dtype=torch.long, device=device)
+    dist.broadcast(result, 0)
+    return result

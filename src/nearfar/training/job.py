@@ -1,17 +1,30 @@
-"""A run with every name resolved to an object, and what it trains."""
+"""A run with every name resolved to an object, and its launch on one process or many."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import logging
+import os
+import warnings
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
 
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
+from rich.console import Console
 from torch import nn
 
 from nearfar.data import Images, open_images
 from nearfar.methods import Method, Model
-from nearfar.networks import Backbone, build_backbone
+from nearfar.networks import Backbone, Encoder, build_backbone, save_encoder
+from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
+from nearfar.training.processes import TIMEOUT, by_torchrun, closed_after, stopped_together, told_clearly, world_size
 from nearfar.training.seeding import derive_seed
-from nearfar.training.settings import Settings
+from nearfar.training.settings import Precision, Settings
+from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
 
 
@@ -51,3 +64,108 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     """Build the backbone as it stands before the first step: the same weights for the same settings."""
     torch.manual_seed(derive_seed(settings.seed, "weights"))
     return build_backbone(encoder, image_size=settings.image_size, channels=settings.channels, init=settings.init)
+
+
+log = logging.getLogger("nearfar")
+logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # here, since new processes import this file first
+
+
+def launch(job: Job, console: Console, resume: bool = False, model: Model | None = None) -> None:
+    """Train to the last epoch and write the encoder into the run folder; on many processes if the settings say so.
+
+    model: `job.model(...)` if it has been built already, for one process. Under torchrun this is the first of the
+    processes that it started. Otherwise `devices` processes are started here; each opens the data again by its name
+    (from the cache), or gets images that have none.
+    Raises ProcessLost where one of them dies, besides what `fit` raises.
+    """
+    settings = job.settings
+    elsewhere = replace(job, images=None) if isinstance(settings.data, str) else job
+    with told_clearly(settings.devices, settings.out), _quiet():
+        if settings.devices == 1 or by_torchrun():
+            fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "popen")
+            fabric.launch()
+            with closed_after():
+                fabric.broadcast((elsewhere, resume))
+                _run(fabric, job, console, resume, model)
+            return
+        fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
+        level = log.level if log.handlers else None
+        with stopped_together():
+            work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, level=level)
+            ending = fabric.launch(work)
+        if ending is not None:
+            raise ending
+
+
+def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
+    """Raise ValueError for devices that this machine does not have."""
+    try:
+        with _quiet():
+            _fabric(accelerator, precision, devices, "spawn")
+    except (RuntimeError, ValueError, ImportError) as error:
+        raise ValueError(" ".join(str(error).split()).replace("`", "'")) from error
+
+
+def follow(accelerator: str, precision: Precision) -> str:
+    """Take part in a run that the first process of torchrun prepares, as one of the others; returns its folder."""
+    devices = world_size(None)
+    with told_clearly(devices, "RUN"), _quiet():
+        fabric = _fabric(accelerator, precision, devices, "popen")
+        fabric.launch()
+        with closed_after():
+            told: tuple[Job, bool] | None = fabric.broadcast(None)
+            assert told is not None
+            job, resume = told
+            _run(fabric, job, Console(quiet=True), resume)
+    return job.settings.out
+
+
+def _fabric(accelerator: str, precision: Precision, devices: int, start: Literal["popen", "spawn"]) -> Fabric:
+    if devices == 1:
+        return Fabric(accelerator=accelerator, devices=1, precision=precision)
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
+    strategy = DDPStrategy(start_method=start, timeout=TIMEOUT)
+    nodes = devices // here
+    return Fabric(accelerator=accelerator, devices=here, num_nodes=nodes, strategy=strategy, precision=precision)
+
+
+def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, level: int | None) -> Exception | None:
+    """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
+    console = Console(soft_wrap=True, quiet=quiet or not fabric.is_global_zero)
+    if level is not None and fabric.is_global_zero:
+        log.addHandler(logging.StreamHandler(console.file))
+        log.setLevel(level)
+    try:
+        with _quiet(), closed_after():
+            _run(fabric, job, console, resume)
+    except (TrainingStopped, TrainingDiverged) as ending:
+        return ending
+    except KeyboardInterrupt:
+        return TrainingStopped("stopped before the first step")
+    return None
+
+
+def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model | None = None) -> None:
+    settings = job.settings
+    images, held_out = job.sets()
+    model = job.model(len(images)) if model is None else model
+    if settings.sync_batch_norm and fabric.world_size > 1:
+        sync_batch_norm(model)
+    fit(fabric, model, images, held_out, job.views, settings, console, resume)
+    if fabric.is_global_zero:
+        encoder = Encoder(
+            model.backbone,
+            image_size=settings.image_size,
+            channels=settings.channels,
+            mean=images.mean,
+            std=images.std,
+        )
+        save_encoder(Path(settings.out), encoder)
+
+
+@contextlib.contextmanager
+def _quiet():  # type: ignore[no-untyped-def]
+    """Keep Fabric's hints about hardware to itself; they are not about the user's data."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning_fabric")
+        yield

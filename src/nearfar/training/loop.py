@@ -16,9 +16,9 @@ from nearfar.data import Batches, CroppingBatches, Images, rank_rows
 from nearfar.methods import Model
 from nearfar.training.checkpoint import load_checkpoint, save_checkpoint
 from nearfar.training.health import Health, measure_health
-from nearfar.training.interrupt import StopRequest
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, warmup_cosine
+from nearfar.training.processes import StopRequest
 from nearfar.training.progress import TrainingProgress
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings

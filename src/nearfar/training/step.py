@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from nearfar.data import rank_rows
-from nearfar.losses.ring_loss import RingLoss
+from nearfar.losses.sigclr import RingLoss
 from nearfar.methods import Embeddings, Model
 from nearfar.pairs import around_ring, shared_rows
-from nearfar.training.collectives import join_batches, sum_gradients
+from nearfar.pairs.shares import gather_rows, world_size
 
 MakeViews = Callable[[slice], list[Tensor]]
 """Makes the views of some rows of this process's batch; the same rows always get the same views."""
@@ -132,3 +133,29 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def join_batches(own: Tensor, batch: int, dim: int = 0) -> Tensor:
+    """Return the joined tensor of all ranks along the batch dimension, in rank order; no gradient flows through.
+
+    own: this rank's rows, `rank_rows(batch, rank, world)` of them along `dim`. One process: returned as it is.
+    """
+    world = world_size()
+    if world == 1:
+        return own
+    shares = [rank_rows(batch, rank, world) for rank in range(world)]
+    return gather_rows(own.movedim(dim, 0), [rows.stop - rows.start for rows in shares]).movedim(0, dim)
+
+
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Add up the gradients of all ranks in place, in one message; a parameter without gradient counts as zero."""
+    if world_size() == 1:
+        return
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trained:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    flat = torch.cat([parameter.grad.flatten() for parameter in trained if parameter.grad is not None])
+    dist.all_reduce(flat)
+    for parameter, summed in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
+        parameter.grad = summed.view_as(parameter)

@@ -1,9 +1,9 @@
 """Batched augmentations: named plans of views, the views themselves from uint8 batches, and the one resize."""
 
 from nearfar.views.function import ViewFunction, Views
+from nearfar.views.geometry import centre_square, resize_square, with_channels
 from nearfar.views.make import make_views
 from nearfar.views.plans import compose, fit_views, plan, plan_names
-from nearfar.views.resize import centre_square, resize_square, with_channels
 from nearfar.views.sampling import sample_boxes
 from nearfar.views.view import View, ViewPlan
 

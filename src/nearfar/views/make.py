@@ -7,12 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nearfar.views.affine import affine
-from nearfar.views.blur import blur, kernel_size
-from nearfar.views.colour import grey_, jitter_, solarize_
-from nearfar.views.crop import crop, whole
 from nearfar.views.function import ViewFunction, Views
-from nearfar.views.noise import noise_
+from nearfar.views.geometry import affine, crop, whole
+from nearfar.views.photometric import blur, grey_, jitter_, kernel_size, noise_, solarize_
 from nearfar.views.sampling import ViewParameters, sample_view, uniform_table
 from nearfar.views.view import View
 

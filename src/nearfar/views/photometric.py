@@ -1,10 +1,11 @@
-"""Brightness, contrast, saturation, hue, grey and solarisation of float images in 0..1, in place."""
+"""Brightness, contrast, saturation, hue, grey, solarisation, blur and noise of float images in 0..1."""
 
 from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the grey value (ITU-R BT.601), as in Pillow; torchvision's differ by 0.0001."""
@@ -86,3 +87,44 @@ def solarize_(images: Float[Tensor, "n c h w"], threshold: float = 0.5) -> Float
     """Replace every value x at or above `threshold` by 1 - x."""
     above = (images >= threshold).float()
     return images.addcmul_(above, 1 - 2 * images)
+
+
+def kernel_size(side: int) -> int:
+    """Return an odd kernel size of about a tenth of the side, at least 3: 23 pixels at 224 (SimCLR), 3 at 32."""
+    return max(3, 2 * (side // 20) + 1)
+
+
+def blur(
+    images: Float[Tensor, "n channels h w"], sigma: Float[Tensor, " n"], kernel: int
+) -> Float[Tensor, "n channels h w"]:
+    """Blur each image with a gaussian of its own `sigma` (pixels), cut to an odd `kernel`, borders reflected.
+
+    torchvision's `gaussian_blur`. Two separable passes that add up shifted images: with a weight for each image this is
+    faster than a grouped convolution, from 32 to 224 pixels, on a CPU. Images smaller than the kernel get the largest
+    odd kernel that a reflection allows.
+    """
+    radius = min(kernel // 2, min(images.shape[2:]) - 1)
+    offset = torch.arange(-radius, radius + 1, device=images.device)
+    weight = torch.exp(-0.5 * (offset / sigma.to(images.device)[:, None]) ** 2)
+    weight = (weight / weight.sum(1, keepdim=True))[:, :, None, None, None]
+    for dim, pad in ((2, (0, 0, radius, radius)), (3, (radius, radius, 0, 0))):
+        length = images.shape[dim]
+        padded = F.pad(images, pad, mode="reflect")
+        images = padded.narrow(dim, 0, length) * weight[:, 0]
+        for i in range(1, 2 * radius + 1):
+            images.addcmul_(padded.narrow(dim, i, length), weight[:, i])
+    return images
+
+
+def noise_(
+    images: Float[Tensor, "n channels h w"], deviation: Float[Tensor, " n"], seed: Int[Tensor, " n"]
+) -> Float[Tensor, "n channels h w"]:
+    """Add gaussian noise in place and clamp to 0..1.
+
+    Sampled on the CPU from a seed for each image, so it is the same on every device and in every split of a batch.
+    """
+    generator = torch.Generator()
+    field = torch.empty(images.shape)
+    for image, value in zip(field, seed.tolist(), strict=True):
+        image.normal_(generator=generator.manual_seed(value))
+    return images.add_(field.mul_(deviation[:, None, None, None]).to(images.device)).clamp_(0, 1)

@@ -1,11 +1,41 @@
-"""Crops resized with antialiasing, and flips."""
+"""Crops, resizes, turns, shifts, zooms and shears."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
+
+from nearfar.views.photometric import luma
+
+
+def affine(
+    images: Float[Tensor, "n channels side side"],
+    motion: Float[Tensor, "n 6"],
+    edge: Literal["border", "zeros"] = "border",
+) -> Float[Tensor, "n channels side side"]:
+    """Move each image about its centre, bilinearly.
+
+    `motion` holds degrees (clockwise), shift to the right and down as shares of the side, zoom, and shear along x and y
+    in degrees, with torchvision's meaning. `edge`: what comes in from outside, the repeated border or zeros.
+    """
+    angle, right, down, zoom, shear_x, shear_y = motion.double().unbind(1)
+    angle, shear_x, shear_y = angle.deg2rad(), shear_x.deg2rad(), shear_y.deg2rad()
+    turn = angle - shear_y
+    a = turn.cos() / shear_y.cos()
+    b = -a * shear_x.tan() - angle.sin()
+    c = turn.sin() / shear_y.cos()
+    d = -c * shear_x.tan() + angle.cos()
+    # grid_sample asks where each target pixel comes from; the matrix (a b; c d) has determinant 1
+    inverse = torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1) / zoom[:, None, None]
+    shift = -inverse @ torch.stack([2 * right, 2 * down], 1)[:, :, None]
+    theta = torch.cat([inverse, shift], 2).float().to(images.device)
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode=edge, align_corners=False)
+
 
 _MATRIX_SIDE = 48
 """Largest side up to which matrix products are the faster resize on a CPU."""
@@ -85,3 +115,51 @@ def _flip(images: Float[Tensor, "n c h w"], chosen: Bool[Tensor, " n"]) -> Float
 def whole(images: UInt8[Tensor, "n c h w"], flip: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
     """Take images that are cropped already: values in 0..1, flipped where asked."""
     return _flip(images.float().div_(255), flip)
+
+
+def centre_square(height: int, width: int) -> tuple[int, int, int]:
+    """Return (top, left, side) of the largest square in the middle, in whole pixels."""
+    side = min(height, width)
+    return (height - side) // 2, (width - side) // 2, side
+
+
+def resize_square(
+    images: Shaped[Tensor, "batch channels height width"], size: int
+) -> Shaped[Tensor, "batch channels {size} {size}"]:
+    """Resize the centre square of images, uint8 or float in 0..1, to `size` pixels; squares of that size are kept.
+
+    Bicubic and antialiased. uint8 stays uint8, rounded after each direction as Pillow does, so that it agrees with the
+    pixel cache within 1 of 255 on every device; floats are clamped to 0..1.
+    """
+    top, left, side = centre_square(*images.shape[-2:])
+    images = images[..., top : top + side, left : left + side]
+    if side == size or len(images) == 0:
+        return images.new_empty(*images.shape[:2], size, size) if side != size else images
+    if images.dtype != torch.uint8:
+        return _bicubic(images, (size, size)).clamp(0, 1)
+    if images.device.type == "cpu":
+        return _bicubic(images, (size, size))
+    for shape in ((side, size), (size, size)):  # torch has no such resize of uint8 on a GPU
+        images = _bicubic(images.float(), shape).round_().clamp_(0, 255)
+    return images.to(torch.uint8)
+
+
+def with_channels(
+    images: Shaped[Tensor, "batch given height width"], channels: int
+) -> Shaped[Tensor, "batch {channels} height width"]:
+    """Give images, uint8 or float, another number of channels: grey is repeated, colour becomes grey by its luma.
+
+    Raises ValueError for any other change.
+    """
+    given = images.shape[1]
+    if given == channels:
+        return images
+    if given == 1:
+        return images.expand(-1, channels, -1, -1)
+    if (given, channels) != (3, 1):
+        raise ValueError(f"images with {given} channels cannot be made into {channels}; only 1 and 3 are exchanged")
+    return luma(images.float()).round_().to(torch.uint8) if images.dtype == torch.uint8 else luma(images)
+
+
+def _bicubic(images: Tensor, shape: tuple[int, int]) -> Tensor:
+    return F.interpolate(images.contiguous(), shape, mode="bicubic", antialias=True)

@@ -31,8 +31,8 @@ import torch
 from step_contenders import Process, bare
 from step_loop import PARTS, Clock, run, timed_model
 
+from nearfar.allocator import SETTINGS, reuse_memory
 from nearfar.data import Images, open_images
-from nearfar.training.allocator import SETTINGS, reuse_memory
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MARKER = "<!-- Below: written by benchmarks/step.py -->"

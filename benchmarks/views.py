@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from nearfar.training.allocator import reuse_memory
+from nearfar.allocator import reuse_memory
 from nearfar.views import View, ViewPlan, make_views
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfar import __version__
+from nearfar.allocator import reuse_memory
 from nearfar.messages import did_you_mean
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in VERBS:
         return _complain(f"there is no command {words[0]!r}: {_nearest(words[0], VERBS, 'see nearfar --help')}", 2)
 
+    reuse_memory()  # before anything is imported that might make a tensor
     from rich.console import Console
 
     from nearfar.training import TrainingStopped, is_follower

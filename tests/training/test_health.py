@@ -83,7 +83,7 @@ def test_measures_survive_the_metrics_file():
     assert Health(**json.loads(json.dumps(health.asdict()))) == health
 
 
-def test_bad_shapes_are_named():
+def test_bad_shapes_are_named(unchecked):
     z = unit_rows(8, 4)
     with pytest.raises(ValueError, match="two views"):
         measure_health(z, z[:7], z)

@@ -67,7 +67,7 @@ def test_names_and_momentum() -> None:
 
 def test_bad_arguments_are_refused() -> None:
     net = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="did you mean adamw"):
+    with pytest.raises(ValueError, match="did you mean 'adamw'"):
         build_optimizer("adam", net, lr=0.1, weight_decay=0)
     with pytest.raises(ValueError, match="0 or more"):
         build_optimizer("sgd", net, lr=-0.1, weight_decay=0)

@@ -40,7 +40,7 @@ def test_what_is_saved_is_read_back(tmp_path):
         ({"out": 3}, "--out must be a text, not 3"),
     ],
 )
-def test_a_value_of_another_type_or_out_of_range(given, says):
+def test_a_value_of_another_type_or_out_of_range(given, says, unchecked):
     with pytest.raises(ValueError, match=f"^{says}$"):
         Settings("photos", **given)
 

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from torch import nn
 
+from nearfar.allocator import reuse_memory
 from nearfar.commands.report import write_report
 from nearfar.commands.resolve import new_job, saved_job
 from nearfar.commands.run import Run
 from nearfar.commands.signature import arguments_of
 from nearfar.methods import Method
 from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
-from nearfar.training.allocator import reuse_memory
 from nearfar.training.environment import write_environment
 from nearfar.views import Views
 

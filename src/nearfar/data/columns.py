@@ -1,4 +1,4 @@
-"""Tables of `datasets`, given or from the Hub: which columns are image and label, and rows to records."""
+"""Which columns of a `datasets` table are the image and the label; rows to records."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from nearfar.data import columns
-from nearfar.data.readers import Reading
-from nearfar.messages import first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -114,58 +110,3 @@ def undecoded(table: Any, image: str) -> Any:
     if isinstance(table.features[image], datasets.Image):
         return table.cast_column(image, datasets.Image(decode=False))
     return table
-
-
-if TYPE_CHECKING:
-    import datasets
-
-
-class Tables:
-    """Tables in memory or mapped by `datasets`, by split; `name` is for messages.
-
-    inside: the folder that rows may name image files in; None: rows must hold the bytes of their image.
-    """
-
-    def __init__(self, tables: Mapping[str, datasets.Dataset], name: str, inside: Path | None) -> None:
-        self.tables = {split: table.with_format(None) for split, table in tables.items()}
-        self.name, self.inside, self.splits = name, inside, dict.fromkeys(tables)
-
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        return [[split, self.tables[split]._fingerprint] for split in splits]
-
-    def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
-        table = self.tables[split]
-        image = columns.image_column(table.features, self.name)
-        label = columns.label_column(table.features, label_column, self.name)
-        rows = columns.undecoded(table, image).select_columns([image] + ([label] if label else []))
-        records = columns.to_records(rows, image, label, f"{split}/" if split else "", self.inside)
-        return Reading(records, columns.class_names(table.features, label), len(table))
-
-    def originals(self, splits: Sequence[str], names: list[str], rows: list[int], scratch: Path) -> Originals:
-        import datasets
-
-        return EncodedColumn(datasets.concatenate_datasets([self.tables[split] for split in splits]), rows, self.inside)
-
-
-def from_hub(name: str) -> Tables:
-    """A data set by name ("owner/name").
-
-    `datasets` downloads it into its own cache; with HF_HUB_OFFLINE=1 an earlier download is used.
-    """
-    import datasets
-
-    try:
-        tables = datasets.load_dataset(name)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise ValueError(
-            f"'{name}' is no local file or folder, and opening it as a Hub data set failed: {first_line(error)}"
-        ) from error
-    return Tables(tables, name, None)
-
-
-def from_object(source: datasets.Dataset | datasets.DatasetDict, name: str) -> Tables:
-    """A table, or tables by split, that the user has loaded: image files that its rows name are read from anywhere."""
-    import datasets
-
-    tables = source if isinstance(source, datasets.DatasetDict) else {"": source}
-    return Tables(tables, name, Path(Path.cwd().anchor))

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nearfar.data import arrays, columns, objects, sources
+from nearfar.data import arrays, objects, sources, tables
 from nearfar.data.building import Progress
 from nearfar.data.cache import default_folder
 from nearfar.data.encoded import Opening
@@ -71,7 +71,7 @@ def open_images(
     elif isinstance(source, (str, os.PathLike)) or is_table(source):
         if channels not in (None, 1, 3):
             raise ValueError(f"channels must be 1 or 3 for image files, got {channels}; arrays may have any number")
-        found = columns.from_object(source, name) if is_table(source) else locate(name)
+        found = tables.from_object(source, name) if is_table(source) else locate(name)
         chosen = sources.choose_splits(found.splits, split, name)
         folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
         limit = cache_limit if cache else 0
@@ -118,7 +118,7 @@ def list_splits(source: Any) -> list[str]:
 def locate(name: str) -> Source:
     """The source behind a path or a Hub name."""
     if sources.is_hub_name(name):
-        return columns.from_hub(name)
+        return tables.from_hub(name)
     path = sources.existing(name)
     if path.is_file():
         suffix = path.suffix.lower()

@@ -8,7 +8,7 @@ import pytest
 SCRIPT = """
 import re
 import nearfar
-from nearfar.training.allocator import reuse_memory
+from nearfar.allocator import reuse_memory
 
 reuse_memory()
 import torch
@@ -39,7 +39,7 @@ def test_huge_pages_are_asked_for_after_our_imports(setting, found, monkeypatch)
 REPEATED = """
 import resource
 import nearfar
-from nearfar.training.allocator import reuse_memory
+from nearfar.allocator import reuse_memory
 
 reuse_memory()
 import torch

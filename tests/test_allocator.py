@@ -11,6 +11,7 @@ import nearfar
 from nearfar.allocator import reuse_memory
 
 reuse_memory()
+import nearfar.training
 import torch
 
 kept = torch.zeros(64 << 20, dtype=torch.uint8)
@@ -42,6 +43,7 @@ import nearfar
 from nearfar.allocator import reuse_memory
 
 reuse_memory()
+import nearfar.training
 import torch
 
 def three():

@@ -33,7 +33,7 @@ _HOMES = {
     "map_images": "commands.map",
     "pretrain": "commands.pretrain",
     "register_method": "methods",
-    "resume": "commands.resume",
+    "resume": "commands.pretrain",
     "run_demo": "commands.demo",
 }
 

@@ -26,7 +26,7 @@ SETTINGS = dict(
     held_out=16,
     log_every=1,
     encoder="small",
-    lr=0.004,
+    lr=0.001,  # at higher rates rounding grows beyond the tolerance within these steps
     accelerator="cpu",
     sync_batch_norm=True,
 )

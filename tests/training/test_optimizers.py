@@ -28,7 +28,7 @@ def test_decay_is_left_off_by_dimension() -> None:
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
 
 
-def test_twin_is_left_out_and_shared_parameters_stand_once() -> None:
+def test_the_momentum_encoder_is_left_out_and_shared_parameters_stand_once() -> None:
     online = mlp(4, (8, 2))
     groups = parameter_groups([nn.ModuleList([online, MomentumEncoder(online)]), online], 0.1)
     params = [id(p) for group in groups for p in group["params"]]

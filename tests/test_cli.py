@@ -85,6 +85,13 @@ def test_a_saved_configuration_runs_again(images_file, tmp_path, capsys):
     assert lines[0] == lines[1]
 
 
+def test_a_configuration_with_an_object_is_for_python(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("method: simclr\ndata:\n  object: array [48, 8, 8] uint8\n")
+    said = complaint(capsys, "pretrain", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run"))
+    assert "data" in said and "array [48, 8, 8] uint8" in said
+    assert not (tmp_path / "run").exists()
+
+
 def test_help_names_every_option_with_dashes(capsys):
     assert main([]) == 0
     overview = capsys.readouterr().out

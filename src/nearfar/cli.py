@@ -144,8 +144,14 @@ def _chosen(words: Sequence[str]) -> dict[str, Any]:
         words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--") and "=" not in words[i]
     }
     if "--config" in options and Path(options["--config"]).is_file():
-        settings = yaml.safe_load(Path(options["--config"]).read_text())
-        chosen |= {name: settings[name] for name in chosen if isinstance(settings, dict) and name in settings}
+        settings = yaml.safe_load(Path(options["--config"]).read_text(encoding="utf-8"))
+        settings = settings if isinstance(settings, dict) else {}
+        for name, value in settings.items():
+            if isinstance(value, dict) and set(value) == {"object"}:
+                raise ValueError(
+                    f"the {name} of {options['--config']} was an object ({value['object']}): run it in Python"
+                )
+        chosen |= {name: settings[name] for name in chosen if name in settings}
     return chosen | {name: options[f"--{name}"] for name in chosen if f"--{name}" in options}
 
 

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import nearfar
+from nearfar.views import View, ViewPlan
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +103,34 @@ def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):
     run = nearfar.pretrain(str(tmp_path), out=str(tmp_path / "run"), cache=False, workers=1, **options)
     assert [line["step"] for line in run.metrics if "loss" in line] == [2, 4]
     assert (run.path / "skipped.txt").read_text().startswith("broken.png\t")
+
+
+def test_load_sees_what_was_trained_on(tmp_path, quiet):
+    """The features of the files as they are, through `load`, are those that `embed` computes from the decoded cache."""
+    rng = np.random.default_rng(0)
+    pixels = np.kron(rng.integers(0, 256, (24, 9, 11, 3), dtype=np.uint8), np.ones((1, 10, 10, 1), dtype=np.uint8))
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number:02d}.png")
+    options = dict(epochs=1, batch_size=8, held_out=4, image_size=32, encoder="small", method="simclr", console=quiet)
+    run = nearfar.pretrain(tmp_path, out=tmp_path / "run", **options)
+    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", split="all", console=quiet))["embedding"]
+    with torch.no_grad():
+        features = nearfar.load(run)(torch.from_numpy(pixels).permute(0, 3, 1, 2)).numpy()
+    assert np.abs(features - embedded).max() < 0.02 * np.abs(embedded).max()
+
+
+def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_path, quiet, monkeypatch):
+    """With views that change nothing a map of other, darker images gets the same features of views and of images."""
+    still = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
+    options = dict(epochs=1, batch_size=16, encoder="small", method="simclr", console=quiet)
+    run = nearfar.pretrain(images_file, out=tmp_path / "run", views=ViewPlan("still", (still, still)), **options)
+    seen = []
+
+    def fit_map(views, features, **options):
+        seen.extend([views[0], features])
+        return features[:, :2]
+
+    monkeypatch.setattr("nearfar.commands.map.fit_map", fit_map)
+    darker = np.load(images_file)["images"] // 4
+    nearfar.map_images(run, darker, out=tmp_path / "map.html", num_views=1, console=quiet)
+    assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999

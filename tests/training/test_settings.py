@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nearfar
@@ -19,7 +20,7 @@ def test_what_is_saved_is_read_back(tmp_path):
     plan = ViewPlan("mine", (view, view))
     settings = Settings(
         Described("array [8, 4, 4] uint8"), method="saclr", hyperparameters={"projector": (8, 4), "rho": None},
-        views=plan, epochs=3, lr=0.5, micro_batch="auto", encoder=Described("my.Net"),
+        views=plan, epochs=np.int64(3), lr=0.5, micro_batch="auto", encoder=Described("my.Net"),
     )  # fmt: skip
     settings.save(tmp_path / "config.yaml")
     assert Settings.load(tmp_path / "config.yaml") == settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -47,8 +46,8 @@ def new_job(given: Settings, console: Console) -> tuple[Job, Model]:
     views = _or(given.views, "+".join(fit_views(method.views, images.image_size, images.channels)))
     settings = replace(
         given,
-        data=_name(given.data) or Described(describe(given.data)),
-        out=_name(given.out) or str(Path("runs") / f"{_stem(given.data)}-{_short_name(method)}"),
+        data=given.data if isinstance(given.data, str) else Described(describe(given.data)),
+        out=given.out or str(Path("runs") / f"{_stem(given.data)}-{_short_name(method)}"),
         method=method_name(method) or describe_object(method),
         hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},
         encoder=encoder if isinstance(encoder, str) else describe_object(encoder),
@@ -157,12 +156,8 @@ def _or(given: Any, default: Any) -> Any:
     return default if given is None else given
 
 
-def _name(data: Any) -> str | None:
-    return os.fspath(data) if isinstance(data, (str, os.PathLike)) else None
-
-
 def _stem(data: Any) -> str:
-    return Path(_name(data) or type(data).__name__.lower()).stem
+    return Path(data if isinstance(data, str) else type(data).__name__.lower()).stem
 
 
 def _short_name(method: Method) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 from argparse import HelpFormatter
 from collections.abc import Callable
@@ -43,15 +44,20 @@ def arguments_of(
     def decorate(function: Callable[[Settings, Console], R]) -> WithSettings[P, R]:
         @functools.wraps(function)
         def call(data: Any = None, *, console: Console | None = None, **given: Any) -> R:
-            own = {name: given.pop(name) for name in names if name in given}
+            given = {"data": data, **given}
+            own = {name: _text_of_path(given.pop(name)) for name in names if name in given}
             numbers = {**own.pop("hyperparameters", {}), **given}
-            return function(Settings(data, **own, hyperparameters=numbers), console or Console())
+            return function(Settings(**own, hyperparameters=numbers), console or Console())
 
         call.__doc__ = _documented(function.__doc__ or "")
         call.__signature__ = _signature()  # type: ignore[attr-defined]
         return cast("WithSettings[P, R]", call)
 
     return decorate
+
+
+def _text_of_path(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _signature() -> inspect.Signature:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from numbers import Integral, Real
@@ -149,7 +148,7 @@ def settings_fields() -> list[Field[Any]]:
 _KINDS: dict[Any, tuple[Any, str]] = {
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
-    str: ((str, os.PathLike), "a text"),
+    str: (str, "a text"),
 }
 
 
@@ -191,7 +190,7 @@ def _written(value: Any) -> Any:
         return {"object": value.words}
     if isinstance(value, ViewPlan):
         return value.to_dict()
-    return os.fspath(value) if isinstance(value, os.PathLike) else _plain(value)
+    return _plain(value)
 
 
 def _read(name: str, value: Any) -> Any:
@@ -201,7 +200,13 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+    if isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):  # also those of NumPy, which YAML does not know
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _tuples(value: Any) -> Any:

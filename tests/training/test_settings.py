@@ -15,7 +15,7 @@ from nearfar.views import View, ViewPlan
 NAMES = [one.name for one in settings_fields()]
 
 
-def test_what_is_saved_is_read_back(tmp_path):
+def test_what_is_saved_is_read_back(tmp_path, unchecked):
     view = View(scale=(0.5, 1.0), size=24)
     plan = ViewPlan("mine", (view, view))
     settings = Settings(

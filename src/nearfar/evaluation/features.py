@@ -39,10 +39,10 @@ def extract(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     out: Tensor | None = None
-    with _in_use(encoder, device) as target, torch.no_grad():
+    with _in_use(encoder, device) as place, torch.no_grad():
         for index in torch.arange(count).split(batch_size):
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
-            features = encoder(pixels.to(target))
+            features = encoder(pixels.to(place))
             if features.ndim != 2 or len(features) != len(index):
                 raise ValueError(
                     f"the encoder must return [batch, dim], got {tuple(features.shape)} for {len(index)} images"
@@ -101,12 +101,12 @@ def _in_use(
         return
     first = next(chain(encoder.parameters(), encoder.buffers()), None)
     home = torch.device("cpu") if first is None else first.device
-    target = home if device is None else torch.device(device)
+    place = home if device is None else torch.device(device)
     modes = [(module, module.training) for module in encoder.modules()]
     try:
         encoder.eval()
-        encoder.to(target)
-        yield target
+        encoder.to(place)
+        yield place
     finally:
         encoder.to(home)
         for module, mode in modes:

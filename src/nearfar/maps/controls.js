@@ -112,7 +112,7 @@ element("none").onclick = () => show(() => false);
 element("legend").hidden = !labels;
 const counted = number(points.length) + (points.length === 1 ? " image" : " images");
 element("count").textContent = points.length < data.total
-  ? number(points.length) + " of " + number(data.total) + " images shown, drawn at random" : counted;
+  ? number(points.length) + " of " + number(data.total) + " images shown, chosen at random" : counted;
 
 if (embedded) element("keys").textContent = element("keys").textContent.replace("scroll to zoom", "click and scroll to zoom");
 

@@ -25,23 +25,23 @@ def load_pretrained(backbone: nn.Module, file: str | Path) -> str:
     path = Path(file)
     path = path / "encoder.safetensors" if path.is_dir() else path
     found = _read(path)
-    target = backbone.state_dict()
-    found = _without_prefix(found, target)
-    fitting = {key: found[key] for key in target if key in found and found[key].shape == target[key].shape}
+    own = backbone.state_dict()
+    found = _without_prefix(found, own)
+    fitting = {key: found[key] for key in own if key in found and found[key].shape == own[key].shape}
     learned = {name for name, _ in backbone.named_parameters()}
     if not learned & fitting.keys():
         raise ValueError(f"nothing in {path} fits the encoder: it holds {_names(sorted(found)) or 'no tensors'}")
     backbone.load_state_dict(fitting, strict=False)
     misfits = [
-        f"{key} {list(found[key].shape)} for {list(target[key].shape)}"
-        for key in target
+        f"{key} {list(found[key].shape)} for {list(own[key].shape)}"
+        for key in own
         if key in found and key not in fitting
     ]
-    report = [f"starting weights from {path}: {len(fitting)} of {len(target)} tensors loaded"]
+    report = [f"starting weights from {path}: {len(fitting)} of {len(own)} tensors loaded"]
     for kind, names in (
-        ("missing", [key for key in target if key not in found]),
+        ("missing", [key for key in own if key not in found]),
         ("of another shape", misfits),
-        ("not used", [key for key in found if key not in target]),
+        ("not used", [key for key in found if key not in own]),
     ):
         if names:
             report.append(f"{len(names)} {kind} ({_names(names)})")
@@ -67,11 +67,11 @@ def _read(path: Path) -> dict[str, Tensor]:
     return {key: value for key, value in content.items() if isinstance(value, Tensor)}
 
 
-def _without_prefix(found: dict[str, Tensor], target: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Take off the prefix under which the most names of `target` are found; of equals the first."""
-    first = next(iter(target))
+def _without_prefix(found: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Take off the prefix under which the most names of `own` are found; of equals the first."""
+    first = next(iter(own))
     prefixes = ["", *(key.removesuffix(first) for key in found if key.endswith(first))]
-    best = max(prefixes, key=lambda prefix: sum(prefix + key in found for key in target))
+    best = max(prefixes, key=lambda prefix: sum(prefix + key in found for key in own))
     return {key.removeprefix(best): value for key, value in found.items() if key.startswith(best)}
 
 

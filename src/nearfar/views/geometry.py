@@ -29,7 +29,7 @@ def affine(
     b = -a * shear_x.tan() - angle.sin()
     c = turn.sin() / shear_y.cos()
     d = -c * shear_x.tan() + angle.cos()
-    # grid_sample asks where each target pixel comes from; the matrix (a b; c d) has determinant 1
+    # grid_sample asks where each output pixel comes from; the matrix (a b; c d) has determinant 1
     inverse = torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1) / zoom[:, None, None]
     shift = -inverse @ torch.stack([2 * right, 2 * down], 1)[:, :, None]
     theta = torch.cat([inverse, shift], 2).float().to(images.device)
@@ -50,18 +50,18 @@ def resize_matrix(
 ) -> Float[Tensor, "n size source"]:
     """Weights that resize the stretch `start`, `length` of a line of `source` pixels to `size` pixels.
 
-    Bilinear with antialiasing: a triangle of at least one source pixel and at least one target pixel either way, cut
+    Bilinear with antialiasing: a triangle of at least one source pixel and at least one output pixel either way, cut
     at the ends of the stretch and scaled to sum 1. Lines where `mirror` is true come out reversed.
     """
     device = start.device
     start, length = start.float()[:, None, None], length.float()[:, None, None]
     step = length / size
-    target = torch.arange(size, device=device).expand(len(start), size)
+    output = torch.arange(size, device=device).expand(len(start), size)
     if mirror is not None:
-        target = torch.where(mirror[:, None], size - 1 - target, target)
+        output = torch.where(mirror[:, None], size - 1 - output, output)
     pixel = torch.arange(source, device=device) + 0.5 - start  # [n, 1, source], from the stretch's own start
     inside = ((pixel > 0) & (pixel < length)).float()
-    centre = (target[:, :, None] + 0.5) * step
+    centre = (output[:, :, None] + 0.5) * step
     weight = (pixel - centre).abs_().div_(-step.clamp(min=1)).add_(1).clamp_(min=0).mul_(inside)
     return weight.div_(weight.sum(2, keepdim=True))
 

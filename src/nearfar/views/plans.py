@@ -7,10 +7,10 @@ in the released code of SCE. Blur follows the tables at every size; its kernel i
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nearfar.messages import did_you_mean
 from nearfar.views.view import View, ViewPlan
 
 # Table 2 of SCE; weak and strong are ReSSL's, alpha and beta BYOL's.
@@ -125,10 +125,8 @@ def fit_views(names: Sequence[str], image_size: int, channels: int) -> tuple[str
 
 def _view(name: str, image_size: int, channels: int) -> View:
     if name not in _DISTRIBUTIONS:
-        near = difflib.get_close_matches(name, plan_names(), 1, 0)
-        raise ValueError(
-            f"there is no view plan {name!r}; the nearest name is {near[0]!r}; all: {', '.join(plan_names())}"
-        )
+        near = did_you_mean(name, plan_names(), cutoff=0)
+        raise ValueError(f"there is no view plan {name!r}: {near} There are {', '.join(plan_names())}")
     view = _SIMCLR_SMALL if name == "simclr" and image_size < 64 else _DISTRIBUTIONS[name]
     size = max(round(_SHARES.get(name, 1.0) * image_size), min(8, image_size))
     view = replace(view, size=size)

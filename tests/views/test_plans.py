@@ -89,7 +89,7 @@ def test_every_name_makes_a_plan_of_that_name():
     ("wrong", "near"), [("stong", "strong"), ("strong_alpha", "strong-alpha"), ("weak+stronk", "strong")]
 )
 def test_an_unknown_name_is_refused_with_the_nearest(wrong, near):
-    with pytest.raises(ValueError, match=f"the nearest name is '{near}'"):
+    with pytest.raises(ValueError, match=f"did you mean '{near}'"):
         plan(wrong, 32, 3)
 
 

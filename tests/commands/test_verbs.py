@@ -7,6 +7,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import nearfar
 from nearfar.views import View, ViewPlan
@@ -36,13 +37,18 @@ def test_the_run_folder_is_complete(run):
     assert run.verdict.words
 
 
-def test_load_gives_the_encoder_with_its_preprocessing(run):
-    encoder = nearfar.load(run.path)
+def test_load_gives_the_encoder_with_its_preprocessing(run, images_file):
+    encoder = nearfar.load(run)
     assert not encoder.training
+    trained_on = np.load(images_file)["images"] / 255
     images = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
-    features = encoder(images)
+    normalised = (images / 255 - trained_on.mean()) / trained_on.std()
+    weights = load_file(run.path / "encoder.safetensors")
+    with torch.no_grad():
+        features = encoder(images)
+        torch.testing.assert_close(features, encoder.backbone(normalised.float()), rtol=1e-4, atol=1e-5)
     assert features.shape == (3, encoder.num_features)
-    torch.testing.assert_close(run.encoder(images), features)
+    assert all(torch.equal(value, weights[name]) for name, value in encoder.backbone.net.state_dict().items())
 
 
 def test_evaluate_compares_with_raw_pixels_and_untrained(run, quiet):

@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import re
+import textwrap
 from argparse import HelpFormatter
 from collections.abc import Callable
 from dataclasses import MISSING
@@ -72,7 +73,8 @@ def _documented(docstring: str) -> str:
     lines = []
     for one in settings_fields():
         said = "" if one.default in (None, MISSING) else f" Default: {one.default!r}."
-        lines.append(f"        {one.name}: {one.metadata['meaning']}.{said}")
+        entry = f"{one.name}: {one.metadata['meaning']}.{said}"
+        lines += textwrap.wrap(entry, 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
     lines.append("        console: where progress is shown.")
     before, after = docstring.split("    Returns:\n", 1)
     return before + "    Args:\n" + "\n".join(lines) + "\n\n    Returns:\n" + after

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.training.settings import OBJECTS, describe_object, settings_fields
 from nearfar.views import ViewFunction, ViewPlan, Views, fit_views, plan
 
-log = logging.getLogger("nearfar")
 SMALL_NET_LIMIT = 96  # pixels; up to here the small net is the default encoder, above it ResNet-18
 MOST_HELD_OUT = 512
 
@@ -79,8 +77,7 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any]) -> 
         method = method_class(method)(**settings.hyperparameters)
     views = chosen_views(whole.given("views"), settings)
     _must_fit(views, method)
-    whole.given("encoder"), whole.given("data")
-    return Job(settings, method, whole.encoder, views, open_data(whole, console))
+    return Job(settings, method, whole.given("encoder"), views, open_data(whole, console))
 
 
 def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
@@ -89,9 +86,7 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
     if not isinstance(method, (str, Method)):
         raise ValueError(f"method must be a name or a nearfar.methods.Method, not {method!r}")
     kind = method_class(method) if isinstance(method, str) else type(method)
-    if settings.recipe not in kind.recipes:
-        raise ValueError(f"{settings.method} has no recipe {settings.recipe!r}, it has: {', '.join(kind.recipes)}")
-    recipe = kind.recipes[settings.recipe]
+    recipe = kind.recipe(settings.recipe)
     known = [one.name for one in fields(kind)]
     for name in numbers:
         if name not in known:
@@ -101,7 +96,7 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
         if numbers:
             raise ValueError(f"{', '.join(numbers)}: a method that is an object has its numbers already")
         return method, recipe
-    return kind(**{**recipe.hyperparameters, **numbers}), recipe
+    return kind.from_recipe(settings.recipe, **numbers), recipe
 
 
 def chosen_views(views: Any, settings: Settings) -> Views:
@@ -123,11 +118,11 @@ def _must_fit(views: Views, method: Method) -> None:
 
 def open_data(settings: Settings, console: Console) -> Images:
     """Open the images of a run, all of them."""
-    split = settings.split
-    if split is None and "train" in list_splits(settings.data):
+    data, split = settings.given("data"), settings.split
+    if split is None and "train" in list_splits(data):
         split = "train"
     return open_shown(
-        settings.data,
+        data,
         console,
         split=split,
         image_size=settings.image_size,

@@ -98,7 +98,6 @@ def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:
             kind = one.metadata["word"] or hints[one.name]
             parser.add_argument(f"--{one.name}", type=kind, default=one.default, help=one.metadata["meaning"])
     chosen = method_class(method)
-    if recipe not in chosen.recipes:
-        raise ValueError(f"{method} has no recipe {recipe!r}, it has: {', '.join(chosen.recipes)}")
+    numbers = chosen.recipe(recipe).hyperparameters
     parser.add_class_arguments(chosen)
-    parser.set_defaults({"method": method, "recipe": recipe, **chosen.recipes[recipe].hyperparameters})
+    parser.set_defaults({"method": method, "recipe": recipe, **numbers})

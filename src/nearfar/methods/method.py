@@ -144,19 +144,25 @@ class Method(ABC):
         """Declare networks and loss for a training set of `num_images` images."""
 
     @classmethod
+    def recipe(cls, name: str) -> Recipe:
+        """Return a recipe by name; raises ValueError for one that the method does not have."""
+        if name not in cls.recipes:
+            raise ValueError(f"{cls.__name__} has no recipe {name!r}, it has: {', '.join(cls.recipes)}")
+        return cls.recipes[name]
+
+    @classmethod
     def from_recipe(cls: type[Own], recipe: str = "small", **numbers: Any) -> Own:
         """Build the method with a recipe's hyper-parameters, of which `numbers` replace some.
 
         Raises ValueError for a recipe or hyper-parameter that the method does not have.
         """
-        if recipe not in cls.recipes:
-            raise ValueError(f"{cls.__name__} has no recipe {recipe!r}, it has: {', '.join(cls.recipes)}")
+        chosen = cls.recipe(recipe)
         known = [field.name for field in fields(cls)]
         for name in numbers:
             if name not in known:
                 hint = did_you_mean(name, known, f"it has: {', '.join(known)}")
                 raise ValueError(f"{cls.__name__} has no hyper-parameter {name!r}: {hint}")
-        return cls(**{**cls.recipes[recipe].hyperparameters, **numbers})
+        return cls(**{**chosen.hyperparameters, **numbers})
 
 
 def loss_default(loss: type[nn.Module], argument: str) -> Any:

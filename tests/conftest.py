@@ -12,7 +12,8 @@ import tools.typechecker
 
 jaxtyping.install_import_hook("nearfar", f"{tools.typechecker.__name__}.checked")  # before nearfar is imported
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+os.environ.setdefault("OMP_NUM_THREADS", "2")  # a fixed number: runs repeat bit for bit on a busy machine too
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +38,11 @@ def quiet():
 def unchecked(monkeypatch):
     """Let wrong arguments through to the code's own checks where annotations are checked while the tests run."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_measurement():
+    """Let no choice depend on this machine's speed: 1000 images a second whatever is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nearfar.commands.budget.training_speed", lambda *given, **named: 1000.0)
+        yield

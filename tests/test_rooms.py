@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "maps": {"networks", "data", "losses"},
     "commands": {"pairs", "views", "networks", "data", "losses", "methods", "training", "evaluation", "maps"},
 }
-ANYWHERE = {"allocator", "atomic", "messages"}  # files at the root that know nothing of nearfar
+ANYWHERE = {"allocator", "atomic", "messages", "threads"}  # files at the root that know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 
 

@@ -29,10 +29,11 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"epochs": "many"}, "--epochs must be a whole number, not 'many'"),
-        ({"epochs": 2.5}, "--epochs must be a whole number, not 2.5"),
-        ({"epochs": True}, "--epochs must be a whole number, not True"),
-        ({"epochs": 0}, "--epochs must be at least 1, not 0"),
+        ({"batch_size": "many"}, "--batch-size must be a whole number, not 'many'"),
+        ({"batch_size": 2.5}, "--batch-size must be a whole number, not 2.5"),
+        ({"epochs": True}, "--epochs must be a number, not True"),
+        ({"batch_size": 0}, "--batch-size must be at least 1, not 0"),
+        ({"minutes": 0}, "--minutes must be at least 0.1, not 0"),
         ({"held_out": -1}, "--held-out must be at least 0, not -1"),
         ({"lr": "high"}, "--lr must be a number, not 'high'"),
         ({"cache": "yes"}, "--cache must be true or false, not 'yes'"),

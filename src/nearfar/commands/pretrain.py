@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from nearfar.commands.signature import arguments_of
 from nearfar.methods import Method
 from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
 from nearfar.training.environment import write_environment
+from nearfar.training.speed import usual_precision
 from nearfar.views import Views
 
 
@@ -31,11 +33,14 @@ def pretrain(settings: Settings, console: Console) -> Run:
     Raises:
         ValueError: for anything that cannot be run as it is asked for; nothing is written then.
     """
+    began = time.perf_counter()
     reuse_memory()
+    if by_torchrun() and settings.precision == "auto":
+        settings = replace(settings, precision=usual_precision())
     if is_follower():
         return Run(Path(follow(settings.accelerator, settings.precision)))
     folder_must_be_new(settings.out)
-    job, model = new_job(settings, console)
+    job, model = new_job(settings, console, began)
     folder = folder_must_be_new(job.settings.out)
     write_folder(folder, job, console)
     launch(job, console, model=model)
@@ -65,9 +70,10 @@ def write_folder(folder: Path, job: Job, console: Console) -> None:
         )
     total = min(settings.limit or len(images), len(images))
     encoder = settings.encoder if isinstance(settings.encoder, str) else settings.encoder.words
+    crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
     console.print(
-        f"{settings.method} on {total} images of {settings.image_size} px, {encoder}, {settings.epochs} epochs -> "
-        f"{escape(str(folder))}"
+        f"{settings.method} on {total} images of {settings.image_size} px{crops}, {encoder}, "
+        f"{settings.epochs:g} epochs, {settings.precision} -> {escape(str(folder))}"
     )
 
 

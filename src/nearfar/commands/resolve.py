@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
+from nearfar.commands.budget import MINUTES, Machine, choose_machine, epochs_in, reason, rungs
 from nearfar.commands.opening import open_shown
-from nearfar.data import Images, describe, list_splits
+from nearfar.data import Images, describe, list_splits, survey
 from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
@@ -18,13 +21,15 @@ from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.training.settings import OBJECTS, describe_object, settings_fields
 from nearfar.views import ViewFunction, ViewPlan, Views, fit_views, plan
 
-SMALL_NET_LIMIT = 96  # pixels; up to here the small net is the default encoder, above it ResNet-18
+SMALL = 96  # pixels; images up to here keep their size, and it is no photograph's
 MOST_HELD_OUT = 512
+FINISHING = 3.0  # seconds for the last measurement of health, the files and the report
 
 
-def new_job(given: Settings, console: Console) -> tuple[Job, Model]:
+def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model]:
     """Resolve the settings of a new run and build its networks; nothing is written.
 
+    began: when the time of the run began, as `time.perf_counter` gave it.
     Raises ValueError for anything that cannot be run as it is asked for.
     """
     if given.data is None:
@@ -33,40 +38,99 @@ def new_job(given: Settings, console: Console) -> tuple[Job, Model]:
         given.given(name)
     method, recipe = chosen_method(given)
     processes = world_size(given.devices)
-    size = _or(given.batch_size, recipe.batch_size)
-    check_processes(processes, size, given.micro_batch, given.sync_batch_norm)
-    check_machine(given.accelerator, given.precision, processes)
+    batch_size = _or(given.batch_size, recipe.batch_size)
+    check_processes(processes, batch_size, given.micro_batch, given.sync_batch_norm)
+    check_machine(given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes)
+    given = _timed(given, recipe)
 
-    images = open_data(given, console)
+    def views_at(crop_size: int, channels: int) -> Any:
+        return _or(given.views, "+".join(fit_views(method.views, crop_size, channels)))
+
+    images, machine = _measured(given, method, views_at, console, began)
     total = min(_or(given.limit, len(images)), len(images))
-    epochs = _or(given.epochs, recipe.epochs)
-    encoder = _or(given.encoder, "small" if images.image_size <= SMALL_NET_LIMIT else "resnet18")
-    views = _or(given.views, "+".join(fit_views(method.views, images.image_size, images.channels)))
+    held_out = _or(given.held_out, min(MOST_HELD_OUT, total // 10))
+    views = views_at(machine.crop_size, images.channels)
+    seconds, epochs = None, given.epochs
+    if epochs is None:
+        seconds = _seconds_left(given, began)
+        epochs = epochs_in(seconds, machine.rate or 1.0, max(1, total - held_out), batch_size)
     settings = replace(
         given,
         data=given.data if isinstance(given.data, str) else Described(describe(given.data)),
         out=given.out or str(Path("runs") / f"{_stem(given.data)}-{_short_name(method)}"),
         method=method_name(method) or describe_object(method),
         hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},
-        encoder=encoder if isinstance(encoder, str) else describe_object(encoder),
+        encoder=machine.encoder if isinstance(machine.encoder, str) else describe_object(machine.encoder),
         image_size=images.image_size,
+        crop_size=machine.crop_size,
         channels=images.channels,
         split=_or(given.split, images.split),
         views=views if isinstance(views, (str, ViewPlan)) else describe_object(views),
-        held_out=_or(given.held_out, min(MOST_HELD_OUT, total // 10)),
-        epochs=epochs,
-        batch_size=size,
+        held_out=held_out,
+        minutes=None,
+        epochs=int(epochs) if epochs == int(epochs) else epochs,
+        batch_size=batch_size,
         optimizer=_or(given.optimizer, recipe.optimizer),
-        lr=_or(given.lr, scaled_lr(recipe.lr, size, recipe.lr_scaling, recipe.reference_batch)),
+        lr=_or(given.lr, scaled_lr(recipe.lr, batch_size, recipe.lr_scaling, recipe.reference_batch)),
         final_lr=_or(given.final_lr, recipe.final_lr),
         weight_decay=_or(given.weight_decay, recipe.weight_decay),
         warmup_epochs=_or(given.warmup_epochs, min(recipe.warmup_epochs, epochs / 4)),
+        precision=machine.precision,
         devices=processes,
-        health_every=_or(given.health_every, max(1, epochs // 20)),
+        health_every=_or(given.health_every, max(1, int(epochs) // 20)),
     )
-    job = Job(settings, method, encoder, chosen_views(views, settings), images)
+    if machine.rate is not None:
+        console.print(reason(machine, settings, total - held_out), highlight=False)
+    job = Job(settings, method, machine.encoder, chosen_views(views, settings), images, seconds)
     _must_fit(job.views, method)
     return job, _checked_model(job, total)
+
+
+def _timed(given: Settings, recipe: Recipe) -> Settings:
+    """Return the settings with either minutes, to be filled, or epochs."""
+    if given.minutes is not None and given.epochs is not None:
+        raise ValueError("--minutes and --epochs both say how long a run is; give one of them")
+    if given.epochs is None and given.minutes is None:
+        return replace(given, minutes=MINUTES) if given.recipe == "small" else replace(given, epochs=recipe.epochs)
+    return given
+
+
+def _seconds_left(given: Settings, began: float) -> float:
+    """Return the time for training: what reading and measuring left of the minutes, but at least half of them."""
+    whole = 60 * _or(given.minutes, MINUTES)
+    return max(whole / 2, whole - (time.perf_counter() - began) - FINISHING)
+
+
+def _measured(
+    given: Settings, method: Method, views_at: Callable[[int, int], Any], console: Console, began: float
+) -> tuple[Images, Machine]:
+    """Open the images, at a size that is chosen from a measurement unless it is given or theirs is small."""
+    images, (count, native) = None, survey(given.data, _split(given)) or (None, 0)
+    side = given.image_size or native
+    if side <= SMALL:
+        images = open_data(given, console)
+        count, side = len(images), images.image_size
+    channels = given.channels or (images.channels if images is not None else 3)
+
+    def at(image_size: int, crop_size: int) -> Views:
+        fitted = replace(given, image_size=image_size, crop_size=crop_size, channels=channels)
+        views = chosen_views(views_at(crop_size, channels), fitted)
+        _must_fit(views, method)
+        return views
+
+    machine = choose_machine(
+        given,
+        method,
+        at,
+        candidates=rungs(given, side, side > SMALL),
+        channels=channels,
+        images=None if count is None else min(_or(given.limit, count), count),
+        seconds=_seconds_left(given, began),
+        console=console,
+    )
+    if images is None or images.image_size != machine.image_size:
+        images = open_data(replace(given, image_size=machine.image_size), console)
+    return images, machine
 
 
 def saved_job(settings: Settings, console: Console, objects: dict[str, Any]) -> Job:
@@ -102,7 +166,7 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
 def chosen_views(views: Any, settings: Settings) -> Views:
     """Return the views as an object: those of a name, a plan as it is, a callable wrapped."""
     if isinstance(views, str):
-        return plan(views, settings.image_size, settings.channels)
+        return plan(views, settings.crop_size, settings.channels)
     if isinstance(views, (ViewPlan, ViewFunction)):
         return views
     if callable(views):
@@ -118,17 +182,20 @@ def _must_fit(views: Views, method: Method) -> None:
 
 def open_data(settings: Settings, console: Console) -> Images:
     """Open the images of a run, all of them."""
-    data, split = settings.given("data"), settings.split
-    if split is None and "train" in list_splits(data):
-        split = "train"
     return open_shown(
-        data,
+        settings.given("data"),
         console,
-        split=split,
+        split=_split(settings),
         image_size=settings.image_size,
         channels=settings.channels,
         cache=settings.cache,
     )
+
+
+def _split(settings: Settings) -> str | None:
+    if settings.split is None and "train" in list_splits(settings.given("data")):
+        return "train"
+    return settings.split
 
 
 def _checked_model(job: Job, total: int) -> Model:

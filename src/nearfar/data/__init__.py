@@ -4,6 +4,6 @@ from nearfar.data.crops import CroppingBatches
 from nearfar.data.images import Images
 from nearfar.data.loader import Batches, rank_rows
 from nearfar.data.objects import describe
-from nearfar.data.opening import list_splits, open_images
+from nearfar.data.opening import list_splits, open_images, survey
 
-__all__ = ["Batches", "CroppingBatches", "Images", "describe", "list_splits", "open_images", "rank_rows"]
+__all__ = ["Batches", "CroppingBatches", "Images", "describe", "list_splits", "open_images", "rank_rows", "survey"]

@@ -53,11 +53,15 @@ class Widened(Exception):
 def first_format(records: Iterable[Record], image_size: int | None, channels: int | None) -> PixelFormat:
     """The format from what the user fixed and, for the rest, the first readable image."""
     if image_size is None or channels is None:
-        for record in records:
-            seen = _try(record, image_size or USUAL, 3)
-            if isinstance(seen, Decoded):
-                return format_after(seen.native, 3 if seen.colour else 1, image_size, channels)
+        seen = first_readable(records)
+        if seen is not None:
+            return format_after(seen.native, 3 if seen.colour else 1, image_size, channels)
     return PixelFormat(image_size or USUAL, channels or 3, None, False)
+
+
+def first_readable(records: Iterable[Record]) -> Decoded | None:
+    """The first image that can be decoded, at a small size."""
+    return next((seen for seen in (_try(record, SMALL, 3) for record in records) if isinstance(seen, Decoded)), None)
 
 
 def format_after(native: tuple[int, int], has: int, image_size: int | None, channels: int | None) -> PixelFormat:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from nearfar.data import arrays, objects, sources, tables
-from nearfar.data.building import Progress
+from nearfar.data.building import SMALL, Progress, first_readable
 from nearfar.data.cache import default_folder
 from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
@@ -99,6 +100,25 @@ def _as_they_are(images: Images, split: str | None, image_size: int | None, chan
         if asked is not None and asked != there:
             raise ValueError(f"these images were opened with {what} {there}, and {what} {asked} is asked for")
     return images
+
+
+def survey(source: Any, split: str | None = None) -> tuple[int | None, int] | None:
+    """The number of images and the shorter side of the first readable one, from files or tables that are not decoded.
+
+    The number is None where it is not known without reading all. None for every other source: `open_images` is quick.
+    """
+    if not (isinstance(source, (str, os.PathLike)) or is_table(source)):
+        return None
+    name = describe(source)
+    if name == "digits" or name.lower().endswith((".npy", ".npz")):
+        return None
+    found = tables.from_object(source, name) if is_table(source) else locate(name)
+    chosen = sources.choose_splits(found.splits, split, name)
+    with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
+        readings = [found.read(part, None, Path(scratch)) for part in chosen]
+        totals = [reading.total for reading in readings]
+        first = first_readable(record for reading in readings for record in reading.records)
+    return None if None in totals else sum(filter(None, totals)), SMALL if first is None else min(first.native)
 
 
 def list_splits(source: Any) -> list[str]:

@@ -69,13 +69,13 @@ class Model(nn.Module):
             state["queue"] = self.queue.rows
         return self.setup.pairing(self.loss, embeddings, **state)
 
-    def set_schedules(self, epoch: float, epochs: int) -> None:
+    def set_schedules(self, epoch: float, epochs: float) -> None:
         """Set the loss's scheduled numbers for a moment of training."""
         for name, schedule in self.setup.schedules.items():
             setattr(self.loss, name, schedule(epoch, epochs))
 
     @torch.no_grad()
-    def after_step(self, embeddings: Embeddings, epoch: float, epochs: int) -> None:
+    def after_step(self, embeddings: Embeddings, epoch: float, epochs: float) -> None:
         """Update the momentum encoder and enqueue the batch's keys; called after the optimiser's step."""
         if self.momentum_encoder is not None and self.setup.momentum is not None:
             self.momentum_encoder.update(self.online, self.setup.momentum(epoch, epochs))

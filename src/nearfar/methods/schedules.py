@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 class Schedule(Protocol):
     """A value for a moment of training."""
 
-    def __call__(self, epoch: float, epochs: int) -> Any:
+    def __call__(self, epoch: float, epochs: float) -> Any:
         """Return the value `epoch` epochs (0 at the start, with fractions) into a run of `epochs`."""
 
 
@@ -21,7 +21,7 @@ class Constant:
 
     value: float
 
-    def __call__(self, epoch: float, epochs: int) -> float:
+    def __call__(self, epoch: float, epochs: float) -> float:
         return self.value
 
 
@@ -32,7 +32,7 @@ class Cosine:
     start: float
     end: float
 
-    def __call__(self, epoch: float, epochs: int) -> float:
+    def __call__(self, epoch: float, epochs: float) -> float:
         return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * min(epoch / epochs, 1.0)))
 
 
@@ -42,7 +42,7 @@ class Ramp:
 
     value: float
 
-    def __call__(self, epoch: float, epochs: int) -> float:
+    def __call__(self, epoch: float, epochs: float) -> float:
         return self.value * min(int(epoch) + 1, epochs) / epochs
 
 
@@ -59,6 +59,6 @@ class Switch:
         if not 0 <= self.fraction <= 1:
             raise ValueError(f"a switch needs a fraction of the epochs between 0 and 1, got {self.fraction}")
 
-    def __call__(self, epoch: float, epochs: int) -> Any:
+    def __call__(self, epoch: float, epochs: float) -> Any:
         turn = self.fraction * epochs if self.at_epoch is None else self.at_epoch
         return self.before if epoch < turn else self.after

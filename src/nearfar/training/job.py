@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning_fabric import Fabric
@@ -32,7 +32,8 @@ from nearfar.views import Views
 class Job:
     """What a run needs: its settings, with nothing left to choose, and the objects that they name or describe.
 
-    images: all of the data; None in a process that opens it again by its name.
+    images: all of the data; None in a process that opens it again by its name. seconds: time for the training, which
+    the number of epochs is then fitted to.
     """
 
     settings: Settings
@@ -40,6 +41,7 @@ class Job:
     encoder: str | nn.Module
     views: Views
     images: Images | None
+    seconds: float | None = None
 
     def sets(self) -> tuple[Images, Images | None]:
         """Return the images to train on and those held out to measure health on, if any."""
@@ -63,7 +65,7 @@ class Job:
 def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     """Build the backbone as it stands before the first step: the same weights for the same settings."""
     torch.manual_seed(derive_seed(settings.seed, "weights"))
-    return build_backbone(encoder, image_size=settings.image_size, channels=settings.channels, init=settings.init)
+    return build_backbone(encoder, image_size=settings.crop_size, channels=settings.channels, init=settings.init)
 
 
 log = logging.getLogger("nearfar")
@@ -120,7 +122,7 @@ def follow(accelerator: str, precision: Precision) -> str:
     return job.settings.out
 
 
-def _fabric(accelerator: str, precision: Precision, devices: int, start: Literal["popen", "spawn"]) -> Fabric:
+def _fabric(accelerator: str, precision: Any, devices: int, start: Literal["popen", "spawn"]) -> Fabric:
     if devices == 1:
         return Fabric(accelerator=accelerator, devices=1, precision=precision)
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
@@ -151,8 +153,10 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
     model = job.model(len(images)) if model is None else model
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
-    fit(fabric, model, images, held_out, job.views, settings, console, resume)
+    epochs = fit(fabric, model, images, held_out, job.views, settings, console, resume, job.seconds)
     if fabric.is_global_zero:
+        if job.seconds is not None or resume:
+            replace(settings, epochs=epochs).save(Path(settings.out) / "config.yaml")
         encoder = Encoder(
             model.backbone,
             image_size=settings.image_size,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from nearfar.data import Batches, CroppingBatches, Images, rank_rows
 from nearfar.methods import Model
+from nearfar.threads import Threads
 from nearfar.training.checkpoint import load_checkpoint, save_checkpoint
 from nearfar.training.health import Health, measure_health
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, warmup_cosine
+from nearfar.training.pace import Pace
 from nearfar.training.processes import StopRequest
 from nearfar.training.progress import TrainingProgress
 from nearfar.training.seeding import derive_seed, stream
@@ -27,7 +30,8 @@ from nearfar.views import Views, make_views
 
 Pixels = Tensor | list[Tensor]
 """uint8 images [batch, channels, size, size], or crops of them, one such tensor for each view."""
-SAVE_SECONDS = 10.0  # a checkpoint at the end of an epoch, but not more often than this
+SAVE_SECONDS, SAVE_LATEST = 10.0, 300.0  # a checkpoint at the end of an epoch, between so often and so rarely
+MOST_EPOCHS = 1000  # the longest runs of the papers
 
 
 class TrainingDiverged(RuntimeError):
@@ -47,8 +51,11 @@ def fit(
     settings: Settings,
     console: Console,
     resume: bool = False,
-) -> None:
+    seconds: float | None = None,
+) -> float:
     """Train a model on images to the last epoch, with metrics and checkpoints in the folder `settings.out`.
+
+    Returns the epochs that were trained: those of the settings, or as many as fitted into `seconds` where that is set.
 
     images: what is trained on. held_out: images to measure the health of the representation on.
     resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted.
@@ -57,7 +64,9 @@ def fit(
     folder, checkpoint = Path(settings.out), Path(settings.out) / "checkpoints" / "last.ckpt"
     batches = _batches(fabric, images, plan, settings)
     per_epoch = len(batches)
-    steps, warmup_steps = settings.epochs * per_epoch, round(settings.warmup_epochs * per_epoch)
+    pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
+    warmup_steps = round(settings.warmup_epochs * per_epoch)
+    threads = Threads() if fabric.device.type == "cpu" else None
 
     fabric.to_device(model)
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
@@ -74,13 +83,14 @@ def fit(
         optimizer.load_state_dict(state["optimizer"])
         fabric.strategy.precision.load_state_dict(state["precision"])
         step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
+        pace.load(state["pace"])
 
     def save() -> None:
         if not all(weights.isfinite().all() for weights in model.parameters()):
             raise TrainingDiverged(_what_to_try(step, float("nan"), checkpoint))
         if fabric.is_global_zero:
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            saved |= {"loss_sum": loss_sum, "loss_count": loss_count}
+            saved |= {"loss_sum": loss_sum, "loss_count": loss_count, "pace": pace.state()}
             save_checkpoint(checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()})
 
     def log_health() -> None:
@@ -90,22 +100,25 @@ def fit(
 
     with (
         MetricsLog(folder, step if resume else None, settings.tensorboard, fabric.is_global_zero) as metrics,
-        TrainingProgress(console, steps, step, shown=fabric.is_global_zero) as progress,
+        TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
         StopRequest() as stop,
     ):
         if step == 0:
             log_health()
         last_saved = since = time.perf_counter()
         waited, seen = 0.0, 0
-        coming = _batches_from(batches, step, settings.epochs)
-        while step < steps:
+        coming = _batches_from(batches, step)
+        while step < pace.steps:
+            if threads is not None:
+                threads.adapt()
             asked = time.perf_counter()
             pixels, index = fabric.to_device(next(coming))
             waited += time.perf_counter() - asked
 
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
-            epoch = step / per_epoch
-            lr = settings.lr * warmup_cosine(step, steps, warmup_steps, settings.final_lr)
+            position = pace.position(step)
+            epoch = position / per_epoch
+            lr = settings.lr * warmup_cosine(position, pace.scheduled, warmup_steps, settings.final_lr)
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr if group.get("constant_lr") else lr
             model.set_schedules(epoch, settings.epochs)
@@ -121,30 +134,34 @@ def fit(
             model.after_step(embeddings, epoch, settings.epochs)
             step, seen = step + 1, seen + settings.batch_size
             loss_sum, loss_count = loss_sum + loss, loss_count + 1
+            if seconds is not None and step % settings.log_every == 0:
+                pace.change(step, fabric.broadcast(pace.fit(step)))
+            is_last, ends_epoch = step == pace.steps, step % per_epoch == 0
 
-            if step % settings.log_every == 0 or step % per_epoch == 0:
+            if step % settings.log_every == 0 or ends_epoch or is_last:
                 mean = (loss_sum / loss_count).item()
                 if not abs(mean) < float("inf"):
                     raise TrainingDiverged(_what_to_try(step, mean, checkpoint))
                 spent = time.perf_counter() - since
                 speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
                 metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **speed)
-                progress.update(step, step / per_epoch, settings.epochs, mean, seen / spent, waited / spent)
+                progress.update(step, mean, seen / spent, waited / spent)
                 loss_sum, loss_count = torch.zeros_like(loss_sum), 0
                 waited, seen, since = 0.0, 0, time.perf_counter()
-            if step % per_epoch == 0:
-                if step // per_epoch % settings.health_every == 0 or step == steps:
-                    log_health()
-                if step == steps or time.perf_counter() - last_saved > SAVE_SECONDS:
-                    save()
-                    last_saved = time.perf_counter()
+            if is_last or (ends_epoch and step // per_epoch % settings.health_every == 0):
+                log_health()
                 since = time.perf_counter()
+            unsaved = time.perf_counter() - last_saved
+            if is_last or unsaved > SAVE_LATEST or (ends_epoch and unsaved > SAVE_SECONDS):
+                save()
+                last_saved = since = time.perf_counter()
             progress.advance(step)
-            if stop.agreed(fabric.device) and step < steps:
+            if stop.agreed(fabric.device) and not is_last:
                 save()
                 raise TrainingStopped(
-                    f"stopped after step {step} of {steps}, saved; go on with: nearfar pretrain --resume {folder}"
+                    f"stopped after step {step} of {pace.steps}, saved; go on with: nearfar pretrain --resume {folder}"
                 )
+    return pace.steps / per_epoch
 
 
 def held_out_health(model: Model, held_out: Images, plan: Views, seed: int, batch_size: int = 256) -> Health:
@@ -179,8 +196,8 @@ def _batches(fabric: Fabric, images: Images, plan: Views, settings: Settings) ->
     return CroppingBatches(images, settings.batch_size, settings.seed, *place, crops=crops, workers=workers, pin=pin)
 
 
-def _batches_from(batches: Batches | CroppingBatches, step: int, epochs: int) -> Iterator[tuple[Pixels, Tensor]]:
-    for epoch in range(step // len(batches), epochs):
+def _batches_from(batches: Batches | CroppingBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:
+    for epoch in count(step // len(batches)):
         yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
 
 

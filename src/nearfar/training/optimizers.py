@@ -80,7 +80,7 @@ def scaled_lr(base: float, batch_size: int, rule: str, reference: int = 256) -> 
     return base * factors[rule]
 
 
-def warmup_cosine(step: int, steps: int, warmup_steps: int, final: float = 0.0) -> float:
+def warmup_cosine(step: float, steps: float, warmup_steps: float, final: float = 0.0) -> float:
     """Return the factor on the learning rate at a step, from 0: a linear rise to 1, then half a cosine to `final`.
 
     Step s of the warm-up has (s + 1) / warmup_steps; from step warmup_steps on it is

@@ -2,46 +2,78 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from nearfar.training.pace import Pace
+
+FIRST, INTERVAL = 8.0, 15.0  # seconds until the first plain line, and between lines
 
 
 class TrainingProgress:
     """Shows epoch, loss, images per second, the share of time spent waiting for data and the time left.
 
-    Without a terminal one plain line is printed every `interval` seconds and one at the end.
+    Without a terminal a plain line is printed after the first step, then every 15 seconds, and at the end; and one
+    after eight seconds if the first step takes longer.
     """
 
-    def __init__(self, console: Console, steps: int, done: int, shown: bool = True, interval: float = 15.0) -> None:
-        self.console, self.steps, self.interval, self.shown = console, steps, interval, shown
-        self.started = self.last_line = time.perf_counter()
-        self.first, self.text, self.live = done, "", shown and console.is_terminal
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        self.bar = Progress(*columns, console=console, disable=not self.live)
-        self.task = self.bar.add_task("", total=steps, completed=done)
+    def __init__(self, console: Console, pace: Pace, done: int, per_epoch: int, shown: bool = True) -> None:
+        self.console, self.pace, self.per_epoch = console, pace, per_epoch
+        self.started, self.first, self.last_line = time.perf_counter(), done, float("-inf")
+        self.live = shown and console.is_terminal
+        self.plain = shown and not console.is_terminal
+        self.text = "the first step is under way"
+        self.bar = Progress(
+            SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
+            console=console, disable=not self.live,
+        )  # fmt: skip
+        self.task = self.bar.add_task(self.text, total=1.0)
+        self.bar.update(self.task, completed=self._share(done))
+        self.timer = threading.Timer(FIRST, self._print_line)
+        self.timer.daemon = True
 
     def __enter__(self) -> TrainingProgress:
         self.bar.start()
+        if self.plain:
+            self.timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.timer.cancel()
         self.bar.stop()
 
-    def update(self, step: int, epoch: float, epochs: int, loss: float, rate: float, waiting: float) -> None:
-        """Show the state after `step` steps; rate in images per second, waiting as a share of the time."""
-        text = f"epoch {epoch:.1f}/{epochs}  loss {loss:.4f}  {rate:.0f} images/s  {waiting:.0%} waiting for data"
-        self.bar.update(self.task, completed=step, description=text)
-        now = time.perf_counter()
-        if not self.live and self.shown and (now - self.last_line > self.interval or step == self.steps):
-            left = (now - self.started) / max(step - self.first, 1) * (self.steps - step)
-            self.console.print(f"{text}  {left:.0f} s left", highlight=False)
-            self.last_line = now
+    def update(self, step: int, loss: float, rate: float, waiting: float) -> None:
+        """Take new numbers after `step` steps; rate in images per second, waiting as a share of the time."""
+        self.text = f"loss {loss:.4f}  {rate:.0f} images/s  {waiting:.0%} waiting for data"
 
     def advance(self, step: int) -> None:
-        """Move the bar without new numbers."""
-        self.bar.update(self.task, completed=step)
+        """Show that `step` steps are done, on a terminal at once."""
+        self.timer.cancel()
+        epochs = f"epoch {step / self.per_epoch:.1f}/{self.pace.steps / self.per_epoch:.4g}"
+        if step == self.first + 1:
+            self.text = "first step done"
+        left = (time.perf_counter() - self.started) / max(step - self.first, 1) * (self.pace.steps - step)
+        text = f"{epochs}  {self.text}  {duration(left)} left"
+        self.bar.update(self.task, completed=self._share(step), description=text)
+        if self.plain and (time.perf_counter() - self.last_line > INTERVAL or step >= self.pace.steps):
+            self._print_line(text)
+
+    def _share(self, step: int) -> float:
+        return self.pace.position(step) / self.pace.scheduled
+
+    def _print_line(self, text: str | None = None) -> None:
+        self.console.print(text or self.text, highlight=False)
+        self.last_line = time.perf_counter() if text else self.last_line
+
+
+def duration(seconds: float) -> str:
+    """A time as a person would say it: "40 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

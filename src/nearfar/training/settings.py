@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
     Chosen = T | None
 
-Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
+Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
 OBJECTS = ("data", "method", "encoder", "views")  # what may be an object instead of a name
 
 
@@ -48,12 +48,17 @@ class Settings:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict, metadata={"meaning": "the method's own numbers"})
     recipe: str = setting("defaults of the method: 'small' (for small data) or a paper's, by its data's name", "small")
     encoder: Any = setting(
-        "'small' or any timm backbone by name; in Python also a module. Default: 'small' up to 96 px, resnet18 above",
+        "'small' or any timm backbone by name; in Python also a module. Default: the largest that the time allows",
         word=str | None,
     )
     init: str | None = setting("local file with starting weights, .safetensors or .pth")
     image_size: Chosen[int] = setting(
-        "pixels; images are resized to it. Default: their own up to 96 px, else 224", at_least=1
+        "pixels; images are resized to it. Default: their own up to 96 px, else what the time allows", at_least=1
+    )
+    crop_size: Chosen[int] = setting(
+        "pixels of a view that is not small; below the image size, training is faster and crops lose less. "
+        "Default: the image size, or two thirds of it where that is chosen",
+        at_least=1,
     )
     channels: Chosen[int] = setting("1 or 3. Default: 1 where all images are grey", at_least=1)
     split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
@@ -66,10 +71,15 @@ class Settings:
     held_out: Chosen[int] = setting(
         "images held out to measure health on, without labels. Default: a tenth, at most 512", at_least=0
     )
-    epochs: Chosen[int] = setting(
-        "passes over the images. Default: the recipe's, as for all below that are not set", at_least=1
+    minutes: float | None = setting(
+        "time for the whole run: what is not given of encoder, image size, precision and epochs is chosen to fit. "
+        "Default: 30, unless epochs or a paper's recipe are given",
+        at_least=0.1,
     )
-    batch_size: Chosen[int] = setting("images in a batch, over all processes", at_least=1)
+    epochs: Chosen[float] = setting("passes over the images. Default: as many as fit into the minutes", at_least=1e-6)
+    batch_size: Chosen[int] = setting(
+        "images in a batch, over all processes. Default: the recipe's, as for all below that are not set", at_least=1
+    )
     micro_batch: int | Literal["auto"] | None = setting(
         "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
     )
@@ -79,7 +89,9 @@ class Settings:
     weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms")
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up")
     clip_gradient: float | None = setting("largest norm of the gradient")
-    precision: Precision = setting("'32-true', 'bf16-mixed' or '16-mixed'", "32-true")
+    precision: Precision = setting(
+        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of the first two", "auto"
+    )
     accelerator: str = setting("'auto', 'cpu' or 'cuda'", "auto")
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1

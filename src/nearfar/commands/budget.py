@@ -1,0 +1,142 @@
+"""What a machine can train in the time there is: encoder, image size, precision and epochs, from a measurement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from nearfar.messages import first_line
+from nearfar.methods import Method
+from nearfar.training.loop import MOST_EPOCHS
+from nearfar.training.progress import duration
+from nearfar.training.settings import Settings
+from nearfar.training.speed import training_speed
+from nearfar.views import Views
+
+MINUTES = 30.0
+LEAST_EPOCHS = 100
+"""A larger net or image is taken only if this many epochs fit into the time; see docs/photographs.md."""
+RUNGS: tuple[tuple[str, int], ...] = (
+    ("small", 96),
+    ("small", 144),
+    ("small", 192),
+    ("resnet18", 192),
+    ("resnet18", 240),
+    ("resnet50", 240),
+)
+"""Encoders and image sizes for photographs, from the fastest to the slowest; crops have two thirds of the side."""
+_FASTER = 1.1
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was chosen, with the images per second that were measured (None where nothing was), and the reason."""
+
+    encoder: Any
+    image_size: int
+    crop_size: int
+    precision: Any
+    rate: float | None
+    reason: str
+
+
+def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
+    """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree with what is given.
+
+    side: pixels of the images. photographs: whether their size is free to choose.
+    """
+    free = photographs and given.image_size is None
+    steps = RUNGS if free else tuple((encoder, given.image_size or side) for encoder in dict(RUNGS))
+    steps = tuple(rung for rung in steps if rung[1] <= side) or RUNGS[:1]
+    if given.encoder is not None:
+        steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
+    cut = free and (given.views is None or isinstance(given.views, str))
+    return [(encoder, size, given.crop_size or (size * 2 // 3 if cut else size)) for encoder, size in steps]
+
+
+def choose_machine(
+    given: Settings,
+    method: Method,
+    views_at: Callable[[int, int], Views],
+    *,
+    candidates: list[tuple[Any, int, int]],
+    channels: int,
+    images: int | None,
+    seconds: float,
+    console: Console,
+) -> Machine:
+    """Choose among the candidates by a measurement of about ten seconds: the last one that leaves epochs enough.
+
+    views_at: returns the views for an image size and a crop size. images: to train on; None where not known yet.
+    seconds: time for the training. What a user gave is not chosen. Raises ValueError for what cannot be built.
+    """
+    needed = LEAST_EPOCHS if given.epochs is None else given.epochs
+    decided = given.precision != "auto" and (len(candidates) == 1 and given.epochs is not None)
+    chosen: Machine | None = None
+    precision, words = given.precision, ""
+    began = time.perf_counter()
+    if decided:
+        return Machine(*candidates[0], precision, None, "")
+    with console.status("measuring this machine"):
+        for encoder, size, crop in candidates:
+            asked = ["32-true", "bf16-mixed"] if precision == "auto" else [precision]
+            rates = {
+                kind: _speed(given, method, encoder, views_at(size, crop), size, crop, channels, kind) for kind in asked
+            }
+            if precision == "auto":
+                gain = rates["bf16-mixed"] / max(rates["32-true"], 1e-9)
+                precision = "bf16-mixed" if gain > _FASTER else "32-true"
+                words = f", {precision} as bfloat16 has {gain:.1f} times the speed of float32"
+            rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
+            fits = images is not None and rate * seconds >= needed * images
+            if chosen is None or fits:
+                chosen = Machine(encoder, size, crop, precision, rate, words)
+            if not fits or time.perf_counter() - began > _SECONDS:
+                break
+    assert chosen is not None
+    return chosen
+
+
+def epochs_in(seconds: float, rate: float, images: int, batch_size: int) -> float:
+    """Return how many epochs fit, whole ones where there are ten or more; at least one step, at most 1000 epochs."""
+    epochs = min(rate * seconds / images, MOST_EPOCHS)
+    return float(int(epochs)) if epochs >= 10 else max(round(epochs, 2), batch_size / images)
+
+
+def reason(machine: Machine, settings: Settings, images: int) -> str:
+    """Say in one line what was chosen and why."""
+    assert machine.rate is not None
+    place = torch.cuda.get_device_name() if _on_gpu(settings) else f"{torch.get_num_threads()} threads"
+    return (
+        f"about {duration(settings.epochs * images / machine.rate)}: {settings.epochs:g} epochs of {images} images "
+        f"at {machine.rate:.0f} images/s on {place}{machine.reason}. "
+        "To change it: --minutes, --epochs, --encoder, --image-size, --precision"
+    )
+
+
+def _speed(
+    given: Settings, method: Method, encoder: Any, views: Views, size: int, crop: int, channels: int, precision: str
+) -> float:
+    try:
+        return training_speed(
+            method,
+            encoder,
+            views,
+            image_size=size,
+            crop_size=crop,
+            channels=channels,
+            accelerator=given.accelerator,
+            precision=precision,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"a trial step failed: {first_line(error)}") from error
+
+
+def _on_gpu(given: Settings) -> bool:
+    return given.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()

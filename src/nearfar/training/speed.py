@@ -1,0 +1,80 @@
+"""How fast a machine trains: a few steps on random pixels."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from nearfar.methods import Method, Model
+from nearfar.networks import build_backbone
+from nearfar.threads import Threads
+from nearfar.training.optimizers import build_optimizer
+from nearfar.training.settings import Precision
+from nearfar.training.step import GradientStep
+from nearfar.views import Views, make_views
+
+BATCH = 64
+SECONDS = 0.6  # of steps, after one that sets everything up; at least two steps
+
+
+def usual_precision() -> Precision:
+    """The precision for "auto" where processes cannot agree on a measurement: bfloat16 on a GPU that has it."""
+    return "bf16-mixed" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "32-true"
+
+
+def training_speed(
+    method: Method,
+    encoder: str | nn.Module,
+    views: Views,
+    *,
+    image_size: int,
+    crop_size: int,
+    channels: int,
+    accelerator: str = "auto",
+    precision: Any = "32-true",
+) -> float:
+    """Return the images per second that a run would train on, from steps on random pixels; 0 if memory ends.
+
+    image_size: of the images; crop_size: that the encoder is built for. Data that must be decoded meanwhile is slower.
+    """
+    fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)
+    log = logging.getLogger("nearfar")
+    before, log.disabled = log.disabled, True
+    try:
+        model = Model(method, build_backbone(encoder, image_size=crop_size, channels=channels), BATCH)
+    finally:
+        log.disabled = before
+    fabric.to_device(model)
+    optimizer: Any = fabric.setup_optimizers(build_optimizer("sgd", model, lr=0.0, weight_decay=0.0))
+    gradient_of = GradientStep(fabric, model)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (BATCH, channels, image_size, image_size), dtype=torch.uint8, generator=generator)
+    pixels, index = fabric.to_device((pixels, torch.arange(BATCH)))
+    moments = [0.5] * channels
+    if fabric.device.type == "cpu":
+        Threads().adapt()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss, embeddings = gradient_of(
+            lambda rows: make_views(pixels[rows], views, generator, moments, moments), index, BATCH, 0
+        )
+        optimizer.step()
+        model.after_step(embeddings, 0.0, 1)
+        loss.item()  # waits for a GPU
+
+    model.train()
+    try:
+        step()
+        began, steps = time.perf_counter(), 0
+        while steps < 2 or time.perf_counter() - began < SECONDS:
+            step()
+            steps += 1
+    except torch.OutOfMemoryError:
+        return 0.0
+    return steps * BATCH / (time.perf_counter() - began)

@@ -42,7 +42,7 @@ def test_constant_modules_are_marked() -> None:
     assert constant == {id(p) for p in predictor.parameters()}
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "lars"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lars", "muon"])
 def test_zero_gradient_moves_only_what_decays(name: str) -> None:
     net = nn.Linear(3, 3)
     nn.init.ones_(net.bias)

@@ -32,7 +32,7 @@ class Recipe:
     _: KW_ONLY
     epochs: int
     batch_size: int = 256
-    optimizer: Literal["sgd", "adamw", "lars"] = "sgd"
+    optimizer: Literal["sgd", "adamw", "lars", "muon"] = "sgd"
     lr: float = 0.06
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
     reference_batch: int = 256

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.messages import did_you_mean
+from nearfar.training.muon import Muon
 
-OPTIMIZERS = ("sgd", "adamw", "lars")
+OPTIMIZERS = ("sgd", "adamw", "lars", "muon")
 
 
 def build_optimizer(
@@ -25,14 +26,16 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Build an optimiser over all parameters of modules that take a gradient.
 
-    name: "sgd" (with momentum), "adamw" (`momentum` is its first beta; the second is 0.999) or "lars".
+    name: "sgd" (with momentum), "adamw" (`momentum` is its first beta; the second is 0.999), "lars" or "muon".
     weight_decay: left off for parameters with one dimension or none (biases, normalisation, learnable temperatures).
     constant: modules within `modules` whose learning rate the schedule leaves alone; their groups hold
     `constant_lr` True (the predictor of SimSiam).
     Raises ValueError for an unknown name, a number out of range, or modules without a parameter to train.
     """
     if name not in OPTIMIZERS:
-        raise ValueError(f"unknown optimizer {name!r}: {did_you_mean(name, OPTIMIZERS, 'use sgd, adamw or lars')}")
+        raise ValueError(
+            f"unknown optimizer {name!r}: {did_you_mean(name, OPTIMIZERS, 'use sgd, adamw, lars or muon')}"
+        )
     if not (lr >= 0 and weight_decay >= 0 and 0 <= momentum < 1):
         raise ValueError(
             f"lr and weight decay must be 0 or more and momentum in [0, 1), got {lr}, {weight_decay} and {momentum}"
@@ -44,7 +47,7 @@ def build_optimizer(
         return torch.optim.SGD(groups, lr=lr, momentum=momentum)
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=(momentum, 0.999))
-    return LARS(groups, lr=lr, momentum=momentum)
+    return (Muon if name == "muon" else LARS)(groups, lr=lr, momentum=momentum)
 
 
 def parameter_groups(

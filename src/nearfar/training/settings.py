@@ -83,7 +83,7 @@ class Settings:
     micro_batch: int | Literal["auto"] | None = setting(
         "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
     )
-    optimizer: Chosen[Literal["sgd", "adamw", "lars"]] = setting("'sgd', 'adamw' or 'lars'")
+    optimizer: Chosen[Literal["sgd", "adamw", "lars", "muon"]] = setting("'sgd', 'adamw', 'lars' or 'muon'")
     lr: Chosen[float] = setting("highest learning rate, taken as it is. Default: the recipe's, scaled to the batch")
     final_lr: Chosen[float] = setting("last learning rate as a share of the highest")
     weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms")

@@ -51,7 +51,7 @@ def test_the_largest_that_leaves_epochs_enough(machine):
     assert (found.encoder, found.image_size, found.crop_size) == (*RUNGS[2], RUNGS[2][1] * 2 // 3)
     assert choose(given, None, 1e9).image_size == RUNGS[0][1]  # a number of images that is not known
     tried.clear()
-    assert choose(Settings("photos", precision="32-true", epochs=3.0), 2000, 3 * 2000 / 45).encoder == "resnet18"
+    assert choose(given, 2000, 1.01 * enough / 50).encoder == "resnet18"
     assert tried == [(*rung, "32-true") for rung in RUNGS[:5]]  # and nothing behind the first that does not fit
 
 
@@ -61,7 +61,8 @@ def test_what_is_given_is_not_chosen(machine):
     assert [size for _, size, _ in rungs(Settings("photos", encoder="vit"), 500, True)] == [96, 144, 192, 240]
     assert rungs(Settings("photos", image_size=64), 500, True)[0] == ("small", 64, 64)
     assert {size for _, size, _ in rungs(Settings("photos"), 150, True)} == {96, 144}  # never larger than they are
-    assert rungs(Settings("photos"), 32, False)[0] == ("small", 32, 32)
+    assert rungs(Settings("photos"), 32, False) == [("small", 32, 32)]
+    assert rungs(Settings("photos", epochs=5.0), 500, True) == [("small", 96, 64)]
     given = Settings("photos", encoder="vit", image_size=64, epochs=5.0, precision="32-true")
     assert choose(given, 2000, 60.0).rate is None and tried == []
 

@@ -49,13 +49,17 @@ class Machine:
 def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
     """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree with what is given.
 
-    side: pixels of the images. photographs: whether their size is free to choose.
+    Only for a time to fill and photographs, whose size is free, is there more than one encoder; else the first.
+    side: pixels of the images.
     """
     free = photographs and given.image_size is None
-    steps = RUNGS if free else tuple((encoder, given.image_size or side) for encoder in dict(RUNGS))
-    steps = tuple(rung for rung in steps if rung[1] <= side) or RUNGS[:1]
-    if given.encoder is not None:
-        steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
+    if not free or given.epochs is not None:
+        size = given.image_size or (min(side, RUNGS[0][1]) if free else side)
+        steps: tuple[tuple[Any, int], ...] = ((given.encoder or RUNGS[0][0], size),)
+    else:
+        steps = tuple(rung for rung in RUNGS if rung[1] <= side) or RUNGS[:1]
+        if given.encoder is not None:
+            steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
     cut = free and (given.views is None or isinstance(given.views, str))
     return [(encoder, size, given.crop_size or (size * 2 // 3 if cut else size)) for encoder, size in steps]
 
@@ -76,8 +80,7 @@ def choose_machine(
     views_at: returns the views for an image size and a crop size. images: to train on; None where not known yet.
     seconds: time for the training. What a user gave is not chosen. Raises ValueError for what cannot be built.
     """
-    needed = LEAST_EPOCHS if given.epochs is None else given.epochs
-    decided = given.precision != "auto" and (len(candidates) == 1 and given.epochs is not None)
+    decided = given.precision != "auto" and given.epochs is not None
     chosen: Machine | None = None
     precision, words = given.precision, ""
     began = time.perf_counter()
@@ -94,7 +97,7 @@ def choose_machine(
                 precision = "bf16-mixed" if gain > _FASTER else "32-true"
                 words = f", {precision} as bfloat16 has {gain:.1f} times the speed of float32"
             rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
-            fits = images is not None and rate * seconds >= needed * images
+            fits = images is not None and rate * seconds >= LEAST_EPOCHS * images
             if chosen is None or fits:
                 chosen = Machine(encoder, size, crop, precision, rate, words)
             if not fits or time.perf_counter() - began > _SECONDS:

@@ -1,11 +1,16 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo demo-photos test check bench clean
 
 demo: .venv/installed
 	rm -rf runs/demo
 	$(BIN)/nearfar demo --out runs/demo
+
+demo-photos: .venv/installed
+	@test -n "$(DATA)" || { echo "name a folder of photographs: make demo-photos DATA=folder"; exit 2; }
+	rm -rf runs/demo-photos
+	$(BIN)/nearfar demo "$(DATA)" --out runs/demo-photos
 
 test: .venv/tested
 	$(BIN)/python -m pytest

@@ -26,7 +26,7 @@ def spin() -> None:
 
 
 def images_per_second(threads: str | None, image_size: int, epochs: int) -> float:
-    """Train the small net on random pixels in a process of its own, with OMP_NUM_THREADS set unless `threads` is None."""
+    """Train the small net on random pixels in another process, with OMP_NUM_THREADS set unless `threads` is None."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import logging
 import re
 import sys
@@ -27,7 +28,7 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
     "embed": ("embed", ("run", "data")),
     "map": ("map_images", ("run", "data")),
     "methods": ("list_methods", ()),
-    "demo": ("run_demo", ()),
+    "demo": ("run_demo", ("data",)),
 }
 OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give
 LISTS = ("--protocol", "--projector", "--predictor")
@@ -108,7 +109,9 @@ def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: 
     summary = (function.__doc__ or "").split("\n")[0]
     parser = DashedParser(prog=f"nearfar {verb}", exit_on_error=False, description=summary)
     for name in positionals:
-        parser.add_argument(name, nargs="?", default=data if name == "data" else None, help=_help_of(function, name))
+        usual = inspect.signature(function).parameters[name].default
+        default = data if verb == "pretrain" else None if usual is inspect.Parameter.empty else usual
+        parser.add_argument(name, nargs="?", default=default, help=_help_of(function, name))
     if verb == "pretrain":
         parser.add_argument("--config", action="config", help="YAML file with any of these settings")
         parser.add_argument("--resume", type=str | None, help="run folder to go on with; give it alone")

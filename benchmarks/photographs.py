@@ -1,0 +1,179 @@
+"""How accurate an encoder is after some seconds of one core, by what can be set: one run, one line of JSON.
+
+    OMP_NUM_THREADS=1 python benchmarks/photographs.py DATA --name "patches, Muon" --net "k4s4w64|64,256" \
+        --optimizer muon --lr 0.02 --weight-decay 0.01 --seconds 180 --out runs/photographs.jsonl
+
+DATA holds training images with labels. 2000 of them are kept apart as queries, the others are trained on and are the
+bank of the kNN classifier, so that no test image is used to choose. The time is that of the processor, which other
+processes on the machine change little. Its results are in docs/photographs.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearfar.allocator import reuse_memory
+from nearfar.data import Images, open_images
+from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
+from nearfar.methods import Model, method_class
+from nearfar.networks.small import BasicBlock, SmallNet
+from nearfar.training.optimizers import build_optimizer
+from nearfar.views import ViewPlan, make_views, plan
+
+QUERIES = 2000
+
+
+class PatchNet(nn.Module):
+    """A stem of any kernel, stride and width, then basic blocks: "k4s4w64|64,256" has a 4x4 stem and two blocks."""
+
+    def __init__(self, spec: str, channels: int) -> None:
+        super().__init__()
+        stem, widths = spec.split("|")
+        kernel, stride, width = map(int, re.findall(r"\d+", stem))
+        padding = (kernel - 1) // 2 if kernel % 2 else (kernel - stride) // 2
+        self.conv = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        sizes = [width, *map(int, widths.split(","))]
+        self.blocks = nn.Sequential(*[BasicBlock(a, b) for a, b in pairwise(sizes)])
+        self.num_features = sizes[-1]
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the mean of the last feature map."""
+        out = self.blocks(F.relu_(self.norm(self.conv(images))))
+        return F.avg_pool2d(out, out.shape[2:]).flatten(1)
+
+
+def whiten(net: PatchNet, pixels: Tensor, mean: Tensor, std: Tensor) -> None:
+    """Set the stem to the whitening of its patches and their negatives, and freeze it."""
+    side = net.conv.kernel_size[0]
+    patches = F.unfold((pixels.float() / 255 - mean) / std, side, stride=side).transpose(1, 2).flatten(0, 1)
+    patches -= patches.mean(0)
+    values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+    filters = (vectors / (values + 1e-2).sqrt()).T.flip(0)[: net.conv.out_channels // 2]
+    weights = net.conv.weight.requires_grad_(False)
+    both = torch.cat([filters, -filters]).view(-1, *weights.shape[1:])
+    weights[: len(both)] = both
+
+
+def build(name: str, size: int, channels: int) -> nn.Module:
+    """Build a net: "small", the specification of a PatchNet, or timm's name."""
+    if name == "small":
+        net: nn.Module = SmallNet(size, channels)
+    else:
+        net = PatchNet(name, channels) if "|" in name else timm.create_model(name, num_classes=0, in_chans=channels)
+    return net.to(memory_format=torch.channels_last)
+
+
+class Seen(nn.Module):
+    """A net on uint8 images of any size, resized to one and normalised."""
+
+    def __init__(self, net: nn.Module, size: int, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.net, self.size, self.mean, self.std = net, size, mean, std
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features."""
+        pixels = images.float() / 255
+        if images.shape[-1] != self.size:
+            pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.net((pixels - self.mean) / self.std).float()
+
+
+def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, Any]]:
+    """Train for `args.seconds` of processor time on a cosine over that time; returns the backbone and what it cost."""
+    mean, std = (torch.tensor(moments)[:, None, None] for moments in (bank.mean, bank.std))
+    torch.manual_seed(args.seed)
+    backbone = build(args.net, args.crop, bank.channels)
+    if args.whiten:
+        whiten(backbone, bank.gather(torch.arange(500)), mean, std)  # type: ignore[arg-type]
+    numbers = {"temperature": args.temperature, **json.loads(args.numbers)}
+    if "temperature" not in method_class(args.method).__dataclass_fields__:
+        del numbers["temperature"]
+    method = method_class(args.method).from_recipe("small", **numbers)
+    model = Model(method, backbone, len(bank))
+    views = plan(args.views, args.crop, bank.channels)
+    views = ViewPlan("tried", tuple(replace(view, size=args.crop) for view in views.views))
+    optimizer = build_optimizer(args.optimizer, model, lr=args.lr, weight_decay=args.weight_decay)
+    generator, order = torch.Generator().manual_seed(args.seed), np.random.default_rng(args.seed)
+    waiting, images, began = np.empty(0, np.int64), 0, time.process_time()
+    while (share := (time.process_time() - began) / args.seconds) < 1:
+        if len(waiting) < args.batch_size:
+            waiting = order.permutation(len(bank))
+        index, waiting = torch.from_numpy(waiting[: args.batch_size]), waiting[args.batch_size :]
+        seen = make_views(bank.gather(index), views, generator, bank.mean, bank.std)
+        rise = share / 0.04 if share < 0.04 else (1 + math.cos(math.pi * (share - 0.04) / 0.96)) / 2
+        for group in optimizer.param_groups:
+            group["lr"] = args.lr * rise
+        model.train()
+        model.set_schedules(100 * share, 100)
+        with torch.autocast("cpu", torch.bfloat16):
+            embeddings = {name: rows.float() for name, rows in model(seen).items()}
+        loss = model.compute_loss(embeddings, index)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        model.after_step({name: rows.detach() for name, rows in embeddings.items()}, 100 * share, 100)
+        images += len(index)
+    return backbone.eval(), {"images": images, "images_per_second": round(images / args.seconds)}
+
+
+def main() -> None:
+    """Train once, measure, and append a line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--name", default="")
+    parser.add_argument("--image-size", type=int, default=96)
+    parser.add_argument("--crop", type=int, default=64)
+    parser.add_argument("--limit", type=int, help="training images")
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--net", default="small")
+    parser.add_argument("--whiten", action="store_true")
+    parser.add_argument("--views", default="saclr-cifar")
+    parser.add_argument("--method", default="simclr")
+    parser.add_argument("--numbers", default="{}", help="the method's own, as JSON")
+    parser.add_argument("--temperature", type=float, default=0.2)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--lr", type=float, default=0.12)
+    parser.add_argument("--weight-decay", type=float, default=5e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/photographs.jsonl"))
+    args = parser.parse_args()
+    reuse_memory()
+    images = open_images(args.data, split="train", image_size=args.image_size)
+    order = np.random.default_rng(123).permutation(len(images))[: args.limit and args.limit + QUERIES]
+    queries, bank = (images.subset(np.sort(part)) for part in (order[:QUERIES], order[QUERIES:]))
+    backbone, result = train(args, bank)
+    mean, std = (torch.tensor(moments)[:, None, None] for moments in (bank.mean, bank.std))
+    for size in sorted({args.crop, args.image_size}):
+        encoder = Seen(backbone, size, mean, std)
+        known, asked = extract(encoder, bank), extract(encoder, queries)
+        result[f"knn at {size} px"] = knn_accuracy(known, bank.labels, asked, queries.labels)
+    result["linear"] = linear_accuracy(known, bank.labels, asked, queries.labels)
+    line = {name: value for name, value in vars(args).items() if name not in ("out", "data")} | result
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with args.out.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    print(line)
+
+
+if __name__ == "__main__":
+    main()

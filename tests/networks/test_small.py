@@ -22,7 +22,8 @@ def multiply_adds(net: nn.Module, image_size: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("image_size", "last"), [(4, 1), (8, 2), (12, 3), (16, 4), (28, 4), (32, 4), (40, 5), (48, 3), (64, 4), (96, 3)]
+    ("image_size", "last"),
+    [(4, 1), (8, 2), (12, 3), (16, 4), (28, 4), (32, 4), (40, 5), (48, 4), (64, 4), (72, 5), (96, 4), (224, 4)],
 )
 def test_size_of_the_last_maps(image_size: int, last: int) -> None:
     net = SmallNet(image_size).eval()
@@ -35,6 +36,11 @@ def test_size_of_the_last_maps(image_size: int, last: int) -> None:
 def test_cost_at_32_pixels() -> None:
     assert 10e6 < multiply_adds(SmallNet(32), 32) < 20e6
     assert sum(p.numel() for p in SmallNet(32).parameters()) < 2e6
+
+
+@pytest.mark.parametrize("image_size", [48, 64, 96, 128, 224])
+def test_larger_images_cost_little_more(image_size: int) -> None:
+    assert multiply_adds(SmallNet(image_size), image_size) < 1.8 * multiply_adds(SmallNet(32), 32)
 
 
 def test_every_parameter_gets_a_gradient_and_outputs_differ() -> None:

@@ -27,7 +27,7 @@ class BYOL(Method):
     paper = "Grill et al., Bootstrap Your Own Latent, NeurIPS 2020"
     views = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(optimizer="adamw", lr=3e-3).sets(momentum=0.9),
+        "small": small_data().sets(momentum=0.9),
         "imagenet": lars("BYOL, section 3.3", 0.2, epochs=1000, batch_size=4096, weight_decay=1.5e-6).sets(
             projector=(4096, 256), predictor=(4096, 256)
         ),

@@ -23,7 +23,7 @@ class BarlowTwins(Method):
     paper = "Zbontar et al., Barlow Twins: Self-Supervised Learning via Redundancy Reduction, ICML 2021"
     views = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(optimizer="lars", lr=1.0),
+        "small": small_data(),
         "imagenet": lars(
             "Barlow Twins, section 2.2", 0.2, epochs=1000, batch_size=2048, weight_decay=1.5e-6, final_lr=0.001
         ).sets(projector=(8192, 8192, 8192)),
@@ -53,7 +53,7 @@ class VICReg(Method):
     paper = "Bardes et al., VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"
     views = ("strong-alpha", "strong-beta")
     recipes = {
-        "small": small_data(lr=0.01),
+        "small": small_data(),
         "imagenet": lars("VICReg, section 4.2", 0.2, epochs=1000, batch_size=2048, final_lr=0.001).sets(
             projector=(8192, 8192, 8192)
         ),

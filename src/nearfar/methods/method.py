@@ -52,9 +52,11 @@ def lars(source: str, lr: float, **settings: Any) -> Recipe:
     return Recipe(source, **common | settings)
 
 
-def small_data(source: str = "nearfar, tuned on held-out digits", **settings: Any) -> Recipe:
-    """The default for up to some ten thousand images and tens of epochs on a CPU or a small GPU."""
-    common: dict[str, Any] = dict(epochs=100, lr=0.12, weight_decay=5e-4, warmup_epochs=2)
+def small_data(source: str = "nearfar, chosen on training images of digits and Imagenette", **settings: Any) -> Recipe:
+    """The default for small sets of images, minutes of training and a CPU or a small GPU; see docs/photographs.md."""
+    common: dict[str, Any] = dict(
+        epochs=100, optimizer="muon", lr=0.02, lr_scaling="sqrt", weight_decay=0.01, warmup_epochs=2
+    )
     return Recipe(source, **common | settings)
 
 

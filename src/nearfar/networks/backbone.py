@@ -164,7 +164,8 @@ def _choice(net: nn.Module, arguments: dict[str, Any], small_stem: bool, image_s
     if small_stem:
         return f"3x3 stem with stride 1 and no max-pool, as images of {image_size} px are below {SMALL_STEM_BELOW} px"
     if isinstance(net, SmallNet):
-        return f"a stem of stride {net.conv.stride[0]} without pooling, {len(net.blocks)} blocks for {image_size} px"
+        side = net.conv.kernel_size[0]
+        return f"a {side}x{side} stem with stride {net.conv.stride[0]}, for {image_size} px"
     if "img_size" in arguments:
         return f"built for images of {image_size} px"
     return f"its own stem, for images of {image_size} px"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
-
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 
 class SmallNet(nn.Module):
-    """Residual net for small images: [batch, in_chans, image_size, image_size] -> [batch, num_features].
+    """Residual net for a CPU: [batch, in_chans, image_size, image_size] -> [batch, num_features].
 
-    Few wide layers on small feature maps, since on a CPU the normalisation and activation of large ones cost more than
-    their convolutions. There is no pooling but the last mean. `image_size` decides the depth: basic blocks that each
-    halve the feature map, two up to 45 px and one more for each doubling beyond; above 16 px the 3x3 stem has stride 2.
-    So 8 px end as 2x2, 32 and 64 px as 4x4, 96 px as 3x3; images of other sizes are taken as well. All blocks are
-    `width` wide but the last, of `num_features`.
-    Defaults: 17.2 million multiply-adds at 32 px in colour (8 px grey 4.2), 0.83 million parameters.
+    A stem, a basic block of `width` and one of `num_features` that each halve the feature map, and the mean of the last
+    one. Few wide layers on small feature maps, since on a CPU the normalisation and activation of large ones cost more
+    than their convolutions. `image_size` decides the stem: 3x3 with stride 1 up to 16 px and 2 up to 45 px; above, it
+    cuts patches that do not overlap, of a sixteenth of the side, so that all sizes cost the same from there on
+    (docs/photographs.md). So 8 px end as 2x2, 32 px and more as 4x4; images of other sizes are taken as well.
+    Defaults: 17 million multiply-adds at 32 px in colour (8 px grey 4.2) and 26 at 224 px, 0.83 million parameters.
     Raises ValueError for an image size below 4.
     """
 
@@ -26,10 +24,13 @@ class SmallNet(nn.Module):
         if image_size < 4:
             raise ValueError(f"the small net takes images of 4 px and up, got {image_size}")
         self.num_features = num_features
-        self.conv = nn.Conv2d(in_chans, width, 3, stride=2 if image_size > 16 else 1, padding=1, bias=False)
+        if image_size > 45:
+            patch = round(image_size / 16)
+            self.conv = nn.Conv2d(in_chans, width, patch, stride=patch, bias=False)
+        else:
+            self.conv = nn.Conv2d(in_chans, width, 3, stride=2 if image_size > 16 else 1, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
-        narrow = 1 + max(0, round(math.log2(image_size / 32)))
-        self.blocks = nn.Sequential(*[BasicBlock(width, width) for _ in range(narrow)], BasicBlock(width, num_features))
+        self.blocks = nn.Sequential(BasicBlock(width, width), BasicBlock(width, num_features))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -39,8 +39,8 @@ HEALTH = (
     ("Own view found", "Share of images whose other view is nearer than any other image.", {"own_view": "own view"}),
     ("Alignment", "Squared distance of two views of an image; 0: equal, 2: unrelated.", {"alignment": "alignment"}),
     ("Uniformity", "Lower is more even; 0: all images at one point.", {"uniformity": "uniformity"}),
-    ("RankMe", "Directions that the embeddings use; the higher, the better, among similar runs.", {"rankme": "RankMe"}),
-    ("LiDAR", "Directions in which images differ and views of one image do not; as above.", {"lidar": "LiDAR"}),
+    ("RankMe", "Directions that the embeddings use. Higher is better, among similar runs.", {"rankme": "RankMe"}),
+    ("LiDAR", "Directions that tell images apart, but not views of one image. Higher is better.", {"lidar": "LiDAR"}),
 )
 MOST_SKIPPED = 200
 

@@ -74,7 +74,7 @@ def test_a_healthy_run_with_everything(tmp_path):
     assert '<section class="verdict good"' in page and "Healthy" in text and "90.0%" in text
     assert "Raw pixels 95.4 66.1 ± 3.4" in text and "Trained encoder 98.1 78.2 ± 3.9" in text
     assert "kNN 1 label per class" in text
-    assert '<td class=best>98.1</td>' in page and page.count("class=best") == 2
+    assert "<td class=best>98.1</td>" in page and page.count("class=best") == 2
     assert "The encoder beats raw pixels, HOG and the untrained encoder in every column." in text
     assert "versions torch 9.9" in text and "hardware cores 7" in text and "init \u2013" in text
     assert "Skipped images (2)" in text and "<b>b</b>.png empty" in text

@@ -38,6 +38,14 @@ def test_the_run_folder_is_complete(run):
     assert run.verdict.words
 
 
+def test_rankme_is_measured_each_time_and_lidar_before_and_after(run):
+    measured = [line["health"] for line in run.metrics if "health" in line]
+    assert len(measured) == 3 and [one["lidar"] is not None for one in measured] == [True, False, True]
+    for one in measured:
+        assert 1 <= one["rankme"] <= min(16, one["embedding_dim"])
+        assert one["lidar"] is None or 1 <= one["lidar"] <= 15.1  # 16 images span 15 dimensions about their mean
+
+
 def test_load_gives_the_encoder_with_its_preprocessing(run, images_file):
     encoder = nearfar.load(run)
     assert not encoder.training

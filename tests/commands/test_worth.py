@@ -5,7 +5,9 @@ from nearfar.commands.worth import best_rows, sentence
 
 def results(trained, **others):
     """Rows of kNN and linear accuracy."""
-    return {row: dict(zip(("knn", "linear"), pair, strict=True)) for row, pair in (others | {"trained": trained}).items()}
+    return {
+        row: dict(zip(("knn", "linear"), pair, strict=True)) for row, pair in (others | {"trained": trained}).items()
+    }
 
 
 BASELINES = {
@@ -42,7 +44,9 @@ def test_one_sentence_says_whether_to_keep_the_encoder(trained, said):
 
 def test_starting_weights_that_were_better_are_kept():
     said = sentence(results((0.5, 0.5), hog=(0.4, 0.4), starting_weights=(0.61, 0.6)))
-    assert said == "The starting weights do better in kNN (0.610 against 0.500): keep the weights that you started from."
+    assert (
+        said == "The starting weights do better in kNN (0.610 against 0.500): keep the weights that you started from."
+    )
 
 
 def test_nothing_to_compare_with_says_nothing():

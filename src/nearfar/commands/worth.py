@@ -59,7 +59,9 @@ def sentence(results: Results) -> str:
         advice = "keep the weights that you started from"
     else:
         advice = "do not keep this encoder"
-    does = f"{'do' if rival.endswith('s') else 'does'} {'as well' if 'trained' in best_rows(results, first) else 'better'}"
+    does = (
+        f"{'do' if rival.endswith('s') else 'does'} {'as well' if 'trained' in best_rows(results, first) else 'better'}"
+    )
     return f"{capital(ENCODERS[rival])} {does} in {_listed(PROTOCOLS, [first])} ({theirs:.3f} against {own:.3f}): {advice}."
 
 

@@ -59,10 +59,10 @@ def sentence(results: Results) -> str:
         advice = "keep the weights that you started from"
     else:
         advice = "do not keep this encoder"
-    does = (
-        f"{'do' if rival.endswith('s') else 'does'} {'as well' if 'trained' in best_rows(results, first) else 'better'}"
-    )
-    return f"{capital(ENCODERS[rival])} {does} in {_listed(PROTOCOLS, [first])} ({theirs:.3f} against {own:.3f}): {advice}."
+    verb = "do" if rival.endswith("s") else "does"
+    better = "as well" if "trained" in best_rows(results, first) else "better"
+    where = f"{_listed(PROTOCOLS, [first])} ({theirs:.3f} against {own:.3f})"
+    return f"{capital(ENCODERS[rival])} {verb} {better} in {where}: {advice}."
 
 
 def capital(words: str) -> str:

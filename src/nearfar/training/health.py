@@ -40,7 +40,7 @@ class Health:
     alignment: mean |z1 - z2|^2 of two views on the unit sphere; 0 is perfect, 2 is unrelated (Wang and Isola 2020).
     uniformity: log mean exp(-2 |zi - zj|^2) over pairs of images; 0 when all are one point, about -4 when uniform.
     own_view: share of images whose other view is nearer than every other image's, both ways; chance is 1 / images.
-    rankme, lidar: of the embeddings, see `nearfar.training.ranks`; None where not measured. The verdict leaves them out.
+    rankme, lidar: of the embeddings, see `nearfar.training.ranks`; None where not measured. No part of the verdict.
     """
 
     images: int

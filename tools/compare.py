@@ -95,7 +95,7 @@ def summary(name: str, out: Path) -> list[dict[str, Any]]:
         done = [folder for folder in folders if (folder / "results.json").is_file()]
         results = [json.loads((folder / "results.json").read_text()) for folder in done]
         if number == 0 and results:
-            for key in ("raw_pixels", "untrained"):
+            for key in [row for row in results[0] if row != "trained"]:
                 rows.append({"name": key.replace("_", " "), **_spread([result[key] for result in results])})
         if not done:
             rows.append({"name": label, "failed": True})

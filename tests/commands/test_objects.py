@@ -117,7 +117,7 @@ def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
     assert encoder(images).shape == (48, 12)
     assert not torch.equal(encoder(images), nearfar.load(run, encoder=Net()).train()(images * 0))
     results = nearfar.evaluate(run, (array, np.arange(48) % 2), encoder=Net(), console=quiet)
-    assert set(results) == {"raw_pixels", "untrained", "trained"}
+    assert set(results) == {"raw_pixels", "colour_histogram", "hog", "untrained", "trained"}
 
 
 @pytest.mark.parametrize("net", [nn.Conv2d(1, 4, 3), nn.Linear(3, 3)], ids=["no rows", "other input"])

@@ -23,6 +23,7 @@ SETTINGS = {
 }
 RESULTS = {
     "raw_pixels": {"knn": 0.9541, "one_label": 0.661, "one_label_std": 0.034},
+    "hog": {"knn": 0.969, "one_label": 0.641, "one_label_std": 0.052},
     "untrained": {"knn": 0.931, "one_label": 0.55, "one_label_std": 0.041},
     "trained": {"knn": 0.98126, "one_label": 0.7824, "one_label_std": 0.0391},
 }
@@ -32,6 +33,7 @@ def health(**changes):
     """Measures of a good run on 256 held-out images."""
     usual = dict(images=256, feature_dim=128, embedding_dim=64, effective_rank=60.0, embedding_rank=40.0)
     usual |= dict(feature_spread=0.7, embedding_spread=0.95, alignment=0.3, uniformity=-3.2, own_view=0.9)
+    usual |= dict(rankme=31.0, lidar=52.0)
     return usual | changes
 
 
@@ -72,6 +74,8 @@ def test_a_healthy_run_with_everything(tmp_path):
     assert '<section class="verdict good"' in page and "Healthy" in text and "90.0%" in text
     assert "Raw pixels 95.4 66.1 ± 3.4" in text and "Trained encoder 98.1 78.2 ± 3.9" in text
     assert "kNN 1 label per class" in text
+    assert "<td class=best>98.1</td>" in page and page.count("class=best") == 2
+    assert "The encoder beats raw pixels, HOG and the untrained encoder in every column." in text
     assert "versions torch 9.9" in text and "hardware cores 7" in text and "init \u2013" in text
     assert "Skipped images (2)" in text and "<b>b</b>.png empty" in text
     assert "<b>b" not in page and "runs/<out>" not in page
@@ -103,7 +107,9 @@ def test_an_unhealthy_run_is_named_in_its_colour(tmp_path, changes, tone, state)
 def test_curves_go_through_the_logged_numbers(tmp_path):
     page = report_of(write_run(tmp_path / "run"))
     titles = re.findall(r"<figcaption><h3>(.*?)</h3>", page)
-    assert titles == ["Loss", "Learning rate", "Effective rank", "Spread", "Own view found", "Alignment", "Uniformity"]
+    health_titles = ["Effective rank", "Spread", "Own view found", "Alignment", "Uniformity", "RankMe", "LiDAR"]
+    assert titles == ["Loss", "Learning rate", *health_titles]
+    assert "RankMe: 31 at epoch 10" in page and "LiDAR: 52 at epoch 10" in page
     assert "loss: 4.967 at epoch 0.1" in page and "loss: 1.667 at epoch 10" in page
     assert "features: 9 at epoch 0" in page and "features: 60 at epoch 10" in page
 

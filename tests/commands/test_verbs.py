@@ -1,5 +1,6 @@
 """The verbs on a tiny run: what they return, what they write."""
 
+import io
 import json
 
 import numpy as np
@@ -7,16 +8,16 @@ import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
+from nearfar.commands.worth import sentence
 from nearfar.views import View, ViewPlan
 
 
 @pytest.fixture(scope="module")
 def run(images_file, tmp_path_factory):
-    from rich.console import Console
-
     out = tmp_path_factory.mktemp("runs") / "halves"
     options = dict(epochs=2, batch_size=16, held_out=16, encoder="resnet10t", method="simclr")
     return nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), **options)
@@ -37,6 +38,14 @@ def test_the_run_folder_is_complete(run):
     assert run.verdict.words
 
 
+def test_rankme_is_measured_each_time_and_lidar_before_and_after(run):
+    measured = [line["health"] for line in run.metrics if "health" in line]
+    assert len(measured) == 3 and [one["lidar"] is not None for one in measured] == [True, False, True]
+    for one in measured:
+        assert 1 <= one["rankme"] <= min(16, one["embedding_dim"])
+        assert one["lidar"] is None or 1 <= one["lidar"] <= 15.1  # 16 images span 15 dimensions about their mean
+
+
 def test_load_gives_the_encoder_with_its_preprocessing(run, images_file):
     encoder = nearfar.load(run)
     assert not encoder.training
@@ -51,14 +60,29 @@ def test_load_gives_the_encoder_with_its_preprocessing(run, images_file):
     assert all(torch.equal(value, weights[name]) for name, value in encoder.backbone.net.state_dict().items())
 
 
-def test_evaluate_compares_with_raw_pixels_and_untrained(run, quiet):
-    results = nearfar.evaluate(run.path, console=quiet)
-    assert list(results) == ["raw_pixels", "untrained", "trained"]
+def test_evaluate_compares_with_what_needs_no_training(run):
+    console = Console(width=80, record=True, file=io.StringIO(), force_terminal=True)
+    results = nearfar.evaluate(run.path, console=console)
+    shown = console.export_text(clear=False, styles=False)
+    assert list(results) == ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
+    assert "…" not in shown and "colour histogram │" in shown  # nothing is cut off or wrapped at 80 columns
+    assert sentence(results) in shown.replace("\n", " ") and sentence(results) in (run.path / "report.html").read_text()
+    assert "\x1b[1m1.000" in console.export_text(styles=True)  # the best are bold
     for numbers in results.values():
         assert set(numbers) >= {"knn", "linear", "one_label", "five_labels"}
         assert all(0 <= value <= 1 for value in numbers.values())
     assert results["raw_pixels"]["linear"] == 1.0  # bright above or below: one line parts them
     assert json.loads((run.path / "results.json").read_text()) == results
+
+
+def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path, quiet):
+    """Without any training to speak of, the encoder is its starting weights, and the row says so."""
+    options = dict(epochs=1, batch_size=64, held_out=16, encoder="resnet10t", method="simclr", lr=1e-12)
+    start = run.path / "encoder.safetensors"
+    again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(start), console=quiet, **options)
+    results = nearfar.evaluate(again, protocol=("knn",), console=quiet)
+    assert list(results) == ["raw_pixels", "colour_histogram", "hog", "starting_weights", "trained"]
+    assert results["starting_weights"] == nearfar.evaluate(run, protocol=("knn",), console=quiet)["trained"]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "npz"])

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from nearfar.data import open_images
-from nearfar.evaluation import extract, extract_view, raw_pixels
+from nearfar.evaluation import extract, extract_view
 from nearfar.networks import Encoder, build_backbone
 from nearfar.views import View, ViewPlan, plan
 
@@ -85,20 +85,6 @@ def test_bad_input_is_named():
         extract(Net(), open_images(images()).subset([]))
     with pytest.raises(ValueError, match=r"got \[11, 192\]"):
         extract(Net(), images().flatten(1))
-
-
-def test_raw_pixels_are_the_pixels():
-    x = images()
-    features = extract(raw_pixels, x, batch_size=4)
-    assert features.shape == (11, 192) and features.dtype == torch.float32
-    torch.testing.assert_close(features * 255, x.flatten(1).float())
-
-
-def test_large_raw_pixels_are_area_means():
-    x = images(2, side=64)
-    features = raw_pixels(x).reshape(2, 3, 32, 32)
-    expected = x.double().reshape(2, 3, 32, 2, 32, 2).mean((3, 5)) / 255
-    torch.testing.assert_close(features.double(), expected, rtol=0, atol=1e-6)
 
 
 def test_sets_of_any_size_are_read_in_pieces_and_the_encoder_moves_once(monkeypatch):

@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from nearfar.training.health import Health, effective_rank, measure_health, spread, verdict
+from nearfar.training.ranks import lidar, rankme
 
 
 def unit_rows(count, dim, seed=0):
@@ -81,6 +82,14 @@ def test_measures_survive_the_metrics_file():
     z = unit_rows(20, 4).float()
     health = measure_health(z, z, z)
     assert Health(**json.loads(json.dumps(health.asdict()))) == health
+
+
+def test_rankme_is_of_the_first_view_and_lidar_of_all_and_the_verdict_leaves_them_out():
+    z = torch.stack([unit_rows(30, 6, seed) for seed in range(4)])
+    health = measure_health(z[0], z[1], z[0], z[:, :10])
+    assert health.rankme == rankme(z[0]) and health.lidar == lidar(z[:, :10])
+    assert measure_health(z[0], z[1], z[0]).lidar is None
+    assert verdict(replace(GOOD, rankme=1.0, lidar=1.0), START) == verdict(GOOD, START)
 
 
 def test_bad_shapes_are_named(unchecked):

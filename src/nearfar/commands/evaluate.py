@@ -1,4 +1,4 @@
-"""Compare the encoder with raw pixels and with itself untrained, on labelled images."""
+"""Compare the encoder with what needs no training, on labelled images."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from nearfar.atomic import replacing
 from nearfar.commands.opening import features_shown, open_shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
+from nearfar.commands.worth import accuracies, best_rows, sentence
 from nearfar.data import Images, list_splits
-from nearfar.evaluation import evaluate_features, raw_pixels
+from nearfar.evaluation import colour_histogram, evaluate_features, hog, raw_pixels
 from nearfar.networks import Encoder
 from nearfar.training import initial_backbone
 
@@ -34,7 +35,7 @@ def evaluate(
     encoder: nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Compare the encoder with raw pixels and with itself untrained, on labelled images.
+    """Compare the encoder with what needs no training, on labelled images.
 
     Args:
         run: run folder.
@@ -45,12 +46,13 @@ def evaluate(
         limit: use the first so many training images only. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: of that split and of the trials.
-        baselines: also evaluate raw pixels and the untrained encoder.
+        baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training.
         encoder: the module that was trained, where it was an object of your own, with its weights before training.
         console: where progress is shown.
 
     Returns:
-        Accuracies by "raw_pixels", "untrained" and "trained"; also written to results.json and into the report.
+        Accuracies by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
+        and "trained"; also written to results.json and into the report.
 
     Raises:
         ValueError: for data without labels.
@@ -72,7 +74,9 @@ def evaluate(
             mean=trained.mean.flatten().tolist(),
             std=trained.std.flatten().tolist(),
         )
-        encoders = {"raw_pixels": raw_pixels, "untrained": untrained, **encoders}
+        start = "untrained" if settings.init is None else "starting_weights"
+        simple = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
+        encoders = {**simple, start: untrained, **encoders}
     results = {}
     for name, kind in encoders.items():
         fit, held = (features_shown(kind, images, console, name.replace("_", " ")) for images in (train, test))
@@ -81,6 +85,7 @@ def evaluate(
         unfinished.write_text(json.dumps(results, indent=2) + "\n")
     write_report(run.path)
     console.print(_results_table(results, len(train), len(test)))
+    console.print(sentence(results), highlight=False)
     return results
 
 
@@ -106,11 +111,13 @@ def _must_have_labels(images: Images) -> None:
 
 
 def _results_table(results: dict[str, dict[str, float]], train: int, test: int) -> Table:
-    columns = [name for name in results["trained"] if not name.endswith("_std")]
+    columns = accuracies(results)
+    best = {column: best_rows(results, column) for column in columns}
     table = Table("", *(name.replace("_", " ") for name in columns), title=f"{train} images to fit, {test} to test")
     for row, numbers in results.items():
-        cells = (
+        cells = [
             f"{numbers[c]:.3f}" + (f" ± {numbers[c + '_std']:.3f}" if c + "_std" in numbers else "") for c in columns
-        )
-        table.add_row(row.replace("_", " "), *cells)
+        ]
+        bold = [f"[bold]{cell}[/]" if row in best[c] else cell for c, cell in zip(columns, cells, strict=True)]
+        table.add_row(row.replace("_", " "), *bold)
     return table

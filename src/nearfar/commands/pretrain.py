@@ -12,9 +12,10 @@ from rich.markup import escape
 from torch import nn
 
 from nearfar.allocator import reuse_memory
+from nearfar.commands.neighbours import write_neighbours
 from nearfar.commands.report import write_report
 from nearfar.commands.resolve import new_job, saved_job
-from nearfar.commands.run import Run
+from nearfar.commands.run import Run, load
 from nearfar.commands.signature import arguments_of
 from nearfar.methods import Method
 from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
@@ -44,8 +45,17 @@ def pretrain(settings: Settings, console: Console) -> Run:
     folder = folder_must_be_new(job.settings.out)
     write_folder(folder, job, console)
     launch(job, console, model=model)
+    return _finish(folder, job)
+
+
+def _finish(folder: Path, job: Job) -> Run:
+    """Write what is looked at after training."""
+    settings, images, run = job.settings, job.images, Run(folder)
+    assert images is not None
+    encoder = load(run, encoder=None if isinstance(job.encoder, str) else job.encoder)
+    write_neighbours(folder, encoder, images.subset(range(len(images))[: settings.limit]), settings.seed)
     write_report(folder)
-    return Run(folder)
+    return run
 
 
 def folder_must_be_new(out: str | None) -> Path:
@@ -111,5 +121,4 @@ def resume(
     check_processes(settings.devices, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
     job = saved_job(settings, console or Console(), dict(data=data, method=method, encoder=encoder, views=views))
     launch(job, console or Console(), resume=True)
-    write_report(run.path)
-    return run
+    return _finish(run.path, job)

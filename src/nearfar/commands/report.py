@@ -14,15 +14,10 @@ import yaml
 
 from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
+from nearfar.commands.neighbours import neighbours_section
 from nearfar.commands.run import Run
+from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 
-PROTOCOLS = {
-    "knn": "kNN",
-    "linear": "Linear probe",
-    "one_label": "1 label per class",
-    "five_labels": "5 labels per class",
-}
-ENCODERS = {"raw_pixels": "Raw pixels", "untrained": "Untrained encoder", "trained": "Trained encoder"}
 TONES = {"healthy": "good", "unclear": "unsure", "partly collapsed": "unsure", "not learning": "bad"}
 
 # Title, what it means, and the lines: key in metrics.jsonl or its "health", and name.
@@ -44,6 +39,8 @@ HEALTH = (
     ("Own view found", "Share of images whose other view is nearer than any other image.", {"own_view": "own view"}),
     ("Alignment", "Squared distance of two views of an image; 0: equal, 2: unrelated.", {"alignment": "alignment"}),
     ("Uniformity", "Lower is more even; 0: all images at one point.", {"uniformity": "uniformity"}),
+    ("RankMe", "Directions that the embeddings use. Higher is better, among similar runs.", {"rankme": "RankMe"}),
+    ("LiDAR", "Directions that tell images apart, but not views of one image. Higher is better.", {"lidar": "LiDAR"}),
 )
 MOST_SKIPPED = 200
 
@@ -65,7 +62,14 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
             if "method" in settings
             else folder.name
         )
-    sections = (_verdict(run), _numbers(run.results), _map(folder), _curves(run.metrics), _details(folder, settings))
+    sections = (
+        _verdict(run),
+        _numbers(run.results),
+        neighbours_section(folder),
+        _map(folder),
+        _curves(run.metrics),
+        _details(folder, settings),
+    )
     style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -120,18 +124,23 @@ def _verdict(run: Run) -> str:
 
 
 def _numbers(results: dict[str, dict[str, float]]) -> str:
-    known = [name for name in ENCODERS if name in results]
-    if not known:
+    if not results:
         return ""
-    columns = [key for key in results[known[-1]] if not key.endswith("_std")]
+    columns = accuracies(results)
     head = "".join(f'<th scope="col">{html.escape(PROTOCOLS.get(key, key.replace("_", " ")))}</th>' for key in columns)
     rows = ""
-    for name in known:
-        cells = "".join(f"<td>{_accuracy(results[name], key)}</td>" for key in columns)
-        rows += f'<tr class="{name}"><th scope="row">{ENCODERS[name]}</th>{cells}</tr>'
+    for row, name in ENCODERS.items():
+        if row in results:
+            cells = "".join(
+                f"<td{' class=best' if row in best_rows(results, key) else ''}>{_accuracy(results[row], key)}</td>"
+                for key in columns
+            )
+            heading = capital(name.removeprefix("a ").removeprefix("the "))
+            rows += f'<tr class="{row}"><th scope="row">{heading}</th>{cells}</tr>'
+    said = f"<p>{html.escape(sentence(results))}</p>" if len(results) > 1 else ""
     return (
         f'<section><h2>What it is worth</h2><div class="scroll"><table class="numbers"><thead><tr><td></td>{head}</tr>'
-        f"</thead><tbody>{rows}</tbody></table></div>"
+        f"</thead><tbody>{rows}</tbody></table></div>{said}"
         '<p class="note">Accuracy on images that no classifier was fitted to, in percent; ± is the standard deviation '
         "over trials. The encoder is frozen and saw no labels.</p></section>"
     )

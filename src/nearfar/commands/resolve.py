@@ -23,7 +23,7 @@ from nearfar.views import ViewFunction, ViewPlan, Views, fit_views, plan
 
 SMALL = 96  # pixels; images up to here keep their size, and it is no photograph's
 MOST_HELD_OUT = 512
-FINISHING = 3.0  # seconds for the last measurement of health, the files and the report
+FINISHING = 6.0  # seconds for the last measurement of health, the nearest images, the files and the report
 
 
 def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model]:

@@ -42,7 +42,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, dict[str, float]]:
-        """What `evaluate` wrote, empty before: accuracies of raw pixels, the untrained and the trained encoder."""
+        """What `evaluate` wrote, empty before: accuracies of the encoder and its rivals."""
         path = self.path / "results.json"
         return json.loads(path.read_text()) if path.is_file() else {}
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import chain
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
@@ -111,17 +110,3 @@ def _in_use(
         encoder.to(home)
         for module, mode in modes:
             module.training = mode
-
-
-def raw_pixels(
-    pixels: UInt8[Tensor, "batch channels height width"], largest_side: int = 32
-) -> Float[Tensor, "batch dim"]:
-    """The baseline that every encoder has to beat, for `extract`: the pixels themselves, in 0..1, as float32 features.
-
-    Images with a side above `largest_side` are first averaged down to it (area mean, each side on its own), which
-    keeps the features to channels * largest_side^2 numbers. Smaller images are taken as they are.
-    """
-    height, width = pixels.shape[2:]
-    size = (min(height, largest_side), min(width, largest_side))
-    values = pixels.float() / 255
-    return (values if size == (height, width) else F.adaptive_avg_pool2d(values, size)).flatten(1)

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.training.ranks import lidar, rankme
+
 MAX_IMAGES = 1024  # measured at most: retrieval gets harder with each image, and the cost grows with the square
 FLAT = 1e-5  # of the rows' length: a deviation below this is rounding, all rows are one point, and their rank is 1
 
@@ -38,6 +40,7 @@ class Health:
     alignment: mean |z1 - z2|^2 of two views on the unit sphere; 0 is perfect, 2 is unrelated (Wang and Isola 2020).
     uniformity: log mean exp(-2 |zi - zj|^2) over pairs of images; 0 when all are one point, about -4 when uniform.
     own_view: share of images whose other view is nearer than every other image's, both ways; chance is 1 / images.
+    rankme, lidar: of the embeddings, see `nearfar.training.ranks`; None where not measured. No part of the verdict.
     """
 
     images: int
@@ -50,6 +53,8 @@ class Health:
     alignment: float
     uniformity: float
     own_view: float
+    rankme: float | None = None
+    lidar: float | None = None
 
     @property
     def chance(self) -> float:
@@ -58,18 +63,22 @@ class Health:
 
     def finite(self) -> bool:
         """Whether every measure is a finite number."""
-        return all(math.isfinite(value) for value in asdict(self).values())
+        return all(math.isfinite(value) for value in asdict(self).values() if value is not None)
 
-    def asdict(self) -> dict[str, float]:
+    def asdict(self) -> dict[str, float | None]:
         """The measures by name, for metrics.jsonl; Health(**it) gives them back."""
         return asdict(self)
 
 
 def measure_health(
-    z1: Float[Tensor, "images dim"], z2: Float[Tensor, "images dim"], h: Float[Tensor, "images features"]
+    z1: Float[Tensor, "images dim"],
+    z2: Float[Tensor, "images dim"],
+    h: Float[Tensor, "images features"],
+    views: Float[Tensor, "views some dim"] | None = None,
 ) -> Health:
     """Measure the health of the embeddings z1, z2 of two views of each image and of the first view's features h.
 
+    views: embeddings of several views of some of the images, for LiDAR.
     Raw rows of any float dtype; the first 1024 images are used. Not-finite input gives not-finite measures.
     ValueError for fewer than two images or shapes that do not fit together.
     """
@@ -94,6 +103,8 @@ def measure_health(
             alignment=float((u1 - u2).square().sum(1).mean()),
             uniformity=float(torch.pdist(u1).square().mul(-2).exp().mean().log()),
             own_view=(_own_view(u1, u2) + _own_view(u2, u1)) / 2,
+            rankme=rankme(z1),
+            lidar=None if views is None else lidar(views.detach().cpu()),
         )
 
 

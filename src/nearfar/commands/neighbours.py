@@ -1,0 +1,96 @@
+"""A few images with their nearest ones, by the encoder and by raw pixels: what people judge at a glance."""
+
+from __future__ import annotations
+
+import html
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nearfar.atomic import replacing
+from nearfar.data import Images
+from nearfar.evaluation import extract, neighbours, raw_pixels
+from nearfar.networks import Encoder
+from nearfar.training.seeding import stream
+
+FILE = "neighbours.json"
+QUERIES, NEAREST, SIZE = 10, 6, 64
+MOST_IMAGES, SECONDS, CHUNK = 2000, 3.0, 32
+LABELS = {"encoder": "By the encoder", "raw_pixels": "By raw pixels"}
+
+
+def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) -> None:
+    """Write neighbours.json: ten images at random, and the six nearest of each by the encoder and by raw pixels.
+
+    They are searched, by cosine, among at most 2000 images at random, of which the ten are the first; fewer where
+    their features take longer than three seconds. Every image that is shown is held as a thumbnail of at most 64
+    pixels, so that the report can be written without the data. Nothing is written for fewer than two images.
+    """
+    from nearfar.maps.thumbnails import LOSSLESS, data_url, thumbnails  # here: with matplotlib, which takes a second
+
+    if len(images) < 2:
+        return
+    order = torch.randperm(len(images), generator=stream(seed, "neighbours"))[:MOST_IMAGES]
+    encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+    began = time.perf_counter()
+    ours, plain = [], []
+    for rows in order.split(CHUNK):
+        pixels = images.gather(rows)
+        ours.append(extract(encoder, pixels))
+        plain.append(raw_pixels(pixels))
+        if time.perf_counter() - began > SECONDS:
+            break
+    near = {"encoder": _nearest(torch.cat(ours)), "raw_pixels": _nearest(torch.cat(plain))}
+    queries = [{"image": i, **{kind: lists[i] for kind, lists in near.items()}} for i in range(len(near["encoder"]))]
+    shown = sorted({*range(len(queries)), *(image for lists in near.values() for row in lists for image in row)})
+    tiles = thumbnails(images.gather(order[shown]), SIZE)
+    pictures = {
+        image: {"name": images.names[int(order[image])], "url": data_url(tile, lossless=len(tile[0]) <= LOSSLESS)}
+        for image, tile in zip(shown, tiles, strict=True)
+    }
+    found = {"searched": sum(map(len, ours)), "images": len(images), "queries": queries, "pictures": pictures}
+    with replacing(folder / FILE) as unfinished:
+        unfinished.write_text(json.dumps(found) + "\n")
+
+
+def _nearest(features: torch.Tensor) -> list[list[int]]:
+    """The nearest other rows of each of the first rows."""
+    count = min(NEAREST, len(features) - 1)
+    _, index = neighbours(features, features[:QUERIES], count + 1)
+    return [[j for j in row if j != i][:count] for i, row in enumerate(index.tolist())]
+
+
+def neighbours_section(folder: Path) -> str:
+    """Return the section of the report that shows what `write_neighbours` found; empty where it has not been run."""
+    path = folder / FILE
+    if not path.is_file():
+        return ""
+    found = json.loads(path.read_text())
+    figures = "".join(_figure(query, found["pictures"]) for query in found["queries"])
+    return (
+        '<section><h2>Nearest images</h2><p class="note">Images at random, each with the nearest '
+        f"among {found['searched']} of {found['images']}: above by the encoder, below by raw pixels. "
+        "An encoder that is worth having finds more of the same kind of thing, not only of the same colours.</p>"
+        f'<div class="queries">{figures}</div></section>'
+    )
+
+
+def _figure(query: dict[str, Any], pictures: dict[str, Any]) -> str:
+    own = pictures[str(query["image"])]
+    strips = ""
+    for kind, label in LABELS.items():
+        strips += f"<p>{label}</p>"
+        for place, image in enumerate(query[kind], 1):
+            strips += _picture(pictures[str(image)], f"{label}, {place}: ")
+    return (
+        f'<figure class="near">{_picture(own, "Query: ")}{strips}'
+        f"<figcaption>{html.escape(own['name'])}</figcaption></figure>"
+    )
+
+
+def _picture(picture: dict[str, str], before: str) -> str:
+    name = html.escape(picture["name"], quote=True)
+    return f'<img src="{picture["url"]}" alt="{before}{name}" title="{name}">'

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from nearfar.commands import adapting
 from nearfar.messages import first_line
 from nearfar.methods import Method
+from nearfar.networks import size_step
 from nearfar.training.loop import MOST_EPOCHS
 from nearfar.training.progress import duration
 from nearfar.training.settings import Settings
@@ -49,15 +51,22 @@ class Machine:
 def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
     """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree with what is given.
 
-    side: pixels of the images. photographs: whether their size is free to choose.
+    side: pixels of the images. photographs: whether their size is free to choose. Sizes that are chosen are
+    multiples of a transformer's patch.
     """
     free = photographs and given.image_size is None
     steps = RUNGS if free else tuple((encoder, given.image_size or side) for encoder in dict(RUNGS))
     steps = tuple(rung for rung in steps if rung[1] <= side) or RUNGS[:1]
     if given.encoder is not None:
         steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
+    step = size_step(given.encoder) if isinstance(given.encoder, str) else 1
     cut = free and (given.views is None or isinstance(given.views, str))
-    return [(encoder, size, given.crop_size or (size * 2 // 3 if cut else size)) for encoder, size in steps]
+
+    def fitted(size: int) -> int:
+        return max(step, size // step * step)
+
+    sizes = [(encoder, given.image_size or fitted(size)) for encoder, size in steps]
+    return [(encoder, size, given.crop_size or (fitted(size * 2 // 3) if cut else size)) for encoder, size in sizes]
 
 
 def choose_machine(
@@ -76,7 +85,8 @@ def choose_machine(
     views_at: returns the views for an image size and a crop size. images: to train on; None where not known yet.
     seconds: time for the training. What a user gave is not chosen. Raises ValueError for what cannot be built.
     """
-    needed = LEAST_EPOCHS if given.epochs is None else given.epochs
+    least = adapting.LEAST_EPOCHS if given.adapt else LEAST_EPOCHS
+    needed = least if given.epochs is None else given.epochs
     decided = given.precision != "auto" and (len(candidates) == 1 and given.epochs is not None)
     chosen: Machine | None = None
     precision, words = given.precision, ""

@@ -92,7 +92,7 @@ def test_a_small_stem_gives_on_small_patches_what_the_large_one_gives(
     caplog.set_level("INFO", logger="nearfar")
     net = pretrained(tmp_path, "resnet18")
     small = build_backbone("resnet18", image_size=32, channels=channels, init=tmp_path).net
-    assert f"1 resized (conv1.weight [64, {channels}, 7, 7] to [64, {channels}, 3, 3])" in caplog.messages[-1]
+    assert f"1 adapted (conv1.weight [64, {channels}, 7, 7] to [64, {channels}, 3, 3])" in caplog.messages[-1]
     large = net.conv1.weight.sum(1, keepdim=True) if channels == 1 else net.conv1.weight
     shrink = resizing(7, 3)
     # Patches that shrinking to 3x3 loses nothing of: there the two kernels must agree to the last digit.
@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
         find_weights(str(tmp_path / "hub"), "resnet18")
     with pytest.raises(ValueError, match="timm has no weights for the encoder 'small'"):
         find_weights("timm", "small")
-    with pytest.raises(FileNotFoundError, match="no starting weights at .*absent"):
+    with pytest.raises(FileNotFoundError, match=r"no starting weights at .*absent"):
         find_weights(str(tmp_path / "absent"))
     (tmp_path / "hub" / "config.json").write_text(json.dumps({"architecture": "resnet10t"}))
     (tmp_path / "hub" / "model.safetensors").write_bytes(b"\0" * 50)

@@ -58,7 +58,7 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     ]
     report = [f"starting weights from {source}: {len(fitting)} of {len(own)} tensors loaded"]
     for kind, names in (
-        ("resized", adapted),
+        ("adapted", adapted),
         ("missing", [key for key in own if key not in found]),
         ("of another shape", misfits),
         ("not used", [key for key in found if key not in own]),

@@ -133,6 +133,21 @@ def test_adapting_needs_weights_and_a_net_that_has_some(images_file, capsys):
     assert "hf download timm/resnet18.a1_in1k --local-dir FOLDER" in error and error.count("\n") == 1
 
 
+def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_file, tmp_path, quiet):
+    done = run(images_file, tmp_path / "run", quiet, encoder="resnet10t", mean=[0.3], std=[0.2], frozen=1, epochs=1)
+    assert (done.encoder.mean.item(), done.encoder.std.item()) == pytest.approx((0.3, 0.2))
+    assert (
+        done.encoder.backbone.net.bn1.num_batches_tracked
+        == 0
+        < done.encoder.backbone.net.layer1[0].bn1.num_batches_tracked
+    )
+    with pytest.raises(ValueError, match="--mean and --std go together"):
+        run(images_file, tmp_path / "no", quiet, encoder="resnet10t", mean=[0.3])
+    with pytest.raises(ValueError, match="1 channels need as many means and stds"):
+        run(images_file, tmp_path / "no", quiet, encoder="resnet10t", mean=[0.3] * 3, std=[0.2] * 3)
+    assert not (tmp_path / "no").exists()
+
+
 def test_sizes_that_are_chosen_fit_the_patches(tmp_path, quiet, images_file):
     assert [size_step(name) for name in ("small", "resnet18", "vit_tiny_patch16_224")] == [1, 1, 16]
     assert size_step("vit_small_patch14_dinov2.lvd142m") == 14

@@ -158,6 +158,11 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
         find_weights("timm", "small")
     with pytest.raises(FileNotFoundError, match=r"no starting weights at .*absent"):
         find_weights(str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match=r"timm has no weights for the encoder 'resnet18\.of_mine'"):
+        find_weights("timm", "resnet18.of_mine")
+    (tmp_path / "hub" / "config.json").write_text(json.dumps({"architectures": ["ViTModel"], "model_type": "vit"}))
+    with pytest.raises(ValueError, match=r"is not in timm's form: its config.json names no architecture"):
+        find_weights(str(tmp_path / "hub"))
     (tmp_path / "hub" / "config.json").write_text(json.dumps({"architecture": "resnet10t"}))
     (tmp_path / "hub" / "model.safetensors").write_bytes(b"\0" * 50)
     with pytest.raises(ValueError, match="cannot get the weights of local-dir:") as caught:

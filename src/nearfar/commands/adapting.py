@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nearfar.data import Images
 from nearfar.methods import Recipe
 from nearfar.networks import StartingWeights, find_weights
 from nearfar.training import Settings
@@ -29,6 +30,22 @@ def with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
     if given.init == "timm" and encoder is not None and not isinstance(encoder, str):
         raise ValueError("--init timm needs an encoder by its name, such as resnet18")
     return replace(given, encoder=start.encoder if encoder is None else encoder), start
+
+
+def normalisation(
+    given: Settings, start: StartingWeights | None, images: Images
+) -> tuple[list[float] | None, list[float] | None]:
+    """Return mean and std where they are given or the starting weights have some, else None for those of the images.
+
+    Raises ValueError for one without the other, or another number of channels than that of the images.
+    """
+    if (given.mean is None) != (given.std is None):
+        raise ValueError("--mean and --std go together: give both or none")
+    theirs = start.moments(images.channels) if start is not None else None
+    mean, std = (given.mean, given.std) if theirs is None or given.mean is not None else theirs
+    if mean is not None and std is not None:
+        images.normalised_by(mean, std)
+    return mean, std
 
 
 def gentle(recipe: Recipe) -> Recipe:

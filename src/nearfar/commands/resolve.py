@@ -58,7 +58,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         seconds = _seconds_left(given, began)
         epochs = epochs_in(seconds, machine.rate or 1.0, max(1, total - held_out), batch_size)
     warmup = adapting.WARMUP * epochs if given.adapt else min(recipe.warmup_epochs, epochs / 4)
-    moments = (start.moments(images.channels) if start is not None else None) or (None, None)
+    mean, std = adapting.normalisation(given, start, images)
     settings = replace(
         given,
         data=given.data if isinstance(given.data, str) else Described(describe(given.data)),
@@ -70,8 +70,8 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         crop_size=machine.crop_size,
         layer_decay=_or(given.layer_decay, adapting.LAYER_DECAY if given.adapt else 1.0),
         frozen=_or(given.frozen, adapting.FROZEN if given.adapt else 0),
-        mean=moments[0] if given.mean is None else given.mean,
-        std=moments[1] if given.std is None else given.std,
+        mean=mean,
+        std=std,
         channels=images.channels,
         split=_or(given.split, images.split),
         views=views if isinstance(views, (str, ViewPlan)) else describe_object(views),

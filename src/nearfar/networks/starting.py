@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class StartingWeights:
         try:
             net = timm.create_model(self.in_timm, pretrained=True, num_classes=0, **arguments)
         except Exception as error:  # the network, the Hub and timm fail in many ways
-            raise self._unavailable(error) from error
+            raise _unavailable(self.source, self.in_timm, error) from error
         return net.state_dict()
 
     def moments(self, channels: int) -> tuple[list[float], list[float]] | None:
@@ -61,9 +62,6 @@ class StartingWeights:
             return [sum(self.mean) / len(self.mean)], [sum(self.std) / len(self.std)]
         turns = [i % len(self.mean) for i in range(channels)]
         return [self.mean[i] for i in turns], [self.std[i] for i in turns]
-
-    def _unavailable(self, error: Exception) -> ValueError:
-        return _unavailable(self.source, self.in_timm or "", error)
 
 
 def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
@@ -94,7 +92,10 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
 
 
 def _timms(encoder: str | None) -> StartingWeights:
-    about = timm.get_pretrained_cfg(encoder) if encoder is not None and timm.is_model(encoder) else None
+    about = None
+    if encoder is not None and timm.is_model(encoder):
+        with contextlib.suppress(RuntimeError):  # for a tag that there is not
+            about = timm.get_pretrained_cfg(encoder)
     if about is None or not about.has_weights:
         raise ValueError(f"timm has no weights for the encoder {encoder!r}: give one such as --encoder resnet18")
     return StartingWeights("timm", encoder, mean=about.mean, std=about.std, in_timm=encoder)
@@ -103,17 +104,17 @@ def _timms(encoder: str | None) -> StartingWeights:
 def _described(init: str, in_timm: str) -> StartingWeights:
     """Read the config.json of a timm model, from the Hub or a folder."""
     place, _, name = in_timm.partition(":")
+    read = load_model_config_from_hf if place == "hf-hub" else load_model_config_from_path
     try:
-        about, encoder, arguments = (load_model_config_from_hf if place == "hf-hub" else load_model_config_from_path)(
-            name
-        )
-        mean, std = about.get("mean"), about.get("std")
-        arguments = {key: value for key, value in arguments.items() if key not in ("num_classes", "in_chans")}
-        if about.get("global_pool") is not None:
-            arguments.setdefault("global_pool", about["global_pool"])
-    except Exception as error:  # the network and the Hub fail in many ways, and the file may hold anything
+        about, encoder, arguments = read(name)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{init} is not in timm's form: its config.json names no architecture of timm's") from error
+    except Exception as error:  # the network and the Hub fail in many ways
         raise _unavailable(init, in_timm, error) from error
-    return StartingWeights(init, encoder, arguments, mean=mean, std=std, in_timm=in_timm)
+    arguments = {key: value for key, value in arguments.items() if key not in ("num_classes", "in_chans")}
+    if about.get("global_pool") is not None:
+        arguments.setdefault("global_pool", about["global_pool"])
+    return StartingWeights(init, encoder, arguments, mean=about.get("mean"), std=about.get("std"), in_timm=in_timm)
 
 
 def _of_run(folder: Path) -> StartingWeights:
@@ -130,11 +131,12 @@ def _of_run(folder: Path) -> StartingWeights:
 
 
 def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:
+    """Say what is missing, and what to do where there is no network."""
     why = f"cannot get the weights of {in_timm} for --init {init}: {first_line(error)[:200]}"
     if in_timm.startswith("local-dir:"):
         return ValueError(why)
     about = None if ":" in in_timm else timm.get_pretrained_cfg(in_timm)
-    name = (about.hf_hub_id if about is not None else None) or in_timm.removeprefix("hf-hub:")
+    name = about.hf_hub_id if about is not None and about.hf_hub_id else in_timm.removeprefix("hf-hub:")
     return ValueError(
         f"{why} Without a network here: `hf download {name} --local-dir FOLDER` where there is one, then --init FOLDER"
     )

@@ -72,13 +72,13 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     Starting weights are read from the run's own copy of them once there is one, so that the run needs no other file.
     """
     torch.manual_seed(derive_seed(settings.seed, "weights"))
-    if settings.init is None:
-        return build_backbone(encoder, image_size=settings.crop_size, channels=settings.channels)
-    copied = Path(settings.out) / STARTING
-    init = copied if copied.is_dir() else settings.init
+    init: str | Path | None = settings.init
+    if init is not None and (copied := Path(settings.out) / STARTING).is_dir():
+        init = copied
     backbone = build_backbone(encoder, image_size=settings.crop_size, channels=settings.channels, init=init)
     backbone.freeze(settings.frozen)
-    torch.manual_seed(derive_seed(settings.seed, "projector"))  # however the weights were read, what follows is alike
+    if init is not None:
+        torch.manual_seed(derive_seed(settings.seed, "projector"))  # alike wherever the weights were read
     return backbone
 
 

@@ -31,7 +31,7 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
     "demo": ("run_demo", ("data",)),
 }
 OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give
-LISTS = ("--protocol", "--projector", "--predictor")
+LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

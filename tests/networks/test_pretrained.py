@@ -43,15 +43,24 @@ def test_prefix_wrapping_and_leftovers_of_a_checkpoint(tmp_path: Path) -> None:
     assert "1 missing (norm.bias)" in report and "1 not used (fc.weight)" in report and "\n" not in report
 
 
-def test_another_number_of_channels_skips_the_first_convolution(tmp_path: Path) -> None:
+def test_other_channels_get_an_adapted_first_convolution(tmp_path: Path) -> None:
     saved = weights(channels=3)
     torch.save(saved, tmp_path / "w.pth")
     net = build_backbone("small", image_size=8, channels=1).net
+    report = load_pretrained(net, tmp_path / "w.pth")
+    assert "1 adapted (conv.weight [64, 3, 3, 3] to [64, 1, 3, 3])" in report
+    torch.testing.assert_close(net.conv.weight, saved["conv.weight"].sum(1, keepdim=True))
+    assert torch.equal(net.blocks[0].conv1.weight, saved["blocks.0.conv1.weight"])
+
+
+def test_what_has_another_shape_is_skipped_and_named(tmp_path: Path) -> None:
+    saved = weights() | {"conv.weight": torch.zeros(32, 3, 3, 3)}
+    torch.save(saved, tmp_path / "w.pth")
+    net = build_backbone("small", image_size=8, channels=3).net
     before = net.conv.weight.clone()
     report = load_pretrained(net, tmp_path / "w.pth")
-    assert "1 of another shape (conv.weight [64, 3, 3, 3] for [64, 1, 3, 3])" in report
+    assert "1 of another shape (conv.weight [32, 3, 3, 3] for [64, 3, 3, 3])" in report
     assert torch.equal(net.conv.weight, before)
-    assert torch.equal(net.blocks[0].conv1.weight, saved["blocks.0.conv1.weight"])
 
 
 class Payload:

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from nearfar.commands import adapting
 from nearfar.messages import first_line
 from nearfar.methods import Method
+from nearfar.networks import size_step
 from nearfar.training.loop import MOST_EPOCHS
 from nearfar.training.progress import duration
 from nearfar.training.settings import Settings
@@ -50,7 +52,7 @@ def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int,
     """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree with what is given.
 
     Only for a time to fill and photographs, whose size is free, is there more than one encoder; else the first.
-    side: pixels of the images.
+    Sizes that are chosen are multiples of a transformer's patch. side: pixels of the images.
     """
     free = photographs and given.image_size is None
     if not free or given.epochs is not None:
@@ -60,8 +62,14 @@ def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int,
         steps = tuple(rung for rung in RUNGS if rung[1] <= side) or RUNGS[:1]
         if given.encoder is not None:
             steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
+    step = size_step(given.encoder) if isinstance(given.encoder, str) else 1
     cut = free and (given.views is None or isinstance(given.views, str))
-    return [(encoder, size, given.crop_size or (size * 2 // 3 if cut else size)) for encoder, size in steps]
+
+    def fitted(size: int) -> int:
+        return max(step, size // step * step)
+
+    sizes = [(encoder, given.image_size or fitted(size)) for encoder, size in steps]
+    return [(encoder, size, given.crop_size or (fitted(size * 2 // 3) if cut else size)) for encoder, size in sizes]
 
 
 def choose_machine(
@@ -81,6 +89,7 @@ def choose_machine(
     seconds: time for the training. What a user gave is not chosen. Raises ValueError for what cannot be built.
     """
     decided = given.precision != "auto" and given.epochs is not None
+    needed = adapting.LEAST_EPOCHS if given.adapt else LEAST_EPOCHS
     chosen: Machine | None = None
     precision, words = given.precision, ""
     began = time.perf_counter()
@@ -97,7 +106,7 @@ def choose_machine(
                 precision = "bf16-mixed" if gain > _FASTER else "32-true"
                 words = f", {precision} as bfloat16 has {gain:.1f} times the speed of float32"
             rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
-            fits = images is not None and rate * seconds >= LEAST_EPOCHS * images
+            fits = images is not None and rate * seconds >= needed * images
             if chosen is None or fits:
                 chosen = Machine(encoder, size, crop, precision, rate, words)
             if not fits or time.perf_counter() - began > _SECONDS:

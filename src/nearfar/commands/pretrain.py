@@ -17,9 +17,11 @@ from nearfar.commands.report import write_report
 from nearfar.commands.resolve import new_job, saved_job
 from nearfar.commands.run import Run, load
 from nearfar.commands.signature import arguments_of
-from nearfar.methods import Method
+from nearfar.methods import Method, Model
+from nearfar.networks import Encoder, save_encoder
 from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
 from nearfar.training.environment import write_environment
+from nearfar.training.job import STARTING
 from nearfar.training.speed import usual_precision
 from nearfar.views import Views
 
@@ -43,7 +45,7 @@ def pretrain(settings: Settings, console: Console) -> Run:
     folder_must_be_new(settings.out)
     job, model = new_job(settings, console, began)
     folder = folder_must_be_new(job.settings.out)
-    write_folder(folder, job, console)
+    write_folder(folder, job, model, console)
     launch(job, console, model=model)
     return _finish(folder, job)
 
@@ -66,13 +68,20 @@ def folder_must_be_new(out: str | None) -> Path:
     return folder
 
 
-def write_folder(folder: Path, job: Job, console: Console) -> None:
-    """Begin a run folder: settings, environment and the list of unreadable files; and say what is about to be done."""
+def write_folder(folder: Path, job: Job, model: Model, console: Console) -> None:
+    """Begin a run folder: settings, environment, starting weights and the list of unreadable files.
+
+    Says what is about to be done.
+    """
     settings, images = job.settings, job.images
     assert images is not None
     folder.mkdir(parents=True, exist_ok=True)
     settings.save(folder / "config.yaml")
     write_environment(folder, settings.seed)
+    if settings.init is not None:
+        moments = dict(mean=settings.mean or images.mean, std=settings.std or images.std)
+        start = Encoder(model.backbone, settings.image_size, settings.channels, **moments)
+        save_encoder(folder / STARTING, start)
     if images.skipped:
         (folder / "skipped.txt").write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
         console.print(

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
+from nearfar.commands import adapting
 from nearfar.commands.budget import MINUTES, Machine, choose_machine, epochs_in, reason, rungs
 from nearfar.commands.opening import open_shown
 from nearfar.data import Images, describe, list_splits, survey
@@ -36,7 +37,9 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         raise ValueError("name the images to train on: nearfar pretrain DATA")
     for name in OBJECTS:
         given.given(name)
+    given, start = adapting.with_start(given)
     method, recipe = chosen_method(given)
+    recipe = adapting.gentle(recipe) if given.adapt else recipe
     processes = world_size(given.devices)
     batch_size = _or(given.batch_size, recipe.batch_size)
     check_processes(processes, batch_size, given.micro_batch, given.sync_batch_norm)
@@ -54,6 +57,8 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     if epochs is None:
         seconds = _seconds_left(given, began)
         epochs = epochs_in(seconds, machine.rate or 1.0, max(1, total - held_out), batch_size)
+    warmup = adapting.WARMUP * epochs if given.adapt else min(recipe.warmup_epochs, epochs / 4)
+    mean, std = adapting.normalisation(given, start, images)
     settings = replace(
         given,
         data=given.data if isinstance(given.data, str) else Described(describe(given.data)),
@@ -63,6 +68,10 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         encoder=machine.encoder if isinstance(machine.encoder, str) else describe_object(machine.encoder),
         image_size=images.image_size,
         crop_size=machine.crop_size,
+        layer_decay=_or(given.layer_decay, adapting.LAYER_DECAY if given.adapt else 1.0),
+        frozen=_or(given.frozen, adapting.FROZEN if given.adapt else 0),
+        mean=mean,
+        std=std,
         channels=images.channels,
         split=_or(given.split, images.split),
         views=views if isinstance(views, (str, ViewPlan)) else describe_object(views),
@@ -74,7 +83,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         lr=_or(given.lr, scaled_lr(recipe.lr, batch_size, recipe.lr_scaling, recipe.reference_batch)),
         final_lr=_or(given.final_lr, recipe.final_lr),
         weight_decay=_or(given.weight_decay, recipe.weight_decay),
-        warmup_epochs=_or(given.warmup_epochs, min(recipe.warmup_epochs, epochs / 4)),
+        warmup_epochs=_or(given.warmup_epochs, warmup),
         precision=machine.precision,
         devices=processes,
         health_every=_or(given.health_every, max(1, int(epochs) // 20)),
@@ -91,7 +100,8 @@ def _timed(given: Settings, recipe: Recipe) -> Settings:
     if given.minutes is not None and given.epochs is not None:
         raise ValueError("--minutes and --epochs both say how long a run is; give one of them")
     if given.epochs is None and given.minutes is None:
-        return replace(given, minutes=MINUTES) if given.recipe == "small" else replace(given, epochs=recipe.epochs)
+        minutes = adapting.MINUTES if given.adapt else MINUTES
+        return replace(given, minutes=minutes) if given.recipe == "small" else replace(given, epochs=recipe.epochs)
     return given
 
 

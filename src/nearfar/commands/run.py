@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ class Run:
 
     @cached_property
     def settings(self) -> Settings:
-        """The resolved settings."""
-        return Settings.load(self.path / "config.yaml")
+        """The resolved settings, with the folder where it is now."""
+        return replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
 
     @cached_property
     def encoder(self) -> Encoder:

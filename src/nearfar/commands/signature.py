@@ -96,7 +96,8 @@ def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:
     for one in settings_fields():
         if one.name not in ("data", "hyperparameters"):
             kind = one.metadata["word"] or hints[one.name]
-            parser.add_argument(f"--{one.name}", type=kind, default=one.default, help=one.metadata["meaning"])
+            alone: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}  # --adapt is --adapt true
+            parser.add_argument(f"--{one.name}", type=kind, default=one.default, help=one.metadata["meaning"], **alone)
     chosen = method_class(method)
     numbers = chosen.recipe(recipe).hyperparameters
     parser.add_class_arguments(chosen)

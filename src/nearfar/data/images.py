@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -136,6 +137,15 @@ class Images:
             reopen=self._reopen,
             source=self.source,
         )
+
+    def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:
+        """The same images with another `mean` and `std`; ValueError unless there is one number for each channel."""
+        if not len(mean) == len(std) == self.channels or min(std) <= 0:
+            raise ValueError(f"{self.channels} channels need as many means and stds (above 0), got {mean} and {std}")
+        other = copy.copy(self)
+        vars(other).pop("_moments", None)
+        other._statistics = (list(mean), list(std))
+        return other
 
     def split_holdout(self, count: int, seed: int) -> tuple[Images, Images]:
         """(the rest, `count` random images held out), each in the original order; a pure function of `seed`."""

@@ -1,13 +1,15 @@
 """Networks: backbones, heads, the momentum encoder, the queue, and the encoder that is kept."""
 
-from nearfar.networks.backbone import Architecture, Backbone, build_backbone
+from nearfar.networks.backbone import Architecture, Backbone, build_backbone, size_step
 from nearfar.networks.encoder import Encoder, load_encoder, save_encoder
 from nearfar.networks.heads import mlp
+from nearfar.networks.layers import layer_scales
 from nearfar.networks.momentum_encoder import MomentumEncoder
 from nearfar.networks.pretrained import load_pretrained
 from nearfar.networks.queue import Queue
 from nearfar.networks.small import SmallNet
 from nearfar.networks.split_norm import SplitBatchNorm, shuffled, split_batch_norm
+from nearfar.networks.starting import StartingWeights, find_weights
 
 __all__ = [
     "Architecture",
@@ -17,11 +19,15 @@ __all__ = [
     "Queue",
     "SmallNet",
     "SplitBatchNorm",
+    "StartingWeights",
     "build_backbone",
+    "find_weights",
+    "layer_scales",
     "load_encoder",
     "load_pretrained",
     "mlp",
     "save_encoder",
     "shuffled",
+    "size_step",
     "split_batch_norm",
 ]

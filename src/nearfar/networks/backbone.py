@@ -16,8 +16,10 @@ from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
 
 from nearfar.messages import did_you_mean, first_line
-from nearfar.networks.pretrained import load_pretrained
+from nearfar.networks.layers import first_stages
+from nearfar.networks.pretrained import load_tensors
 from nearfar.networks.small import SmallNet
+from nearfar.networks.starting import StartingWeights, find_weights
 
 log = logging.getLogger("nearfar")
 
@@ -54,6 +56,7 @@ class Backbone(nn.Module):
         flat = all(weights.ndim < 5 for weights in net.parameters())  # the order is not defined for 3-D convolutions
         self.net = net.to(memory_format=torch.channels_last) if flat else net
         self.architecture, self.num_features = architecture, num_features
+        self._still: list[str] = []
 
     @property
     def name(self) -> str:
@@ -63,6 +66,23 @@ class Backbone(nn.Module):
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
         """Apply the net."""
         return self.net(images)
+
+    def freeze(self, stages: int) -> None:
+        """Keep the first so many stages as they are, statistics of batch normalisation included; see `first_stages`.
+
+        The layers stay what they are (timm's own `freeze` swaps them for others), so that the weights keep their names.
+        """
+        if stages:
+            parameters, self._still = first_stages(self.net, stages, self.name)
+            for name in parameters:
+                self.net.get_parameter(name).requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set the mode as of any module; stages that are frozen stay in eval mode."""
+        super().train(mode)
+        for name in self._still:
+            self.net.get_submodule(name).eval()
+        return self
 
 
 def qualified_name(module: nn.Module) -> str:
@@ -79,24 +99,28 @@ def build_backbone(
     and returns features [batch, dim]: it is copied with the weights that it has, and otherwise left as it is.
     image_size: pixels; below 64 px a named ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR,
     Appendix B.9), and a named vision transformer is built for the size. The choice is logged. channels: of the images.
-    init: a file with starting weights, see `load_pretrained`; never from the network.
+    init: starting weights, see `find_weights`: a net that they name is built as theirs was. Nothing touches the network
+    unless it is named so.
     Raises ValueError for an unknown name, an image size that the backbone cannot take, or a module that does not
-    return such features, FileNotFoundError for a missing file.
+    return such features, FileNotFoundError for a missing file; all that `find_weights` raises.
     """
     if image_size < 1 or channels < 1:
         raise ValueError(f"image size and channels must be 1 or more, got {image_size} px and {channels} channels")
+    start = None if init is None else find_weights(str(init), encoder if isinstance(encoder, str) else None)
     if isinstance(encoder, nn.Module):
         backbone = own_backbone(encoder, image_size, channels)
         choice = f"your own module, for images of {image_size} px"
     else:
         _check_name(encoder)
-        net, arguments = _fitted(encoder, image_size, channels)
+        net, arguments = _fitted(encoder, image_size, channels, start)
         small_stem = image_size < SMALL_STEM_BELOW and stem_of(net) is not None
+        small_stem = small_stem if start is None or start.small_stem is None else start.small_stem
         backbone = _finished(net, Architecture(encoder, arguments, small_stem), image_size, channels)
         choice = _choice(backbone.net, arguments, small_stem, image_size)
     log.info("%s: %d features, %s", backbone.name, backbone.num_features, choice)
-    if init is not None:
-        log.info(load_pretrained(backbone.net, init))
+    if start is not None:
+        tensors = start.read({} if backbone.architecture is None else backbone.architecture.arguments)
+        log.info(load_tensors(backbone.net, tensors, start.in_timm or start.source))
     return backbone
 
 
@@ -118,12 +142,27 @@ def _check_name(name: str) -> None:
         raise ValueError(f"unknown encoder {name!r}: {hint}")
 
 
-def _fitted(name: str, image_size: int, channels: int) -> tuple[nn.Module, dict[str, Any]]:
-    """Create a net with those arguments for the image size that its constructor knows."""
+def size_step(encoder: str) -> int:
+    """Return the number that the sides of a named net's images must be multiples of: the patch of a transformer."""
+    if encoder == "small" or not timm.is_model(encoder):
+        return 1
+    with torch.device("meta"):
+        patch = getattr(getattr(timm.create_model(encoder, num_classes=0), "patch_embed", None), "patch_size", 1)
+    return max(patch) if isinstance(patch, tuple) else int(patch)
+
+
+def _fitted(
+    name: str, image_size: int, channels: int, start: StartingWeights | None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Create a net with those arguments for the image size that its constructor knows, or with those of a run."""
+    given = {} if start is None else dict(start.arguments)
+    if start is not None and start.in_timm is None and given:
+        arguments = {**given, "in_chans": channels}
+        return _create(name, arguments), arguments
     sized: dict[str, Any] = {"img_size": image_size}
     choices = [{**sized, "dynamic_img_size": True}, sized, {}]  # dynamic: crops of other sizes are taken too
     for sizes in [{"image_size": image_size}] if name == "small" else choices:
-        arguments = {"in_chans": channels, **sizes}
+        arguments = {**given, "in_chans": channels, **sizes}
         try:
             return _create(name, arguments), arguments
         except TypeError as error:

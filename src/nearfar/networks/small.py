@@ -35,6 +35,10 @@ class SmallNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """Return patterns that sort the parameters by depth, as timm's nets do."""
+        return {"stem": r"^conv|norm", "blocks": r"^blocks\.(\d+)"}
+
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
         """Return the mean of the last feature map."""
         out = self.blocks(F.relu_(self.norm(self.conv(images))))

@@ -27,6 +27,8 @@ from nearfar.training.settings import Precision, Settings
 from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
 
+STARTING = "starting"  # folder in that of a run, with the weights that it started from, as an encoder
+
 
 @dataclass(frozen=True)
 class Job:
@@ -55,6 +57,8 @@ class Job:
         )
         if settings.limit is not None:
             images = images.subset(range(min(settings.limit, len(images))))
+        if settings.mean is not None and settings.std is not None:
+            images = images.normalised_by(settings.mean, settings.std)
         return images.split_holdout(settings.held_out, settings.seed) if settings.held_out else (images, None)
 
     def model(self, num_images: int) -> Model:
@@ -63,9 +67,19 @@ class Job:
 
 
 def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
-    """Build the backbone as it stands before the first step: the same weights for the same settings."""
+    """Build the backbone as it stands before the first step: the same weights for the same settings.
+
+    Starting weights are read from the run's own copy of them once there is one, so that the run needs no other file.
+    """
     torch.manual_seed(derive_seed(settings.seed, "weights"))
-    return build_backbone(encoder, image_size=settings.crop_size, channels=settings.channels, init=settings.init)
+    init: str | Path | None = settings.init
+    if init is not None and (copied := Path(settings.out) / STARTING).is_dir():
+        init = copied
+    backbone = build_backbone(encoder, image_size=settings.crop_size, channels=settings.channels, init=init)
+    backbone.freeze(settings.frozen)
+    if init is not None:
+        torch.manual_seed(derive_seed(settings.seed, "projector"))  # alike wherever the weights were read
+    return backbone
 
 
 log = logging.getLogger("nearfar")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nearfar.data import Batches, CroppingBatches, Images, rank_rows
 from nearfar.methods import Model
+from nearfar.networks import layer_scales
 from nearfar.threads import Threads
 from nearfar.training.checkpoint import load_checkpoint, save_checkpoint
 from nearfar.training.health import Health, measure_health
@@ -73,7 +74,12 @@ def fit(
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(
-            settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay, constant=constant
+            settings.optimizer,
+            model,
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            constant=constant,
+            lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
         )
     )
     gradient_of = GradientStep(fabric, model, settings.micro_batch)
@@ -121,7 +127,7 @@ def fit(
             epoch = position / per_epoch
             lr = settings.lr * warmup_cosine(position, pace.scheduled, warmup_steps, settings.final_lr)
             for group in optimizer.param_groups:
-                group["lr"] = settings.lr if group.get("constant_lr") else lr
+                group["lr"] = (settings.lr if group.get("constant_lr") else lr) * group["lr_scale"]
             model.set_schedules(epoch, settings.epochs)
 
             model.train()

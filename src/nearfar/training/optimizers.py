@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ def build_optimizer(
     weight_decay: float,
     momentum: float = 0.9,
     constant: Iterable[nn.Module] = (),
+    lr_scales: Mapping[int, float] | None = None,
 ) -> torch.optim.Optimizer:
     """Build an optimiser over all parameters of modules that take a gradient.
 
@@ -30,6 +31,7 @@ def build_optimizer(
     weight_decay: left off for parameters with one dimension or none (biases, normalisation, learnable temperatures).
     constant: modules within `modules` whose learning rate the schedule leaves alone; their groups hold
     `constant_lr` True (the predictor of SimSiam).
+    lr_scales: factors on the learning rate by the id of a parameter, 1 for all others; `lr_scale` in the groups.
     Raises ValueError for an unknown name, a number out of range, or modules without a parameter to train.
     """
     if name not in OPTIMIZERS:
@@ -40,7 +42,7 @@ def build_optimizer(
         raise ValueError(
             f"lr and weight decay must be 0 or more and momentum in [0, 1), got {lr}, {weight_decay} and {momentum}"
         )
-    groups = parameter_groups(modules, weight_decay, constant)
+    groups = parameter_groups(modules, weight_decay, constant, lr_scales or {})
     if not groups:
         raise ValueError("there is no parameter to train")
     if name == "sgd":
@@ -51,21 +53,30 @@ def build_optimizer(
 
 
 def parameter_groups(
-    modules: nn.Module | Iterable[nn.Module], weight_decay: float, constant: Iterable[nn.Module] = ()
+    modules: nn.Module | Iterable[nn.Module],
+    weight_decay: float,
+    constant: Iterable[nn.Module] = (),
+    lr_scales: Mapping[int, float] = {},
 ) -> list[dict[str, Any]]:
-    """Split the trainable parameters by whether they decay (more than one dimension) and their rate is constant.
+    """Split the trainable parameters by whether they decay (more than one dimension), and by their learning rate.
 
     A parameter that is shared stands in one group, once. Empty groups are left out.
     """
     fixed = {id(p) for module in constant for p in module.parameters()}
-    parts: dict[tuple[bool, bool], dict[int, nn.Parameter]] = {}
+    parts: dict[tuple[bool, bool, float], dict[int, nn.Parameter]] = {}
     for module in [modules] if isinstance(modules, nn.Module) else modules:
         for p in module.parameters():
             if p.requires_grad:
-                parts.setdefault((p.ndim > 1, id(p) in fixed), {})[id(p)] = p
+                kind = (p.ndim > 1, id(p) in fixed, lr_scales.get(id(p), 1.0))
+                parts.setdefault(kind, {})[id(p)] = p
     return [
-        {"params": list(parts[key].values()), "weight_decay": weight_decay if key[0] else 0.0, "constant_lr": key[1]}
-        for key in sorted(parts, reverse=True)
+        {
+            "params": list(parts[decays, is_constant, scale].values()),
+            "weight_decay": weight_decay if decays else 0.0,
+            "constant_lr": is_constant,
+            "lr_scale": scale,
+        }
+        for decays, is_constant, scale in sorted(parts, reverse=True)
     ]
 
 

@@ -51,7 +51,26 @@ class Settings:
         "'small' or any timm backbone by name; in Python also a module. Default: the largest that the time allows",
         word=str | None,
     )
-    init: str | None = setting("local file with starting weights, .safetensors or .pth")
+    init: str | None = setting(
+        "starting weights: 'timm' (its own for the encoder), 'hf:owner/name' (a timm model on the Hub), a folder in "
+        "timm's form, a run folder, or a file, .safetensors or .pth. Only the first two touch the network"
+    )
+    adapt: bool = setting(
+        "go on from the starting weights gently, by other defaults: adamw, a low lr, layer_decay 0.7, frozen 2, a "
+        "tenth of the epochs as warm-up, 10 minutes",
+        False,
+    )
+    layer_decay: Chosen[float] = setting(
+        "factor on the learning rate for each layer of the encoder further from the projector. Default: 1", at_least=0
+    )
+    frozen: Chosen[int] = setting(
+        "first stages of the encoder that stay as they are: stem, stages or blocks. Default: 0", at_least=0
+    )
+    mean: list[float] | None = setting(
+        "of the channels in 0..1, to normalise images by. Default: that of the starting weights where they have one, "
+        "else that of the images"
+    )
+    std: list[float] | None = setting("likewise")
     image_size: Chosen[int] = setting(
         "pixels; images are resized to it. Default: their own up to 96 px, else what the time allows", at_least=1
     )
@@ -179,6 +198,10 @@ def _check(one: Field[Any], hint: Any, value: Any) -> None:
         elif kind is bool:
             expected.append("true or false")
             if isinstance(value, bool):
+                return
+        elif get_origin(kind) is list:
+            expected.append("numbers")
+            if isinstance(value, list) and all(isinstance(one, Real) for one in value):
                 return
         elif kind in _KINDS:
             number, words = _KINDS[kind]

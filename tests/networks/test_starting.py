@@ -1,0 +1,196 @@
+"""Starting weights in timm's form, made here with random numbers: the same features as timm's own net, offline."""
+
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from timm.models._hub import save_for_hf
+from torch import Tensor, nn
+
+from nearfar.networks import Encoder, build_backbone, find_weights, load_encoder, save_encoder
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+def pretrained(folder: Path, name: str, **arguments) -> nn.Module:
+    """Save a timm net with a classifier and statistics of its own, as a download from the Hub looks; return it."""
+    torch.manual_seed(5)
+    net = timm.create_model(name, num_classes=7, **arguments)
+    with torch.no_grad():
+        for weights in net.state_dict().values():
+            if weights.is_floating_point():
+                weights.add_(0.05 * torch.rand_like(weights))
+    net.pretrained_cfg |= dict(mean=MEAN, std=STD, num_classes=7, input_size=(3, 64, 64))
+    save_for_hf(net, folder, model_args=arguments or None, safe_serialization=True)
+    return net.eval()
+
+
+def pooled(net: nn.Module, images: Tensor) -> Tensor:
+    """Features before the classifier, by timm's own path."""
+    return net.forward_head(net.forward_features(images), pre_logits=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("resnet10t", {}),
+        ("resnet18", {}),
+        ("convnext_atto", {}),
+        ("vit_tiny_patch16_224", {"img_size": 64}),
+        ("vit_tiny_patch16_224", {"img_size": 64, "global_pool": "avg", "class_token": False}),
+    ],
+)
+def test_features_are_those_of_timms_own_net(tmp_path: Path, name: str, arguments: dict) -> None:
+    net = pretrained(tmp_path / "hub", name, **arguments)
+    start = find_weights(str(tmp_path / "hub"))
+    assert start.encoder == name and start.moments(3) == (list(MEAN), list(STD))
+    backbone = build_backbone(name, image_size=64, channels=3, init=tmp_path / "hub").eval()
+    encoder = Encoder(backbone, 64, 3, *start.moments(3))
+    pixels = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    images = (pixels / 255 - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(pixels), pooled(net, images), rtol=1e-3, atol=1e-4)
+        save_encoder(tmp_path / "run", encoder)  # and so they are after saving, without the weights' folder
+        (tmp_path / "hub" / "model.safetensors").unlink()
+        torch.testing.assert_close(load_encoder(tmp_path / "run")(pixels), encoder(pixels))
+
+
+def test_grey_images_get_the_sum_of_the_colour_kernels(tmp_path: Path) -> None:
+    net = pretrained(tmp_path, "resnet18")
+    backbone = build_backbone("resnet18", image_size=64, channels=1, init=tmp_path).eval()
+    grey = torch.rand(2, 1, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(grey), pooled(net, grey.expand(-1, 3, -1, -1)), rtol=1e-3, atol=1e-4)
+    mean, std = find_weights(str(tmp_path)).moments(1)
+    assert mean == pytest.approx([0.4]) and std == pytest.approx([0.25])
+
+
+def test_a_vision_transformer_gets_its_positions_at_another_size(tmp_path: Path) -> None:
+    pretrained(tmp_path, "vit_tiny_patch16_224", img_size=64)
+    own = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=0, img_size=96).eval()
+    backbone = build_backbone("vit_tiny_patch16_224", image_size=96, channels=3, init=tmp_path).eval()
+    images = torch.rand(2, 3, 96, 96)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(images), own(images), rtol=1e-3, atol=1e-4)
+    plain = build_backbone("vit_tiny_patch16_224", image_size=96, channels=3, init=tmp_path / "model.safetensors")
+    torch.testing.assert_close(plain.net.pos_embed, own.pos_embed)
+
+
+def resizing(old: int, new: int) -> Tensor:
+    """The matrix [new * new, old * old] of torch's antialiased bicubic resize."""
+    basis = torch.eye(old * old).view(-1, 1, old, old)
+    return nn.functional.interpolate(basis, (new, new), mode="bicubic", antialias=True).flatten(1).T
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_small_stem_gives_on_small_patches_what_the_large_one_gives(
+    tmp_path: Path, channels: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="nearfar")
+    net = pretrained(tmp_path, "resnet18")
+    small = build_backbone("resnet18", image_size=32, channels=channels, init=tmp_path).net
+    assert f"1 adapted (conv1.weight [64, {channels}, 7, 7] to [64, {channels}, 3, 3])" in caplog.messages[-1]
+    large = net.conv1.weight.sum(1, keepdim=True) if channels == 1 else net.conv1.weight
+    shrink = resizing(7, 3)
+    # Patches that shrinking to 3x3 loses nothing of: there the two kernels must agree to the last digit.
+    patches = (torch.randn(20, channels, 9) @ shrink).double()
+    shrunk = patches @ shrink.T.double()
+    wanted = torch.einsum("ncp,ocp->no", patches, large.flatten(2).double())
+    given = torch.einsum("ncp,ocp->no", shrunk, small.conv1.weight.flatten(2).double())
+    torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-4)
+    assert torch.equal(small.layer1[0].conv1.weight, net.layer1[0].conv1.weight)
+
+
+def test_a_deep_stem_keeps_its_kernels(tmp_path: Path) -> None:
+    net = pretrained(tmp_path, "resnet10t")
+    small = build_backbone("resnet10t", image_size=32, channels=3, init=tmp_path).net
+    assert torch.equal(small.conv1[0].weight, net.conv1[0].weight) and small.conv1[0].stride == (1, 1)
+
+
+def test_timms_weights_and_a_hub_name_go_through_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of the Hub is played by a folder: what timm asks for by name is handed out from there."""
+    net = pretrained(tmp_path, "resnet10t")
+    asked = []
+
+    def download(repo_id: str, filename: str, **_) -> str:
+        asked.append(repo_id)
+        return str(tmp_path / filename)
+
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
+    for init in ("timm", "hf:someone/net"):
+        backbone = build_backbone("resnet10t", image_size=64, channels=3, init=init)
+        assert torch.equal(backbone.net.layer4[0].conv2.weight, net.layer4[0].conv2.weight)
+    assert set(asked) == {"timm/resnet10t.c3_in1k", "someone/net"}
+    assert find_weights("timm", "resnet10t").moments(3)[0] == pytest.approx([0.485, 0.456, 0.406])
+    hub = find_weights("hf:someone/net")
+    assert hub.encoder == "resnet10t" and hub.moments(3) == (list(MEAN), list(STD))
+
+
+def test_without_a_network_there_is_one_line_on_what_to_do() -> None:
+    for init, name in (("timm", "timm/resnet10t.c3_in1k"), ("hf:someone/net", "someone/net")):
+        with pytest.raises(ValueError, match=rf"hf download {name} --local-dir FOLDER.*--init FOLDER") as caught:
+            build_backbone("resnet10t", image_size=64, channels=3, init=init)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_run_brings_its_architecture_and_normalisation(tmp_path: Path) -> None:
+    first = Encoder(build_backbone("small", image_size=8, channels=3), 8, 3, MEAN, STD)
+    save_encoder(tmp_path, first)
+    start = find_weights(str(tmp_path))
+    assert start.encoder == "small" and start.moments(3)[0] == pytest.approx(MEAN)
+    backbone = build_backbone("small", image_size=96, channels=3, init=tmp_path)
+    assert backbone.architecture == first.backbone.architecture  # two blocks, though one built for 96 px has four
+    images = torch.rand(2, 3, 96, 96)
+    torch.testing.assert_close(backbone.eval()(images), first.backbone.eval()(images))
+    resnet = Encoder(build_backbone("resnet18", image_size=32, channels=3), 32, 3, MEAN, STD)
+    save_encoder(tmp_path / "resnet", resnet)
+    assert build_backbone("resnet18", image_size=64, channels=1, init=tmp_path / "resnet").architecture.small_stem
+
+
+def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
+    pretrained(tmp_path / "hub", "resnet10t")
+    with pytest.raises(ValueError, match="are of 'resnet10t', not of 'resnet18': leave --encoder out"):
+        find_weights(str(tmp_path / "hub"), "resnet18")
+    with pytest.raises(ValueError, match="timm has no weights for the encoder 'small'"):
+        find_weights("timm", "small")
+    with pytest.raises(FileNotFoundError, match=r"no starting weights at .*absent"):
+        find_weights(str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match=r"timm has no weights for the encoder 'resnet18\.of_mine'"):
+        find_weights("timm", "resnet18.of_mine")
+    (tmp_path / "hub" / "config.json").write_text(json.dumps({"architectures": ["ViTModel"], "model_type": "vit"}))
+    with pytest.raises(ValueError, match=r"is not in timm's form: its config.json names no architecture"):
+        find_weights(str(tmp_path / "hub"))
+    (tmp_path / "hub" / "config.json").write_text(json.dumps({"architecture": "resnet10t"}))
+    (tmp_path / "hub" / "model.safetensors").write_bytes(b"\0" * 50)
+    with pytest.raises(ValueError, match="cannot get the weights of local-dir:") as caught:
+        build_backbone("resnet10t", image_size=64, channels=3, init=tmp_path / "hub")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_pickle_in_timms_form_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (Path("touched"),))
+
+    monkeypatch.chdir(tmp_path)
+    pretrained(tmp_path / "hub", "resnet10t")
+    (tmp_path / "hub" / "model.safetensors").unlink()
+    torch.save({"conv1.0.weight": Payload()}, tmp_path / "hub" / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="cannot get the weights"):
+        build_backbone("resnet10t", image_size=64, channels=3, init=tmp_path / "hub")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_grey_net_takes_colour(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    grey = {
+        name: value.contiguous()
+        for name, value in build_backbone("small", image_size=8, channels=1).net.state_dict().items()
+    }
+    save_file(grey, tmp_path / "grey.safetensors")
+    net = build_backbone("small", image_size=8, channels=3, init=tmp_path / "grey.safetensors").net
+    torch.testing.assert_close(net.conv.weight.sum(1, keepdim=True), grey["conv.weight"])

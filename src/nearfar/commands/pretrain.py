@@ -16,6 +16,7 @@ from nearfar.commands.report import write_report
 from nearfar.commands.resolve import new_job, saved_job
 from nearfar.commands.run import Run
 from nearfar.commands.signature import arguments_of
+from nearfar.commands.views import write_views
 from nearfar.methods import Method
 from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
 from nearfar.training.environment import write_environment
@@ -57,7 +58,7 @@ def folder_must_be_new(out: str | None) -> Path:
 
 
 def write_folder(folder: Path, job: Job, console: Console) -> None:
-    """Begin a run folder: settings, environment and the list of unreadable files; and say what is about to be done."""
+    """Begin a run folder: settings, environment, unreadable files, views, a first report; say what will be done."""
     settings, images = job.settings, job.images
     assert images is not None
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +76,8 @@ def write_folder(folder: Path, job: Job, console: Console) -> None:
         f"{settings.method} on {total} images of {settings.image_size} px{crops}, {encoder}, "
         f"{settings.epochs:g} epochs, {settings.precision} -> {escape(str(folder))}"
     )
+    write_views(folder, job)
+    write_report(folder)
 
 
 def resume(

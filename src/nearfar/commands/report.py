@@ -14,6 +14,7 @@ import yaml
 
 from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
+from nearfar.commands.page import main_part
 from nearfar.commands.run import Run
 
 PROTOCOLS = {
@@ -65,7 +66,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
             if "method" in settings
             else folder.name
         )
-    sections = (_verdict(run), _numbers(run.results), _map(folder), _curves(run.metrics), _details(folder, settings))
+    sections = (_verdict(run), _numbers(run.results), _map(folder), _curves(run.metrics), _views(folder), _details(folder, settings))
     style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -156,6 +157,11 @@ def _map(folder: Path) -> str:
         return ""
     note = "Images that the encoder finds similar lie together. Directions and large distances mean nothing."
     return f'<section><h2>Map</h2>{shown}<p class="note">{note}</p></section>'
+
+
+def _views(folder: Path) -> str:
+    page = folder / "views.html"
+    return main_part(page.read_text(encoding="utf-8")) if page.is_file() else ""
 
 
 def _curves(metrics: list[dict[str, Any]]) -> str:

@@ -59,11 +59,11 @@ def pack_sheets(tiles: UInt8[Tensor, "images 3 side side"]) -> Sheets:
         picture = (
             sheet.view(rows, per_row, 3, cell, cell).permute(0, 3, 1, 4, 2).reshape(rows * cell, per_row * cell, 3)
         )
-        urls.append(_data_url(Image.fromarray(picture.numpy()), lossless))
+        urls.append(data_url(Image.fromarray(picture.numpy()), lossless))
     return Sheets(size=side, cell=cell, per_row=per_row, urls=urls)
 
 
-def _data_url(image: Image.Image, lossless: bool) -> str:
+def data_url(image: Image.Image, lossless: bool) -> str:
     file = io.BytesIO()
     if lossless:
         image.save(file, "PNG", optimize=True)

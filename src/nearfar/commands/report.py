@@ -66,7 +66,14 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
             if "method" in settings
             else folder.name
         )
-    sections = (_verdict(run), _numbers(run.results), _map(folder), _curves(run.metrics), _views(folder), _details(folder, settings))
+    sections = (
+        _verdict(run),
+        _numbers(run.results),
+        _map(folder),
+        _curves(run.metrics),
+        _views(folder),
+        _details(folder, settings),
+    )
     style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -18,10 +18,8 @@ from nearfar.views import View, ViewPlan, Views, make_views, names_in
 
 SHOWN = 96  # pixels of the largest view on the page
 STORED = 128  # and at most in its data, for screens with more pixels
-NOTHING = "\u2013"
+DASH = "\u2013"
 ENLARGED = 48  # images below this are shown pixel by pixel
-
-Picture = UInt8[Tensor, "rows channels side side"]
 
 
 def views_page(title: str, about: str, images: Images, views: Views, *, samples: int, seed: int) -> str:
@@ -63,8 +61,10 @@ def views_page(title: str, about: str, images: Images, views: Views, *, samples:
     )
 
 
-def sample_views(pixels: Picture, views: Views, samples: int, seed: int) -> list[list[Picture]]:
-    """Return `samples` lists with the views of all images, as uint8."""
+def sample_views(
+    pixels: UInt8[Tensor, "images channels side side"], views: Views, samples: int, seed: int
+) -> list[list[Tensor]]:
+    """Return `samples` lists with the views of all images, each uint8 [images, channels, side, side]."""
     channels, generator = pixels.shape[1], stream(seed, "views shown")
     made = [make_views(pixels, views, generator, [0.0] * channels, [1.0] * channels) for _ in range(samples)]
     return [[view.mul(255).round_().clamp_(0, 255).to(torch.uint8) for view in one] for one in made]
@@ -73,7 +73,7 @@ def sample_views(pixels: Picture, views: Views, samples: int, seed: int) -> list
 def views_table(views: Views, images: Images) -> str:
     """Return a table in HTML with a column for each distribution of views and its numbers in words."""
     if not isinstance(views, ViewPlan):
-        return f'<p class="note">Made by the function {html.escape(views.name)}.</p>'
+        return f'<p class="note">Made by the function {html.escape(str(views.name))}.</p>'
     names = names_in(views.name)
     names = names if len(names) == len(views) else (views.name,) * len(views)
     columns: dict[tuple[str, View], list[int]] = {}
@@ -87,7 +87,7 @@ def views_table(views: Views, images: Images) -> str:
     body = ""
     for row in words[0]:
         if any(column[row] for column in words):
-            cells = "".join(f"<td>{column[row] or NOTHING}</td>" for column in words)
+            cells = "".join(f"<td>{column[row] or DASH}</td>" for column in words)
             body += f'<tr><th scope="row">{row}</th>{cells}</tr>'
     return f'<div class="scroll"><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -134,14 +134,14 @@ def _share(value: float) -> str:
 
 def _range(bounds: tuple[float, float], unit: float = 1.0) -> str:
     low, high = (f"{unit * bound:.3g}" for bound in bounds)
-    return low if low == high else f"{low}\u2013{high}"
+    return low if low == high else f"{low}{DASH}{high}"
 
 
 def _numbered(numbers: list[int]) -> str:
     if len(numbers) == 1:
         return f"view {numbers[0]}"
     together = numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2
-    return f"views {numbers[0]}–{numbers[-1]}" if together else f"views {', '.join(map(str, numbers))}"
+    return f"views {_range((numbers[0], numbers[-1]))}" if together else f"views {', '.join(map(str, numbers))}"
 
 
 def _figure(caption: str, content: str, hint: str = "") -> str:

@@ -7,4 +7,14 @@ from nearfar.data.loader import Batches, rank_rows
 from nearfar.data.objects import describe
 from nearfar.data.opening import list_splits, open_images, survey
 
-__all__ = ["Batches", "CroppingBatches", "Images", "describe", "list_splits", "open_few", "open_images", "rank_rows", "survey"]
+__all__ = [
+    "Batches",
+    "CroppingBatches",
+    "Images",
+    "describe",
+    "list_splits",
+    "open_few",
+    "open_images",
+    "rank_rows",
+    "survey",
+]

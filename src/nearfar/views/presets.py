@@ -8,6 +8,7 @@ its eight orientations equally often.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nearfar.views.view import View
 
@@ -100,7 +101,7 @@ _TEXTURE = View(
     saturation=0.2,
     hue=0.05,
 )
-_STILL = dict(affine=0.0, jitter=0.0, grey=0.0, blur=0.0, noise=0.0)
+_STILL: dict[str, Any] = dict(affine=0.0, jitter=0.0, grey=0.0, blur=0.0, noise=0.0)
 
 PRESETS = {
     "photographs": Preset(

@@ -46,7 +46,7 @@ def complaint(capsys, *words):
         (["views", "DATA", "--views", "microscpe"], "did you mean 'microscope'"),
         (["views", "DATA", "--views", "multi-crop", "--method", "sce"], "makes 8 views, but sce needs 2"),
         (["views", "DATA", "--images", "0"], "at least 1 image"),
-        (["views", "DATA", "--view", "grey"], "did you mean '--views'"),
+        (["views", "DATA", "--vews", "grey"], "did you mean '--views'"),
         (["views", "no/such/folder"], "no/such/folder"),
         (["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"], "nothing.safetensors"),
         (["pretrain", "no/such/folder"], "no/such/folder"),

@@ -95,12 +95,16 @@ def write_views(folder: Path, job: Job) -> None:
 
 def _settings(data: Any, given: dict[str, Any]) -> Settings:
     """Return the settings of a run, or those of data with nothing else known."""
-    if isinstance(data, Run) or (isinstance(data, (str, Path)) and (Path(data) / "config.yaml").is_file()):
+    if isinstance(data, Run) or (isinstance(data, (str, Path)) and _is_run(Path(data))):
         settings = Run.of(data).settings
         if "method" in given:
             given = {"views": None, "hyperparameters": {}, "recipe": "small", **given}
         return replace(settings, **given)
     return Settings(data, **given)
+
+
+def _is_run(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in ("config.yaml", "environment.json"))
 
 
 def _plan(settings: Settings, few: Images, method_given: bool) -> Views:

@@ -7,7 +7,6 @@ from importlib import resources
 
 import torch
 from jaxtyping import UInt8
-from PIL import Image
 from torch import Tensor
 
 from nearfar.commands.page import whole_page
@@ -151,6 +150,6 @@ def _figure(caption: str, content: str, hint: str = "") -> str:
 
 def _picture(tile: UInt8[Tensor, "3 side side"], shown: int, words: str) -> str:
     enlarged = tile.shape[-1] < ENLARGED and shown > tile.shape[-1]
-    url = data_url(Image.fromarray(tile.permute(1, 2, 0).numpy()), lossless=tile.shape[-1] < ENLARGED)
+    url = data_url(tile, lossless=tile.shape[-1] < ENLARGED)
     kind = ' class="enlarged"' if enlarged else ""
     return f'<img{kind} width="{shown}" height="{shown}" alt="{words}" src="{url}">'

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 SHEET = 2048  # pixels on a side: every browser can hold such an image
 JPEG_QUALITY = 85
+LOSSLESS = 16  # pixels: up to here a thumbnail is PNG
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,21 @@ def pack_sheets(tiles: UInt8[Tensor, "images 3 side side"]) -> Sheets:
     Cells are whole 8 px blocks filled up to their edge, so that JPEG does not mix neighbours.
     """
     side = tiles.shape[-1]
-    lossless = side <= 16
-    cell = side if lossless else -(-side // 8) * 8
+    cell = side if side <= LOSSLESS else -(-side // 8) * 8
     per_row = min(SHEET // cell, math.ceil(math.sqrt(len(tiles))))
     urls = []
     for some in tiles.split(per_row * per_row):
         rows = -(-len(some) // per_row)
         sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
         sheet[: len(some)] = F.pad(some.float(), (0, cell - side, 0, cell - side), mode="replicate").byte()
-        picture = (
-            sheet.view(rows, per_row, 3, cell, cell).permute(0, 3, 1, 4, 2).reshape(rows * cell, per_row * cell, 3)
-        )
-        urls.append(data_url(Image.fromarray(picture.numpy()), lossless))
+        picture = sheet.view(rows, per_row, 3, cell, cell).permute(2, 0, 3, 1, 4)
+        urls.append(data_url(picture.reshape(3, rows * cell, per_row * cell), lossless=side <= LOSSLESS))
     return Sheets(size=side, cell=cell, per_row=per_row, urls=urls)
 
 
-def data_url(image: Image.Image, lossless: bool) -> str:
-    file = io.BytesIO()
+def data_url(picture: UInt8[Tensor, "3 height width"], lossless: bool = False) -> str:
+    """Return a picture as a data URL, PNG if it is to be lossless and else JPEG."""
+    file, image = io.BytesIO(), Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy())
     if lossless:
         image.save(file, "PNG", optimize=True)
     else:

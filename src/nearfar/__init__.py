@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nearfar.commands.methods import list_methods
     from nearfar.commands.pretrain import pretrain, resume
     from nearfar.commands.run import Run, load
+    from nearfar.commands.views import show_views
     from nearfar.methods import register_method
     from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
 
@@ -35,6 +36,7 @@ _HOMES = {
     "register_method": "methods",
     "resume": "commands.pretrain",
     "run_demo": "commands.demo",
+    "show_views": "commands.views",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "register_method",
     "resume",
     "run_demo",
+    "show_views",
 ]
 
 

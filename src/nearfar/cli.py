@@ -27,10 +27,11 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
     "evaluate": ("evaluate", ("run", "data")),
     "embed": ("embed", ("run", "data")),
     "map": ("map_images", ("run", "data")),
+    "views": ("show_views", ("data",)),
     "methods": ("list_methods", ()),
     "demo": ("run_demo", ("data",)),
 }
-OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give
+OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
 LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std")
 
 
@@ -82,7 +83,7 @@ def _run(verb: str, words: list[str], console: Console) -> None:
         return
     values.pop("resume", None)
     given = [values.pop(name) for name in VERBS[verb][1]]
-    if verb != "pretrain" and given and given[0] is None:
+    if VERBS[verb][1][:1] == ("run",) and given[0] is None:
         raise ValueError(f"name the run folder: nearfar {verb} RUN")
     function_of(verb)(*given, **values, console=console)
 
@@ -117,7 +118,7 @@ def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: 
         parser.add_argument("--resume", type=str | None, help="run folder to go on with; give it alone")
         add_settings(parser, method, recipe)
     else:
-        skipped: set[str | int] = {*positionals, *OBJECTS}
+        skipped: set[str | int] = {*positionals, *(OBJECTS - {verb})}
         parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     return parser
 

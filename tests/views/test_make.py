@@ -109,9 +109,10 @@ def test_normalisation_is_the_last_step(pictures):
     torch.testing.assert_close(normal, V.normalize(plain, mean, std), atol=1e-5, rtol=1e-5)
 
 
-def test_crops_made_elsewhere_end_as_the_same_views(pictures):
+@pytest.mark.parametrize("name", ["sce-multi-crop", "microscope+microscope-small"])
+def test_crops_made_elsewhere_end_as_the_same_views(pictures, name):
     images = pictures(6, 3, 72)
-    the_plan = plan("sce-multi-crop", 72, 3)
+    the_plan = plan(name, 72, 3)
     full = make_views(images, the_plan, seeded(3), *unit(3))
     table = uniform_table(the_plan, seeded(3), 6)
     boxes = [sample_view(view, table[:, i], 72, 72, 72).box for i, view in enumerate(the_plan.views)]

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import torch
 
@@ -20,6 +21,8 @@ def close(share, expected):
 
 FULL = View(
     flip=0.3,
+    flip_vertical=0.4,
+    rot90=0.6,
     affine=0.6,
     degrees=20.0,
     translate=0.1,
@@ -41,8 +44,10 @@ FULL = View(
 
 def test_probabilities_are_those_of_the_view():
     d = sampled(FULL)
-    for name in ("flip", "affine", "grey", "blur", "solarize", "noise"):
+    for name in ("flip", "flip_vertical", "affine", "grey", "blur", "solarize", "noise"):
         assert close(getattr(d, name).float().mean(), getattr(FULL, name)), name
+    for quarters in (1, 2, 3):
+        assert close((d.quarters == quarters).float().mean(), FULL.rot90 / 3), quarters
     assert close((d.hue != 0).float().mean(), FULL.jitter)
     assert close((d.factors != 1).any(1).float().mean(), FULL.jitter)
 
@@ -140,3 +145,29 @@ def test_views_and_images_are_sampled_independently():
     assert len(first.box.unique(dim=0)) > 1000
     assert len(first.factors.unique(dim=0)) > 1500
     assert abs(torch.corrcoef(torch.stack([first.factors[:, 0], second.factors[:, 0]]))[0, 1]) < 0.1
+
+
+def test_the_eight_orientations_come_equally_often():
+    """Of a microscope's images, and independent of what else is sampled from the same columns."""
+    d = sampled(replace(FULL, flip=0.5, flip_vertical=0.0, rot90=0.75))
+    for mirrored in (False, True):
+        for quarters in range(4):
+            orientation = (d.flip == mirrored) & (d.quarters == quarters)
+            assert close(orientation.float().mean(), 1 / 8)
+            assert close((orientation & d.affine).float().mean(), FULL.affine / 8)
+    d = sampled(replace(FULL, flip=0.5, flip_vertical=0.5))
+    assert close((d.flip & d.flip_vertical).float().mean(), 1 / 4)
+
+
+def test_samples_are_those_of_before_quarter_turns():
+    """Written by the code before `rot90` and `flip_vertical`: a run of that time goes on with its own numbers."""
+    strong = plan("strong", 32, 3)
+    table = uniform_table(strong, torch.Generator().manual_seed(7), 3)
+    assert table.shape == (3, 2, 46)
+    d = sample_view(strong.views[0], table[:, 0], 32, 32, 32)
+    assert d.box.tolist() == [[8, 12, 24, 18], [12, 7, 19, 22], [1, 9, 18, 23]]
+    assert d.flip.tolist() == [False, False, True]
+    factors = [[0.670837, 1.115075, 1.174051], [0.605876, 0.668861, 1.371820], [1.178494, 1.231788, 1.045443]]
+    torch.testing.assert_close(d.factors, torch.tensor(factors), atol=1e-6, rtol=0)
+    torch.testing.assert_close(d.hue, torch.tensor([-0.031298, 0.071311, 0.040312]), atol=1e-6, rtol=0)
+    assert d.noise_seed.tolist() == [1583440276466811, 5655038117985546, 8997294791670471]

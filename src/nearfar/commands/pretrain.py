@@ -17,6 +17,7 @@ from nearfar.commands.report import write_report
 from nearfar.commands.resolve import new_job, saved_job
 from nearfar.commands.run import Run, load
 from nearfar.commands.signature import arguments_of
+from nearfar.commands.views import write_views
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
@@ -69,7 +70,7 @@ def folder_must_be_new(out: str | None) -> Path:
 
 
 def write_folder(folder: Path, job: Job, model: Model, console: Console) -> None:
-    """Begin a run folder: settings, environment, starting weights and the list of unreadable files.
+    """Begin a run folder: settings, environment, starting weights, unreadable files, views and a first report.
 
     Says what is about to be done.
     """
@@ -94,6 +95,8 @@ def write_folder(folder: Path, job: Job, model: Model, console: Console) -> None
         f"{settings.method} on {total} images of {settings.image_size} px{crops}, {encoder}, "
         f"{settings.epochs:g} epochs, {settings.precision} -> {escape(str(folder))}"
     )
+    write_views(folder, job)
+    write_report(folder)
 
 
 def resume(

@@ -15,6 +15,7 @@ import yaml
 from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
 from nearfar.commands.neighbours import neighbours_section
+from nearfar.commands.page import main_part
 from nearfar.commands.run import Run
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 
@@ -68,6 +69,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
         neighbours_section(folder),
         _map(folder),
         _curves(run.metrics),
+        _views(folder),
         _details(folder, settings),
     )
     style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
@@ -165,6 +167,11 @@ def _map(folder: Path) -> str:
         return ""
     note = "Images that the encoder finds similar lie together. Directions and large distances mean nothing."
     return f'<section><h2>Map</h2>{shown}<p class="note">{note}</p></section>'
+
+
+def _views(folder: Path) -> str:
+    page = folder / "views.html"
+    return main_part(page.read_text(encoding="utf-8")) if page.is_file() else ""
 
 
 def _curves(metrics: list[dict[str, Any]]) -> str:

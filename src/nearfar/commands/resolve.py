@@ -20,7 +20,7 @@ from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.training.settings import OBJECTS, describe_object, settings_fields
-from nearfar.views import ViewFunction, ViewPlan, Views, fit_views, plan
+from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
 SMALL = 96  # pixels; images up to here keep their size, and it is no photograph's
 MOST_HELD_OUT = 512
@@ -47,7 +47,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     given = _timed(given, recipe)
 
     def views_at(crop_size: int, channels: int) -> Any:
-        return _or(given.views, "+".join(fit_views(method.views, crop_size, channels)))
+        return views_for(given.views, method, crop_size, channels)
 
     images, machine = _measured(given, method, views_at, console, began)
     total = min(_or(given.limit, len(images)), len(images))
@@ -91,7 +91,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     if machine.rate is not None:
         console.print(reason(machine, settings, total - held_out), highlight=False)
     job = Job(settings, method, machine.encoder, chosen_views(views, settings), images, seconds)
-    _must_fit(job.views, method)
+    must_fit(job.views, method)
     return job, _checked_model(job, total)
 
 
@@ -125,7 +125,7 @@ def _measured(
     def at(image_size: int, crop_size: int) -> Views:
         fitted = replace(given, image_size=image_size, crop_size=crop_size, channels=channels)
         views = chosen_views(views_at(crop_size, channels), fitted)
-        _must_fit(views, method)
+        must_fit(views, method)
         return views
 
     machine = choose_machine(
@@ -150,7 +150,7 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any]) -> 
     if isinstance(method, str):
         method = method_class(method)(**settings.hyperparameters)
     views = chosen_views(whole.given("views"), settings)
-    _must_fit(views, method)
+    must_fit(views, method)
     return Job(settings, method, whole.given("encoder"), views, open_data(whole, console))
 
 
@@ -173,6 +173,13 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
     return kind.from_recipe(settings.recipe, **numbers), recipe
 
 
+def views_for(views: Any, method: Method, crop_size: int, channels: int) -> Any:
+    """Return views as they are given; where they are None or a preset, the name of as many as the method needs."""
+    if views is None or (isinstance(views, str) and views in PRESETS):
+        return "+".join(fit_views(method.views, crop_size, channels, views))
+    return views
+
+
 def chosen_views(views: Any, settings: Settings) -> Views:
     """Return the views as an object: those of a name, a plan as it is, a callable wrapped."""
     if isinstance(views, str):
@@ -184,7 +191,8 @@ def chosen_views(views: Any, settings: Settings) -> Views:
     raise ValueError(f"views must be a name, a ViewPlan or a callable on uint8 batches, not {views!r}")
 
 
-def _must_fit(views: Views, method: Method) -> None:
+def must_fit(views: Views, method: Method) -> None:
+    """Raise ValueError where a plan makes another number of views than the method needs."""
     if len(views) != len(method.views):
         needed = f"{_short_name(method)} needs {len(method.views)}"
         raise ValueError(f"the view plan {views.name!r} makes {len(views)} views, but {needed}")

@@ -1,9 +1,20 @@
 """Sources of images, the pixel cache, and loaders that yield (images, index)."""
 
 from nearfar.data.crops import CroppingBatches
+from nearfar.data.few import open_few
 from nearfar.data.images import Images
 from nearfar.data.loader import Batches, rank_rows
 from nearfar.data.objects import describe
 from nearfar.data.opening import list_splits, open_images, survey
 
-__all__ = ["Batches", "CroppingBatches", "Images", "describe", "list_splits", "open_images", "rank_rows", "survey"]
+__all__ = [
+    "Batches",
+    "CroppingBatches",
+    "Images",
+    "describe",
+    "list_splits",
+    "open_few",
+    "open_images",
+    "rank_rows",
+    "survey",
+]

@@ -107,18 +107,25 @@ def survey(source: Any, split: str | None = None) -> tuple[int | None, int] | No
 
     The number is None where it is not known without reading all. None for every other source: `open_images` is quick.
     """
-    if not (isinstance(source, (str, os.PathLike)) or is_table(source)):
+    found = encoded_source(source)
+    if found is None:
         return None
-    name = describe(source)
-    if name == "digits" or name.lower().endswith((".npy", ".npz")):
-        return None
-    found = tables.from_object(source, name) if is_table(source) else locate(name)
-    chosen = sources.choose_splits(found.splits, split, name)
+    chosen = sources.choose_splits(found.splits, split, describe(source))
     with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
         readings = [found.read(part, None, Path(scratch)) for part in chosen]
         totals = [reading.total for reading in readings]
         first = first_readable(record for reading in readings for record in reading.records)
     return None if None in totals else sum(filter(None, totals)), SMALL if first is None else min(first.native)
+
+
+def encoded_source(source: Any) -> Source | None:
+    """The files or tables behind a source, whose images are still encoded; None for every other source."""
+    if is_table(source):
+        return tables.from_object(source, describe(source))
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    name = os.fspath(source)
+    return None if name == "digits" or name.lower().endswith((".npy", ".npz")) else locate(name)
 
 
 def list_splits(source: Any) -> list[str]:

@@ -83,7 +83,8 @@ class Settings:
     split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
     limit: int | None = setting("train on the first so many images only", at_least=1)
     views: Any = setting(
-        "view plan: names of distributions joined by '+'; in Python also a ViewPlan or a callable on uint8 batches. "
+        "a preset for a kind of images (`nearfar views` lists them), or names of distributions joined by '+'; in "
+        "Python also a ViewPlan or a callable on uint8 batches. "
         "Default: the method's, fitted to the images",
         word=str | dict[str, Any] | None,
     )

@@ -3,11 +3,13 @@
 from nearfar.views.function import ViewFunction, Views
 from nearfar.views.geometry import centre_square, resize_square, with_channels
 from nearfar.views.make import make_views
-from nearfar.views.plans import compose, fit_views, plan, plan_names
+from nearfar.views.plans import compose, fit_views, names_in, plan, plan_names
+from nearfar.views.presets import PRESETS
 from nearfar.views.sampling import sample_boxes
 from nearfar.views.view import View, ViewPlan
 
 __all__ = [
+    "PRESETS",
     "View",
     "ViewFunction",
     "ViewPlan",
@@ -16,6 +18,7 @@ __all__ = [
     "compose",
     "fit_views",
     "make_views",
+    "names_in",
     "plan",
     "plan_names",
     "resize_square",

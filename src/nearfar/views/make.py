@@ -76,6 +76,9 @@ def make_views(
 def _change(pixels: Tensor, view: View, sampled: ViewParameters) -> Tensor:
     """Overwrite `pixels` [n, channels, side, side] in 0..1 with all that comes between crop and normalisation."""
     colour = pixels.shape[1] == 3
+    _where(pixels, sampled.flip_vertical, lambda x, i: x.flip(2))
+    for quarters in (1, 2, 3):
+        _where(pixels, sampled.quarters == quarters, lambda x, i: x.rot90(int(sampled.quarters[i[0]]), (2, 3)))
     _where(pixels, sampled.affine, lambda x, i: affine(x, sampled.motion[i]))
     if view.jitter and (view.brightness or view.contrast or view.saturation or view.hue):
         jitter_(pixels, sampled.factors, sampled.hue, sampled.order, sampled.hue_place)

@@ -3,6 +3,7 @@
 A plan's name is one distribution for both views ("strong"), one for each view joined by "+" ("strong+weak"), or the
 name of a list in `_LISTS` ("multi-crop"). Where a paper does not give the crop's share of the area, it is 0.2 to 1, as
 in the released code of SCE. Blur follows the tables at every size; its kernel is a tenth of the side: 3 pixels at 32.
+The distributions for kinds of images are in presets.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nearfar.messages import did_you_mean
+from nearfar.views.presets import PRESETS, preset_distributions
 from nearfar.views.view import View, ViewPlan
 
 # Table 2 of SCE; weak and strong are ReSSL's, alpha and beta BYOL's.
@@ -28,22 +30,6 @@ _LARGE = replace(_SIMCLR, scale=(0.14, 1.0))
 _SMALL = replace(_SIMCLR, scale=(0.05, 0.14))
 # Images of a few pixels: a crop must leave something to see, and every pixel counts too much to blur it.
 _TINY = replace(_COLOUR, scale=(0.4, 1.0), grey=0.1)
-# Small grey images such as digits, where mirror images differ in meaning: strokes move, bend and change in weight.
-_GREY_WEAK = View(scale=(0.8, 1.0), ratio=(0.9, 1.1), flip=0.0)
-_GREY = View(
-    scale=(0.7, 1.0),
-    flip=0.0,
-    affine=0.8,
-    degrees=10.0,
-    translate=0.08,
-    zoom=(0.85, 1.15),
-    shear=15.0,
-    jitter=0.8,
-    brightness=0.3,
-    contrast=0.4,
-    noise=0.3,
-    noise_std=(0.0, 0.08),
-)
 
 _DISTRIBUTIONS = {
     "weak": _WEAK,
@@ -65,11 +51,13 @@ _DISTRIBUTIONS = {
     "local-3": replace(_GAMMA, scale=(0.086, 0.429)),
     "tiny": _TINY,
     "tiny-weak": replace(_WEAK, scale=(0.6, 1.0)),
-    "grey": _GREY,
-    "grey-weak": _GREY_WEAK,
+    **preset_distributions(),
 }
 
-_SHARES = {"small": 3 / 7, "local-6": 6 / 7, "local-5": 5 / 7, "local-4": 4 / 7, "local-3": 3 / 7}
+_SHARES = {
+    **{"small": 3 / 7, "local-6": 6 / 7, "local-5": 5 / 7, "local-4": 4 / 7, "local-3": 3 / 7},
+    **{f"{name}-small": 3 / 7 for name in PRESETS},
+}
 """Side of a view as a share of the image's side: 96 pixels of 224 are 3/7. At least 8 pixels, or the image's side."""
 
 _LISTS = {
@@ -92,9 +80,12 @@ def plan(name: str, image_size: int, channels: int) -> ViewPlan:
     Sizes are resolved to pixels, and saturation, hue and grey are zero unless there are three channels.
     Raises ValueError for an unknown name, with the nearest one.
     """
-    if "+" in name:
-        return compose(name.split("+"), image_size, channels, name)
-    return compose(_LISTS.get(name, (name, name)), image_size, channels, name)
+    return compose(names_in(name), image_size, channels, name)
+
+
+def names_in(name: str) -> tuple[str, ...]:
+    """Return the distributions' names in the name of a plan, one for each view."""
+    return tuple(name.split("+")) if "+" in name else _LISTS.get(name, (name, name))
 
 
 def compose(names: Sequence[str], image_size: int, channels: int, name: str | None = None) -> ViewPlan:
@@ -105,13 +96,16 @@ def compose(names: Sequence[str], image_size: int, channels: int, name: str | No
     return ViewPlan("+".join(names) if name is None else name, views)
 
 
-def fit_views(names: Sequence[str], image_size: int, channels: int) -> tuple[str, ...]:
+def fit_views(names: Sequence[str], image_size: int, channels: int, preset: str | None = None) -> tuple[str, ...]:
     """Return the distributions to use in place of a method's views for images of that size, one for each view.
 
-    From 64 pixels on they are the method's own. Below, there is no blur and there are no tiny crops; small grey images,
-    such as digits, are not mirrored and move a little instead.
+    Those of a preset, if one is named: strong, weak and small views keep their part. Else, from 64 pixels on, they are
+    the method's own. Below, there is no blur and there are no tiny crops; small grey images, such as digits, are not
+    mirrored and move a little instead.
     """
-    if channels == 1 and image_size <= 48:
+    if preset is not None:
+        strong, weak, small = preset, f"{preset}-weak", f"{preset}-small"
+    elif channels == 1 and image_size <= 48:
         strong, weak, small = "grey", "grey-weak", "grey"
     elif image_size <= 24:
         strong, weak, small = "tiny", "tiny-weak", "tiny"

@@ -29,6 +29,8 @@ class ViewParameters:
 
     box: Int[Tensor, "rows 4"]  # top, left, height, width
     flip: Bool[Tensor, " rows"]
+    flip_vertical: Bool[Tensor, " rows"]
+    quarters: Int[Tensor, " rows"]  # turns by 90 degrees, anticlockwise as torch.rot90
     affine: Bool[Tensor, " rows"]
     motion: Float[Tensor, "rows 6"]  # degrees, shift right and down (share of the side), zoom, shear x and y (degrees)
     factors: Float[Tensor, "rows 3"]  # brightness, contrast, saturation; 1 leaves the image as it is
@@ -61,6 +63,20 @@ def _between(uniform: Tensor, bounds: Range) -> Tensor:
 
 def _around(uniform: Tensor, reach: float) -> Tensor:
     return reach * (2 * uniform - 1)
+
+
+def _finer(uniform: Tensor) -> Tensor:
+    """Return a second uniform number from the lower 27 of the 53 bits of one that only its upper bits decide.
+
+    A column of its own would change the shape of the table, and with it every sample of every earlier run.
+    """
+    return (uniform * 2**26) % 1
+
+
+def _quarters(uniform: Tensor, probability: float) -> Tensor:
+    """Return 1, 2 or 3, equally often, with that probability, and else 0."""
+    turns = 1 + (3 * uniform / max(probability, 1e-9)).long().clamp(max=2)
+    return torch.where(uniform < probability, turns, 0)
 
 
 def sample_boxes(
@@ -106,6 +122,8 @@ def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, w
     return ViewParameters(
         box=sample_boxes(table[:, :BOX_NUMBERS], height, width, view.scale, view.ratio),
         flip=u[0] < view.flip,
+        flip_vertical=_finer(u[0]) < view.flip_vertical,
+        quarters=_quarters(_finer(u[1]), view.rot90),
         affine=u[1] < view.affine,
         motion=motion.float(),
         factors=torch.where(jitter[:, None], torch.stack(factors, 1), 1.0).float(),

@@ -18,7 +18,8 @@ class View:
     Operations run in the order of the fields. Intensities are those of torchvision's transforms of the same name.
 
     size: side of the view in pixels, None for the side of the images. scale: range of the crop's share of the
-    image's area; ratio: range of its width to height. flip: probability of a left-right flip.
+    image's area; ratio: range of its width to height. flip, flip_vertical: probabilities of a left-right and of an
+    upside-down flip. rot90: probability of a turn by 90, 180 or 270 degrees, each equally likely.
     affine: probability of a turn of up to `degrees` either way, a shift of up to `translate` of the side, a zoom from
     the range `zoom` and a shear of up to `shear` degrees along both axes; the border is repeated outwards.
     jitter: probability of changing brightness, contrast, saturation and hue, in an order sampled for each image
@@ -34,6 +35,8 @@ class View:
     scale: Range = (0.2, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
     flip: float = 0.5
+    flip_vertical: float = 0.0
+    rot90: float = 0.0
     affine: float = 0.0
     degrees: float = 0.0
     translate: float = 0.0
@@ -54,7 +57,7 @@ class View:
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
             raise ValueError(f"a view's size must be at least 1 pixel, got {self.size}")
-        for name in ("flip", "affine", "jitter", "grey", "blur", "solarize", "noise"):
+        for name in ("flip", "flip_vertical", "rot90", "affine", "jitter", "grey", "blur", "solarize", "noise"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"a view's {name} is a probability from 0 to 1, got {getattr(self, name)}")
         for name in ("degrees", "translate", "shear", "brightness", "contrast", "saturation"):

@@ -1,0 +1,136 @@
+"""Show what the augmentation does to your images: originals and samples of their views, on one page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from nearfar.atomic import replacing
+from nearfar.commands.opening import must_be_new
+from nearfar.commands.resolve import SMALL, chosen_method, chosen_views, must_fit, views_for
+from nearfar.commands.run import Run
+from nearfar.commands.views_page import views_page
+from nearfar.data import Images, describe, open_few
+from nearfar.training import Job, Settings
+from nearfar.views import PRESETS, Views
+
+IN_REPORT = 5  # images
+SAMPLES_IN_REPORT = 8  # of all views of an image together
+
+
+def show_views(
+    data: Any = None,
+    *,
+    out: str | Path = "views.html",
+    method: Any = None,
+    views: Any = None,
+    image_size: int | None = None,
+    crop_size: int | None = None,
+    channels: int | None = None,
+    split: str | None = None,
+    images: int = 12,
+    samples: int = 4,
+    seed: int = 0,
+    console: Console | None = None,
+) -> Path | None:
+    """Show what the augmentation does to your images: originals and samples of their views, on one page.
+
+    Args:
+        data: images, as for pretrain; or a run folder, for the data and views of that run. Without: list the presets.
+        out: page to write; it must not exist.
+        method: whose views to show, by name or as an object. Default: that of pretrain, or of the run.
+        views: preset or view plan by name, a ViewPlan, or a callable on uint8 batches. Default: as pretrain chooses.
+        image_size: pixels. Default: the images' own up to 96, else 224.
+        crop_size: pixels of a view that is not small. Default: the image size, or two thirds of it for photographs.
+        channels: 1 or 3. Default: 1 where all images are grey.
+        split: part of the data. Default: that which pretrain would take.
+        images: how many images to show, evenly spaced over the data.
+        samples: how many samples of each view to show for an image.
+        seed: of the samples.
+        console: where it is said where the page is.
+
+    Returns:
+        The page that was written; None without data.
+
+    Raises:
+        ValueError: for anything that pretrain would refuse, or a page that exists already.
+    """
+    console = console or Console()
+    if data is None:
+        console.print(_presets())
+        return None
+    page = Path(out)
+    must_be_new(page)
+    if images < 1 or samples < 1:
+        raise ValueError(f"a page needs at least 1 image and 1 sample, not {images} and {samples}")
+    asked = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
+    given = {name: value for name, value in asked.items() if value is not None}
+    settings = _settings(data, given)
+    few = open_few(
+        settings.given("data"), images, split=settings.split, image_size=settings.image_size, channels=settings.channels
+    )
+    plan = _plan(settings, few, method_given="method" in given)
+    title = f"Views of {Path(describe(settings.data)).name}"
+    html = views_page(title, _about(few), few, plan, samples=samples, seed=seed)
+    _write(page, html)
+    console.print(f"{len(few)} images and their views -> {escape(str(page))}", highlight=False)
+    return page
+
+
+def write_views(folder: Path, job: Job) -> None:
+    """Write views.html into the folder of a run: a few of its images with samples of their views."""
+    images = job.images
+    assert images is not None
+    few = images.subset(np.linspace(0, len(images) - 1, min(IN_REPORT, len(images))).round().astype(int))
+    samples = max(1, SAMPLES_IN_REPORT // len(job.views))
+    html = views_page("Views", _about(few), few, job.views, samples=samples, seed=job.settings.seed)
+    _write(folder / "views.html", html)
+
+
+def _settings(data: Any, given: dict[str, Any]) -> Settings:
+    """Return the settings of a run, or those of data with nothing else known."""
+    if isinstance(data, Run) or (isinstance(data, (str, Path)) and _is_run(Path(data))):
+        settings = Run.of(data).settings
+        if "method" in given:
+            given = {"views": None, "hyperparameters": {}, "recipe": "small", **given}
+        return replace(settings, **given)
+    return Settings(data, **given)
+
+
+def _is_run(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in ("config.yaml", "environment.json"))
+
+
+def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
+    """Return the views that `pretrain` would take; where no method was named, of any number."""
+    method, _ = chosen_method(settings)
+    free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
+    crop_size = settings.crop_size or (few.image_size * 2 // 3 if free else few.image_size)
+    settings = replace(settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels)
+    plan = chosen_views(views_for(settings.given("views"), method, crop_size, few.channels), settings)
+    if method_given:
+        must_fit(plan, method)
+    return plan
+
+
+def _about(few: Images) -> str:
+    channels = "grey" if few.channels == 1 else f"{few.channels} channels"
+    return f"{len(few)} images of {few.image_size} px, {channels}"
+
+
+def _write(path: Path, html: str) -> None:
+    with replacing(path) as unfinished:
+        unfinished.write_text(html, encoding="utf-8")
+
+
+def _presets() -> Table:
+    table = Table("--views", "take it for", title="presets of views")
+    for name, preset in PRESETS.items():
+        table.add_row(name, preset.when)
+    return table

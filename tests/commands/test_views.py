@@ -1,0 +1,142 @@
+"""The page of views, read back: its pictures are the pixels that training sees."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import nearfar
+from nearfar.commands.views_page import in_words
+from nearfar.views import View, ViewPlan, plan
+
+WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
+
+
+def pictures_in(page):
+    """Alternative text to pixels of every picture in a page."""
+    found = re.findall(r'<img[^>]*alt="([^"]*)" src="data:image/\w+;base64,([^"]*)"', page)
+    return {words: np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for words, data in found}
+
+
+@pytest.fixture
+def photos(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for number in range(20):
+        tiles = np.kron(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8), np.ones((40, 40, 1), dtype=np.uint8))
+        Image.fromarray(tiles).save(tmp_path / "photos" / f"<{number:02d}>.png")
+    return tmp_path / "photos"
+
+
+def test_a_page_of_photographs(photos, tmp_path, quiet):
+    page = nearfar.show_views(photos, out=tmp_path / "page.html", views="photographs", console=quiet)
+    text = page.read_text(encoding="utf-8")
+    pictures = pictures_in(text)
+    assert len(pictures) == 12 * (1 + 2 * 4)
+    assert {one.shape for one in pictures.values()} == {(128, 128, 3)}  # views of 149 px: two thirds of 224
+    assert text.count("<h1>Views of photos</h1>") == 1 and "149 px" in text
+    assert "20\u2013100 % of the area" in text and "hue ±36°" in text
+    assert not re.search(r"https?://|<link|@import|<script|src=\"(?!data:)|<\d\d>", text)
+    assert "default-src 'none'" in text
+    assert page.stat().st_size < 3e6
+    with pytest.raises(ValueError, match="exists already"):
+        nearfar.show_views(photos, out=page, console=quiet)
+
+
+def test_the_pictures_are_the_views(tmp_path, quiet):
+    """Views that change nothing, and views that are turned, of small images: exact, whatever the page does to them."""
+    images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+    turning = ViewPlan("turning", (WHOLE, View(**{**vars(WHOLE), "rot90": 1.0})))
+    page = nearfar.show_views(images, out=tmp_path / "page.html", views=turning, samples=2, images=3, console=quiet)
+    pictures = pictures_in(page.read_text(encoding="utf-8"))
+    for number in (0, 2, 5):
+        name, image = f"{number:06d}", images[number]
+        if number == 2:  # of 6 images, 0, 2 and 5 are the nearest to even steps
+            assert f"{name}, as it is" in pictures
+        np.testing.assert_array_equal(pictures[f"{name}, as it is"], image)
+        for sample in (1, 2):
+            np.testing.assert_array_equal(pictures[f"{name}, view 1, sample {sample}"], image)
+            turned = pictures[f"{name}, view 2, sample {sample}"]
+            assert any(np.array_equal(turned, np.rot90(image, quarters)) for quarters in (1, 2, 3))
+
+
+def test_small_crops_are_shown_small(photos, tmp_path, quiet):
+    options = dict(method="lorac", views="microscope", images=1, samples=1, console=quiet)
+    text = nearfar.show_views(photos, out=tmp_path / "page.html", **options).read_text(encoding="utf-8")
+    assert re.findall(r'width="(\d+)"', text) == ["96"] * 4 + ["41"] * 2  # original, 3 large, 2 small: 64 of 149 px
+    assert "microscope<small>views 1\u20133</small>" in text and "microscope-small<small>views 4, 5</small>" in text
+
+
+def test_a_function_of_ones_own_is_shown(tmp_path, quiet):
+    def inverted(pixels):
+        return [pixels, 255 - pixels]
+
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8), dtype=np.uint8)
+    page = nearfar.show_views(images, out=tmp_path / "page.html", views=inverted, console=quiet)
+    pictures = pictures_in(page.read_text(encoding="utf-8"))
+    np.testing.assert_array_equal(pictures["000003, view 2, sample 4"][..., 0], 255 - images[3])
+
+
+def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, quiet, monkeypatch):
+    seen = {}
+
+    def launch(job, *given, **named):
+        seen.update({path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "run").glob("*.html")})
+        real(job, *given, **named)
+
+    from nearfar.commands import pretrain
+
+    real = pretrain.launch
+    monkeypatch.setattr(pretrain, "launch", launch)
+    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="lorac", views="grey", console=quiet)
+    run = nearfar.pretrain(images_file, out=tmp_path / "run", **options)
+    assert run.settings.views == "grey+grey+grey+grey-small+grey-small"
+    pictures = pictures_in(seen["views.html"])
+    assert len(pictures) == 5 * (1 + 5)
+    stored = np.load(images_file)["images"]
+    np.testing.assert_array_equal(pictures["000079, as it is"][..., 0], stored[79])
+    assert pictures_in(seen["report.html"]).keys() == pictures.keys() and "No verdict" in seen["report.html"]
+    assert pictures_in((run.path / "report.html").read_text(encoding="utf-8")).keys() == pictures.keys()
+
+    text = nearfar.show_views(run.path, out=tmp_path / "a.html", console=quiet).read_text(encoding="utf-8")
+    assert "grey-small<small>views 4, 5</small>" in text and len(pictures_in(text)) == 12 * (1 + 5 * 4)
+    text = nearfar.show_views(run, out=tmp_path / "b.html", views="scans", console=quiet).read_text(encoding="utf-8")
+    assert "scans-small<small>views 4, 5</small>" in text
+    text = nearfar.show_views(run, out=tmp_path / "c.html", method="simclr", console=quiet).read_text(encoding="utf-8")
+    assert "grey<small>views 1, 2</small>" in text
+
+
+def test_a_preset_is_saved_by_the_names_of_its_views(images_file, tmp_path, quiet):
+    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="sce", console=quiet)
+    run = nearfar.pretrain(images_file, out=tmp_path / "run", views="documents", **options)
+    assert yaml.safe_load((run.path / "config.yaml").read_text())["views"] == "documents+documents-weak"
+    again = nearfar.pretrain(images_file, out=tmp_path / "again", views=run.settings.views, **options)
+    assert [line.get("loss") for line in again.metrics] == [line.get("loss") for line in run.metrics]
+
+
+def test_without_data_the_presets_are_listed(capsys):
+    from nearfar.cli import main
+
+    assert main(["views"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for name in ("photographs", "microscope", "documents", "scans", "textures", "grey"):
+        assert name in said
+    assert "never mirrored" in said
+
+
+def test_numbers_in_words():
+    said = in_words(plan("grey", 8, 1).views[0], 8, 1)
+    assert said["Crop"] == "70\u2013100 % of the area" and said["Size"] == "8 px"
+    assert (
+        said["Moved"].startswith("80\u00a0%: turned by up to 10°,") and "zoomed 0.85\u20131.15 times" in said["Moved"]
+    )
+    assert said["Light"] == "80\u00a0%: brightness ±30\u00a0%,<br>contrast ±40\u00a0%"
+    assert said["Noise"] == "30\u00a0%: 0\u20138 % of the full range"
+    assert not said["Flipped left to right"] and not said["Without colour"] and not said["Blurred"]
+    said = in_words(plan("textures", 100, 3).views[0], 100, 3)
+    assert said["Crop"] == "33 % of the area" and said["Turned by 90°, 180° or 270°"] == "75\u00a0%"
+    assert not any(in_words(WHOLE, 8, 3)[name] for name in in_words(WHOLE, 8, 3) if name != "Size")

@@ -1,0 +1,59 @@
+"""Quarter turns and upside-down flips are exact, and come after the crop and before everything else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torchvision.transforms.v2 import functional as V
+
+from nearfar.views import View, ViewPlan, make_views, plan
+from nearfar.views.sampling import sample_view, uniform_table
+
+WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
+
+
+def made(images, view, seed=0):
+    """The views of images, and the parameters they were made with."""
+    one, channels, side = ViewPlan("one", (view,)), images.shape[1], images.shape[-1]
+    [views] = make_views(images, one, torch.Generator().manual_seed(seed), [0.0] * channels, [1.0] * channels)
+    table = uniform_table(one, torch.Generator().manual_seed(seed), len(images))
+    return views, sample_view(view, table[:, 0], side, side, side)
+
+
+@pytest.mark.parametrize(("side", "channels"), [(9, 1), (32, 3), (64, 4)])
+def test_orientations_are_torchvisions(pictures, side, channels):
+    images = pictures(24, channels, side)
+    views, sampled = made(images, replace(WHOLE, flip=0.5, flip_vertical=0.5, rot90=0.75))
+    for image, view, across, down, quarters in zip(
+        images, views, sampled.flip, sampled.flip_vertical, sampled.quarters.tolist(), strict=True
+    ):
+        image = V.horizontal_flip(image) if across else image
+        image = V.vertical_flip(image) if down else image
+        assert (view - V.rotate(image, 90 * quarters) / 255).abs().max() <= 1e-6
+    assert set(sampled.quarters.tolist()) == {0, 1, 2, 3} and sampled.flip_vertical.any()
+
+
+def test_a_turned_view_is_the_view_turned(pictures):
+    images = pictures(16, 3, 40)
+    strong = replace(plan("strong-gamma", 40, 3).views[0], solarize=0.0)
+    still, _ = made(images, strong)
+    turned, sampled = made(images, replace(strong, rot90=1.0))
+    assert sampled.quarters.min() == 1
+    for before, after, quarters in zip(still, turned, sampled.quarters.tolist(), strict=True):
+        torch.testing.assert_close(after, before.rot90(quarters, (1, 2)), atol=1e-5, rtol=0)
+
+
+def test_a_plan_in_plain_values_has_the_new_numbers_and_an_old_one_reads_as_without():
+    both = ViewPlan("mine", (replace(WHOLE, flip_vertical=0.25, rot90=0.75), WHOLE))
+    plain = both.to_dict()
+    assert (plain["views"][0]["flip_vertical"], plain["views"][0]["rot90"]) == (0.25, 0.75)
+    assert ViewPlan.from_dict(plain) == both
+    for view in plain["views"]:
+        del view["flip_vertical"], view["rot90"]
+    assert ViewPlan.from_dict(plain).views == (WHOLE, WHOLE)
+
+
+@pytest.mark.parametrize("name", ["flip_vertical", "rot90"])
+def test_probabilities_are_checked(name):
+    with pytest.raises(ValueError, match=f"{name} is a probability"):
+        View(**{name: 1.5})

@@ -5,7 +5,8 @@
 
 DATA holds training images with labels. 2000 of them are kept apart as queries, the others are trained on and are the
 bank of the kNN classifier, so that no test image is used to choose. The time is that of the processor, which other
-processes on the machine change little. Its results are in docs/photographs.md.
+processes on the machine change little. Given a file of such lines in place of DATA, it prints their table, as in
+docs/photographs.md.
 """
 
 from __future__ import annotations
@@ -135,10 +136,20 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
     return backbone.eval(), {"images": images, "images_per_second": round(images / args.seconds)}
 
 
+def table(path: Path) -> str:
+    """The lines of a file as a table in Markdown."""
+    rows = ["| | images/s | kNN at the crop's size | kNN at the image's | linear |", "|---|---|---|---|---|"]
+    for line in map(json.loads, path.read_text().splitlines()):
+        keys = [f"knn at {line[name]} px" for name in ("crop", "image_size")] + ["linear"]
+        cells = [f"{100 * line[key]:.1f}" if key in line else "" for key in keys]
+        rows.append(f"| {line['name']} | {line['images_per_second']} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
-    """Train once, measure, and append a line."""
+    """Train once, measure, and append a line; or print the table of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
+    parser.add_argument("data", help="or a file of lines, to print its table")
     parser.add_argument("--name", default="")
     parser.add_argument("--image-size", type=int, default=96)
     parser.add_argument("--crop", type=int, default=64)
@@ -157,6 +168,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/photographs.jsonl"))
     args = parser.parse_args()
+    if args.data.endswith(".jsonl"):
+        print(table(Path(args.data)))
+        return
     reuse_memory()
     images = open_images(args.data, split="train", image_size=args.image_size)
     order = np.random.default_rng(123).permutation(len(images))[: args.limit and args.limit + QUERIES]

@@ -24,7 +24,7 @@ def complaint(capsys, *words):
         (["pretrian"], "did you mean 'pretrain'"),
         (["pretrain"], "name the images"),
         (["pretrain", "DATA", "--methd", "dcl"], "did you mean '--method'"),
-        (["pretrain", "DATA", "--alhpa", "0.1"], "did you mean '--alpha'"),
+        (["pretrain", "DATA", "--temprature", "0.1"], "did you mean '--temperature'"),
         (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
         (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "does not know --alpha"),
         (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
@@ -101,7 +101,7 @@ def test_help_names_every_option_with_dashes(capsys):
     assert main([]) == 0
     overview = capsys.readouterr().out
     assert all(verb in overview for verb in VERBS)
-    help_of_saclr = build_parser("pretrain").format_help()
+    help_of_saclr = build_parser("pretrain", "saclr").format_help()
     for option in ("--batch-size", "--micro-batch", "--alpha", "--negatives", "--clip-gradient"):
         assert option in help_of_saclr
     assert "--queue-size" in build_parser("pretrain", "moco-v2").format_help()

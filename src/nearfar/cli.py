@@ -102,9 +102,12 @@ def function_of(verb: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(f"nearfar.commands.{verb}"), VERBS[verb][0])
 
 
-def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: str | None = None) -> ArgumentParser:
+def build_parser(
+    verb: str, method: str | None = None, recipe: str | None = None, data: str | None = None
+) -> ArgumentParser:
     """Build the parser of a verb; that of `pretrain` also has the numbers of the method, as the recipe sets them."""
     from nearfar.commands.signature import DashedParser, add_settings
+    from nearfar.training import Settings
 
     function, positionals = function_of(verb), VERBS[verb][1]
     summary = (function.__doc__ or "").split("\n")[0]
@@ -116,7 +119,7 @@ def build_parser(verb: str, method: str = "saclr", recipe: str = "small", data: 
     if verb == "pretrain":
         parser.add_argument("--config", action="config", help="YAML file with any of these settings")
         parser.add_argument("--resume", type=str | None, help="run folder to go on with; give it alone")
-        add_settings(parser, method, recipe)
+        add_settings(parser, method or Settings.method, recipe or Settings.recipe)
     else:
         skipped: set[str | int] = {*positionals, *(OBJECTS - {verb})}
         parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
@@ -142,7 +145,7 @@ def _chosen(words: Sequence[str]) -> dict[str, Any]:
     """Look for method and recipe ahead of parsing, since the options depend on them, and for the data of --config."""
     import yaml
 
-    chosen: dict[str, Any] = {"method": "saclr", "recipe": "small", "data": None}
+    chosen: dict[str, Any] = {"method": None, "recipe": None, "data": None}
     options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     options |= {
         words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--") and "=" not in words[i]

@@ -38,7 +38,7 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
         ({"lr": "high"}, "--lr must be a number, not 'high'"),
         ({"cache": "yes"}, "--cache must be true or false, not 'yes'"),
         ({"micro_batch": "most"}, "--micro-batch must be a whole number or 'auto', not 'most'"),
-        ({"optimizer": "adam"}, "--optimizer must be 'sgd' or 'adamw' or 'lars', not 'adam'"),
+        ({"optimizer": "adam"}, "--optimizer must be 'sgd' or 'adamw' or 'lars' or 'muon', not 'adam'"),
         ({"out": 3}, "--out must be a text, not 3"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_mistyped_setting_is_named_with_the_nearest(quiet):
     with pytest.raises(ValueError, match=r"no setting 'epoch'.*did you mean 'epochs'"):
         nearfar.pretrain("digits", epoch=3, console=quiet)
     with pytest.raises(ValueError, match=r"no setting 'negative'.*did you mean 'negatives'"):
-        nearfar.pretrain("digits", negative=3, console=quiet)
+        nearfar.pretrain("digits", method="saclr", negative=3, console=quiet)
     assert not Path("runs").exists() or "digits-saclr" not in {path.name for path in Path("runs").iterdir()}
 
 

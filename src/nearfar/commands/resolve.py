@@ -23,6 +23,7 @@ from nearfar.training.settings import OBJECTS, describe_object, settings_fields
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
 SMALL = 96  # pixels; images up to here keep their size, and it is no photograph's
+PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
 MOST_HELD_OUT = 512
 FINISHING = 6.0  # seconds for the last measurement of health, the nearest images, the files and the report
 
@@ -47,7 +48,8 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     given = _timed(given, recipe)
 
     def views_at(crop_size: int, channels: int) -> Any:
-        return views_for(given.views, method, crop_size, channels)
+        mild = "photographs" if given.recipe == "small" and crop_size >= PHOTOGRAPH else None
+        return views_for(_or(given.views, mild), method, crop_size, channels)
 
     images, machine = _measured(given, method, views_at, console, began)
     total = min(_or(given.limit, len(images)), len(images))

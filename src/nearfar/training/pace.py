@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 
-RARELY = 0.02  # of the time given: the number of steps is fitted again about this often
+_OFTEN, _WINDOW = 0.01, 0.1  # of the time: the steps are fitted so often, to the speed over so long
 _SETTLED = 0.02  # a change of the remaining steps below this is left alone
 
 
@@ -29,8 +30,8 @@ class Pace:
         self.seconds, self.most = seconds, most
         self.from_step, self.from_position = 0, 0.0
         self._clock = clock or time.perf_counter
-        self._began = self._fitted = self._clock()
-        self._fitted_step = 0
+        self._began = self._clock()
+        self._marks = deque([(self._began, 0)])  # when which step was done, over the last share of the time
 
     def position(self, step: int) -> float:
         """Where on the schedule a step is."""
@@ -40,10 +41,13 @@ class Pace:
     def fit(self, step: int) -> int:
         """Return the number of steps that the run should have, from the time that is left after `step` steps."""
         now = self._clock()
-        if self.seconds is None or step == self._fitted_step or now - self._fitted < RARELY * self.seconds:
+        if self.seconds is None or step >= self.steps or now - self._marks[-1][0] < _OFTEN * self.seconds:
             return self.steps
-        each = (now - self._fitted) / (step - self._fitted_step)
-        self._fitted, self._fitted_step = now, step
+        self._marks.append((now, step))
+        while len(self._marks) > 2 and now - self._marks[0][0] > _WINDOW * self.seconds:
+            self._marks.popleft()
+        then, before = self._marks[0]
+        each = (now - then) / max(1, step - before)
         left = max(1, int((self.seconds - (now - self._began)) / each))
         fitted = min(step + left, self.most or step + left)
         return fitted if abs(fitted - self.steps) > _SETTLED * (self.steps - step) else self.steps

@@ -44,7 +44,7 @@ class Settings:
     )
     _: KW_ONLY
     out: Chosen[str] = setting("run folder to write; it must not exist. Default: runs/DATA-METHOD")
-    method: Any = setting("what is learned from, see `nearfar methods`; in Python also a Method", "saclr", word=str)
+    method: Any = setting("what is learned from, see `nearfar methods`; in Python also a Method", "simclr", word=str)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict, metadata={"meaning": "the method's own numbers"})
     recipe: str = setting("defaults of the method: 'small' (for small data) or a paper's, by its data's name", "small")
     encoder: Any = setting(

@@ -91,16 +91,20 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrices: Float[Tensor, "number rows columns"]) -> Float[Tensor, "number rows columns"]:
     """Replace the singular values of each matrix by values close to 1 (0.7 to 1.2), in the type of the matrices.
 
-    Five steps of the Newton-Schulz iteration X <- a X + (b A + c A A) X with A = X X^T, on X of norm 1. Singular values
-    below about 0.001 of the norm end lower. A matrix of zeros stays one. Source: Jordan et al. 2024.
+    Five steps of the Newton-Schulz iteration X <- P X with P = a + b A + c A A and A = X X^T, on X of norm 1. All P
+    commute, so that their product and A are followed alone, which are small where X is long: A <- P A P.
+    Singular values below about 0.001 of the norm end lower. A matrix of zeros stays one. Source: Jordan et al. 2024.
     """
     a, b, c = _COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
-    if x.device.type == "cuda":
-        x = x.bfloat16()
-    for _ in range(_STEPS):
-        gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.mT if tall else x).to(matrices.dtype)
+    gram, product = x @ x.mT, None
+    for step in range(_STEPS):
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal(dim1=1, dim2=2).add_(a)
+        product = factor if product is None else factor @ product
+        if step < _STEPS - 1:
+            gram = factor @ gram @ factor
+    x = product @ x
+    return x.mT if tall else x

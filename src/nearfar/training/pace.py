@@ -38,6 +38,10 @@ class Pace:
         left = (self.scheduled - self.from_position) / max(1, self.steps - self.from_step)
         return self.from_position + (step - self.from_step) * left
 
+    def remaining(self) -> float | None:
+        """Seconds that are left, None without a time."""
+        return None if self.seconds is None else max(0.0, self.seconds - (self._clock() - self._began))
+
     def fit(self, step: int) -> int:
         """Return the number of steps that the run should have, from the time that is left after `step` steps."""
         now = self._clock()
@@ -48,7 +52,7 @@ class Pace:
             self._marks.popleft()
         then, before = self._marks[0]
         each = (now - then) / max(1, step - before)
-        left = max(1, int((self.seconds - (now - self._began)) / each))
+        left = max(1, int((self.remaining() or 0.0) / each))
         fitted = min(step + left, self.most or step + left)
         return fitted if abs(fitted - self.steps) > _SETTLED * (self.steps - step) else self.steps
 

@@ -23,7 +23,7 @@ class TrainingProgress:
 
     def __init__(self, console: Console, pace: Pace, done: int, per_epoch: int, shown: bool = True) -> None:
         self.console, self.pace, self.per_epoch = console, pace, per_epoch
-        self.started, self.first, self.last_line = time.perf_counter(), done, float("-inf")
+        self.started, self.first, self.last_line = 0.0, done, float("-inf")
         self.live = shown and console.is_terminal
         self.plain = shown and not console.is_terminal
         self.text = "the first step is under way"
@@ -57,9 +57,11 @@ class TrainingProgress:
         self.timer.cancel()
         epochs = f"epoch {step / self.per_epoch:.1f}/{self.pace.steps / self.per_epoch:.4g}"
         if step == self.first + 1:
-            self.text = "first step done"
-        left = (time.perf_counter() - self.started) / max(step - self.first, 1) * (self.pace.steps - step)
-        text = f"{epochs}  {self.text}  {duration(left)} left"
+            self.text, self.started = "first step done", time.perf_counter()  # which takes longer than the others
+        left = self.pace.remaining()
+        if left is None and step > self.first + 1:
+            left = (time.perf_counter() - self.started) / (step - self.first - 1) * (self.pace.steps - step)
+        text = f"{epochs}  {self.text}" + (f"  {duration(left)} left" if left is not None else "")
         self.bar.update(self.task, completed=self._share(step), description=text)
         if self.plain and (time.perf_counter() - self.last_line > INTERVAL or step >= self.pace.steps):
             self._print_line(text)

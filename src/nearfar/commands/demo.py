@@ -14,7 +14,7 @@ from nearfar.commands.pretrain import pretrain
 from nearfar.commands.resolve import open_data
 from nearfar.commands.run import Run
 
-EPOCHS = 100
+EPOCHS = 75
 MINUTES = 8.0  # of training; the rest is for evaluation and map
 
 
@@ -31,7 +31,7 @@ def run_demo(
     Args:
         data: images, as `pretrain` takes them; those with labels are evaluated. Default: scikit-learn's digits.
         out: run folder to write; it must not exist.
-        minutes: time for the pretraining. Default: 100 epochs for digits, 8 minutes for anything else.
+        minutes: time for the pretraining. Default: 75 epochs for digits, 8 minutes for anything else.
         seed: of weights, batches and views.
         console: where progress is shown.
 

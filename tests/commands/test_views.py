@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import yaml
 from PIL import Image
 
 import nearfar
+from nearfar.commands.resolve import new_job
 from nearfar.commands.views_page import in_words
+from nearfar.training import Settings
 from nearfar.views import View, ViewPlan, plan
 
 WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
@@ -140,3 +143,11 @@ def test_numbers_in_words():
     said = in_words(plan("textures", 100, 3).views[0], 100, 3)
     assert said["Crop"] == "33 % of the area" and said["Turned by 90°, 180° or 270°"] == "75\u00a0%"
     assert not any(in_words(WHOLE, 8, 3)[name] for name in in_words(WHOLE, 8, 3) if name != "Size")
+
+
+def test_photographs_are_shown_with_the_views_that_training_takes(tmp_path, quiet):
+    photographs = np.random.default_rng(0).integers(0, 256, (300, 100, 100, 3), dtype=np.uint8)
+    page = nearfar.show_views(photographs, images=2, samples=1, out=tmp_path / "views.html", console=quiet)
+    job, _ = new_job(Settings(photographs, epochs=1), quiet, time.perf_counter())
+    assert job.settings.views == "photographs+photographs" and job.settings.crop_size == 64
+    assert '<th scope="col">photographs<small>' in page.read_text()

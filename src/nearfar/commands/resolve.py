@@ -15,6 +15,7 @@ from nearfar.commands import adapting
 from nearfar.commands.budget import MINUTES, Machine, choose_machine, epochs_in, reason, rungs
 from nearfar.commands.opening import open_shown
 from nearfar.data import Images, describe, list_splits, survey
+from nearfar.data.building import SMALL
 from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
@@ -22,7 +23,6 @@ from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.training.settings import OBJECTS, describe_object, settings_fields
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
-SMALL = 96  # pixels; images up to here keep their size, and it is no photograph's
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
 MOST_HELD_OUT = 512
 FINISHING = 6.0  # seconds for the last measurement of health, the nearest images, the files and the report
@@ -48,8 +48,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     given = _timed(given, recipe)
 
     def views_at(crop_size: int, channels: int) -> Any:
-        mild = "photographs" if given.recipe == "small" and crop_size >= PHOTOGRAPH else None
-        return views_for(_or(given.views, mild), method, crop_size, channels)
+        return views_for(given, method, crop_size, channels)
 
     images, machine = _measured(given, method, views_at, console, began)
     total = min(_or(given.limit, len(images)), len(images))
@@ -117,8 +116,9 @@ def _measured(
     given: Settings, method: Method, views_at: Callable[[int, int], Any], console: Console, began: float
 ) -> tuple[Images, Machine]:
     """Open the images, at a size that is chosen from a measurement unless it is given or theirs is small."""
-    images, (count, native) = None, survey(given.data, _split(given)) or (None, 0)
-    side = given.image_size or native
+    images, count, side = None, None, given.image_size or 0
+    if given.image_size is None and (seen := survey(given.data, _split(given))) is not None:
+        count, side = seen
     if side <= SMALL:
         images = open_data(given, console)
         count, side = len(images), images.image_size
@@ -175,8 +175,14 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
     return kind.from_recipe(settings.recipe, **numbers), recipe
 
 
-def views_for(views: Any, method: Method, crop_size: int, channels: int) -> Any:
-    """Return views as they are given; where they are None or a preset, the name of as many as the method needs."""
+def views_for(given: Settings, method: Method, crop_size: int, channels: int) -> Any:
+    """Return views as they are given; for none or a preset, the name of as many as the method needs.
+
+    None are given: the method's own, but those for photographs where the recipe is that for small data.
+    """
+    views = given.given("views")
+    if views is None and given.recipe == "small" and crop_size >= PHOTOGRAPH:
+        views = "photographs"
     if views is None or (isinstance(views, str) and views in PRESETS):
         return "+".join(fit_views(method.views, crop_size, channels, views))
     return views

@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from nearfar.atomic import replacing
 from nearfar.commands.opening import must_be_new
-from nearfar.commands.resolve import SMALL, chosen_method, chosen_views, must_fit, views_for
+from nearfar.commands.resolve import chosen_method, chosen_views, must_fit, views_for
 from nearfar.commands.run import Run
 from nearfar.commands.views_page import views_page
 from nearfar.data import Images, describe, open_few
+from nearfar.data.building import SMALL
 from nearfar.training import Job, Settings
 from nearfar.views import PRESETS, Views
 
@@ -87,7 +87,7 @@ def write_views(folder: Path, job: Job) -> None:
     """Write views.html into the folder of a run: a few of its images with samples of their views."""
     images = job.images
     assert images is not None
-    few = images.subset(np.linspace(0, len(images) - 1, min(IN_REPORT, len(images))).round().astype(int))
+    few = open_few(images, IN_REPORT)
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     html = views_page("Views", _about(few), few, job.views, samples=samples, seed=job.settings.seed)
     _write(folder / "views.html", html)
@@ -113,7 +113,7 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
     crop_size = settings.crop_size or (few.image_size * 2 // 3 if free else few.image_size)
     settings = replace(settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels)
-    plan = chosen_views(views_for(settings.given("views"), method, crop_size, few.channels), settings)
+    plan = chosen_views(views_for(settings, method, crop_size, few.channels), settings)
     if method_given:
         must_fit(plan, method)
     return plan

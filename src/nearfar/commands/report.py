@@ -6,7 +6,6 @@ import base64
 import html
 import json
 import os
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import yaml
 from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
 from nearfar.commands.neighbours import neighbours_section
-from nearfar.commands.page import main_part
+from nearfar.commands.page import main_part, whole_page
 from nearfar.commands.run import Run
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 
@@ -72,18 +71,8 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
         _views(folder),
         _details(folder, settings),
     )
-    style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
-    page = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
-        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f"<header><h1>{html.escape(title)}</h1>{_about(settings, run.metrics)}</header>\n<main>\n"
-        + "\n".join(filter(None, sections))
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    main = "\n".join(filter(None, sections))
+    page = whole_page(title, _about(settings, run.metrics), main, scripts=True)  # those of the map
     path = folder / "report.html"
     with replacing(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
@@ -103,11 +92,12 @@ def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     done = max((line.get("epoch", 0.0) for line in metrics), default=0.0)
     if "epochs" in settings:
         whole = done >= settings["epochs"]
-        facts.append(f"{settings['epochs']} epochs" if whole else f"{done:.3g} of {settings['epochs']} epochs so far")
+        length = f"{settings['epochs']:.4g} epochs"
+        facts.append(length if whole else f"{done:.3g} of {length} so far")
     rates = sorted(line["images_per_second"] for line in metrics if "images_per_second" in line)
     if rates:
         facts.append(f"{rates[len(rates) // 2]:,.0f} images per second".replace(",", "\u202f"))
-    return f'<p class="about">{html.escape(" · ".join(facts))}</p>' if facts else ""
+    return " · ".join(facts)
 
 
 def _verdict(run: Run) -> str:

@@ -169,7 +169,7 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
         sync_batch_norm(model)
     epochs = fit(fabric, model, images, held_out, job.views, settings, console, resume, job.seconds)
     if fabric.is_global_zero:
-        if job.seconds is not None or resume:
+        if epochs != settings.epochs:
             replace(settings, epochs=epochs).save(Path(settings.out) / "config.yaml")
         encoder = Encoder(
             model.backbone,

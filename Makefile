@@ -1,7 +1,9 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo demo-photos test check bench clean
+PYTEST = $(BIN)/python -m pytest
+
+.PHONY: demo demo-photos test torture check bench clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -13,7 +15,10 @@ demo-photos: .venv/installed
 	$(BIN)/nearfar demo "$(DATA)" --out runs/demo-photos
 
 test: .venv/tested
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+torture: .venv/tested
+	$(PYTEST) tests/torture -m torture
 
 check: .venv/tested
 	$(BIN)/ruff check .

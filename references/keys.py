@@ -81,20 +81,20 @@ def lorac(
     batchwise: bool = False,
     variance: float = 2.0,
     margin: float = 3.0,
-    large: int | None = None,
+    large: Tensor | None = None,
 ) -> Tensor:
-    """LORAC; beta = infinity is MoCo-M. queries [M - 1, batch, dim]."""
+    """LORAC; beta = infinity is MoCo-M. queries [queries, batch, dim], large [M, batch, dim], the rows of Q."""
     q, k, t = unit(queries), unit(key.detach()), temperature
     positive = (q * k).sum(2) / t
     if math.isfinite(beta):
-        stacked = torch.cat([q[:large], k[None]]).transpose(0, 1)  # [batch, M, dim]
-        m = stacked.shape[1]
+        rows = unit(large) if large is not None else q if batchwise else torch.cat([q, k[None]])
+        stacked, m = rows.transpose(0, 1), len(rows)  # [batch, M, dim]
         if prior == "constant":
             log_prior = torch.tensor(-margin / (m * beta * t), dtype=q.dtype)
         elif prior == "gaussian":
             log_prior = -((nuclear_norm(stacked) - math.sqrt(m)) ** 2) / (variance * m * t)
         elif batchwise:
-            apart = (q[:large] - q[:large].mean(0)).flatten(0, 1)
+            apart = (rows - rows.mean(0)).flatten(0, 1)
             log_prior = -nuclear_norm(apart) / (len(apart) * beta * t)
         else:
             log_prior = -nuclear_norm(stacked) / (m * beta * t)

@@ -130,6 +130,7 @@ def isogclr(
     rho: float = 0.3,
     beta: float = 0.9,
     gamma: float = 0.9,
+    gradient_limit: float = math.inf,
 ) -> Tensor:
     z, images = unit(torch.cat([z1, z2])), images or len(z1)
     temperatures = state.setdefault("temperatures", z1.new_full([images], temperature))
@@ -139,11 +140,11 @@ def isogclr(
     g = e.sum(1) / (len(z) - 2)
     u = moving_average(state, g, index, images, gamma)
     weighted = (e * s).detach().sum(1) / (u * (len(z) - 2) * t)
-    slope = (u.log() + rho - weighted).view(2, -1).mean(0)
+    slope = (u.log() + rho - weighted).view(2, -1).mean(0).clamp(-gradient_limit, gradient_limit)
     state["momentum"] = momentum.index_copy(0, index, (1 - beta) * momentum[index] + beta * slope)
     moved = (temperatures[index] - lr * state["momentum"][index]).clamp(*temperature_range)
     state["temperatures"] = temperatures.index_copy(0, index, moved)
-    return (g / u - positive_similarity(z) / t).mean()
+    return (t * g / u - positive_similarity(z)).mean()
 
 
 def clip(z1: Tensor, z2: Tensor, temperature: float = 0.1) -> Tensor:

@@ -47,7 +47,9 @@ FOUND = {
     "sce": lambda: plain.sce(QUERIES[0], Z1, QUEUE, 0.2, 0.1, 0.4),
     "sce, in batch": lambda: plain.sce(QUERIES[0], Z1, None, 0.2, 0.1, 0.4),
     "lorac": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, 1.5),
-    "lorac, gaussian": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, prior="gaussian", large=2),
+    "lorac, gaussian": lambda: plain.lorac(
+        QUERIES, Z1, QUEUE, 0.3, prior="gaussian", large=torch.cat([QUERIES[:2], Z1[None]])
+    ),
     "lorac, constant": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, prior="constant"),
     "lorac, batchwise": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, batchwise=True),
     "moco-m": lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, math.inf),
@@ -70,7 +72,7 @@ NUMBERS = {
     "saclr, cauchy": 1.8503201295919516,
     "sigclr": 1.8028493854527226,
     "sogclr": -1.7581292153215005,
-    "isogclr": -1.36622742658855,
+    "isogclr": -0.4792261584804247,
     "moco": 5.134963667254266,
     "moco v3": 2.3206500157795316,
     "ressl": 5.84720728495844,

@@ -73,12 +73,11 @@ def nuclear_norm(rows):
 
 def lorac(method, state, epoch, epochs):
     """MoCo-M, LORAC and LORAC-bs: each of the two keys against the queries of all other views."""
-    queue, t = [*state["queue"]], method.temperature
+    queues, t = [[*queue] for queue in state["queues"]], method.temperature
     prior = getattr(method, "prior", "batch")
     switched_on = hasattr(method, "beta") and epoch >= method.prior_start * epochs
 
-    def log_prior(queries, key):
-        rows = [*queries, key]
+    def log_prior(rows):
         if prior == "laplace":
             return -nuclear_norm(rows) / (len(rows) * method.beta * t)
         if prior == "gaussian":
@@ -94,18 +93,19 @@ def lorac(method, state, epoch, epochs):
     def step(embeddings, index):
         views, keys = [units(view) for view in embeddings["projection"]], [units(k) for k in embeddings["key"]]
         losses = []
+        large = views[: method.large_views]
+        batchwise = log_prior_of_batch(large) if switched_on and prior == "batch" else None
         for number, key in enumerate(keys):
             others = [view for view in range(len(views)) if view != number]
-            large = [view for view in others if view < method.large_views]
-            batchwise = log_prior_of_batch([views[v] for v in large]) if switched_on and prior == "batch" else None
             for i, k in enumerate(key):
                 log_h = 0.0
                 if switched_on:
-                    log_h = batchwise if prior == "batch" else log_prior([views[v][i] for v in large], k)
+                    log_h = batchwise if prior == "batch" else log_prior([rows[i] for rows in large + keys])
                 for view in others:
                     q = views[view][i]
-                    losses.append(cross_entropy(q @ k / t + log_h, [q @ past / t for past in queue]))
-        push(queue, [k for key in keys for k in key])
+                    losses.append(cross_entropy(q @ k / t + log_h, [q @ past / t for past in queues[1 - number]]))
+        for queue, key in zip(queues, keys, strict=True):
+            push(queue, key)
         return mean(losses)
 
     return step

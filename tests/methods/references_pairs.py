@@ -94,10 +94,12 @@ def isogclr(method, state, epoch, epochs):
             pull = sum(w * (row @ rows[j]) / t for w, j in zip(weights, negatives[i], strict=True))
             slopes.setdefault(name, []).append(math.log(moved) + method.rho - pull)
             seen.setdefault(name, []).append(moved)
-            losses.append(-(row @ rows[positive[i]]) / t + g / moved)
+            losses.append(t * g / moved - row @ rows[positive[i]])
         for name, values in slopes.items():
             u[name] = mean(seen[name])
-            momentum[name] = (1 - method.beta) * momentum.get(name, 0.0) + method.beta * mean(values)
+            momentum[name] = (1 - method.beta) * momentum.get(name, 0.0) + method.beta * min(
+                max(mean(values), -method.gradient_limit), method.gradient_limit
+            )
             moved = temperature.get(name, method.temperature) - method.lr_temperature * momentum[name]
             temperature[name] = min(max(moved, method.lowest), method.highest)
         return mean(losses)
@@ -169,6 +171,6 @@ VARIANTS = {
         {"negatives": 5, "alpha": 0.5, "rho": 0.5},  # all 5 other images
     ],
     "sogclr": [{}, {"gamma": 0.3, "temperature": 0.5}],
-    "isogclr": [{}, {"lr_temperature": 0.5, "temperature": 0.3, "beta": 0.5}],
+    "isogclr": [{}, {"lr_temperature": 0.5, "temperature": 0.3, "beta": 0.5, "gradient_limit": 0.5}],
     "sigclr": [{}, {"bias": None}, {"learn_temperature": True, "learn_bias": False, "bias": -3.0}],
 }

@@ -22,8 +22,9 @@ def test_value_is_that_of_the_naive_reference(name, variant, references, build, 
     model = build(name, **variant)
     model.set_schedules(*HALF_WAY)
     state = {}
-    if model.queue is not None:
-        state["queue"] = list(model.queue.rows.double().numpy())
+    if model.queues:
+        state["queues"] = [list(queue.rows.double().numpy()) for queue in model.queues]
+        state["queue"] = state["queues"][0]
     elif name == "sce":
         state["queue"] = []
     if name == "swav":

@@ -67,6 +67,23 @@ def test_views_of_each_branch(method, options, online, keys, build):
     assert set(embeddings) - set(without) == ({"key"} if keys else set())
 
 
+PER_VIEW = ["byol", "simsiam", "moco-v3", "barlow-twins", "vicreg", "sce"]
+
+
+@pytest.mark.parametrize(
+    ("method", "alone"), [*[(name, True) for name in PER_VIEW], ("simclr", False), ("swav", False)]
+)
+def test_batch_statistics_are_those_that_the_authors_had(method, alone, build):
+    """One view's embeddings do not feel another view where each passes the networks alone."""
+    model = build(method, **({"symmetric": True} if method == "sce" else {}))
+    views = [torch.randn(8, 1, 4, 4) for _ in model.method.views]
+    before = model(views)
+    after = model([views[0], *(3 + 2 * view for view in views[1:])])
+    for name in before:
+        equal = torch.allclose(before[name][0], after[name][0], atol=1e-6)
+        assert equal == alone, name
+
+
 def test_query_and_key_see_the_views_that_are_theirs(build):
     model = build("ressl").eval()
     strong, weak = torch.randn(2, 4, 1, 4, 4)
@@ -110,7 +127,7 @@ def test_queue_holds_the_last_keys_at_any_batch_size(build):
         model.after_step({"projection": keys, "key": keys}, 0, 10)
         enqueued += list(keys[0])
         last = torch.stack(enqueued[-7:])
-        held = model.queue.rows
+        held = model.queues[0].rows
         nearest = torch.cdist(last, held).min(1).values
         assert nearest.max() < 1e-5
 
@@ -181,7 +198,7 @@ def test_head_of_sce_on_imagenet():
 def same_value(build, fake_embeddings, first, second):
     """Compare two methods on the same embeddings and queue, at the end of training."""
     one, other = (build(name, **options) for name, options in (first, second))
-    other.queue.load_state_dict(one.queue.state_dict())
+    other.queues.load_state_dict(one.queues.state_dict())
     for model in (one, other):
         model.set_schedules(9, 10)
     embeddings = fake_embeddings(one, 6, 0)
@@ -193,11 +210,12 @@ def test_moco_m_with_one_query_is_moco(build, fake_embeddings):
     """With two views every key has one query: the mean of MoCo both ways."""
     one = build("moco-m", large_views=2, small_views=0)
     other = build("moco-v2")
-    other.queue.load_state_dict(one.queue.state_dict())
     embeddings = fake_embeddings(one, 6, 0)
     both_ways = [
-        other.compute_loss({"projection": embeddings["projection"][[q]], "key": embeddings["key"][[k]]}, None)
-        for q, k in ((0, 1), (1, 0))
+        other.setup.pairing(
+            other.loss, {"projection": embeddings["projection"][[q]], "key": embeddings["key"][[k]]}, [queue()]
+        )
+        for q, k, queue in ((0, 1, one.queues[0]), (1, 0, one.queues[1]))
     ]
     assert one.compute_loss(embeddings, None).item() == pytest.approx(sum(both_ways).item() / 2, rel=1e-9)
 

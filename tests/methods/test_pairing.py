@@ -71,15 +71,26 @@ def test_crops_against_keys():
     assert calls(crops_against_keys(4)) == (pairs, {}, (1 + 2 + 4 + 8 + 16 + 32) / 6)
     assert calls(crops_against_keys(2, "prediction"))[0] == [(101, 200), (100, 201)]
     assert calls(crops_against_keys(3, keys=1))[0] == [(1, 200), (2, 200)]
-    stacked = calls(crops_against_keys(4, stacked=True, large=2))
-    assert stacked == ([([1, 2, 3], 200), ([0, 2, 3], 201)], {"large": 2}, 1.5)
     assert crops_against_keys(4).momentum_views == (0, 1)
 
 
 def test_state_and_constants_reach_every_call():
-    pairing = Pairing(terms=((("projection", 0),), (("projection", 2),)), constants={"weight": 3})
+    pairing = Pairing(
+        terms=((("projection", 0),), (("projection", 2),)),
+        named={"large": (("projection", (2, 0)), ("key", 1))},
+        constants={"weight": 3},
+    )
     seen, named, _ = calls(pairing, index=None)
-    assert seen == [(0,), (2,)] and named == {"index": None, "weight": 3}
+    assert seen == [(0,), (2,)] and (named["index"], named["weight"]) == (None, 3)
+    assert named["large"][:, 0, 0].tolist() == [2, 0, 201]
+
+
+def test_each_term_reads_its_queue_and_each_entry_fills_one():
+    pairing = Pairing(terms=((("key", 0),), (("key", 1),)), queues=(1, 0))
+    loss, embeddings, queues = Recorder(), embeddings_of(pairing), [torch.zeros(5, 2), torch.ones(5, 2)]
+    pairing(loss, embeddings, queues)
+    assert [named["queue"] is queue for (_, named), queue in zip(loss.calls, queues[::-1], strict=True)] == [True, True]
+    assert [int(rows[0, 0]) for rows in pairing.rows_to_enqueue(embeddings)] == [200, 201]
 
 
 def test_views_are_found_by_their_number_and_not_by_their_place():
@@ -107,9 +118,10 @@ def test_gradient_flows_through_stacked_views():
 def test_what_enters_the_queue():
     keys = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     embeddings = {"projection": 5 + keys, "key": keys}
-    assert torch.equal(crops_against_keys(4).rows_to_enqueue(embeddings), torch.cat([keys[0], keys[1]]))
+    (both,) = crops_against_keys(4).rows_to_enqueue(embeddings)
+    assert torch.equal(both, torch.cat([keys[0], keys[1]]))
     nearest = both_ways("projection", "prediction", enqueued=(("projection", 0),))
-    assert torch.equal(nearest.rows_to_enqueue(embeddings), 5 + keys[0])
+    assert torch.equal(nearest.rows_to_enqueue(embeddings)[0], 5 + keys[0])
     mean = Pairing(terms=((("projection", 0), ("key", (1, 2))),), enqueued=(("key", (1, 2)),))
     expected = (F.normalize(keys[0], dim=1) + F.normalize(keys[1], dim=1)) / 2
-    torch.testing.assert_close(mean.rows_to_enqueue(embeddings), expected)
+    torch.testing.assert_close(mean.rows_to_enqueue(embeddings)[0], expected)

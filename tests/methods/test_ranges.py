@@ -19,6 +19,7 @@ WRONG = {
     "highest": (0.05, float("inf")),  # below the temperature at the start
     "initial_partition": (0.0,),
     "invariance": (-1.0,),
+    "gradient_limit": (0.0,),
     "iterations": (0,),
     "kernel": ("laplace",),
     "key_views": (0,),
@@ -52,7 +53,6 @@ WRONG = {
 ALSO_WRONG = {
     ("lorac", "beta"): (0.0, -1.0),
     ("lorac-bs", "beta"): (0.0, -1.0),
-    ("lorac-bs", "large_views"): (2,),  # one query does not vary around its mean
     ("isogclr", "beta"): (-0.1, 1.1),
     ("sce", "lam"): (1.1,),
     ("saclr", "rho"): (1.1,),

@@ -18,25 +18,27 @@ PRIORS = ("laplace", "gaussian", "constant")
 
 
 class LORAC(nn.Module):
-    """Mean over queries q_m and images of CE([q_m.k/t + log h(Q), q_m.queue/t], 0), Q = [q_1 .. q_{M-1}, k].
+    """Mean over queries q_m and images of CE([q_m.k/t + log h(Q), q_m.queue/t], 0); Q: the M rows in `large`.
 
     Priors, with |Q|_* the nuclear norm of the M unit rows:
     laplace -|Q|_* / (M beta t); gaussian -(|Q|_* - sqrt(M))^2 / (variance M t); constant -margin / (M beta t).
     beta = inf switches any prior off: that is MoCo-M, and with one query MoCo.
-    batchwise=True (LORAC-bs, laplace only): one |P|_* for the batch, rows q_{i,m} - mean_m q_{i,m},
-    log h = -|P|_* / (N (M-1) beta t).
-    Shapes: queries [M-1, batch, dim], key [batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
-    `large`: only the first `large` queries (those of the large crops) enter Q; None: all.
+    batchwise=True (LORAC-bs, laplace only): one |P|_* for the batch, rows q_{i,m} - mean_m q_{i,m} of `large`,
+    log h = -|P|_* / (rows of P beta t).
+    Shapes: queries [queries, batch, dim], key [batch, dim], large [M, batch, dim] raw embeddings; queue [keys, dim]
+    unit rows. Returns a scalar. In the method `large` holds the queries of all large crops, the key's own among them,
+    and (not for LORAC-bs) both keys: five rows for three crops. None: the queries given and the key; for LORAC-bs the
+    queries.
     Defaults: temperature 0.2, beta 2 (ResNet-18, ImageNet-100; 4 for ResNet-50), variance 2, margin 3.
-    Gradient: to the queries only. The queue is read, never pushed to.
+    Gradient: to the queries, and to those rows of `large` that require one. The queue is read, never pushed to.
     `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature, beta, variance or margin <= 0, an unknown prior, batchwise with another prior
-    than laplace or with one query, unequal shapes, an empty queue, `large` outside 1 .. M-1.
-    Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors).
+    than laplace or with one row of an image, unequal shapes, an empty queue.
+    Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors); the rows of Q: released code.
     Differs from the paper:
     1. Released code leaves out the division by t once the prior is on; Eq. 11-12 is followed.
     2. Algorithm 1 concatenates the logits along dimension 0; it is dimension 1.
-    3. The gaussian prior has c_0 = sqrt(M) (Theorem 1) for every M, where Table 5 writes sqrt(5).
+    3. The gaussian prior has c_0 = sqrt(M) (Theorem 1) for every M; Table 5 writes sqrt(5), that of three large crops.
     """
 
     def __init__(
@@ -70,43 +72,43 @@ class LORAC(nn.Module):
         queries: Float[Tensor, "queries batch dim"],
         key: Float[Tensor, "batch dim"],
         queue: Float[Tensor, "keys dim"],
-        large: int | None = None,
+        large: Float[Tensor, "rows batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
         return (self._of_the_batch if self.batchwise else self._of_each_image)(queries, key, queue, large)
 
-    @on_joined_batch("queries", "key")
-    def _of_the_batch(self, queries: Tensor, key: Tensor, queue: Tensor, large: int | None) -> Tensor:
+    @on_joined_batch("queries", "key", "large")
+    def _of_the_batch(self, queries: Tensor, key: Tensor, queue: Tensor, large: Tensor | None) -> Tensor:
         return self._info_nce(queries, key, queue, large)
 
     @averaged_over_ranks("queries")
-    def _of_each_image(self, queries: Tensor, key: Tensor, queue: Tensor, large: int | None) -> Tensor:
+    def _of_each_image(self, queries: Tensor, key: Tensor, queue: Tensor, large: Tensor | None) -> Tensor:
         return self._info_nce(queries, key, queue, large)
 
     @outside_autocast
-    def _info_nce(self, queries: Tensor, key: Tensor, queue: Tensor, large: int | None) -> Tensor:
+    def _info_nce(self, queries: Tensor, key: Tensor, queue: Tensor, large: Tensor | None) -> Tensor:
         checks.same_views({"queries": queries}, {"key": key})
         checks.queue_of(key.shape[1], queue)
-        if large is not None and not 1 <= large <= len(queries):
-            raise ValueError(f"large must be between 1 and the number of queries, {len(queries)}, got {large}")
+        if large is not None:
+            checks.same_views({"large": large}, {"key": key})
         queries, key = unit_rows(queries), unit_rows(key.detach())
         negative, _ = attend(queries.flatten(0, 1), queue.detach(), self.temperature)
         positive = row_dot(queries, key) / self.temperature  # [M-1, batch]
         if self.beta != math.inf:
-            positive = positive + self._log_prior(queries[:large], key)
+            if large is None:
+                large = queries if self.batchwise else torch.cat((queries, key[None]))
+            positive = positive + self._log_prior(unit_rows(large))
         return -F.logsigmoid(positive - negative.view_as(positive)).mean()
 
-    def _log_prior(
-        self, queries: Float[Tensor, "queries batch dim"], key: Float[Tensor, "batch dim"]
-    ) -> Float[Tensor, "*batch"] | float:
-        m = len(queries) + 1
+    def _log_prior(self, rows: Float[Tensor, "rows batch dim"]) -> Float[Tensor, "*batch"] | float:
+        m = len(rows)
         if self.prior == "constant":
             return -self.margin / (m * self.beta * self.temperature)
         if self.batchwise:
-            if len(queries) < 2:
-                raise ValueError("batchwise=True needs 2 queries or more: one query does not vary around its mean")
-            variation = (queries - queries.mean(0)).flatten(0, 1)  # [(M-1) batch, dim]
+            if m < 2:
+                raise ValueError("batchwise=True needs 2 rows of an image or more: one does not vary around its mean")
+            variation = (rows - rows.mean(0)).flatten(0, 1)
             return -nuclear_norm(variation) / (len(variation) * self.beta * self.temperature)
-        norm = nuclear_norm(torch.cat((queries, key[None])).transpose(0, 1))  # [batch], of M x dim
+        norm = nuclear_norm(rows.transpose(0, 1))  # [batch], of M x dim
         if self.prior == "gaussian":
             return -((norm - math.sqrt(m)) ** 2) / (self.variance * m * self.temperature)
         return -norm / (m * self.beta * self.temperature)

@@ -65,13 +65,15 @@ def moved(
 
 
 class ISogCLR(nn.Module):
-    """-s_pos / t_i + g / u, mean over the 2 * batch rows, where g = mean over the negatives of exp(s_ij / t_i).
+    """t_i g / u - s_pos, mean over the 2 * batch rows, where g = mean over the negatives of exp(s_ij / t_i).
 
     Shapes: z1, z2 [batch, dim] raw embeddings of two views, index [batch] the images' numbers below `num_images`.
     Returns a scalar. u as in SogCLR. With w_ij = exp(s_ij / t_i) / (u_i (2 batch - 2)), after the batch has used t_i:
-    grad = log u_i + rho - sum_j w_ij s_ij / t_i (average of the views), m <- (1 - beta) m + beta grad,
-    t_i <- t_i - lr m, clamped to `temperature_range`; in training mode only. Buffers: u, seen, temperatures, momentum.
-    Defaults: temperature starts at 0.1, range 0.05 to 0.7, lr 0.01, rho 0.3, beta 0.9, gamma 0.9.
+    grad = log u_i + rho - sum_j w_ij s_ij / t_i (average of the views), clipped to +-`gradient_limit`;
+    m <- (1 - beta) m + beta grad; t_i <- t_i - lr m, clamped to `temperature_range`; in training mode only.
+    Buffers: u, seen, temperatures, momentum.
+    Defaults: temperature starts at 0.1, range 0.05 to 0.7, lr 0.01, rho 0.3, beta 0.9, gamma 0.9, no limit (released
+    code: 3). At gamma = 1 the gradient is that of t_i log(mean of exp((s_ij - s_pos) / t_i)), the objective.
     `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for numbers out of range, unequal shapes, a batch of one, a missing index.
     Source: Qiu et al. 2023 (iSogCLR), Algorithm 1.
@@ -93,10 +95,13 @@ class ISogCLR(nn.Module):
         rho: float = 0.3,
         beta: float = 0.9,
         gamma: float = 0.9,
+        gradient_limit: float = math.inf,
         gather: bool = False,
     ) -> None:
         super().__init__()
         checks.at_least(1, num_images=num_images)
+        if not gradient_limit > 0:
+            raise ValueError(f"gradient_limit must be above 0 (inf for none), got {gradient_limit}")
         lowest, highest = temperature_range
         checks.temperature_of_exponentials(**{"the least of temperature_range": lowest})
         if not lowest <= temperature <= highest < math.inf:
@@ -108,6 +113,7 @@ class ISogCLR(nn.Module):
         self.rho = rho
         self.beta = beta
         self.gamma = gamma
+        self.gradient_limit = gradient_limit
         self.gather = gather
         self.register_buffer("u", torch.zeros(num_images))
         self.register_buffer("seen", torch.zeros(num_images, dtype=torch.bool))
@@ -127,8 +133,8 @@ class ISogCLR(nn.Module):
         ratio = mean / u
         if self.training:
             slope = u.log() + self.rho - ratio.detach() * mean_cosine / temperatures
-            self._update(index, u.mean(0), slope.mean(0))
-        return ratio.mean() - (cosines / temperatures).mean()
+            self._update(index, u.mean(0), slope.mean(0).clamp(-self.gradient_limit, self.gradient_limit))
+        return (temperatures * ratio - cosines).mean()
 
     @torch.no_grad()
     def _update(self, index: Tensor, u: Tensor, slope: Tensor) -> None:

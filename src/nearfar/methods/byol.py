@@ -43,6 +43,7 @@ class BYOL(Method):
             projector=Head(self.projector),
             predictor=Head(self.predictor),
             momentum=Cosine(self.momentum, 1.0),
+            view_statistics=True,
         )
 
 
@@ -94,4 +95,5 @@ class SimSiam(Method):
             projector=Head(self.projector, output_norm=True, output_affine=False),
             predictor=Head(self.predictor),
             constant_predictor_lr=True,
+            view_statistics=True,
         )

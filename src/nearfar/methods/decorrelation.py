@@ -32,7 +32,8 @@ class BarlowTwins(Method):
     redundancy: float = loss_default(losses.BarlowTwins, "redundancy")
 
     def setup(self, num_images: int) -> Setup:
-        return Setup(loss=losses.BarlowTwins(self.redundancy), pairing=two_views(), projector=Head(self.projector))
+        loss = losses.BarlowTwins(self.redundancy)
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), view_statistics=True)
 
 
 @register_method("vicreg")
@@ -65,7 +66,7 @@ class VICReg(Method):
 
     def setup(self, num_images: int) -> Setup:
         loss = losses.VICReg(self.invariance, self.variance, self.covariance)
-        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), view_statistics=True)
 
 
 @register_method("wmse")

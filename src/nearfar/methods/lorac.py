@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Recipe, Setup, lars, loss_default, small_data
-from nearfar.methods.pairing import crops_against_keys
+from nearfar.methods.pairing import Pairing, Rows
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Schedule, Switch
 
@@ -25,7 +25,7 @@ def _recipes(**prior: Any) -> dict[str, Recipe]:
 
 @dataclass(frozen=True, kw_only=True)
 class _ManyCrops(Method):
-    """What the three share: large and small crops as queries, keys of the first two large crops, and a queue."""
+    """What the three share: large and small crops as queries, keys of the first two large crops, and two queues."""
 
     paper = "Wang et al., A Low Rank Promoting Prior for Unsupervised Contrastive Learning (LORAC), TPAMI 2022"
 
@@ -39,13 +39,19 @@ class _ManyCrops(Method):
     def views(self) -> tuple[str, ...]:
         return ("large",) * self.large_views + ("small",) * self.small_views
 
-    def _setup(self, loss: losses.LORAC, least: int = 2, **schedules: Schedule) -> Setup:
-        """Set up around a loss that needs `least` large crops; small crops stay out of its prior."""
-        checks.at_least(least, large_views=self.large_views)
+    def _setup(self, loss: losses.LORAC, prior: tuple[Rows, ...] = (), **schedules: Schedule) -> Setup:
+        """Set up around a loss whose prior is on the rows named; each key meets the negatives of the other's queue."""
+        checks.at_least(2, large_views=self.large_views)
         checks.at_least(0, small_views=self.small_views)
+        others = [tuple(view for view in range(len(self.views)) if view != key) for key in range(2)]
+        pairing = Pairing(
+            terms=tuple((("projection", others[key]), ("key", key)) for key in range(2)),
+            named={"large": prior} if prior else {},
+            queues=(1, 0),
+        )
         return Setup(
             loss=loss,
-            pairing=crops_against_keys(len(self.views), stacked=True, large=self.large_views - 1),
+            pairing=pairing,
             projector=Head(self.projector, hidden_norm=False),
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
@@ -65,10 +71,10 @@ class MoCoM(_ManyCrops):
         temperature: of the softmax.
         large_views: crops of the full size, 2 or more.
         small_views: further small crops.
-        queue_size: keys kept.
+        queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
 
-    Differs from the paper: (1) one queue holds the keys of both crops, where the authors' code keeps two.
+    Differs from the paper: (1) a crop is not paired with its own key, as the authors' code does.
     """
 
     recipes = _recipes()
@@ -83,22 +89,22 @@ class LORAC(_ManyCrops):
     """LORAC: MoCo-M with a prior that favours views of an image that span few dimensions.
 
     The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
+    The prior sees the queries of all large crops and both keys; small crops stay out of it.
 
     Args:
         projector: widths of the projector.
         temperature: of the softmax.
         large_views: crops of the full size, 2 or more.
         small_views: further small crops.
-        queue_size: keys kept.
+        queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
         beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         prior_start: fraction of the epochs after which the prior is switched on.
         prior: "laplace", "gaussian" or "constant".
 
     Differs from the paper: (1) the prior is divided by the temperature throughout, as in Eq. 12, which the authors'
-    code leaves out once the prior is on; (2) one queue holds the keys of both crops, where the code keeps two; (3) the
-    logits are joined for each query, where Algorithm 1 joins them along the batch; (4) the gaussian prior is centred at
-    sqrt(M), its smallest value, for any number of views, where Table 5 has sqrt(5).
+    code leaves out once the prior is on; (2) a crop is not paired with its own key, as the code does; (3) the logits
+    are joined for each query, where Algorithm 1 joins them along the batch.
     """
 
     recipes = _recipes(beta=4.0)
@@ -110,27 +116,28 @@ class LORAC(_ManyCrops):
     def setup(self, num_images: int) -> Setup:
         checks.fraction(prior_start=self.prior_start)
         loss = losses.LORAC(self.temperature, self.beta, self.prior)
-        return self._setup(loss, beta=Switch(math.inf, self.beta, self.prior_start))
+        large = ("projection", tuple(range(self.large_views)))
+        return self._setup(loss, (large, ("key", (0, 1))), beta=Switch(math.inf, self.beta, self.prior_start))
 
 
 @register_method("lorac-bs")
 @dataclass(frozen=True, kw_only=True)
 class LORACbs(_ManyCrops):
-    """LORAC-bs: LORAC with one nuclear norm for the variation of all views in the batch.
+    """LORAC-bs: LORAC with one nuclear norm for the variation of the large crops' queries in the batch.
 
     The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
 
     Args:
         projector: widths of the projector.
         temperature: of the softmax.
-        large_views: crops of the full size, 3 or more: it takes two queries to vary around their mean.
+        large_views: crops of the full size, 2 or more.
         small_views: further small crops.
-        queue_size: keys kept.
+        queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
         beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         prior_start: fraction of the epochs after which the prior is switched on.
 
-    Differs from the paper: (1) one queue holds the keys of both crops, where the authors' code keeps two.
+    Differs from the paper: (1) a crop is not paired with its own key, as the authors' code does.
     """
 
     recipes = _recipes(beta=4.0)
@@ -141,4 +148,5 @@ class LORACbs(_ManyCrops):
     def setup(self, num_images: int) -> Setup:
         checks.fraction(prior_start=self.prior_start)
         loss = losses.LORAC(self.temperature, self.beta, batchwise=True)
-        return self._setup(loss, least=3, beta=Switch(math.inf, self.beta, self.prior_start))
+        large = ("projection", tuple(range(self.large_views)))
+        return self._setup(loss, (large,), beta=Switch(math.inf, self.beta, self.prior_start))

@@ -79,10 +79,11 @@ class Setup:
 
     `pairing` names the arguments of the loss, and so the views that each branch sees. `momentum` is that of the
     momentum encoder over training, None without one; `schedules` holds attributes of the loss that change over
-    training. `queue_size` is the number of keys kept, None for no queue; the loss gets them as `queue`. `needs_index`:
-    the loss keeps numbers for each image and gets their numbers as `index`. `norm_groups` splits the batch statistics
-    of the momentum encoder into that many groups. `constant_predictor_lr` keeps the predictor out of the schedule of
-    the learning rate.
+    training. `queue_size` is the number of keys kept in each queue, None for no queue; the loss gets them as `queue`.
+    `needs_index`: the loss keeps numbers for each image and gets their numbers as `index`. `view_statistics`: each view
+    passes through the networks alone, so that batch statistics are those of one view; else of all views of a size.
+    `norm_groups` splits the batch statistics of the momentum encoder into that many groups. `constant_predictor_lr`
+    keeps the predictor out of the schedule of the learning rate.
     Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not end with the
     projector's width, or a pairing that does not fit the predictor, momentum encoder and queue that there are.
     """
@@ -94,6 +95,7 @@ class Setup:
     momentum: Schedule | None = None
     queue_size: int | None = None
     needs_index: bool = False
+    view_statistics: bool = False
     norm_groups: int = 1
     constant_predictor_lr: bool = False
     schedules: Mapping[str, Schedule] = field(default_factory=dict)

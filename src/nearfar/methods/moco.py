@@ -132,6 +132,7 @@ class MoCoV3(Method):
             projector=Head(self.projector, output_norm=True, output_affine=False),
             predictor=Head(self.predictor),
             momentum=Cosine(self.momentum, 1.0),
+            view_statistics=True,
         )
 
 

@@ -15,7 +15,7 @@ from nearfar.networks import MomentumEncoder, Queue, mlp, shuffled, split_batch_
 
 
 class Model(nn.Module):
-    """Online branch, predictor, momentum encoder, queue and loss of a method around a backbone.
+    """Online branch, predictor, momentum encoder, queues and loss of a method around a backbone.
 
     backbone: any module from normalised images [batch, channels, size, size] to features [batch, num_features], with
     the attribute `num_features`. num_images: in the training set.
@@ -37,7 +37,8 @@ class Model(nn.Module):
         self.momentum_encoder = MomentumEncoder(self.online) if setup.momentum else None
         if self.momentum_encoder is not None and setup.norm_groups > 1:
             split_batch_norm(self.momentum_encoder, setup.norm_groups)
-        self.queue = None if setup.queue_size is None else Queue(setup.queue_size, dim)
+        queues = 0 if setup.queue_size is None else pairing.num_queues
+        self.queues = nn.ModuleList(Queue(cast(int, setup.queue_size), dim) for _ in range(queues))
         self.loss = setup.loss
 
     @property
@@ -46,17 +47,20 @@ class Model(nn.Module):
         return self.online[0]
 
     def forward(self, views: Sequence[Tensor], with_keys: bool = True) -> Embeddings:
-        """Embed views, each [batch, channels, size, size] and normalised; one pass for each size of view."""
-        pairing = self.setup.pairing
-        projection = _by_size(self.online, [views[i] for i in pairing.online_views])
+        """Embed views, each [batch, channels, size, size] and normalised.
+
+        One pass for each size of view, or for each view where the method has batch statistics of each view.
+        """
+        pairing, embed = self.setup.pairing, _one_by_one if self.setup.view_statistics else _by_size
+        projection = embed(self.online, [views[i] for i in pairing.online_views])
         embeddings = {"projection": projection}
         if self.predictor is not None:
-            embeddings["prediction"] = self.predictor(projection.flatten(0, 1)).view_as(projection)
+            embeddings["prediction"] = embed(self.predictor, projection.unbind())
         if self.momentum_encoder is not None and with_keys:
             with torch.no_grad():
                 split = self.setup.norm_groups > 1
                 network = partial(shuffled, self.momentum_encoder) if split else self.momentum_encoder
-                embeddings["key"] = _by_size(network, [views[i] for i in pairing.momentum_views])
+                embeddings["key"] = embed(network, [views[i] for i in pairing.momentum_views])
         return embeddings
 
     def compute_loss(self, embeddings: Embeddings, index: Tensor | None) -> Tensor:
@@ -65,9 +69,7 @@ class Model(nn.Module):
         index: [batch] numbers of the images; None will do unless the loss keeps something for each image.
         """
         state: dict[str, Tensor | None] = {"index": index} if self.setup.needs_index else {}
-        if self.queue is not None:
-            state["queue"] = self.queue.rows
-        return self.setup.pairing(self.loss, embeddings, **state)
+        return self.setup.pairing(self.loss, embeddings, [queue() for queue in self.queues], **state)
 
     def set_schedules(self, epoch: float, epochs: float) -> None:
         """Set the loss's scheduled numbers for a moment of training."""
@@ -79,8 +81,9 @@ class Model(nn.Module):
         """Update the momentum encoder and enqueue the batch's keys; called after the optimiser's step."""
         if self.momentum_encoder is not None and self.setup.momentum is not None:
             self.momentum_encoder.update(self.online, self.setup.momentum(epoch, epochs))
-        if self.queue is not None:
-            self.queue.push(self.setup.pairing.rows_to_enqueue(embeddings))
+        if self.queues:
+            for queue, rows in zip(self.queues, self.setup.pairing.rows_to_enqueue(embeddings), strict=True):
+                cast(Queue, queue).push(rows)
 
 
 def _head(in_features: int, head: Head) -> nn.Module:
@@ -93,12 +96,17 @@ def _head(in_features: int, head: Head) -> nn.Module:
     )
 
 
+def _one_by_one(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Tensor:
+    """Apply a network to each view alone; returns [views, batch, dim]."""
+    return torch.stack([network(view) for view in views])
+
+
 def _by_size(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Tensor:
     """Apply a network with one forward for each size of view; returns [views, batch, dim] in the views' order."""
-    sizes = sorted({view.shape[-2:] for view in views}, reverse=True)
+    sizes = sorted({view.shape[1:] for view in views}, reverse=True)
     rows: list[Tensor | None] = [None] * len(views)
     for size in sizes:
-        members = [i for i, view in enumerate(views) if view.shape[-2:] == size]
+        members = [i for i, view in enumerate(views) if view.shape[1:] == size]
         out = network(torch.cat([views[i] for i in members])).chunk(len(members))
         for i, rows_of_view in zip(members, out, strict=True):
             rows[i] = rows_of_view

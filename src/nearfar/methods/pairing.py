@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
@@ -25,26 +25,42 @@ class Pairing:
 
     terms: the calls, each with its positional arguments. join: the loss is the "mean" or the "sum" of their values.
     constants: further keyword arguments, the same in every call.
+    named: further rows by the argument's name, the same in every call; the views of several entries are joined.
     enqueued: what enters the queue after the step, where there is one; several views in one entry enter as the mean of
     their unit rows. Default: every key.
+    queues: number of the queue that each term reads, where there are several; entry i of `enqueued` then fills queue i.
     """
 
     terms: tuple[tuple[Rows, ...], ...]
     join: Literal["mean", "sum"] = "mean"
     constants: Mapping[str, Any] = field(default_factory=dict)
+    named: Mapping[str, tuple[Rows, ...]] = field(default_factory=dict)
     enqueued: tuple[Rows, ...] | None = None
+    queues: tuple[int, ...] | None = None
 
-    def __call__(self, loss: nn.Module, embeddings: Embeddings, **state: Tensor | None) -> Tensor:
-        """Return the scalar loss; `state` (the images' index, the queue) is passed on to every call by name."""
-        arguments = [[self._select(embeddings, rows) for rows in term] for term in self.terms]
-        values = torch.stack([loss(*term, **state, **self.constants) for term in arguments])
-        return values.mean() if self.join == "mean" else values.sum()
+    def __call__(
+        self, loss: nn.Module, embeddings: Embeddings, queues: Sequence[Tensor] = (), **state: Tensor | None
+    ) -> Tensor:
+        """Return the scalar loss; each call gets its queue, where there are any, and `state` (the images' index)."""
+        rows = {name: self._join(embeddings, entries) for name, entries in self.named.items()}
+        named: dict[str, Any] = {**rows, **state, **self.constants}
+        values = []
+        for number, term in enumerate(self.terms):
+            queue = {"queue": queues[self.queues[number] if self.queues else 0]} if queues else {}
+            values.append(loss(*(self._select(embeddings, rows) for rows in term), **queue, **named))
+        return torch.stack(values).mean() if self.join == "mean" else torch.stack(values).sum()
 
-    def rows_to_enqueue(self, embeddings: Embeddings) -> Tensor:
-        """Return the rows [rows, dim] that enter the queue after the step."""
+    @property
+    def num_queues(self) -> int:
+        """How many queues the terms read."""
+        return 1 if self.queues is None else len(set(self.queues))
+
+    def rows_to_enqueue(self, embeddings: Embeddings) -> list[Tensor]:
+        """Return the rows [rows, dim] that enter each queue after the step."""
         entries = [("key", view) for view in self.momentum_views] if self.enqueued is None else self.enqueued
         parts = [self._select(embeddings, rows) for rows in entries]
-        return torch.cat([part if part.ndim == 2 else F.normalize(part.float(), dim=-1).mean(0) for part in parts])
+        rows = [part if part.ndim == 2 else F.normalize(part.float(), dim=-1).mean(0) for part in parts]
+        return [torch.cat(rows)] if self.queues is None else rows
 
     @property
     def names(self) -> set[str]:
@@ -62,11 +78,15 @@ class Pairing:
         return self._views(("key",))
 
     def _all_rows(self) -> list[Rows]:
-        return [*chain(*self.terms), *(self.enqueued or ())]
+        return [*chain(*self.terms), *chain(*self.named.values()), *(self.enqueued or ())]
 
     def _views(self, names: tuple[str, ...]) -> tuple[int, ...]:
         used = [views for name, views in self._all_rows() if name in names]
         return tuple(sorted(set(chain(*((views,) if isinstance(views, int) else views for views in used)))))
+
+    def _join(self, embeddings: Embeddings, entries: tuple[Rows, ...]) -> Tensor:
+        parts = [self._select(embeddings, rows) for rows in entries]
+        return torch.cat([part if part.ndim == 3 else part[None] for part in parts])
 
     def _select(self, embeddings: Embeddings, rows: Rows) -> Tensor:
         name, views = rows
@@ -98,15 +118,7 @@ def both_ways(
     return Pairing(terms=(((first, 0), (second, 1)), ((first, 1), (second, 0))), join=join, enqueued=enqueued)
 
 
-def crops_against_keys(
-    views: int, query: str = "projection", keys: int = 2, stacked: bool = False, **constants: Any
-) -> Pairing:
-    """The keys of the first `keys` views, each against the queries of all views but its own.
-
-    One call for each pair of query and key; with `stacked`, one for each key, with all its queries in one argument.
-    """
-    others = {key: tuple(view for view in range(views) if view != key) for key in range(keys)}
-    if stacked:
-        return Pairing(terms=tuple(((query, others[key]), ("key", key)) for key in others), constants=constants)
-    pairs = [(view, key) for key in others for view in others[key]]
-    return Pairing(terms=tuple(((query, view), ("key", key)) for view, key in pairs), constants=constants)
+def crops_against_keys(views: int, query: str = "projection", keys: int = 2) -> Pairing:
+    """The keys of the first `keys` views, each against the queries of all views but its own, one call a pair."""
+    pairs = [(view, key) for key in range(keys) for view in range(views) if view != key]
+    return Pairing(terms=tuple(((query, view), ("key", key)) for view, key in pairs))

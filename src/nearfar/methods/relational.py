@@ -131,6 +131,7 @@ class SCE(Method):
             pairing=crops_against_keys(len(self.views), query) if self._both_ways else query_against_queue(query),
             projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
             predictor=Head(self.predictor) if self.predictor else None,
+            view_statistics=True,
             momentum=Cosine(self.momentum, self.final_momentum),
             queue_size=self.queue_size or None,
         )

@@ -70,6 +70,7 @@ class ISogCLR(Method):
         rho: robustness term; larger values lead to higher temperatures.
         beta: weight of the present gradient in the moving average that moves the temperatures, 0 to 1.
         gamma: weight of the present batch in the running average of the denominators, 0 to 1.
+        gradient_limit: largest gradient of a temperature, 3 in the authors' code; infinity for none.
 
     Differs from the paper: (1) the exponent is the negative's similarity alone, as in the authors' code, where the
     paper subtracts the positive's.
@@ -77,7 +78,10 @@ class ISogCLR(Method):
 
     paper = "Qiu et al., Not All Semantics are Created Equal (iSogCLR), ICML 2023"
     views = ("simclr", "simclr")
-    recipes = {"small": small_data(), "cifar": _cifar(rho=0.4, beta=0.5, gamma=0.8, lr_temperature=0.03)}
+    recipes = {
+        "small": small_data(),
+        "cifar": _cifar(rho=0.4, beta=0.5, gamma=0.8, lr_temperature=0.03, highest=1.0, gradient_limit=3.0),
+    }
 
     temperature: float = loss_default(losses.ISogCLR, "temperature")
     lowest: float = loss_default(losses.ISogCLR, "temperature_range")[0]
@@ -86,6 +90,7 @@ class ISogCLR(Method):
     rho: float = loss_default(losses.ISogCLR, "rho")
     beta: float = loss_default(losses.ISogCLR, "beta")
     gamma: float = loss_default(losses.ISogCLR, "gamma")
+    gradient_limit: float = loss_default(losses.ISogCLR, "gradient_limit")
 
     def setup(self, num_images: int) -> Setup:
         checks.not_negative(lr_temperature=self.lr_temperature)
@@ -97,5 +102,6 @@ class ISogCLR(Method):
             rho=self.rho,
             beta=self.beta,
             gamma=self.gamma,
+            gradient_limit=self.gradient_limit,
         )
         return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=True)

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from nearfar.data.cache import Entry
-from nearfar.data.columns import Record
+from nearfar.data.columns import Record, printable
 from nearfar.data.decode import Decoded, decode
 
 SMALL = 96  # images all of one size up to this many pixels keep it
@@ -98,12 +98,12 @@ def build(
             kept = []
             for record, result in pieces:
                 if isinstance(result, str):
-                    skipped.append((record.name, result))
+                    skipped.append((printable(record.name), result))
                 else:
                     wider = pixel_format.widened(result.native, result.colour)
                     if wider != pixel_format:
                         raise Widened(wider)
-                    names.append(record.name)
+                    names.append(printable(record.name))
                     rows.append(done)
                     labels.append(record.label)
                     kept.append(result.pixels)
@@ -179,7 +179,7 @@ def _decoded(
 
 def _try(record: Record, size: int, channels: int) -> Decoded | str:
     if record.data is None:
-        return "no image data here (a path outside the source, or a remote one, is not followed)"
+        return record.problem
     try:
         return decode(record.data, size, channels)
     except Image.DecompressionBombError:

@@ -11,6 +11,7 @@ import numpy as np
 
 from nearfar.data import sources
 from nearfar.data.building import USUAL
+from nearfar.data.columns import printable
 from nearfar.data.decode import to_pil
 from nearfar.data.images import Images
 from nearfar.data.objects import describe, from_items
@@ -46,9 +47,9 @@ def open_few(
         for record in (record for place, record in enumerate(records) if place in places):
             try:
                 pictures.append(to_pil(record.data or b"", at_least=2 * (image_size or USUAL))[0])
-                names.append(record.name)
+                names.append(printable(record.name))
             except Exception as error:  # decoders raise anything on damaged data
-                wrong = f"; {record.name}: {' '.join(str(error).split())}"
+                wrong = f"; {printable(record.name)}: {' '.join(str(error).split())}"
     if not pictures:
         raise ValueError(f"none of the {len(places)} images looked at in '{name}' can be read{wrong}")
     images = from_items(pictures, name, image_size, channels, CACHE_LIMIT, None)

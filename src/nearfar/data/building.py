@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -20,6 +21,8 @@ from nearfar.data.decode import Decoded, decode
 
 SMALL = 96  # images all of one size up to this many pixels keep it
 USUAL = 224
+LARGEST = 8192  # one image of that size takes 200 MB
+_CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
 
 Progress = Callable[[int, int | None], None]
 
@@ -157,22 +160,26 @@ def _decoded(
 ) -> Generator[list[tuple[Record, Decoded | str]], None, None]:
     """Chunks of records with their decoded image, or the reason why there is none; in order, a few chunks ahead."""
     count = workers or usable_cores()
+    most = min(32, max(1, _CHUNK // (pixel_format.channels * pixel_format.size**2)))
+    stop = threading.Event()
 
     def work(chunk: list[Record]) -> list[tuple[Record, Decoded | str]]:
-        return [(record, _try(record, pixel_format.size, pixel_format.channels)) for record in chunk]
+        size, channels = pixel_format.size, pixel_format.channels
+        return [(record, _try(record, size, channels)) for record in chunk if not stop.is_set()]
 
     waiting: deque[Future[list[tuple[Record, Decoded | str]]]] = deque()
     with ThreadPoolExecutor(count) as pool, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large ones are read, bombs are errors
         warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
         try:
-            for chunk in _chunks(records):
+            for chunk in _chunks(records, most):
                 waiting.append(pool.submit(work, chunk))
                 if len(waiting) > 2 * count:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
         finally:
+            stop.set()  # or Ctrl-C would wait for the rest of the chunks
             for future in waiting:
                 future.cancel()
 
@@ -190,14 +197,14 @@ def _try(record: Record, size: int, channels: int) -> Decoded | str:
         return " ".join(str(error).split()) or type(error).__name__
 
 
-def _chunks(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records in lists of at most 32 and about 4 MB of encoded data."""
+def _chunks(records: Iterable[Record], most: int) -> Iterator[list[Record]]:
+    """Records in lists of at most `most` and about 4 MB of encoded data."""
     chunk: list[Record] = []
     size = 0
     for record in records:
         chunk.append(record)
         size += len(record.data) if isinstance(record.data, bytes) else 0
-        if len(chunk) == 32 or size > 4_000_000:
+        if len(chunk) == most or size > _CHUNK:
             yield chunk
             chunk, size = [], 0
     if chunk:

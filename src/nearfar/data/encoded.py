@@ -15,6 +15,7 @@ from nearfar.data.building import Progress, Widened, build, first_format
 from nearfar.data.columns import printable
 from nearfar.data.images import Images
 from nearfar.data.readers import Reading, Source
+from nearfar.data.stderr import only_python_writes
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Opening:
                     cache.write(home, self._fill)
                     found = self._cached(home)
         if found is None:
-            raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or set another cache_dir")
+            raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {cache.ELSEWHERE}")
         return found
 
     def _cached(self, home: Path) -> Images | None:
@@ -74,7 +75,7 @@ class Opening:
         )
 
     def _fill(self, part: Path) -> cache.Entry:
-        with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch, only_python_writes():
             return self._decode(part, Path(scratch))
 
     def _decode(self, part: Path, scratch: Path) -> cache.Entry:

@@ -15,7 +15,7 @@ from nearfar.data.columns import printable
 from nearfar.data.decode import to_pil
 from nearfar.data.images import Images
 from nearfar.data.objects import describe, from_items
-from nearfar.data.opening import CACHE_LIMIT, encoded_source, open_images
+from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source, open_images
 
 
 def open_few(
@@ -32,6 +32,7 @@ def open_few(
     without reading all (tars), the first ones are taken. Unreadable images are left out. Nothing is cached.
     Raises ValueError or FileNotFoundError as `open_images` does.
     """
+    check_size(image_size)
     found = encoded_source(source)
     if found is None:
         images = open_images(source, split=split, image_size=image_size, channels=channels)

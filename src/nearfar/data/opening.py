@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.data import arrays, objects, sources, tables
-from nearfar.data.building import SMALL, Progress, first_readable
+from nearfar.data.building import LARGEST, SMALL, Progress, first_readable
 from nearfar.data.cache import default_folder
 from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
@@ -59,8 +59,7 @@ def open_images(
     Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
     wrong path or object, a source without readable images, an unknown split or column.
     """
-    if image_size is not None and image_size < 1:
-        raise ValueError(f"image_size must be at least 1, got {image_size}")
+    check_size(image_size)
     if channels is not None and channels < 1:
         raise ValueError(f"channels must be at least 1, got {channels}")
     name = describe(source)
@@ -91,6 +90,12 @@ def open_images(
         )
     images.source = name
     return images
+
+
+def check_size(image_size: int | None) -> None:
+    """ValueError for a size that no image can be given."""
+    if image_size is not None and not 1 <= image_size <= LARGEST:
+        raise ValueError(f"image_size must lie in 1..{LARGEST}, got {image_size}")
 
 
 def _as_they_are(images: Images, split: str | None, image_size: int | None, channels: int | None) -> Images:

@@ -1,6 +1,6 @@
 """Tars in WebDataset form: the members of one example share a name up to the first dot.
 
-Read with `tarfile` and not with the builder of `datasets`, which ends in silence at a damaged header, unpacks and parses
+Read with `tarfile` and not by the builder of `datasets`, which ends in silence at a damaged header, unpacks and parses
 what nobody asked for (gzip, torch files, JSON), and copies all images for random access.
 """
 

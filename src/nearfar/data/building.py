@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -82,7 +82,7 @@ def build(
     store_limit: int,
     workers: int | None,
     progress: Progress | None,
-) -> tuple[Entry, list[int | str | None]]:
+) -> tuple[Entry, list[Any]]:
     """Decode `records`; pixels go to part/pixels.u8 unless they would take more than `store_limit` bytes.
 
     Returns the entry, without labels, and the labels of the kept images as the source has them. Unreadable images are
@@ -90,7 +90,7 @@ def build(
     """
     names: list[str] = []
     rows: list[int] = []
-    labels: list[int | str | None] = []
+    labels: list[Any] = []
     skipped: list[tuple[str, str]] = []
     moments = np.zeros((2, pixel_format.channels), dtype=np.int64)
     path = part / "pixels.u8"

@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
     name: str
     data: bytes | str | None
-    label: int | str | None
+    label: Any
     problem: str = "no image data here (a path that leads nowhere, outside the source, or to another machine)"
 
 
@@ -111,13 +111,15 @@ def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
     """The bytes in a cell, or the path in it where that lies inside the folder `inside`; else None."""
     if cell is None or isinstance(cell, bytes):
         return cell
+    if not isinstance(cell, Mapping):
+        return None
     if isinstance(cell.get("bytes"), bytes):
         return cell["bytes"]
     path = cell.get("path")
-    if not path or inside is None or "\0" in path:
+    if not isinstance(path, str) or not path or inside is None or "\0" in path:
         return None
-    full = Path(os.path.realpath(inside / path))
-    return str(full) if full.is_relative_to(os.path.realpath(inside)) and full.is_file() else None
+    full = os.path.realpath(inside / path)
+    return full if Path(full).is_relative_to(os.path.realpath(inside)) and os.path.isfile(full) else None
 
 
 def undecoded(table: Any, image: str) -> Any:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +118,7 @@ class Opening:
         )
 
 
-def whole_numbers(labels: list[int | str | None], column: str | None) -> list[int] | None:
+def whole_numbers(labels: list[Any], column: str | None) -> list[int] | None:
     """Labels as whole numbers, -1 for a missing one; None where all are missing."""
     for label in labels:
         number = isinstance(label, (int, float)) and abs(label) < 2**63 and label == int(label)

@@ -14,7 +14,7 @@ from nearfar.data.readers import Files, Reading, one_line, prefix, state
 if TYPE_CHECKING:
     pass
 
-_ROWS = 32  # read at once: encoded images may be large
+_ROWS = 8  # read at once: encoded images may be large
 
 
 class ParquetFiles(Files):

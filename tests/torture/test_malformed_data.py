@@ -207,7 +207,7 @@ TABLES = {  # a table, and how many images it holds; None: it is refused
     "notes of a list": (noted([1, 2]), 4),
     "notes of no type": (noted({"info": {"features": {"img": {"_type": "Nonsense"}}}}), None),
     "notes of another column": (noted({"info": {"features": {"other": {"_type": "Image"}}}}), 4),
-    "notes that nest": (noted({"info": {"features": {"img": {"_type": "List", "feature": {"_type": "Image"}}}}}), None),
+    "notes that nest": (noted({"info": {"features": {"img": {"_type": "List", "feature": {"_type": "Image"}}}}}), 4),
 }
 
 

@@ -59,7 +59,7 @@ def key(parts: Any) -> str:
 def read(folder: Path) -> tuple[Entry, UInt8[Tensor, "images channels size size"] | None] | None:
     """A finished cache: its entry and its memory-mapped pixels (None where not stored). None if absent or damaged.
 
-    All pixels are read once for their checksum: 0.15 s for each GB that the system holds in memory, where a disk takes 0.5 to 2 s.
+    All pixels are read once for their checksum: 0.15 s for each GB that the system holds in memory already.
     """
     try:
         values = json.loads((folder / "entry.json").read_text(encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 FORMAT = 3  # raise it when decoding or this layout changes: older caches are then not found
 
 
@@ -130,6 +132,6 @@ def write(folder: Path, fill: Callable[[Path], Entry]) -> None:
         os.rename(part, folder)
     except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise ValueError(f"cannot write the cache in '{folder.parent}' ({error}); {ELSEWHERE}") from error
         raise

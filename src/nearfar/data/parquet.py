@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nearfar.data import columns
 from nearfar.data.columns import EncodedColumn, Originals
 from nearfar.data.readers import Files, Reading, one_line, prefix, state
-
-if TYPE_CHECKING:
-    pass
 
 _ROWS = 8  # read at once: encoded images may be large
 

@@ -38,8 +38,8 @@ class Settings:
     """
 
     data: Any = setting(
-        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, Hub data set or 'digits'; in "
-        "Python also an array or tensor, a datasets.Dataset, a torch Dataset or Images",
+        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, 'hf:owner/name' (a Hub data "
+        "set) or 'digits'; in Python also an array or tensor, a datasets.Dataset, a torch Dataset or Images",
         word=str | None,
     )
     _: KW_ONLY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ _SPLIT_WORDS = {
     "testing": "test",
 }
 _ORDER = ("train", "validation", "test")
+_RUN = {"config.yaml", "environment.json"}  # what every run folder of nearfar holds
+_told: set[str] = set()
 
 
 def is_hub_name(source: str) -> bool:
@@ -46,7 +49,7 @@ def existing(source: str) -> Path:
 def list_files(root: Path) -> list[str]:
     """Every file under `root`, as sorted relative paths with "/"; hidden ones and names starting with "__" left out.
 
-    Links to folders are followed, each real folder once.
+    Links to folders are followed, each real folder once. Folders of runs are left out, with one line.
     """
     try:
         os.listdir(root)
@@ -61,6 +64,12 @@ def list_files(root: Path) -> list[str]:
             inner.clear()
             continue
         seen.add(real)
+        if len(seen) > 1 and set(names) >= _RUN:
+            inner.clear()
+            if real not in _told:
+                _told.add(real)
+                logging.getLogger("nearfar").info("'%s' is the folder of a run, not of images: left out", folder)
+            continue
         above = os.path.relpath(folder, root).replace(os.sep, "/")
         prefix = "" if above == "." else f"{above}/"
         found += [prefix + name for name in names if not name.startswith((".", "__"))]

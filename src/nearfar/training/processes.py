@@ -79,7 +79,7 @@ def stopped_together() -> Iterator[None]:
             if process.pid is not None:
                 os.kill(process.pid, signal.SIGINT)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in _asking()}
     try:
         yield
     except BaseException:
@@ -125,8 +125,19 @@ def told_clearly(devices: int, folder: str) -> Iterator[None]:
         raise
 
 
+def _asking() -> list[signal.Signals]:
+    """The signals that ask a run to stop."""
+    return [signal.SIGINT, signal.SIGTERM, *_hangup()]
+
+
+def _hangup() -> list[signal.Signals]:
+    """That of a terminal that is closed, unless the run was told to ignore it, as by nohup."""
+    hangup = getattr(signal, "SIGHUP", None)  # there is none on Windows
+    return [] if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else [hangup]
+
+
 class StopRequest:
-    """While entered, turns the first SIGINT or SIGTERM into a request that all processes agree on.
+    """While entered, turns the first SIGINT, SIGTERM or SIGHUP into a request that all processes agree on.
 
     In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a
     request, and SIGTERM ends it at once: so the parent can end one that waits for a process that is lost.
@@ -135,7 +146,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._asked = False
         self._spawned = multiprocessing.parent_process() is not None
-        self._signals = (signal.SIGINT,) if self._spawned else (signal.SIGINT, signal.SIGTERM)
+        self._signals = [signal.SIGINT, *_hangup()] if self._spawned else _asking()
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopRequest:

@@ -92,10 +92,13 @@ def _narrower(given: Settings, method: Method) -> Iterator[Method]:
             yield replace(method, projector=(*widths, last))
 
 
-class _Features(nn.Flatten):
-    """In the place of a backbone: its features are what comes in."""
+class _Features(nn.Sequential):
+    """In the place of a backbone: maps of features that are normalised as those of most are, and flattened."""
 
-    num_features = 64
+    shape, num_features = (16, 2, 2), 64
+
+    def __init__(self) -> None:
+        super().__init__(nn.BatchNorm2d(self.shape[0]), nn.Flatten())
 
 
 def _try(method: Method, batch_size: int, images: int) -> None:
@@ -107,7 +110,7 @@ def _try(method: Method, batch_size: int, images: int) -> None:
         try:
             with torch.random.fork_rng(), torch.no_grad():
                 model = Model(method, _Features(), images).train()
-                views: list[Tensor] = [torch.randn(rows, _Features.num_features, 1, 1) for _ in method.views]
+                views: list[Tensor] = [torch.randn(rows, *_Features.shape) for _ in method.views]
                 model.compute_loss(model(views), torch.arange(rows))
             return
         except (ValueError, RuntimeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,7 +73,7 @@ def stopped_together() -> Iterator[None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if asked and number not in _hangup():
             raise KeyboardInterrupt
         asked = True
         for process in multiprocessing.active_children():
@@ -136,9 +137,29 @@ def _hangup() -> list[signal.Signals]:
     return [] if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else [hangup]
 
 
+def _leave_terminal() -> None:
+    """Write nothing more to a terminal that is gone: every line would be an error, and the checkpoint not be saved."""
+    for number in (1, 2):
+        if stat.S_ISCHR(os.fstat(number).st_mode):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+def end_with_parent() -> None:
+    """Let this process, which another one started, end with it, however that ends: it alone owns the run folder."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, name="nearfar-parent", daemon=True).start()
+
+
 class StopRequest:
     """While entered, turns the first SIGINT, SIGTERM or SIGHUP into a request that all processes agree on.
 
+    A terminal that closes asks as often as it likes; the second of the others is a KeyboardInterrupt.
     In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a
     request, and SIGTERM ends it at once: so the parent can end one that waits for a process that is lost.
     """
@@ -162,7 +183,9 @@ class StopRequest:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self._asked and not self._spawned:
+        if number in _hangup():
+            _leave_terminal()
+        elif self._asked and not self._spawned:
             raise KeyboardInterrupt
         self._asked = True
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,9 @@ SETTINGS = dict(epochs=6, batch_size=8, held_out=8, encoder="small", log_every=1
 METHODS = {
     "saclr-row": dict(method="saclr", scale="row"),
     "moco-v2": dict(method="moco-v2", queue_size=20),
-    "two processes": dict(method="simclr", devices=2, accelerator="cpu"),
+    "two-processes": dict(method="simclr", devices=2, accelerator="cpu"),
 }
-KILLS = 4  # of one run, of which there is one for each method and seed
+LONG = 600  # seconds that nothing here takes, but on a machine that does other things too
 
 
 def train(data: str, out: str, **options: object) -> None:
@@ -57,7 +58,7 @@ def started(data, out, **options):
 
 def finished(data, out, **options):
     process = started(data, out, **options)
-    process.join(120)
+    process.join(LONG)
     assert process.exitcode == 0, out.with_suffix(".log").read_text()
     return (out / "encoder.safetensors").read_bytes()
 
@@ -83,29 +84,37 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(photos, tmp_path_factory):
-    """Uninterrupted runs: their weights, losses and seconds."""
-    done = {}
+    """Uninterrupted runs by name: their weights, losses and seconds."""
     folder = tmp_path_factory.mktemp("whole")
-    for name, options in METHODS.items():
+
+    @cache
+    def of(name):
         began = time.monotonic()
-        weights = finished(photos, folder / name.replace(" ", "-"), **options)
-        done[name] = weights, losses(folder / name.replace(" ", "-")), time.monotonic() - began
-    return done
+        weights = finished(photos, folder / name, **METHODS[name])
+        return weights, losses(folder / name), time.monotonic() - began
+
+    return of
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "hung up"])
-def test_killed_at_random_moments_and_resumed_is_uninterrupted(number, name, seed, photos, whole, tmp_path):
-    weights, logged, seconds = whole[name]
-    moments = random.Random(f"{number} {name} {seed}")
+@pytest.mark.parametrize(
+    ("name", "number", "times"),
+    [
+        ("saclr-row", signal.SIGKILL, 6),
+        ("saclr-row", signal.SIGHUP, 4),
+        ("moco-v2", signal.SIGKILL, 6),
+        ("two-processes", signal.SIGKILL, 2),
+    ],
+)
+def test_killed_at_random_moments_and_resumed_is_uninterrupted(name, number, times, photos, whole, tmp_path):
+    weights, logged, seconds = whole(name)
+    moments = random.Random(f"{number} {name}")
     out = tmp_path / "run"
-    for _ in range(KILLS):
+    for _ in range(times):
         process = started(photos, out, **METHODS[name])
         time.sleep(moments.uniform(0, seconds))
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
-        process.join(60)
+        process.join(LONG)
         assert process.exitcode is not None
     assert finished(photos, out, **METHODS[name]) == weights, out.with_suffix(".log").read_text()
     assert losses(out) == logged
@@ -115,12 +124,13 @@ def test_one_of_two_processes_owns_the_folder(photos, whole, tmp_path):
     out = tmp_path / "run"
     both = [started(photos, out, **METHODS["saclr-row"]) for _ in range(2)]
     for process in both:
-        process.join(120)
+        process.join(LONG)
     assert sorted(process.exitcode for process in both) == [0, 2]
     winner = next(process for process in both if process.exitcode == 0)
     said = [line for line in out.with_suffix(".log").read_text().splitlines() if line.startswith("nearfar: ")]
     assert len(said) == 1 and f"being written by process {winner.pid} " in said[0]
-    assert (out / "encoder.safetensors").read_bytes() == whole["saclr-row"][0] and losses(out) == whole["saclr-row"][1]
+    assert (out / "encoder.safetensors").read_bytes() == whole("saclr-row")[0]
+    assert losses(out) == whole("saclr-row")[1]
 
 
 def test_a_terminal_that_closes_leaves_a_checkpoint(photos, tmp_path):
@@ -135,11 +145,11 @@ def test_a_terminal_that_closes_leaves_a_checkpoint(photos, tmp_path):
         [sys.executable, "-c", attach, *command], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
     os.close(theirs)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LONG
     while len(losses(out)) < 3 and time.monotonic() < deadline:
         os.read(ours, 2**16)  # a full terminal would block the run
         time.sleep(0.05)
     assert not (out / "checkpoints").exists()
     os.close(ours)
-    assert process.wait(60) == 130
+    assert process.wait(LONG) == 130
     assert (out / "checkpoints/last.ckpt").is_file()

@@ -92,7 +92,9 @@ def test_data_and_run_that_have_moved_go_on(photos, tmp_path, quiet, monkeypatch
     (tmp_path / "run").rename(tmp_path / "renamed")
     assert main(["pretrain", "--resume", "renamed"]) == 2
     assert "nearfar pretrain DATA --resume renamed" in capsys.readouterr().err
+    shutil.copytree("renamed", "copy")
     assert main(["pretrain", "pictures", "--resume", "renamed"]) == 0
+    assert nearfar.resume("copy", data=tmp_path / "pictures", console=quiet).settings.data == str(tmp_path / "pictures")
     assert nearfar.Run.of("renamed").settings.data == str(tmp_path / "pictures")
 
 

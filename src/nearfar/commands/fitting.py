@@ -108,7 +108,7 @@ def _try(method: Method, batch_size: int, images: int) -> None:
     """
     for rows in dict.fromkeys([min(batch_size, TRIAL), batch_size]):
         try:
-            with torch.random.fork_rng(), torch.no_grad():
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
                 model = Model(method, _Features(), images).train()
                 views: list[Tensor] = [torch.randn(rows, *_Features.shape) for _ in method.views]
                 model.compute_loss(model(views), torch.arange(rows))

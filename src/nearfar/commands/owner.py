@@ -82,11 +82,9 @@ def must_be_free(folder: Path) -> None:
     """Raise ValueError for a folder that holds anything but what a run writes before its first checkpoint."""
     if not folder.exists():
         return
-    there = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name]
-    ours = all(name in _BEFORE_CHECKPOINT or _is_unfinished(name) for name in there)
-    if folder.is_dir() and not there:
-        return
-    if not ours or LOCK not in there or (folder / CHECKPOINT).exists():
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    ours = LOCK in there and all(name in _BEFORE_CHECKPOINT or _is_unfinished(name) for name in there)
+    if (there and not ours) or (folder / CHECKPOINT).exists():
         raise ValueError(f"{folder} exists already; choose another --out, or go on with --resume {folder}")
 
 

@@ -12,12 +12,12 @@ from rich.markup import escape
 from torch import nn
 
 from nearfar.allocator import reuse_memory
+from nearfar.commands.going_on import note_data, saved_job
 from nearfar.commands.neighbours import write_neighbours
 from nearfar.commands.owner import CONFIG, beginning, clear, owned
 from nearfar.commands.report import write_report
-from nearfar.commands.resolve import default_folder, new_job, saved_job
+from nearfar.commands.resolve import default_folder, new_job
 from nearfar.commands.run import Run, load
-from nearfar.commands.same_data import note_data
 from nearfar.commands.signature import arguments_of
 from nearfar.commands.views import write_views
 from nearfar.methods import Method, Model

@@ -15,8 +15,6 @@ from torch import nn
 from nearfar.commands import adapting, fitting
 from nearfar.commands.budget import MINUTES, Machine, choose_machine, epochs_in, reason, rungs
 from nearfar.commands.opening import open_shown
-from nearfar.commands.owner import CONFIG, FINGERPRINT
-from nearfar.commands.same_data import SameData
 from nearfar.data import Images, describe, list_splits, survey
 from nearfar.data.building import SMALL
 from nearfar.messages import did_you_mean
@@ -109,8 +107,9 @@ def default_folder(given: Settings) -> Path:
 
 def lasting(data: Any) -> str | Described:
     """Return data as a run notes it: a path as it is found from any folder, an object in a few words."""
-    if not isinstance(data, str):
+    if not isinstance(data, (str, os.PathLike)):
         return Described(describe(data))
+    data = os.fspath(data)
     path = Path(data).expanduser()
     return os.path.abspath(path) if data != "digits" and path.exists() else data
 
@@ -136,7 +135,7 @@ def _measured(
 ) -> tuple[Images, Machine]:
     """Open the images, at a size that is chosen from a measurement unless it is given or theirs is small."""
     images, count, side = None, None, given.image_size or 0
-    if given.image_size is None and (seen := survey(given.data, _split(given))) is not None:
+    if given.image_size is None and (seen := survey(given.data, split_of(given))) is not None:
         count, side = seen
     if side <= SMALL:
         images = open_data(given, console)
@@ -162,34 +161,6 @@ def _measured(
     if images is None or images.image_size != machine.image_size:
         images = open_data(replace(given, image_size=machine.image_size), console)
     return images, machine
-
-
-def saved_job(settings: Settings, console: Console, objects: dict[str, Any], data_changed: bool) -> Job:
-    """Resolve the settings of a run folder, with the user's own objects given again where a file cannot hold them.
-
-    data_changed: take data that is not what the run began with, where the method allows it.
-    """
-    whole = replace(settings, **{name: value for name, value in objects.items() if value is not None})
-    method = whole.given("method")
-    if isinstance(method, str):
-        method = method_class(method)(**settings.hyperparameters)
-    views = chosen_views(whole.given("views"), settings)
-    must_fit(views, method)
-    data, folder = whole.given("data"), Path(settings.out)
-    try:
-        same = SameData(folder, data, _split(whole), method, data_changed)
-        images = open_data(whole, console)
-    except FileNotFoundError as error:
-        raise ValueError(f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}") from error
-    now = same.read(images)
-    held_out, total = settings.held_out, min(_or(settings.limit, len(images)), len(images))
-    if settings.batch_size > total - held_out:
-        raise ValueError(f"{total} images are too few for the batch of {settings.batch_size} and {held_out} held out")
-    job = Job(replace(settings, data=lasting(data)), method, whole.given("encoder"), views, images)
-    now.save(folder / FINGERPRINT)
-    if job.settings.data != settings.data:
-        job.settings.save(folder / CONFIG)
-    return job
 
 
 def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
@@ -247,14 +218,15 @@ def open_data(settings: Settings, console: Console) -> Images:
     return open_shown(
         settings.given("data"),
         console,
-        split=_split(settings),
+        split=split_of(settings),
         image_size=settings.image_size,
         channels=settings.channels,
         cache=settings.cache,
     )
 
 
-def _split(settings: Settings) -> str | None:
+def split_of(settings: Settings) -> str | None:
+    """Return the part of the data to train on, None for all of it."""
     if settings.split is None and "train" in list_splits(settings.given("data")):
         return "train"
     return settings.split

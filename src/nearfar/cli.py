@@ -81,6 +81,8 @@ def _run(verb: str, words: list[str], console: Console) -> None:
     if verb == "pretrain" and values["resume"] is not None:
         _resume(words, values, console)
         return
+    if values.pop("data_changed", False):
+        raise ValueError("--data-changed goes with --resume")
     values.pop("resume", None)
     given = [values.pop(name) for name in VERBS[verb][1]]
     if VERBS[verb][1][:1] == ("run",) and given[0] is None:
@@ -92,9 +94,10 @@ def _resume(words: list[str], values: dict[str, Any], console: Console) -> None:
     from nearfar.commands.pretrain import resume
 
     options = {word.split("=")[0] for word in words if word.startswith("--")}
-    if options - {"--resume", "--devices"} or values["data"] is not None:
-        raise ValueError("--resume takes everything but --devices from the run folder; give it alone")
-    resume(values["resume"], devices=values["devices"], console=console)
+    if options - {"--resume", "--devices", "--data_changed"}:
+        raise ValueError("--resume takes everything but DATA, --devices and --data-changed from the run folder")
+    own = {name: values[name] for name in ("data", "devices", "data_changed")}
+    resume(values["resume"], **own, console=console)
 
 
 def function_of(verb: str) -> Callable[..., Any]:
@@ -119,6 +122,8 @@ def build_parser(
     if verb == "pretrain":
         parser.add_argument("--config", action="config", help="YAML file with any of these settings")
         parser.add_argument("--resume", type=str | None, help="run folder to go on with; give it alone")
+        meaning = "with --resume: go on although the data has changed"
+        parser.add_argument("--data_changed", type=bool, nargs="?", const=True, default=False, help=meaning)
         add_settings(parser, method or Settings.method, recipe or Settings.recipe)
     else:
         skipped: set[str | int] = {*positionals, *(OBJECTS - {verb})}

@@ -32,6 +32,7 @@ RUNGS: tuple[tuple[str, int], ...] = (
     ("resnet50", 240),
 )
 """Encoders and image sizes for photographs, from the fastest to the slowest; crops have two thirds of the side."""
+LARGER = 256  # images of a trial step where the usual number is too few
 _FASTER = 1.1
 _SECONDS = 10.0
 
@@ -136,17 +137,13 @@ def reason(machine: Machine, settings: Settings, images: int) -> str:
 def _speed(
     given: Settings, method: Method, encoder: Any, views: Views, size: int, crop: int, channels: int, precision: str
 ) -> float:
+    wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, accelerator=given.accelerator)
     try:
-        return training_speed(
-            method,
-            encoder,
-            views,
-            image_size=size,
-            crop_size=crop,
-            channels=channels,
-            accelerator=given.accelerator,
-            precision=precision,
-        )
+        try:
+            return training_speed(method, encoder, views, **wanted, precision=precision)
+        except ValueError:  # perhaps the loss needs more images
+            larger = max(LARGER, given.batch_size or 0)
+            return training_speed(method, encoder, views, **wanted, precision=precision, batch_size=larger)
     except RuntimeError as error:
         raise ValueError(f"a trial step failed: {first_line(error)}") from error
 

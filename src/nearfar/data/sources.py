@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
@@ -30,6 +31,8 @@ _SPLIT_WORDS = {
     "testing": "test",
 }
 _ORDER = ("train", "validation", "test")
+_RUN = {"config.yaml", "environment.json"}  # what every run folder of nearfar holds
+_told: set[str] = set()
 
 
 def existing(source: str) -> Path:
@@ -63,7 +66,8 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
     """Every file under `root`, as sorted relative paths with "/"; hidden ones and names starting with "__" left out.
 
     And (path, reason) of what might have been data: folders that cannot be read, pipes and devices with the name of an
-    image, a Parquet file or a tar. Links to folders are followed, each real folder once.
+    image, a Parquet file or a tar. Links to folders are followed, each real folder once; folders of runs are left out,
+    with one line.
     """
     found: list[str] = []
     problems: list[tuple[str, str]] = []
@@ -81,6 +85,12 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
             inner.clear()
             continue
         seen.add(real)
+        if len(seen) > 1 and set(names) >= _RUN:
+            inner.clear()
+            if real not in _told:
+                _told.add(real)
+                logging.getLogger("nearfar").info("'%s' is the folder of a run, not of images: left out", folder)
+            continue
         prefix = _inside(root, folder)
         for name in names:
             if name.startswith((".", "__")):

@@ -10,6 +10,8 @@ import torch
 
 from nearfar.atomic import replacing
 
+CHECKPOINT = "checkpoints/last.ckpt"  # in the folder of a run
+
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint, whole or not at all."""

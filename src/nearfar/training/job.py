@@ -21,7 +21,15 @@ from nearfar.data import Images, open_images
 from nearfar.methods import Method, Model
 from nearfar.networks import Backbone, Encoder, build_backbone, save_encoder
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
-from nearfar.training.processes import TIMEOUT, by_torchrun, closed_after, stopped_together, told_clearly, world_size
+from nearfar.training.processes import (
+    TIMEOUT,
+    by_torchrun,
+    closed_after,
+    end_with_parent,
+    stopped_together,
+    told_clearly,
+    world_size,
+)
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Precision, Settings
 from nearfar.training.shuffled_norm import spread_norm_groups
@@ -148,6 +156,7 @@ def _fabric(accelerator: str, precision: Any, devices: int, start: Literal["pope
 
 def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, level: int | None) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
+    end_with_parent()
     console = Console(soft_wrap=True, quiet=quiet or not fabric.is_global_zero)
     if level is not None and fabric.is_global_zero:
         log.addHandler(logging.StreamHandler(console.file))

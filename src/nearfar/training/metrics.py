@@ -13,10 +13,9 @@ from nearfar.atomic import replacing
 class MetricsLog:
     """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files beside it."""
 
-    def __init__(
-        self, folder: Path, resume_step: int | None = None, tensorboard: bool = False, writes: bool = True
-    ) -> None:
-        """resume_step: drop what an earlier process logged after this step, so that it is logged again, once.
+    def __init__(self, folder: Path, resume_step: int = -1, tensorboard: bool = False, writes: bool = True) -> None:
+        """resume_step: drop what an earlier process logged after this step, so that it is logged again, once; all by
+        default.
 
         writes: False on all processes but the first, whose log this is.
         """
@@ -24,14 +23,13 @@ class MetricsLog:
         self.writer: Any = None
         if not writes:
             return
-        if resume_step is not None:
-            kept = [line for line in read_metrics(folder) if line["step"] <= resume_step]
-            with replacing(self.path) as unfinished:
-                unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        kept = [line for line in read_metrics(folder) if line["step"] <= resume_step]
+        with replacing(self.path) as unfinished:
+            unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step)
+            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=max(0, resume_step))
 
     def write(self, step: int, **values: Any) -> None:
         """Append one line; nested numbers are allowed and become name/inner in tensorboard."""

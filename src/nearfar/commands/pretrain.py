@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from torch import nn
 
 from nearfar.allocator import reuse_memory
+from nearfar.atomic import NotWrittenError, check_folder, replacing
 from nearfar.commands.neighbours import write_neighbours
 from nearfar.commands.report import write_report
 from nearfar.commands.resolve import new_job, saved_job
@@ -46,9 +49,22 @@ def pretrain(settings: Settings, console: Console) -> Run:
     folder_must_be_new(settings.out)
     job, model = new_job(settings, console, began)
     folder = folder_must_be_new(job.settings.out)
-    write_folder(folder, job, model, console)
-    launch(job, console, model=model)
-    return _finish(folder, job)
+    with _to_be_resumed(folder):
+        write_folder(folder, job, model, console)
+        launch(job, console, model=model)
+        return _finish(folder, job)
+
+
+@contextmanager
+def _to_be_resumed(folder: Path) -> Iterator[None]:
+    """Where the disk is full, say how to go on; nothing stays of a folder that nothing could be written into."""
+    try:
+        yield
+    except NotWrittenError as error:
+        with suppress(OSError):
+            folder.rmdir()
+        how = f"; make room, then go on with: nearfar pretrain --resume {folder}" if folder.exists() else ""
+        raise NotWrittenError(f"{error}{how}") from error
 
 
 def _finish(folder: Path, job: Job) -> Run:
@@ -62,10 +78,15 @@ def _finish(folder: Path, job: Job) -> Run:
 
 
 def folder_must_be_new(out: str | None) -> Path:
-    """Return the folder to write; raises ValueError where something lies there already."""
+    """Return the folder to write.
+
+    Raises ValueError where something lies there already, OSError where it cannot be made.
+    """
     folder = Path(out or "")
     if out is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} exists already; choose another --out, or go on with --resume {folder}")
+    if out is not None:
+        check_folder(next(path for path in (folder, *folder.parents) if path.exists()))
     return folder
 
 
@@ -84,17 +105,15 @@ def write_folder(folder: Path, job: Job, model: Model, console: Console) -> None
         start = Encoder(model.backbone, settings.image_size, settings.channels, **moments)
         save_encoder(folder / STARTING, start)
     if images.skipped:
-        (folder / "skipped.txt").write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
-        console.print(
-            f"{len(images.skipped)} unreadable files skipped, listed in {escape(str(folder / 'skipped.txt'))}"
-        )
+        with replacing(folder / "skipped.txt") as unfinished:
+            unfinished.write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
+        console.print(Text(f"{len(images.skipped)} unreadable files skipped, listed in {folder / 'skipped.txt'}"))
     total = min(settings.limit or len(images), len(images))
     encoder = settings.encoder if isinstance(settings.encoder, str) else settings.encoder.words
     crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
-    console.print(
-        f"{settings.method} on {total} images of {settings.image_size} px{crops}, {encoder}, "
-        f"{settings.epochs:g} epochs, {settings.precision} -> {escape(str(folder))}"
-    )
+    method = settings.method if isinstance(settings.method, str) else settings.method.words
+    told = f"{method} on {total} images of {settings.image_size} px{crops}, {encoder}, {settings.epochs:g} epochs"
+    console.print(Text(f"{told}, {settings.precision} -> {folder}"))
     write_views(folder, job)
     write_report(folder)
 
@@ -132,5 +151,6 @@ def resume(
         settings = replace(settings, devices=world_size(devices))
     check_processes(settings.devices, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
     job = saved_job(settings, console or Console(), dict(data=data, method=method, encoder=encoder, views=views))
-    launch(job, console or Console(), resume=True)
-    return _finish(run.path, job)
+    with _to_be_resumed(run.path):
+        launch(job, console or Console(), resume=True)
+        return _finish(run.path, job)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 from torch import nn
 
 from nearfar.commands import adapting
@@ -20,7 +21,7 @@ from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
-from nearfar.training.settings import OBJECTS, describe_object, settings_fields
+from nearfar.training.settings import OBJECTS, check_numbers, describe_object, settings_fields
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
@@ -90,7 +91,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         health_every=_or(given.health_every, max(1, int(epochs) // 20)),
     )
     if machine.rate is not None:
-        console.print(reason(machine, settings, total - held_out), highlight=False)
+        console.print(Text(reason(machine, settings, total - held_out)))
     job = Job(settings, method, machine.encoder, chosen_views(views, settings), images, seconds)
     must_fit(job.views, method)
     return job, _checked_model(job, total)
@@ -150,7 +151,7 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any]) -> 
     whole = replace(settings, **{name: value for name, value in objects.items() if value is not None})
     method = whole.given("method")
     if isinstance(method, str):
-        method = method_class(method)(**settings.hyperparameters)
+        method, _ = chosen_method(whole)
     views = chosen_views(whole.given("views"), settings)
     must_fit(views, method)
     return Job(settings, method, whole.given("encoder"), views, open_data(whole, console))
@@ -172,6 +173,7 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
         if numbers:
             raise ValueError(f"{', '.join(numbers)}: a method that is an object has its numbers already")
         return method, recipe
+    check_numbers(kind, numbers)
     return kind.from_recipe(settings.recipe, **numbers), recipe
 
 

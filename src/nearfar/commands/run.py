@@ -28,7 +28,10 @@ class Run:
     @cached_property
     def settings(self) -> Settings:
         """The resolved settings, with the folder where it is now."""
-        return replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
+        settings = replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
+        if missing := settings.unchosen():
+            raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
+        return settings
 
     @cached_property
     def encoder(self) -> Encoder:

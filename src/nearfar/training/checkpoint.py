@@ -14,8 +14,10 @@ from nearfar.atomic import replacing
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as unfinished:
-        torch.save(state, unfinished)
+    for left in path.parent.glob(f".{path.stem}.*.partial{path.suffix}"):
+        left.unlink()  # of a process that was killed
+    with replacing(path) as unfinished, unfinished.open("wb") as file:  # our file: torch's own tells no reason
+        torch.save(state, file)
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nearfar.atomic import replacing
+from nearfar.atomic import replacing, told_clearly
 
 
 class MetricsLog:
@@ -37,7 +37,7 @@ class MetricsLog:
         """Append one line; nested numbers are allowed and become name/inner in tensorboard."""
         if not self.writes:
             return
-        with self.path.open("a") as file:
+        with told_clearly(self.path), self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         if self.writer is not None:
             for name, value in values.items():

@@ -19,7 +19,7 @@ from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
 from nearfar.commands.worth import accuracies, best_rows, sentence
 from nearfar.data import Images, list_splits
-from nearfar.evaluation import colour_histogram, evaluate_features, hog, raw_pixels
+from nearfar.evaluation import check_protocols, colour_histogram, evaluate_features, hog, raw_pixels
 from nearfar.messages import check_range
 from nearfar.networks import Encoder
 from nearfar.training import initial_backbone
@@ -67,6 +67,7 @@ def evaluate(
     check_range("--seed", seed, 0, LARGEST_SEED)
     if not 0 < test_share < 1:
         raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
+    check_protocols(protocol)
     check_folder(run.path)
     train, test = _train_and_test(run, data, test_share, seed, console)
     limit = settings.limit if limit is None and data is None else limit

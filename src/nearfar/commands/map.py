@@ -19,6 +19,8 @@ from nearfar.maps import draw_map, fit_map, write_map_page
 from nearfar.messages import check_range
 from nearfar.training.seeding import LARGEST_SEED, stream
 
+MOST_VIEWS = 1000
+
 
 def map_images(
     run: str | Path | Run,
@@ -55,8 +57,9 @@ def map_images(
     """
     console = console or Console()
     run = Run.of(run)
-    for option, value, least in (("--limit", limit, 1), ("--num-views", num_views, 2), ("--epochs", epochs, 1)):
-        check_range(option, value, least)
+    check_range("--limit", limit, 1)
+    check_range("--num-views", num_views, 2, MOST_VIEWS)
+    check_range("--epochs", epochs, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
     settings = run.settings
     page = run.path / "map.html" if out is None else Path(out)

@@ -17,7 +17,7 @@ from nearfar.commands.budget import MINUTES, Machine, choose_machine, epochs_in,
 from nearfar.commands.opening import open_shown
 from nearfar.data import Images, describe, list_splits, survey
 from nearfar.data.building import SMALL
-from nearfar.messages import did_you_mean
+from nearfar.messages import did_you_mean, first_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
@@ -232,7 +232,10 @@ def _checked_model(job: Job, total: int) -> Model:
     count = total - settings.held_out
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
-    model = job.model(max(count, 1))
+    try:
+        model = job.model(max(count, 1))
+    except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"the networks cannot be built with these settings: {first_line(error)}") from error
     build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay)
     if settings.batch_size > count:
         raise ValueError(

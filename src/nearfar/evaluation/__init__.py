@@ -1,7 +1,7 @@
 """Frozen features and what they are worth: kNN, linear probes, few labels."""
 
 from nearfar.evaluation.baselines import colour_histogram, hog, raw_pixels
-from nearfar.evaluation.evaluate import PROTOCOLS, evaluate_features
+from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features
 from nearfar.evaluation.features import extract, extract_view
 from nearfar.evaluation.few_labels import Score, few_label_accuracy
 from nearfar.evaluation.knn import knn_accuracy, knn_predict, neighbours
@@ -13,6 +13,7 @@ __all__ = [
     "FORMATS",
     "PROTOCOLS",
     "Score",
+    "check_protocols",
     "colour_histogram",
     "evaluate_features",
     "extract",

@@ -24,6 +24,14 @@ from nearfar.networks.starting import StartingWeights, find_weights
 log = logging.getLogger("nearfar")
 
 SMALL_STEM_BELOW = 64  # pixels
+ARGUMENTS = set(
+    "in_chans img_size image_size dynamic_img_size dynamic_img_pad global_pool "  # noqa: SIM905
+    "patch_size embed_dim depth depths dims num_heads mlp_ratio qkv_bias qk_norm init_values class_token reg_tokens "
+    "no_embed_class pre_norm fc_norm pos_embed drop_rate drop_path_rate proj_drop_rate attn_drop_rate act_layer "
+    "norm_layer norm_eps window_size layers channels width num_features stem_width stem_type base_width "
+    "cardinality".split()
+)
+"""What a file may say of a net: its form. timm's builders take more, such as a checkpoint to load."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +180,13 @@ def _fitted(
 
 def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
     _check_name(name)
+    if unknown := sorted(set(map(str, arguments)) - ARGUMENTS):
+        raise ValueError(f"encoder {name!r} is not built with the argument {unknown[0]!r}")
     if name == "small":
         return SmallNet(**arguments)
     try:
         return timm.create_model(name, pretrained=False, num_classes=0, **arguments)
-    except (AssertionError, ValueError, RuntimeError) as error:
+    except (AssertionError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError) as error:
         raise ValueError(f"encoder {name!r} cannot be built with {arguments}: {first_line(error)}") from error
 
 

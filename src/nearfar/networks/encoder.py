@@ -138,7 +138,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         )
     try:
         encoder = _described(description, backbone)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError, MemoryError) as error:
         what = f"{folder / DESCRIPTION} does not describe an encoder" if own is None else "the encoder given here fails"
         raise ValueError(f"{what}: {first_line(error)}") from error
     try:

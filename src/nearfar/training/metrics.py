@@ -57,12 +57,14 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out."""
+    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out, and what is no such line."""
     path = folder / "metrics.jsonl"
     lines: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            lines.append(values)
     return lines

@@ -31,12 +31,12 @@ def test_an_error_leaves_the_file_as_it_was(tmp_path):
 
 def test_a_full_disk_is_named_whatever_a_library_says(tmp_path):
     path = tmp_path / "last.ckpt"
-    with pytest.raises(NotWrittenError, match=r"^cannot write .*last\.ckpt: No space left on device$"):
-        with replacing(path):
-            try:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            finally:
-                raise RuntimeError("unexpected pos 3520 vs 3478")
+    says = r"^cannot write .*last\.ckpt: No space left on device$"
+    with pytest.raises(NotWrittenError, match=says), replacing(path):
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        finally:
+            raise RuntimeError("unexpected pos 3520 vs 3478")
     with pytest.raises(RuntimeError, match="unexpected pos"), replacing(path):
         raise RuntimeError("unexpected pos 3520 vs 3478")
 

@@ -44,6 +44,8 @@ def told_clearly(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except NotWrittenError:
+        raise
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:

@@ -178,6 +178,5 @@ def test_a_damaged_file_does_not_take_the_report_with_it(file, text, tmp_path):
     (folder / name).write_text(text)
     page = report_of(folder)
     assert "a/broken.png" in page
-    harmless = "" if file == "metrics" else "null"  # what holds no line at all
-    if text in ("{", "[" * 100_000, "1" * 5000) and file != "metrics" and text != harmless:
+    if file != "metrics" and text[:2] in ("{", "[[", "11"):  # lines of metrics that are none are passed over
         assert f"{name} is damaged and left out" in page

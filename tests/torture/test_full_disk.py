@@ -70,7 +70,7 @@ COMMANDS = {
 @pytest.mark.parametrize("free", [0, 80_000])
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_what_is_there_stays(command, free, place, capsys):
-    """Noticed before the work where nothing is free; after it where there is room for the look, but not for the file."""
+    """Noticed before the work where nothing is free, after it where only the look at the disk found room."""
     fill(place, free)
     before = contents(place)
     capsys.readouterr()

@@ -93,7 +93,7 @@ def test_a_file_that_is_not_yaml(content, tmp_path):
         ("views: {views: [{size: 2.5}]}", "size is a whole number, got 2.5"),
     ],
 )
-def test_a_file_with_an_odd_value(line, says, tmp_path):
+def test_a_file_with_an_odd_value(line, says, tmp_path, unchecked):
     (tmp_path / "config.yaml").write_text(f"method: simclr\n{line}\n")
     with pytest.raises(ValueError, match=re.escape(says)):
         Settings.load(tmp_path / "config.yaml")

@@ -85,6 +85,7 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
 
 log = logging.getLogger("nearfar")
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # here, since new processes import this file first
+logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # `told_clearly` says what was lost
 
 
 def launch(job: Job, console: Console, resume: bool = False, model: Model | None = None) -> None:

@@ -9,18 +9,21 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from nearfar.atomic import replacing
+from nearfar.atomic import check_folder, replacing
 from nearfar.commands.opening import features_shown, open_shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
 from nearfar.commands.worth import accuracies, best_rows, sentence
 from nearfar.data import Images, list_splits
-from nearfar.evaluation import colour_histogram, evaluate_features, hog, raw_pixels
+from nearfar.evaluation import check_protocols, colour_histogram, evaluate_features, hog, raw_pixels
+from nearfar.messages import check_range
 from nearfar.networks import Encoder
 from nearfar.training import initial_backbone
+from nearfar.training.seeding import LARGEST_SEED
 
 
 def evaluate(
@@ -60,6 +63,12 @@ def evaluate(
     console = console or Console()
     run = Run.of(run)
     settings = run.settings
+    check_range("--limit", limit, 1)
+    check_range("--seed", seed, 0, LARGEST_SEED)
+    if not 0 < test_share < 1:
+        raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
+    check_protocols(protocol)
+    check_folder(run.path)
     train, test = _train_and_test(run, data, test_share, seed, console)
     limit = settings.limit if limit is None and data is None else limit
     if limit is not None:
@@ -85,7 +94,7 @@ def evaluate(
         unfinished.write_text(json.dumps(results, indent=2) + "\n")
     write_report(run.path)
     console.print(_results_table(results, len(train), len(test)))
-    console.print(sentence(results), highlight=False)
+    console.print(Text(sentence(results)))
     return results
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from nearfar.commands.owner import CONFIG, FINGERPRINT
-from nearfar.commands.resolve import chosen_views, lasting, must_fit, open_data, split_of
+from nearfar.commands.resolve import chosen_method, chosen_views, lasting, must_fit, open_data, split_of
 from nearfar.data import Fingerprint, Images, fingerprint_of, fingerprint_of_images
-from nearfar.methods import Method, method_class
+from nearfar.methods import Method
 from nearfar.training import Job, Settings
 
 
@@ -24,7 +24,7 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any], dat
     whole = replace(settings, **{name: value for name, value in objects.items() if value is not None})
     method = whole.given("method")
     if isinstance(method, str):
-        method = method_class(method)(**settings.hyperparameters)
+        method, _ = chosen_method(whole)
     views = chosen_views(whole.given("views"), settings)
     must_fit(views, method)
     data, folder = whole.given("data"), Path(settings.out)

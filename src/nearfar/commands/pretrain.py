@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from torch import nn
 
 from nearfar.allocator import reuse_memory
+from nearfar.atomic import NotWrittenError, check_folder, replacing
 from nearfar.commands.going_on import note_data, saved_job
 from nearfar.commands.neighbours import write_neighbours
 from nearfar.commands.owner import CONFIG, beginning, clear, owned
@@ -50,11 +53,22 @@ def pretrain(settings: Settings, console: Console) -> Run:
     if settings.data is None:
         raise ValueError("name the images to train on: nearfar pretrain DATA")
     folder = Path(settings.out) if settings.out is not None else default_folder(settings)
-    with beginning(folder):
+    with beginning(folder), _to_be_resumed(folder):
+        check_folder(folder)
         job, model = new_job(replace(settings, out=str(folder)), console, began)
         write_folder(folder, settings.data, job, model, console)
         launch(job, console, model=model)
         return _finish(folder, job)
+
+
+@contextmanager
+def _to_be_resumed(folder: Path) -> Iterator[None]:
+    """Where the disk is full, say how to go on."""
+    try:
+        yield
+    except NotWrittenError as error:
+        how = f"; make room, then go on with: nearfar pretrain --resume {folder}" if (folder / CONFIG).is_file() else ""
+        raise NotWrittenError(f"{error}{how}") from error
 
 
 def _finish(folder: Path, job: Job) -> Run:
@@ -76,7 +90,7 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
     settings, images = job.settings, job.images
     assert images is not None
     if (folder / CONFIG).exists():
-        console.print(f"{escape(str(folder))} holds a run that never came to a checkpoint: it is begun anew")
+        console.print(Text(f"{folder} holds a run that never came to a checkpoint: it is begun anew"))
     clear(folder)
     write_environment(folder, settings.seed)
     if settings.init is not None:
@@ -84,20 +98,18 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
         start = Encoder(model.backbone, settings.image_size, settings.channels, **moments)
         save_encoder(folder / STARTING, start)
     if images.skipped:
-        (folder / "skipped.txt").write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
-        console.print(
-            f"{len(images.skipped)} unreadable files skipped, listed in {escape(str(folder / 'skipped.txt'))}"
-        )
+        with replacing(folder / "skipped.txt") as unfinished:
+            unfinished.write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
+        console.print(Text(f"{len(images.skipped)} unreadable files skipped, listed in {folder / 'skipped.txt'}"))
     write_views(folder, job)
     note_data(folder, data, settings.split, images)
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
     total = min(settings.limit or len(images), len(images))
     encoder = settings.encoder if isinstance(settings.encoder, str) else settings.encoder.words
     crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
-    console.print(
-        f"{settings.method} on {total} images of {settings.image_size} px{crops}, {encoder}, "
-        f"{settings.epochs:g} epochs, {settings.precision} -> {escape(str(folder))}"
-    )
+    method = settings.method if isinstance(settings.method, str) else settings.method.words
+    told = f"{method} on {total} images of {settings.image_size} px{crops}, {encoder}, {settings.epochs:g} epochs"
+    console.print(Text(f"{told}, {settings.precision} -> {folder}"))
     write_report(folder)
 
 
@@ -137,7 +149,7 @@ def resume(
     if devices is not None or by_torchrun():
         settings = replace(settings, devices=world_size(devices))
     check_processes(settings.devices, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
-    with owned(run.path):
+    with owned(run.path), _to_be_resumed(run.path):
         if (run.path / WEIGHTS).is_file() and not (run.path / CHECKPOINT).is_file():
             raise ValueError(f"{run.path} is a finished run without its checkpoint: there is nothing to go on from")
         objects = dict(data=data, method=method, encoder=encoder, views=views)

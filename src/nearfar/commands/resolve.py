@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 from torch import nn
 
 from nearfar.commands import adapting, fitting
@@ -17,11 +18,11 @@ from nearfar.commands.budget import MINUTES, Machine, choose_machine, epochs_in,
 from nearfar.commands.opening import open_shown
 from nearfar.data import Images, describe, list_splits, survey
 from nearfar.data.building import SMALL
-from nearfar.messages import did_you_mean
+from nearfar.messages import did_you_mean, first_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
-from nearfar.training.settings import OBJECTS, describe_object, settings_fields
+from nearfar.training.settings import OBJECTS, check_numbers, describe_object, settings_fields
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
@@ -54,7 +55,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     total = min(_or(given.limit, len(images)), len(images))
     held_out = fitting.held_out_of(given, total, console)
     method, batch_size = fitting.fitted_to(given, method, recipe, total - held_out, console)
-    check_processes(processes, batch_size, given.micro_batch, given.sync_batch_norm)
+    check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
     views = views_at(machine.crop_size, images.channels)
     seconds, epochs = None, given.epochs
     if epochs is None:
@@ -97,7 +98,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         health_every=_or(given.health_every, max(1, int(epochs) // 20)),
     )
     if machine.rate is not None:
-        console.print(reason(machine, settings, total - held_out), highlight=False)
+        console.print(Text(reason(machine, settings, total - held_out)))
     job = Job(settings, method, machine.encoder, chosen_views(views, settings), images, seconds)
     must_fit(job.views, method)
     return job, _checked_model(job, total - held_out)
@@ -196,6 +197,7 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
         if numbers:
             raise ValueError(f"{', '.join(numbers)}: a method that is an object has its numbers already")
         return method, recipe
+    check_numbers(kind, numbers)
     return kind.from_recipe(settings.recipe, **numbers), recipe
 
 
@@ -257,7 +259,10 @@ def _checked_model(job: Job, count: int) -> Model:
     settings = job.settings
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
-    model = job.model(count)
+    try:
+        model = job.model(count)
+    except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"the networks cannot be built with these settings: {first_line(error)}") from error
     build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay)
     return model
 

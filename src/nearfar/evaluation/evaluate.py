@@ -29,7 +29,7 @@ def evaluate_features(
     whose label is -1 (missing) are left out.
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
     """
-    ks = {name: _neighbours_of(name) for name in protocols}
+    ks = check_protocols(protocols)
     train_x, labels = labelled(train_x, train_y)
     test_x, truth = labelled(test_x, test_y, "test")
     results: dict[str, float] = {}
@@ -48,6 +48,11 @@ def evaluate_features(
         for per_class, key in ((1, "one_label"), (5, "five_labels")):
             results[key], results[f"{key}_std"] = scores[per_class]
     return results
+
+
+def check_protocols(protocols: Sequence[str]) -> dict[str, int | None]:
+    """Return each protocol with its number of neighbours, None for the others; ValueError for an unknown name."""
+    return {name: _neighbours_of(name) for name in protocols}
 
 
 def _neighbours_of(protocol: str) -> int | None:

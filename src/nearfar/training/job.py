@@ -36,6 +36,7 @@ from nearfar.training.shuffled_norm import spread_norm_groups
 from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
 
+MOST_PROCESSES = 8  # on a CPU with fewer cores: each holds a model and takes seconds to start
 STARTING = "starting"  # folder in that of a run, with the weights that it started from, as an encoder
 
 
@@ -93,6 +94,7 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
 
 log = logging.getLogger("nearfar")
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # here, since new processes import this file first
+logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # `told_clearly` says what was lost
 
 
 def launch(job: Job, console: Console, resume: bool = False, model: Model | None = None) -> None:
@@ -126,7 +128,10 @@ def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
     """Raise ValueError for devices that this machine does not have."""
     try:
         with _quiet():
-            _fabric(accelerator, precision, devices, "spawn")
+            fabric = _fabric(accelerator, precision, devices, "spawn")
+        most = max(MOST_PROCESSES, os.cpu_count() or 1)
+        if fabric.device.type == "cpu" and devices > most and not by_torchrun():
+            raise ValueError(f"--devices {devices} are too many processes for {os.cpu_count()} cores: at most {most}")
     except (RuntimeError, ValueError, ImportError) as error:
         raise ValueError(" ".join(str(error).split()).replace("`", "'")) from error
 

@@ -17,7 +17,7 @@ from nearfar.data import Batches, CroppingBatches, Images, rank_rows
 from nearfar.methods import Model
 from nearfar.networks import layer_scales
 from nearfar.threads import Threads
-from nearfar.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
+from nearfar.training.checkpoint import CHECKPOINT, load_checkpoint, of_this_run, save_checkpoint
 from nearfar.training.health import Health, measure_health
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, rate_factor
@@ -91,11 +91,12 @@ def fit(
     resumed = resume and checkpoint.is_file()
     if resumed:
         state = load_checkpoint(checkpoint, fabric.device)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        fabric.strategy.precision.load_state_dict(state["precision"])
-        step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
-        pace.load(state["pace"])
+        with of_this_run(checkpoint):
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            fabric.strategy.precision.load_state_dict(state["precision"])
+            step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
+            pace.load(state["pace"])
 
     def save() -> None:
         if not all(weights.isfinite().all() for weights in model.parameters()):

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nearfar.atomic import replacing
+from nearfar.atomic import replacing, told_clearly
 
 
 class MetricsLog:
@@ -35,7 +35,7 @@ class MetricsLog:
         """Append one line; nested numbers are allowed and become name/inner in tensorboard."""
         if not self.writes:
             return
-        with self.path.open("a") as file:
+        with told_clearly(self.path), self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         if self.writer is not None:
             for name, value in values.items():
@@ -55,12 +55,14 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out."""
+    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out, and what is no such line."""
     path = folder / "metrics.jsonl"
     lines: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            lines.append(values)
     return lines

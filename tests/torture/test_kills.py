@@ -99,10 +99,10 @@ def whole(photos, tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "number", "times"),
     [
-        ("saclr-row", signal.SIGKILL, 6),
+        ("saclr-row", signal.SIGKILL, 5),
         ("saclr-row", signal.SIGHUP, 4),
         ("moco-v2", signal.SIGKILL, 6),
-        ("two-processes", signal.SIGKILL, 2),
+        ("two-processes", signal.SIGKILL, 1),
     ],
 )
 def test_killed_at_random_moments_and_resumed_is_uninterrupted(name, number, times, photos, whole, tmp_path):

@@ -59,7 +59,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {folder}")
     run = Run(folder)
-    settings, problem = _readable("config.yaml", lambda: _settings(folder), {})
+    settings, problem = _readable("config.yaml", lambda: _settings(folder), dict[str, Any]())
     if title is None:
         known = {"method", "data"} <= set(settings)
         title = f"{_words(settings['method'])} on {Path(_words(settings['data'])).name}" if known else folder.name

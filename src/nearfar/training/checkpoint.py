@@ -11,7 +11,7 @@ import torch
 
 from nearfar.atomic import replacing
 
-PARTS = {"model": dict, "optimizer": dict, "precision": dict, "pace": dict}
+PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "precision": dict, "pace": dict}
 PARTS |= {"step": int, "loss_sum": torch.Tensor, "loss_count": int}
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
+from nearfar.commands.detection_page import detection_section
 from nearfar.commands.neighbours import neighbours_section
 from nearfar.commands.page import main_part, whole_page
 from nearfar.commands.run import Run
@@ -65,6 +66,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     sections = (
         _verdict(run),
         _numbers(run.results),
+        detection_section(run.detection),
         neighbours_section(folder),
         _map(folder),
         _curves(run.metrics),

@@ -43,6 +43,15 @@ class Run:
     @property
     def results(self) -> dict[str, dict[str, float]]:
         """What `evaluate` wrote, empty before: accuracies of the encoder and its rivals."""
+        return {row: numbers for row, numbers in self._written.items() if row != "detection"}
+
+    @property
+    def detection(self) -> dict[str, dict[str, Any]]:
+        """What `evaluate` wrote of detectors by task, empty before: settings, and "results" by where they started."""
+        return self._written.get("detection", {})
+
+    @property
+    def _written(self) -> dict[str, Any]:
         path = self.path / "results.json"
         return json.loads(path.read_text()) if path.is_file() else {}
 

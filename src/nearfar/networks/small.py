@@ -41,8 +41,17 @@ class SmallNet(nn.Module):
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
         """Return the mean of the last feature map."""
-        out = self.blocks(F.relu_(self.norm(self.conv(images))))
+        out = self.feature_maps(images)[-1]
         return F.avg_pool2d(out, out.shape[2:]).flatten(1)  # mean's backward gives a layout that is slow for the rest
+
+    def feature_maps(
+        self, images: Float[Tensor, "batch channels height width"], count: int | None = None
+    ) -> list[Tensor]:
+        """Return the feature maps of the stem and of each block, or of the first `count` of these."""
+        maps = [F.relu_(self.norm(self.conv(images)))]
+        for block in self.blocks[: None if count is None else count - 1]:
+            maps.append(block(maps[-1]))
+        return maps
 
 
 class BasicBlock(nn.Module):

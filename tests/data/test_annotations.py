@@ -94,6 +94,7 @@ def change(key, value):
         (lambda content: content.pop("images"), "COCO's form"),
         (lambda content: content["images"][0].pop("width"), "COCO's form"),
         (lambda content: content["images"][0].update(file_name="gone.png"), "gone.png"),
+        (lambda content: content["images"][0].update(width="wide"), "COCO's form"),
         (change("bbox", [1, 2, "3", 4]), "annotation 2: bbox must be 4 numbers"),
         (change("bbox", [1, 2, float("nan"), 4]), "bbox must be 4 numbers"),
         (change("category_id", 7), "unknown category 7"),

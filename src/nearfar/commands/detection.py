@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -83,7 +82,7 @@ def evaluate_detectors(
         about = {"detector": detector, "settings": asdict(settings), "data": Path(describe(source)).name, "seed": seed}
         about |= {"train_images": len(train), "test_images": len(test), "steps": steps_of(settings, len(train))}
         about["device"] = _device()
-        _write(run, task, {**about, "results": numbers})
+        run.write_results(detection={**run.detection, task: {**about, "results": numbers}})
         page = run.path / f"{task}.html"
         with replacing(page) as unfinished:
             unfinished.write_text(detection_page(task, test, found), encoding="utf-8")
@@ -116,8 +115,8 @@ def _encoders(run: Run, own: nn.Module | None, baselines: bool, seed: int) -> di
     if architecture is None:
         random = load(run, encoder=own)
         for module in random.modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
     else:
         random = like(architecture.build(run.settings.crop_size))
     rows = {"untrained": random}
@@ -169,15 +168,6 @@ def _trained(
     numbers = average_precision(test, found, TASKS[task])
     spent = {"minutes": time.perf_counter() - began, "cpu minutes": time.process_time() - busy}
     return numbers | {key: round(seconds / 60, 2) for key, seconds in spent.items()}, found
-
-
-def _write(run: Run, task: str, numbers: dict[str, Any]) -> None:
-    """Put the numbers of a task into results.json, and keep all else that is there."""
-    path = run.path / "results.json"
-    whole = json.loads(path.read_text()) if path.is_file() else {}
-    whole["detection"] = {**whole.get("detection", {}), task: numbers}
-    with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(whole, indent=2) + "\n")
 
 
 def _table(task: str, numbers: dict[str, dict[str, float]], detector: str, train: int, test: int) -> Table:

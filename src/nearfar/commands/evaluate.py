@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from rich.table import Table
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from nearfar.atomic import replacing
 from nearfar.commands.detection import TASKS, evaluate_detectors
 from nearfar.commands.opening import features_shown, open_shown
 from nearfar.commands.report import write_report
@@ -69,8 +67,10 @@ def evaluate(
     if set(protocol) & set(TASKS):
         if strange := set(protocol) - set(TASKS):
             raise ValueError(f"{', '.join(TASKS)} take annotations, not labels: evaluate {min(strange)} by itself")
-        chosen = dict(detector=detector, epochs=epochs, limit=limit, test_share=test_share, seed=seed)
-        return evaluate_detectors(run, data, protocol, **chosen, baselines=baselines, encoder=encoder, console=console)
+        return evaluate_detectors(
+            run, data, protocol, detector=detector, epochs=epochs, limit=limit, test_share=test_share, seed=seed,
+            baselines=baselines, encoder=encoder, console=console,
+        )  # fmt: skip
     settings = run.settings
     train, test = _train_and_test(run, data, test_share, seed, console)
     limit = settings.limit if limit is None and data is None else limit
@@ -93,9 +93,7 @@ def evaluate(
     for name, kind in encoders.items():
         fit, held = (features_shown(kind, images, console, name.replace("_", " ")) for images in (train, test))
         results[name] = evaluate_features(fit, train.labels, held, test.labels, protocols=protocol, seed=seed)
-    with replacing(run.path / "results.json") as unfinished:
-        kept = {"detection": run.detection} if run.detection else {}
-        unfinished.write_text(json.dumps({**results, **kept}, indent=2) + "\n")
+    run.write_results(results)
     write_report(run.path)
     console.print(_results_table(results, len(train), len(test)))
     console.print(sentence(results), highlight=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from nearfar.atomic import replacing
 from nearfar.networks import Encoder, load_encoder
 from nearfar.training import Health, Settings, Verdict, read_metrics, verdict
 
@@ -54,6 +55,16 @@ class Run:
     def _written(self) -> dict[str, Any]:
         path = self.path / "results.json"
         return json.loads(path.read_text()) if path.is_file() else {}
+
+    def write_results(
+        self, rows: dict[str, dict[str, float]] | None = None, detection: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        """Write results.json; what is not given stays as it is."""
+        whole: dict[str, Any] = dict(self.results if rows is None else rows)
+        if kept := self.detection if detection is None else detection:
+            whole["detection"] = kept
+        with replacing(self.path / "results.json") as unfinished:
+            unfinished.write_text(json.dumps(whole, indent=2) + "\n")
 
     @property
     def verdict(self) -> Verdict | None:

@@ -55,9 +55,8 @@ def clipped(
     boxes: Sequence[Sequence[float]], width: int, height: int
 ) -> tuple[Float32[np.ndarray, "objects 4"], Bool[np.ndarray, " objects"]]:
     """Clip boxes to their image; returns them and which of them have an area then."""
-    array = np.asarray(boxes, np.float32).reshape(-1, 4)
-    array = array.clip(0, np.asarray([width, height, width, height], np.float32))
-    return array, (array[:, 2:] - array[:, :2] > 0.5).all(1)
+    inside = np.asarray(boxes, np.float32).reshape(-1, 4).clip(0, np.asarray([width, height] * 2, np.float32))
+    return inside, np.asarray((inside[:, 2:] - inside[:, :2] > 0.5).all(1))
 
 
 def open_annotated(

@@ -44,7 +44,9 @@ def read_coco(file: Path) -> AnnotatedImages:
         raise ValueError(f"{file} is no json") from error
     try:
         return _read(file, content)
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+        if str(file) in str(error):
+            raise
         raise ValueError(f"{file} is not in COCO's form: {type(error).__name__} {str(error)[:80]}") from error
 
 

@@ -24,7 +24,11 @@ def voc_splits(folder: Path) -> tuple[list[str], list[str]] | None:
         files = [folder / "ImageSets" / "Main" / f"{name}.txt" for name in pair]
         if all(file.is_file() for file in files):
             train, test = (
-                [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+                [
+                    line.split()[0]
+                    for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+                    if line.strip()
+                ]
                 for file in files
             )
             if both := set(train) & set(test):

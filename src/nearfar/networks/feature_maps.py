@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from timm.models.resnet import ResNet
@@ -55,7 +57,8 @@ class FeatureMaps(nn.Module):
             last = None if self.taken is None else self.taken[-1] + 1
             maps = net.feature_maps(images, last)
             return maps if self.taken is None else [maps[i] for i in self.taken]
-        given = net.forward_intermediates(images, indices=self.taken, intermediates_only=True, stop_early=True)
+        take: Any = net.forward_intermediates
+        given = take(images, indices=self.taken, intermediates_only=True, stop_early=True)
         return list(given)
 
     def split_last(self) -> tuple[nn.Module, int]:
@@ -67,6 +70,7 @@ class FeatureMaps(nn.Module):
         if not isinstance(net, (SmallNet, ResNet)):
             raise ValueError(f"a C4 detector takes small or a ResNet, not {self.backbone.name!r}: use one with FPN")
         assert self.taken is not None
+        stage: Any = net.blocks[-1] if isinstance(net, SmallNet) else net.layer4
         outputs = self.channels[-1]
         self.taken, self.strides, self.channels = self.taken[:-1], self.strides[:-1], self.channels[:-1]
-        return (net.blocks[-1] if isinstance(net, SmallNet) else net.layer4), outputs
+        return stage, outputs

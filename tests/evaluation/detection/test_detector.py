@@ -20,7 +20,9 @@ from nearfar.evaluation.detection.batches import flipped, mirrored
 from nearfar.evaluation.detection.fit import _factor
 from nearfar.networks import Encoder, build_backbone
 
-TINY = dict(sides=(64,), longest=64, batch_size=2, epochs=1, steps=1, workers=0, regions=8, proposals=(20, 20))
+TINY = dict(
+    sides=(64,), longest=64, batch_size=2, epochs=1, steps=1, workers=0, regions=8, proposals=(20, 20), channels=32
+)
 
 
 def encoder(name, image_size=64, channels=3):

@@ -33,6 +33,7 @@ class DetectionSet(Dataset):
 
     def __getitem__(self, row: int) -> tuple[Tensor, Target]:
         one = self.images[row]
+        pixels = read_pixels(one, self.channels)  # first: it finds out whether the size is right
         kept = ~one.crowd
         target: Target = {"boxes": torch.from_numpy(one.boxes[kept]), "labels": torch.from_numpy(one.labels[kept])}
         if self.masks:
@@ -41,7 +42,7 @@ class DetectionSet(Dataset):
             target["masks"] = torch.from_numpy(np.stack(drawn) if drawn else empty)
         if one.keypoints is not None:
             target["keypoints"] = torch.from_numpy(one.keypoints[kept])
-        return read_pixels(one, self.channels), target
+        return pixels, target
 
 
 def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels height width"]:

@@ -50,7 +50,7 @@ class LastStage(nn.Module):
     def forward(self, regions: Float[Tensor, "regions channels side side"]) -> Tensor:
         """Apply the stage, and the normalisation that is new behind it."""
         out = self.norm(self.stage(regions))
-        return out.mean((2, 3)) if self.flat else out
+        return out.mean((2, 3)) if self.flat else out.contiguous()  # the order that torchvision's losses take
 
 
 def build_detector(

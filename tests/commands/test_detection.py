@@ -38,6 +38,7 @@ def test_all_three_from_this_run_and_from_random_weights(run, coco_folder, quiet
         for row, numbers in about["results"].items():
             assert {"AP", "AP50", "AP75", "minutes"} <= set(numbers)
             assert all(0 <= numbers[name] <= 1 for name in ("AP", "AP50", "AP75"))
+            assert ("box AP" in numbers) == (task != "detect")
             assert results[row][f"{task}_AP"] == numbers["AP"]
         page = (run.path / f"{task}.html").read_text()
         assert page.count("<img") == 2 * 3 and "random weights" in page and "annotated" in page

@@ -166,6 +166,8 @@ def _trained(
     with shown(console, f"{title}: testing") as tested:
         found = find_objects(detector, test, progress=tested, **common)
     numbers = average_precision(test, found, TASKS[task])
+    if task != "detect":
+        numbers["box AP"] = average_precision(test, found)["AP"]
     spent = {"minutes": time.perf_counter() - began, "cpu minutes": time.process_time() - busy}
     return numbers | {key: round(seconds / 60, 2) for key, seconds in spent.items()}, found
 

@@ -17,11 +17,20 @@ from nearfar.evaluation.detection import (
     fit_detector,
 )
 from nearfar.evaluation.detection.batches import flipped, mirrored
-from nearfar.evaluation.detection.fit import _factor
+from nearfar.evaluation.detection.fit import _factor, _optimizer
 from nearfar.networks import Encoder, build_backbone
 
 TINY = dict(
-    sides=(64,), longest=64, batch_size=2, epochs=1, steps=1, workers=0, regions=8, proposals=(20, 20), channels=32
+    sides=(64,),
+    longest=64,
+    batch_size=2,
+    epochs=1,
+    steps=1,
+    workers=0,
+    regions=8,
+    proposals=(20, 20),
+    kept=(20, 20),
+    channels=32,
 )
 
 
@@ -96,10 +105,19 @@ def test_one_line_for_a_transformer_and_for_an_unknown_setting():
 
 def test_a_detector_learns_the_images_that_it_was_trained_on(coco_folder):
     train, _ = open_annotated(coco_folder)
-    settings = replace(DETECTORS["small"], **{**TINY, "steps": 60, "regions": 32, "proposals": (100, 50)})
+    settings = replace(
+        DETECTORS["small"], **{**TINY, "steps": 40, "regions": 32, "proposals": (100, 50), "kept": (100, 50)}
+    )
     detector = build_detector(encoder("small"), settings, "detect", 2)
     fit_detector(detector, train, settings, channels=3)
     assert average_precision(train, find_objects(detector, train, channels=3))["AP50"] > 0.6
+
+
+def test_norms_have_their_own_weight_decay():
+    detector = build_detector(encoder("small"), DETECTORS["lorac"], "detect", 2)
+    rest, norms = _optimizer(detector, DETECTORS["lorac"]).param_groups
+    assert (rest["weight_decay"], norms["weight_decay"]) == (1e-4, 0)
+    assert sum(one.numel() for one in norms["params"]) == 2 * (64 * 3 + 256 * 3 + 6 * 256)  # trunk; six in the pyramid
 
 
 def test_the_learning_rate_rises_and_falls_twice():

@@ -90,9 +90,9 @@ def build_detector(
         size_divisible=max(32, maps.strides[-1]),  # so that anchors and maps agree where they are
         rpn_anchor_generator=AnchorGenerator(sizes, (RATIOS,) * len(sizes)),
         rpn_pre_nms_top_n_train=settings.proposals[0],
-        rpn_post_nms_top_n_train=min(2000, settings.proposals[0]),
+        rpn_post_nms_top_n_train=settings.kept[0],
         rpn_pre_nms_top_n_test=settings.proposals[1],
-        rpn_post_nms_top_n_test=min(1000, settings.proposals[1]),
+        rpn_post_nms_top_n_test=settings.kept[1],
         rpn_batch_size_per_image=min(256, 2 * settings.regions),
         box_roi_pool=_pool(strides, side),
         box_head=box_head,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
 
@@ -17,6 +17,7 @@ from nearfar.data.run_lengths import to_runs
 from nearfar.evaluation.detection.batches import DetectionSet, Target, flipped, mirrored
 from nearfar.evaluation.detection.settings import DetectorSettings
 
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 Found = dict[str, Any]
 """What was found in an image, most certain first: boxes, labels, scores as arrays; masks as runs, keypoints."""
 
@@ -61,11 +62,7 @@ def fit_detector(
     steps = steps_of(settings, len(train))
     detector.to(device).train()
     weights = [one for one in detector.parameters() if one.requires_grad]
-    optimizer: torch.optim.Optimizer
-    if settings.optimizer == "adamw":
-        optimizer = torch.optim.AdamW(weights, settings.lr, weight_decay=settings.weight_decay)
-    else:
-        optimizer = torch.optim.SGD(weights, settings.lr, momentum=0.9, weight_decay=settings.weight_decay)
+    optimizer = _optimizer(detector, settings)
     masks = getattr(detector.roi_heads, "mask_roi_pool", None) is not None
     swaps = mirrored(train.keypoint_names)
     source = DetectionSet(train, channels, masks)
@@ -83,12 +80,25 @@ def fit_detector(
             raise RuntimeError(f"the detector's loss is {loss.item()} at step {step}: lower the learning rate")
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 10.0)
+        if settings.clip is not None:
+            nn.utils.clip_grad_norm_(weights, settings.clip)
         optimizer.step()
         if progress is not None:
             seconds = time.perf_counter() - began
             progress(step + 1, loss.item(), (step + 1) * len(batch) / seconds, waited / seconds)
         asked = time.perf_counter()
+
+
+def _optimizer(detector: nn.Module, settings: DetectorSettings) -> torch.optim.Optimizer:
+    norms = {id(one) for module in detector.modules() if isinstance(module, NORMS) for one in module.parameters()}
+    weights = [one for one in detector.parameters() if one.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [one for one in weights if id(one) not in norms], "weight_decay": settings.weight_decay},
+        {"params": [one for one in weights if id(one) in norms], "weight_decay": settings.norm_weight_decay},
+    ]
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, settings.lr)
+    return torch.optim.SGD(groups, settings.lr, momentum=0.9)
 
 
 def _factor(step: int, steps: int, settings: DetectorSettings) -> float:

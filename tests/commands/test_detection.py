@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 from rich.console import Console
 
 import nearfar
@@ -61,6 +62,12 @@ def test_the_report_needs_no_other_protocol(run, coco_folder, quiet):
     assert "Objects found" in (run.path / "report.html").read_text()
 
 
+def broken(file):
+    """Replace an image by one of another size, and return the folder of the annotations."""
+    Image.new("RGB", (40, 64)).save(file)
+    return file.parents[1]
+
+
 def test_mistakes_are_one_line_and_change_nothing(run, coco_folder, voc_folder, images_file, capsys):
     before = sorted(run.path.rglob("*"))
     for words, said in (
@@ -71,6 +78,7 @@ def test_mistakes_are_one_line_and_change_nothing(run, coco_folder, voc_folder, 
         ([coco_folder, "--protocol", "detect", "--epochs", "0"], "--epochs must be above 0"),
         ([voc_folder, "--protocol", "segment"], "boxes without segmentations"),
         ([voc_folder, "--protocol", "keypoints"], "no keypoints"),
+        ([broken(voc_folder / "JPEGImages/6.jpg"), "--protocol", "detect"], "6.jpg"),
     ):
         assert main(["evaluate", str(run.path), *map(str, words)]) == 2
         complaint = capsys.readouterr().err

@@ -32,6 +32,7 @@ from nearfar.evaluation.detection import (
     fit_detector,
     steps_of,
 )
+from nearfar.evaluation.detection.batches import check_files
 from nearfar.evaluation.detection.fit import Found, trainable
 from nearfar.networks import Encoder
 from nearfar.training import initial_backbone
@@ -55,9 +56,9 @@ def evaluate_detectors(
 ) -> dict[str, dict[str, float]]:
     """Train a detector from the run's weights, and with `baselines` from random ones, and compare what they find.
 
-    See `nearfar.evaluate`; tasks: of "detect", "segment" and "keypoints". Writes results.json, detection.html and the
-    report. Returns AP, AP50, AP75 and those of each class, 0..1, as "TASK_AP" by "untrained", "starting_weights" (for a
-    run with `init`) and "trained".
+    See `nearfar.evaluate`; tasks: of "detect", "segment" and "keypoints". Writes results.json, after each training,
+    TASK.html and the report. Returns AP, AP50, AP75 and those of each class, 0..1, as "TASK_AP" by "untrained",
+    "starting_weights" (for a run with `init`) and "trained".
     """
     check_scorer()
     settings = detector_settings(detector)
@@ -75,14 +76,14 @@ def evaluate_detectors(
         build_detector(encoders["trained"], settings, task, *_counts(opened[task][0]))
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     for task, (train, test) in opened.items():
+        about = {"detector": detector, "settings": asdict(settings), "data": Path(describe(source)).name, "seed": seed}
+        about |= {"train_images": len(train), "test_images": len(test), "steps": steps_of(settings, len(train))}
+        about["device"] = _device()
         numbers, found = {}, {}
         for row, one in encoders.items():
             numbers[row], found[row] = _trained(one, settings, task, train, test, seed, f"{task}, {ROWS[row]}", console)
             results[row] |= {f"{task}_{name}": value for name, value in numbers[row].items()}
-        about = {"detector": detector, "settings": asdict(settings), "data": Path(describe(source)).name, "seed": seed}
-        about |= {"train_images": len(train), "test_images": len(test), "steps": steps_of(settings, len(train))}
-        about["device"] = _device()
-        run.write_results(detection={**run.detection, task: {**about, "results": numbers}})
+            run.write_results(detection={**run.detection, task: {**about, "results": numbers}})
         page = run.path / f"{task}.html"
         with replacing(page) as unfinished:
             unfinished.write_text(detection_page(task, test, found), encoding="utf-8")
@@ -122,7 +123,7 @@ def _encoders(run: Run, own: nn.Module | None, baselines: bool, seed: int) -> di
     rows = {"untrained": random}
     if run.settings.init is not None:
         rows["starting_weights"] = like(
-            initial_backbone(run.settings, run.settings.given("encoder") if own is None else own)
+            initial_backbone(replace(run.settings, frozen=0), run.settings.given("encoder") if own is None else own)
         )
     return {**rows, "trained": trained}
 
@@ -136,7 +137,10 @@ def _sets(
             raise ValueError(f"{source} has boxes without segmentations: segment takes COCO json with both")
         if task == "keypoints" and not images.keypoint_names:
             raise ValueError(f"{source} has no keypoints: they are in COCO json whose categories name them")
+        check_files(images)
     train, test = trainable(sets[0]), sets[1]
+    if all(one.crowd.all() for one in test.images):
+        raise ValueError(f"{source}: the test images hold no annotated object")
     return (train if limit is None else train.subset(range(min(limit, len(train))))), test
 
 

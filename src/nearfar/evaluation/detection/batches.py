@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from nearfar.data.annotations import AnnotatedImage, AnnotatedImages
-from nearfar.data.decode import to_array, to_pil
+from nearfar.data.decode import formats, to_array, to_pil
 from nearfar.data.run_lengths import to_mask
 from nearfar.messages import first_line
 
@@ -45,6 +46,23 @@ class DetectionSet(Dataset):
         return pixels, target
 
 
+def check_files(annotated: AnnotatedImages) -> None:
+    """Read the head of every image, so that training does not come upon a wrong one; raises as `DetectionSet` does."""
+    for one in annotated.images:
+        try:
+            with Image.open(one.path, formats=formats()) as image:
+                size = image.size
+        except Exception as error:  # Pillow raises many kinds
+            raise ValueError(f"cannot read {one.path}: {first_line(error)}") from error
+        if sorted(size) != sorted((one.width, one.height)):  # it may lie on its side
+            raise ValueError(_other_size(one, size))
+
+
+def _other_size(one: AnnotatedImage, size: tuple[int, int]) -> str:
+    said = f"the annotations say {one.width} x {one.height}"
+    return f"{one.path} has {size[0]} x {size[1]} pixels, {said}"
+
+
 def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels height width"]:
     """Read an image whole, in 0..1."""
     try:
@@ -52,8 +70,7 @@ def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels h
     except Exception as error:  # Pillow raises many kinds
         raise ValueError(f"cannot read {one.path}: {first_line(error)}") from error
     if image.size != (one.width, one.height):
-        said = f"the annotations say {one.width} x {one.height}"
-        raise ValueError(f"{one.path} has {image.width} x {image.height} pixels, {said}")
+        raise ValueError(_other_size(one, image.size))
     image = image.convert("L") if channels == 1 else image
     return torch.from_numpy(np.array(to_array(image, channels))) / 255
 

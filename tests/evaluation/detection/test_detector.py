@@ -56,20 +56,23 @@ def test_every_setting_and_task_takes_one_step(coco_folder, name, task):
     assert 0 <= average_precision(test, found, TASKS[task])["AP"] <= 1
 
 
-def test_the_papers_detectors_of_a_resnet_50():
-    one = encoder("resnet50", 224)
-    lorac = build_detector(one, DETECTORS["lorac"], "segment", 80)
+def test_the_papers_detectors_of_a_resnet_50(coco_folder):
+    one, train = encoder("resnet50", 224), open_annotated(coco_folder)[0]
+    small_images = dict(sides=(64,), longest=64, batch_size=2, steps=1, workers=0, regions=8)
+    lorac = build_detector(one, replace(DETECTORS["lorac"], **small_images), "segment", 2)
     norms = [module for module in lorac.backbone.pyramid.modules() if isinstance(module, nn.BatchNorm2d)]
     assert len(norms) == 8  # four maps, two convolutions each
     assert lorac.rpn.anchor_generator.sizes == ((32,), (64,), (128,), (256,), (512,))
     assert lorac.roi_heads.box_roi_pool.scales == [1 / 4, 1 / 8, 1 / 16, 1 / 32]
-    sce = build_detector(one, DETECTORS["sce"], "segment", 80)
+    sce = build_detector(one, replace(DETECTORS["sce"], **small_images), "segment", 2)
     assert sce.backbone.out_channels == 1024 and sce.rpn.anchor_generator.sizes == ((32, 64, 128, 256, 512),)
     assert sce.roi_heads.box_head.stage is sce.roi_heads.mask_head.stage is sce.backbone.maps.backbone.net.layer4
     with torch.no_grad():
-        region = torch.zeros(2, 1024, 14, 14)
-        assert sce.roi_heads.box_head(region).shape == (2, 2048)
-        assert sce.roi_heads.mask_predictor(sce.roi_heads.mask_head(region)).shape == (2, 81, 14, 14)
+        assert sce.roi_heads.mask_predictor(sce.roi_heads.mask_head(torch.zeros(2, 1024, 14, 14))).shape[2:] == (14, 14)
+    for name, detector in (("lorac", lorac), ("sce", sce)):
+        before = detector.backbone.maps.backbone.net.conv1.weight.clone()
+        fit_detector(detector, train, replace(DETECTORS[name], **small_images), channels=3)
+        assert not torch.equal(detector.backbone.maps.backbone.net.conv1.weight, before)
 
 
 def test_anchors_stand_where_the_maps_are():

@@ -1,5 +1,6 @@
 """Average precision against numbers worked out by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,19 @@ def test_crowds_and_difficult_objects_neither_count_nor_cost():
     assert average_precision(boxes, found((0, 0, 50, 50), scores=[0.9]))["AP"] == pytest.approx(1)
     both = found((100, 100, 150, 150), (0, 0, 50, 50), scores=[0.9, 0.8])
     assert average_precision(boxes, both)["AP"] == pytest.approx(1)
+
+
+def test_masks_given_as_runs_overlap_by_their_pixels():
+    mask = np.zeros((200, 200), np.uint8)
+    mask[:120, :100] = 1
+    one = truth((0, 0, 100, 120)).images[0]
+    gold = AnnotatedImages((replace(one, segmentations=(to_runs(mask),)),), ("cell",))
+    mask[80:] = 0  # IoU 2/3, as above
+    guess = found((0, 0, 100, 80), scores=[0.9])
+    guess[0]["masks"] = [to_runs(mask)]
+    assert average_precision(gold, guess, "segm") == pytest.approx(
+        {"AP": 0.4, "AP50": 1.0, "AP75": 0.0, "AP cell": 0.4}
+    )
 
 
 def test_nothing_found_is_zero_and_nothing_to_find_is_an_error():

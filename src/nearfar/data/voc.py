@@ -59,7 +59,7 @@ def _parse(file: Path) -> Element:
     parser = expat.ParserCreate()
 
     def refuse(*declared: object) -> None:
-        raise ValueError(f"{file} declares xml entities, which annotations have no need of")
+        raise expat.ExpatError("it declares entities, which annotations have no need of")
 
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
@@ -68,8 +68,8 @@ def _parse(file: Path) -> Element:
     try:
         parser.Parse(file.read_bytes(), True)
         return builder.close()
-    except expat.ExpatError as error:
-        raise ValueError(f"{file} is no xml: {first_line(error)}") from error
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two for encodings
+        raise ValueError(f"{file} is no xml to read: {first_line(error)}") from error
 
 
 def _image(folder: Path, file: Path, root: Element, names: list[str]) -> AnnotatedImage:

@@ -102,6 +102,8 @@ def test_one_line_for_a_transformer_and_for_an_unknown_setting():
         build_detector(encoder("vit_tiny_patch16_224", 32), DETECTORS["small"], "detect", 1)
     with pytest.raises(ValueError, match="C4 detector takes small or a ResNet"):
         build_detector(encoder("mobilenetv3_small_050"), DETECTORS["sce"], "detect", 1)
+    with pytest.raises(ValueError, match="not 4 channels"):
+        build_detector(encoder("small", channels=4), DETECTORS["small"], "detect", 1)
     with pytest.raises(ValueError, match="did you mean 'lorac'"):
         detector_settings("loracs")
 

@@ -92,7 +92,5 @@ def flipped(image: Tensor, target: Target, swaps: list[int]) -> tuple[Tensor, Ta
 
 def mirrored(names: tuple[str, ...]) -> list[int]:
     """For each keypoint the number of the one that it becomes in the mirror: left_eye for right_eye."""
-    other = [
-        name.replace("left", "\0").replace("right", "left").replace("\0", "right") for name in names
-    ]  # fmt: skip
+    other = [name.replace("left", "\0").replace("right", "left").replace("\0", "right") for name in names]
     return [names.index(name) if name in names else i for i, name in enumerate(other)]

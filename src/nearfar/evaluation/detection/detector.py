@@ -60,8 +60,11 @@ def build_detector(
 
     It takes a list of images [channels, height, width] in 0..1, and in training targets in torchvision's form. task:
     "detect", "segment" or "keypoints". num_classes: without the background. num_keypoints: of an object, for that task.
-    Raises ValueError for an encoder without feature maps, or without the stages that the settings take.
+    Raises ValueError for an encoder of other channels than 1 or 3, without feature maps, or without the stages that
+    the settings take.
     """
+    if encoder.channels not in (1, 3):
+        raise ValueError(f"detectors take grey images or colour, not {encoder.channels} channels")
     backbone = copy.deepcopy(encoder.backbone)
     backbone.requires_grad_(True)
     backbone.freeze(settings.frozen)
@@ -118,8 +121,8 @@ def build_detector(
 def _pool(strides: list[int], side: int) -> MultiScaleRoIAlign:
     """Pool regions to side x side from the maps of these strides.
 
-    torchvision would take each stride for the nearest power of two; the small net's can be others. A region of 56
-    strides lies on the coarsest of four maps, as in the paper of the pyramid (224 px on stride 16).
+    torchvision would take each stride for the nearest power of two; the small net's can be others. A region with a
+    side of 14 strides is pooled from the map of that stride, as in the paper of the pyramid (224 px on stride 16).
     """
     pool = MultiScaleRoIAlign([str(level) for level in range(len(strides))], side, sampling_ratio=2)
     pool.scales = [1 / stride for stride in strides]

@@ -14,6 +14,7 @@ jaxtyping.install_import_hook("nearfar", f"{tools.typechecker.__name__}.checked"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "2")  # a fixed number: runs repeat bit for bit on a busy machine too
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+pytest_plugins = ["tests.annotated"]
 
 
 @pytest.fixture(scope="session")

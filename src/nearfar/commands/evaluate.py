@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from rich.text import Text
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from nearfar.atomic import check_folder, replacing
+from nearfar.atomic import check_folder
+from nearfar.commands.detection import TASKS, evaluate_detectors
 from nearfar.commands.opening import features_shown, open_shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
@@ -36,6 +36,8 @@ def evaluate(
     seed: int = 0,
     baselines: bool = True,
     encoder: nn.Module | None = None,
+    detector: str = "small",
+    epochs: float | None = None,
     console: Console | None = None,
 ) -> dict[str, dict[str, float]]:
     """Compare the encoder with what needs no training, on labelled images.
@@ -45,12 +47,15 @@ def evaluate(
         data: labelled images with a train and a test split, or without: then a share is kept for the test.
             Default: the data of the run.
         protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "sgd" (linear, as in the papers),
-            "few" (1 and 5 labels a class, 20 trials).
+            "few" (1 and 5 labels a class, 20 trials); or "detect", "segment", "keypoints", apart from the others: data
+            are annotations then, a folder in VOC's or COCO's layout or a COCO json (docs/detection.md).
         limit: use the first so many training images only. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: of that split and of the trials.
         baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training.
         encoder: the module that was trained, where it was an object of your own, with its weights before training.
+        detector: settings of the detector: "small", "small-c4", or a paper's: "lorac", "sce".
+        epochs: of the detector's training. Default: as its settings say.
         console: where progress is shown.
 
     Returns:
@@ -62,6 +67,14 @@ def evaluate(
     """
     console = console or Console()
     run = Run.of(run)
+    protocol = [protocol] if isinstance(protocol, str) else protocol
+    if set(protocol) & set(TASKS):
+        if strange := set(protocol) - set(TASKS):
+            raise ValueError(f"{', '.join(TASKS)} take annotations, not labels: evaluate {min(strange)} by itself")
+        return evaluate_detectors(
+            run, data, protocol, detector=detector, epochs=epochs, limit=limit, test_share=test_share, seed=seed,
+            baselines=baselines, encoder=encoder, console=console,
+        )  # fmt: skip
     settings = run.settings
     check_range("--limit", limit, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
@@ -90,8 +103,7 @@ def evaluate(
     for name, kind in encoders.items():
         fit, held = (features_shown(kind, images, console, name.replace("_", " ")) for images in (train, test))
         results[name] = evaluate_features(fit, train.labels, held, test.labels, protocols=protocol, seed=seed)
-    with replacing(run.path / "results.json") as unfinished:
-        unfinished.write_text(json.dumps(results, indent=2) + "\n")
+    run.write_results(results)
     write_report(run.path)
     console.print(_results_table(results, len(train), len(test)))
     console.print(Text(sentence(results)))

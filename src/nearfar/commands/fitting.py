@@ -113,6 +113,6 @@ def _try(method: Method, batch_size: int, images: int) -> None:
                 views: list[Tensor] = [torch.randn(rows, *_Features.shape) for _ in method.views]
                 model.compute_loss(model(views), torch.arange(rows))
             return
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, TypeError, OverflowError, MemoryError) as error:
             complaint = ValueError(first_line(error))
     raise complaint

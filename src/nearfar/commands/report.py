@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
+from nearfar.commands.detection_page import detection_section
 from nearfar.commands.neighbours import neighbours_section
 from nearfar.commands.page import main_part, whole_page
 from nearfar.commands.run import Run
@@ -68,6 +69,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     parts: tuple[tuple[str, Callable[[], str]], ...] = (
         ("metrics.jsonl", lambda: _verdict(run)),
         ("results.json", lambda: _numbers(run.results)),
+        ("results.json", lambda: detection_section(run.detection)),
         ("neighbours.json", lambda: neighbours_section(folder)),
         ("map.html", lambda: _map(folder)),
         ("metrics.jsonl", lambda: _curves(run.metrics)),

@@ -21,8 +21,9 @@ from nearfar.data.building import SMALL
 from nearfar.messages import did_you_mean, first_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
+from nearfar.training.checking import check_numbers
 from nearfar.training.optimizers import build_optimizer, scaled_lr
-from nearfar.training.settings import OBJECTS, check_numbers, describe_object, settings_fields
+from nearfar.training.settings import OBJECTS, describe_object, settings_fields
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from nearfar.atomic import replacing
 from nearfar.messages import first_line
 from nearfar.networks import Encoder, load_encoder
 from nearfar.training import Health, Settings, Verdict, read_metrics, verdict
@@ -47,11 +48,30 @@ class Run:
     @property
     def results(self) -> dict[str, dict[str, float]]:
         """What `evaluate` wrote, empty before: accuracies of the encoder and its rivals."""
+        return {row: numbers for row, numbers in self._written.items() if row != "detection"}
+
+    @property
+    def detection(self) -> dict[str, dict[str, Any]]:
+        """What `evaluate` wrote of detectors by task, empty before: settings, and "results" by where they started."""
+        return self._written.get("detection", {})
+
+    @property
+    def _written(self) -> dict[str, Any]:
         path = self.path / "results.json"
         try:
             return json.loads(path.read_text()) if path.is_file() else {}
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {first_line(error)}; evaluate again") from error
+
+    def write_results(
+        self, rows: dict[str, dict[str, float]] | None = None, detection: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        """Write results.json; what is not given stays as it is."""
+        whole: dict[str, Any] = dict(self.results if rows is None else rows)
+        if kept := self.detection if detection is None else detection:
+            whole["detection"] = kept
+        with replacing(self.path / "results.json") as unfinished:
+            unfinished.write_text(json.dumps(whole, indent=2) + "\n")
 
     @property
     def verdict(self) -> Verdict | None:

@@ -2,6 +2,7 @@
 
 from nearfar.networks.backbone import Architecture, Backbone, build_backbone, size_step
 from nearfar.networks.encoder import Encoder, load_encoder, save_encoder
+from nearfar.networks.feature_maps import FeatureMaps
 from nearfar.networks.heads import mlp
 from nearfar.networks.layers import layer_scales
 from nearfar.networks.momentum_encoder import MomentumEncoder
@@ -15,6 +16,7 @@ __all__ = [
     "Architecture",
     "Backbone",
     "Encoder",
+    "FeatureMaps",
     "MomentumEncoder",
     "Queue",
     "SmallNet",

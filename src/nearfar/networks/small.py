@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -51,6 +51,15 @@ class SmallNet(nn.Module):
         out = self.blocks(F.relu_(self.norm(self.conv(images))))
         return F.avg_pool2d(out, out.shape[2:]).flatten(1)  # mean's backward gives a layout that is slow for the rest
 
+    def feature_maps(
+        self, images: Float[Tensor, "batch channels height width"], count: int | None = None
+    ) -> list[Tensor]:
+        """Return the feature maps of the stem and of each block, or of the first `count` of these."""
+        maps = [F.relu_(self.norm(self.conv(images)))]
+        for block in self.blocks[: None if count is None else count - 1]:
+            maps.append(block(maps[-1]))
+        return maps
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions, the first with stride 2, around a shortcut that averages 2x2 pixels.
@@ -74,6 +83,9 @@ class BasicBlock(nn.Module):
         return F.relu_(self.norm2(self.conv2(out)).add_(self.shortcut(inputs)))
 
 
-OWN_NETS = {"small": SmallNet, "medium": partial(SmallNet, widths=(32, 64, 128, 256), side=32)}
+OWN_NETS: dict[str, Callable[..., SmallNet]] = {
+    "small": SmallNet,
+    "medium": partial(SmallNet, widths=(32, 64, 128, 256), side=32),
+}
 """Our own encoders by name. "medium" has three blocks on maps twice as large: 43 million multiply-adds at 32 px, 1.2
 million parameters; it is the better one once a run sees 200 000 images (docs/photographs.md)."""

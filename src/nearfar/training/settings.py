@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
-from math import inf, isfinite
+from math import inf
 from numbers import Integral, Real
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import yaml
 
 from nearfar.atomic import replacing
-from nearfar.messages import check_range, first_line
+from nearfar.messages import first_line
+from nearfar.training.checking import check_value
 from nearfar.training.seeding import LARGEST_SEED
 from nearfar.views import ViewPlan
 
@@ -154,7 +154,7 @@ class Settings:
         hints = get_type_hints(type(self))
         for one in settings_fields():
             if one.name not in (*OBJECTS, "hyperparameters"):
-                _check(one, hints[one.name], getattr(self, one.name))
+                check_value(one, hints[one.name], getattr(self, one.name))
 
     def given(self, name: str) -> Any:
         """Return a setting that may be an object; raises ValueError where a file only describes it."""
@@ -219,52 +219,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def settings_fields() -> list[Field[Any]]:
     """The settings in order, each with its documentation in `metadata["meaning"]`."""
     return [one for one in fields(Settings) if one.init]
-
-
-_KINDS: dict[Any, tuple[Any, str]] = {
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    str: (str, "a text"),
-}
-
-
-def check_numbers(kind: type, numbers: Mapping[str, Any]) -> None:
-    """Raise ValueError for a number of a method that is not of the type that its class declares."""
-    hints = get_type_hints(kind)
-    for one in fields(kind):
-        if one.name in numbers and hints[one.name] is not Any:
-            _check(one, hints[one.name], numbers[one.name])
-
-
-def _check(one: Field[Any], hint: Any, value: Any) -> None:
-    """Raise ValueError for a value that is not of the setting's type or out of its range."""
-    option = f"--{one.name.replace('_', '-')}"
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    expected = []
-    for kind in kinds:
-        if kind is type(None) and value is None:
-            return
-        if get_origin(kind) is Literal:
-            expected.append(" or ".join(map(repr, get_args(kind))))
-            if value in get_args(kind):
-                return
-        elif kind is bool:
-            expected.append("true or false")
-            if isinstance(value, bool):
-                return
-        elif get_origin(kind) in (list, tuple):
-            number, words = _KINDS[get_args(kind)[0]]
-            expected.append(words.removeprefix("a ") + "s")
-            if isinstance(value, get_origin(kind)) and all(isinstance(one, number) and isfinite(one) for one in value):
-                return
-        elif kind in _KINDS:
-            number, words = _KINDS[kind]
-            expected.append(words)
-            if isinstance(value, number) and not isinstance(value, bool):
-                if kind is not str:
-                    check_range(option, value, *one.metadata.get("range", (-inf,)))
-                return
-    raise ValueError(f"{option} must be {' or '.join(expected)}, not {value!r}")
 
 
 def describe_object(value: Any) -> Described:

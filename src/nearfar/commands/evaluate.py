@@ -83,7 +83,6 @@ def evaluate(
     """
     console = console or Console()
     run = Run.of(run)
-    settings = run.settings
     frozen = [one for one in protocol if percent_of(one) is None]
     check_protocols(frozen, FINETUNE)
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -117,7 +116,7 @@ def _open(chosen: StandardSet, which: Mapping[str, Any], root: str | os.PathLike
             raise FileNotFoundError("there is no such folder")  # torchvision would make some
         return getattr(torchvision.datasets, chosen.kind)(os.fspath(root), **which, **chosen.common)
     except (RuntimeError, OSError) as error:
-        reason = re.sub(r"\.? ?(You can|Please)? use download=True.*", "", first_line(error))
+        reason = first_line(error).split(". ")[0].rstrip(".")  # the next sentence offers a download
         raise FileNotFoundError(
             f"torchvision.datasets.{chosen.kind} finds no files in '{os.fspath(root)}' ({reason}): put them there as "
             "torchvision lays them out; nothing is downloaded"

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 MAX_ITERATIONS = 100  # of L-BFGS for a penalty, scikit-learn's default
-TOLERANCE = 1e-6  # of the largest gradient entry of the mean loss, in the coordinates that are optimised
+TOLERANCE = 1e-5  # of the largest gradient entry of the mean loss, in the coordinates that are optimised
 
 Classifier = Callable[[Float[Tensor, "images dim"]], Float[Tensor, "images classes"]]
 

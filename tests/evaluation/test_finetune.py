@@ -53,6 +53,17 @@ def test_rates_of_head_and_encoder_fall_at_60_and_80_per_cent(halves, encoder, m
     np.testing.assert_allclose(rates, expected)
 
 
+def test_bfloat16_where_the_run_used_it(halves, encoder, monkeypatch):
+    monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 1)
+    seen = []
+    encoder.backbone.register_forward_hook(lambda module, given, out: seen.append((module.training, out.dtype)))
+    for bfloat16 in (False, True):
+        seen.clear()
+        finetune_accuracy(encoder, *halves, np.arange(32), QUICK, bfloat16=bfloat16)
+        assert {dtype for training, dtype in seen if training} == {torch.bfloat16 if bfloat16 else torch.float32}
+        assert {dtype for training, dtype in seen if not training} == {torch.float32}  # tested as it is kept
+
+
 def test_the_papers_multiples():
     """LORAC, section 6.1: 250 x and 20 x the encoder's rate, 30 and 50 epochs."""
     for percent, multiple, epochs in ((1, 250, 30), (10, 20, 50)):

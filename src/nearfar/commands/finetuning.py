@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from rich.console import Console
 
@@ -60,7 +59,7 @@ def finetuned(
                     encoder,
                     train,
                     test,
-                    np.asarray(rows),
+                    rows,
                     tuning(percent),
                     seed=seed,
                     device="cuda" if torch.cuda.is_available() else "cpu",

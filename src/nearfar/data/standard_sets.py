@@ -42,8 +42,8 @@ class StandardSet:
 
 
 def _by_split(kind: str, train: str, test: str, validation: str | None = None, **rest: Any) -> StandardSet:
-    splits = {"train": {"split": train}, "test": {"split": test}}
-    return StandardSet(kind, validation=None if validation is None else {"split": validation}, **splits, **rest)
+    held = None if validation is None else {"split": validation}
+    return StandardSet(kind, {"split": train}, {"split": test}, held, **rest)
 
 
 STANDARD_SETS = {

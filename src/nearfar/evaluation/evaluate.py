@@ -64,7 +64,7 @@ def evaluate_features(
     alone = [name for name in protocols if name not in FOR_MANY_LABELS]
     if alone and labels.ndim > 1:
         raise ValueError(f"{alone[0]} needs one label an image, these have several: choose transfer or low-shot")
-    rest = dict(seed=choices.seed, progress=progress)
+    seed, device = choices.seed, choices.device
     results: dict[str, float] = {}
     votes = {name: k for name in protocols if (k := _neighbours_of(name)) is not None}
     if votes:
@@ -73,27 +73,26 @@ def evaluate_features(
         for name, k in votes.items():
             results[name] = accuracy(classes[vote(cosine[:, :k], number[index[:, :k]], len(classes)).numpy()], truth)
     if "linear" in protocols:
-        results["linear"] = linear_accuracy(train_x, labels, test_x, truth, seed=choices.seed)
+        results["linear"] = linear_accuracy(train_x, labels, test_x, truth, seed=seed)
     if "linear-sgd" in protocols:
-        device = choices.device
-        results["linear_sgd"] = linear_sgd_accuracy(
-            train_x, labels, test_x, truth, choices.probe, device=device, **rest
-        )
+        probe = choices.probe
+        results["linear_sgd"] = linear_sgd_accuracy(train_x, labels, test_x, truth, probe, seed, device, progress)
     if "few" in protocols:
-        scores = few_label_accuracy(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=choices.seed)
+        scores = few_label_accuracy(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=seed)
         for per_class, key in ((1, "one_label"), (5, "five_labels")):
             results[key], results[f"{key}_std"] = scores[per_class]
     splits = (train_x, labels), validation, (test_x, truth)
     if "transfer" in protocols:
-        results["transfer"] = transfer_accuracy(*splits, choices.metric, device=choices.device, **rest).score
+        found = transfer_accuracy(*splits, choices.metric, seed=seed, device=device, progress=progress)
+        results["transfer"] = found.score
     if "transfer-sgd" in protocols:
-        sgd = transfer_sgd_accuracy(*splits, choices.metric, choices.steps, device=choices.device, **rest)
-        results["transfer_sgd"] = sgd.score
+        found = transfer_sgd_accuracy(*splits, choices.metric, choices.steps, seed, device, progress)
+        results["transfer_sgd"] = found.score
     if "low-shot" in protocols:
         if validation is not None:
             held_x, held_y = labelled(*validation, "validation")
             train_x, labels = torch.cat([train_x, held_x]), np.concatenate([labels, held_y])
-        for shots, score in low_shot_precision(train_x, labels, test_x, truth, **rest).items():
+        for shots, score in low_shot_precision(train_x, labels, test_x, truth, seed=seed, progress=progress).items():
             key = f"low_shot_{shots or 'all'}"
             results[key] = score.mean
             if shots is not None:

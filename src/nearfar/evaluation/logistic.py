@@ -80,7 +80,7 @@ def _fit(
         value.backward()
         return value
 
-    optimizer.step(objective)  # type: ignore[no-untyped-call]
+    optimizer.step(objective)
     return weight.detach(), bias.detach()
 
 

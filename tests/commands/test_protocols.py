@@ -90,8 +90,8 @@ def test_voc_is_measured_by_average_precision(run, tmp_path, quiet):
     assert "low_shot_16_voc2007_std" in results["trained"]
     with pytest.raises(ValueError, match="linear-sgd needs one label an image"):
         nearfar.evaluate(run, "torchvision:voc2007", protocol=("linear-sgd",), **options)
-    with pytest.raises(ValueError, match="fine-tuning needs one label an image"):
-        nearfar.evaluate(run, "torchvision:voc2007", protocol=("finetune",), **options)
+    with pytest.raises(ValueError, match="finetune-1 needs one label an image"):
+        nearfar.evaluate(run, "torchvision:voc2007", protocol=("transfer", "finetune-1"), **options)
 
 
 def test_a_validation_split_of_a_folder_is_used_by_transfer(run, tmp_path, quiet, monkeypatch):
@@ -115,6 +115,8 @@ def test_a_validation_split_of_a_folder_is_used_by_transfer(run, tmp_path, quiet
         (["--protocol", "linear-sdg"], "did you mean 'linear-sgd'"),
         (["--protocol", "finetune-200"], "above 0 and up to 100"),
         (["--protocol", "linear-sgd", "--probe", "scee"], "did you mean 'sce'"),
+        (["--protocol", "knn", "--probe", "sce"], "which --protocol does not ask for"),
+        (["--protocol", "finetune", "--labels", "names.txt"], "which --protocol does not ask for"),
         (["torchvision:dtd", "--protocol", "transfer"], "--root DIR"),
         (["torchvision:dtd", "--protocol", "transfer", "--root", "nowhere"], "nothing is downloaded"),
         (["--protocol", "transfer", "--root", "nowhere"], "--root is for data sets of torchvision"),

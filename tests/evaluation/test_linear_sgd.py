@@ -85,6 +85,7 @@ def test_the_recipe_chooses_the_settings():
     assert (
         usual_probe("saclr", "cifar", 32) == "saclr-cifar" and usual_probe("saclr", "imagenet", 224) == "saclr-imagenet"
     )
+    assert usual_probe("sce", "imagenet-lars", 224) == "sce-imagenet"
     assert usual_probe("sce", "imagenet", 224) == "sce" and usual_probe("moco-m", "imagenet", 224) == "lorac"
     assert usual_probe("sce", "small", 32) == "saclr-cifar" and usual_probe("simsiam", "cifar", 32) == "simsiam-cifar"
     assert {usual_probe(name, "imagenet", 224) for name in method_names()} <= set(PROBES)

@@ -19,7 +19,7 @@ from nearfar.commands.labelled import open_labelled
 from nearfar.commands.opening import shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
-from nearfar.commands.worth import accuracies, best_rows, sentence
+from nearfar.commands.worth import ENCODERS, accuracies, best_rows, sentence
 from nearfar.evaluation import (
     FINETUNE,
     WITH_VALIDATION,
@@ -85,6 +85,12 @@ def evaluate(
     run = Run.of(run)
     frozen = [one for one in protocol if percent_of(one) is None]
     check_protocols(frozen, FINETUNE)
+    if labels is not None and not any((percent_of(one) or 100) < 100 for one in protocol):
+        raise ValueError(
+            "--labels names the images for finetune-P, such as finetune-1, which --protocol does not ask for"
+        )
+    if (probe or probe_lr) and "linear-sgd" not in protocol:
+        raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
     settings = replace(run.settings, frozen=0)  # what is fine-tuned is trained as a whole
     source = settings.given("data") if data is None else data
@@ -95,6 +101,7 @@ def evaluate(
     sets = open_labelled(
         source, console, fitted, root=root, share=test_share, seed=seed, validation=needs_validation
     ).limited(settings.limit if limit is None and data is None else limit)
+    sets.must_suit(protocol)
     encoders = _encoders(run, settings, encoder, baselines)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     choices = Choices(chosen, seed=seed, device=device)
@@ -112,14 +119,14 @@ def evaluate(
                     choices=choices,
                     progress=progress,
                 )
+    _add_to_results(run, results, sets.name)
     for one in protocol:
         if (percent := percent_of(one)) is not None:
-            for row, value in finetuned(encoders, sets, settings, percent, listed, seed, console).items():
+            tuned = finetuned(encoders, sets, settings, percent, listed, seed, console)
+            for row, value in tuned.items():
                 results[row][one.replace("-", "_")] = value
-    if sets.name:
-        results = {row: {_named(key, sets.name): v for key, v in numbers.items()} for row, numbers in results.items()}
-    results = {row: numbers for row, numbers in results.items() if numbers}
-    _add_to_results(run, results)
+            _add_to_results(run, results, sets.name)
+    results = {row: _named(numbers, sets.name) for row, numbers in results.items() if numbers}
     write_report(run.path)
     console.print(_results_table(results, sets.count("train"), sets.count("test")))
     console.print(sentence(results), highlight=False)
@@ -145,16 +152,17 @@ def _encoders(
     return {**simple, start: untrained, "trained": trained}
 
 
-def _named(key: str, name: str) -> str:
-    """The name of a column on a data set: its deviation keeps its ending."""
-    return f"{key.removesuffix('_std')}_{name}{'_std' if key.endswith('_std') else ''}"
+def _named(numbers: dict[str, float], name: str) -> dict[str, float]:
+    """Columns that end with the name of a data set of torchvision; a deviation keeps its ending behind it."""
+    ends = {key: "_std" if key.endswith("_std") else "" for key in numbers}
+    return {f"{key.removesuffix(ends[key])}_{name}{ends[key]}" if name else key: numbers[key] for key in numbers}
 
 
-def _add_to_results(run: Run, results: dict[str, dict[str, float]]) -> None:
-    """Write results beside those that are there already."""
+def _add_to_results(run: Run, results: dict[str, dict[str, float]], name: str) -> None:
+    """Write results beside those that are there already, rows in the order of every table."""
     there = run.results
-    merged = {row: there.get(row, {}) | results.get(row, {}) for row in dict.fromkeys([*there, *results])}
-    merged |= {"trained": merged.pop("trained")}  # last, as in every table
+    merged = {row: there.get(row, {}) | _named(results.get(row, {}), name) for row in ENCODERS}
+    merged = {row: numbers for row, numbers in merged.items() if numbers}
     with replacing(run.path / "results.json") as unfinished:
         unfinished.write_text(json.dumps(merged, indent=2) + "\n")
 

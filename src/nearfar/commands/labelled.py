@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils.data import Subset
 from nearfar.commands.opening import features_shown, open_shown, shown
 from nearfar.data import Images, list_splits, open_images
 from nearfar.data.standard_sets import Split, StandardSet, open_standard, standard_set
-from nearfar.evaluation import extract
+from nearfar.evaluation import FOR_MANY_LABELS, extract
 
 CHUNK = 1024  # images of a data set of torchvision that are in memory at a time
 
@@ -50,13 +50,17 @@ class LabelledSets:
         return LabelledSets({**self.splits, "train": first}, self.fitted, self.name, self.standard)
 
     def images(self, split: str, console: Console) -> Images:
-        """All images of a split in memory, with one label each; ValueError for several."""
+        """All images of a split in memory."""
         images = self.splits[split]
-        if isinstance(images, Images):
-            return images
-        if images.matrix is not None:
-            raise ValueError(f"fine-tuning needs one label an image, and those of {self.name} have several")
-        return open_shown(images.images, console, **self.fitted)
+        return images if isinstance(images, Images) else open_shown(images.images, console, **self.fitted)
+
+    def must_suit(self, protocols: Sequence[str]) -> None:
+        """Raise ValueError for images with several labels and a protocol that needs one an image."""
+        alone = [one for one in protocols if one not in FOR_MANY_LABELS]
+        if self.standard is not None and self.standard.metric == "eleven_point_map" and alone:
+            raise ValueError(
+                f"{alone[0]} needs one label an image, those of {self.name} have several: choose transfer or low-shot"
+            )
 
     def features(self, encoders: Encoders, console: Console) -> Iterator[tuple[str, Labelled]]:
         """Features and labels of every split, encoder by encoder; images in no memory are read once for all of them."""
@@ -67,15 +71,13 @@ class LabelledSets:
         }
         for name, encoder in encoders.items():
             title = name.replace("_", " ")
-            yield (
-                name,
-                {
-                    split: (features_shown(encoder, images, console, title), images.labels)
-                    if isinstance(images, Images)
-                    else streamed[split][name]
-                    for split, images in self.splits.items()
-                },
-            )
+            found: Labelled = {}
+            for split, images in self.splits.items():
+                if isinstance(images, Images):
+                    found[split] = features_shown(encoder, images, console, title), images.labels
+                else:
+                    found[split] = streamed[split][name]
+            yield name, found
 
 
 def open_labelled(

@@ -1,7 +1,14 @@
 """What features are worth: kNN, linear probes, few labels, and the protocols of the papers."""
 
 from nearfar.evaluation.baselines import colour_histogram, hog, raw_pixels
-from nearfar.evaluation.evaluate import PROTOCOLS, WITH_VALIDATION, Choices, check_protocols, evaluate_features
+from nearfar.evaluation.evaluate import (
+    FOR_MANY_LABELS,
+    PROTOCOLS,
+    WITH_VALIDATION,
+    Choices,
+    check_protocols,
+    evaluate_features,
+)
 from nearfar.evaluation.features import extract, extract_view
 from nearfar.evaluation.few_labels import Score, few_label_accuracy
 from nearfar.evaluation.finetune import FINETUNE, draw_labels, finetune_accuracy, listed_rows, tuning
@@ -15,6 +22,7 @@ from nearfar.evaluation.transfer import Transfer, transfer_accuracy, transfer_sg
 
 __all__ = [
     "FINETUNE",
+    "FOR_MANY_LABELS",
     "PROBES",
     "PROTOCOLS",
     "WITH_VALIDATION",

@@ -62,15 +62,16 @@ _OF_METHOD = {
     **dict.fromkeys(("sce", "ressl"), "sce"),
     **dict.fromkeys(("lorac", "lorac-bs", "moco-m"), "lorac"),
 }
+_OF_RECIPE = {
+    ("simsiam", "cifar"): "simsiam-cifar",
+    **dict.fromkeys((("sce", "imagenet-lars"), ("sce", "imagenet-multi-crop")), "sce-imagenet"),
+}
 
 
 def usual_probe(method: str, recipe: str, image_size: int) -> str:
     """Name the settings that go with a run's recipe; SACLR's for every other, those for CIFAR below 64 pixels."""
-    if (method, recipe) == ("simsiam", "cifar"):
-        return "simsiam-cifar"
-    if recipe != "small" and method in _OF_METHOD:
-        return _OF_METHOD[method]
-    return "saclr-cifar" if image_size < 64 else "saclr-imagenet"
+    saclr = "saclr-cifar" if image_size < 64 else "saclr-imagenet"
+    return _OF_RECIPE.get((method, recipe)) or (saclr if recipe == "small" else _OF_METHOD.get(method, saclr))
 
 
 def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Probe:

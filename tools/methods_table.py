@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.commands.methods import list_methods
+from nearfar.methods import method_class
 
 HEAD = """# Methods
 
@@ -19,9 +20,16 @@ This page is written by `python -m tools.methods_table`; to change it, change th
 encoder*, a copy of the networks that follows them slowly; *queue*, embeddings of earlier batches; *index*, numbers
 kept for each image; *predictor*, a second head. Views are those of images of 64 pixels and more; smaller images get
 milder ones, and views of one size go through a network together. Numbers are the defaults, which are meant for small
-data (the recipe `small`); `--recipe NAME` takes a paper's own instead, and any number can be set by itself:
-`--temperature 0.1`. The table leaves out what is off and the projector where it is 512-128; its last column counts the
-differences from the paper, which the sections list.
+data (the recipe `small`); `--recipe NAME` takes a paper's own instead, the whole of it: encoder, image size, views as
+the paper has them, optimiser, schedule, batch and batch norm. Any number can be set by itself: `--temperature 0.1`.
+The recipe `small` is one for all methods: encoder and epochs fitted to the images and the time, Muon at
+0.02 * sqrt(batch / 256) with a decay of 0.01, two epochs of warm-up, batch 256 (docs/photographs.md).
+What the others share: the rate rises linearly and falls step by step, not epoch by epoch; shortened runs warm up for a
+quarter of their epochs at most and drop the rate at the same shares of the run; crops come from the original files only
+where the images are not cached (`--cache false`), else from images resized to the recipe's size; whole batches.
+
+The table leaves out what is off and the projector where it is 512-128; its last column counts the differences from the
+paper, which the sections list.
 """
 
 
@@ -45,28 +53,50 @@ def methods_page() -> str:
 
 def _section(name: str, fact: dict[str, Any]) -> str:
     numbers = [(f"`{key}`", _value(value), fact["meanings"][key]) for key, value in fact["defaults"].items()]
-    recipes = [
-        (
-            f"`{key}`",
-            f"{recipe['optimizer']}, lr {_rate(recipe)}, decay {recipe['weight_decay']:g}",
-            f"{recipe['batch_size']}",
-            f"{recipe['epochs']}, {recipe['warmup_epochs']:g} to warm up",
-            ", ".join(f"`{number}` {_value(value)}" for number, value in recipe["hyperparameters"].items()) or "-",
-            recipe["source"],
-        )
-        for key, recipe in fact["recipes"].items()
-    ]
     parts = [
         f"## {name}\n",
         f"{fact['summary']}\n",
         f"{fact['paper']}. Needs: {', '.join(fact['needs']) or 'nothing'}. Views: {_views(fact['views'])}.\n",
         _table(("number", "default", "what it is"), numbers),
-        _table(("recipe", "optimiser", "batch", "epochs", "sets", "source"), recipes),
+        *(_recipe(name, key, recipe) for key, recipe in fact["recipes"].items() if key != "small"),
     ]
     if fact["differs"]:
         points = "\n".join(f"{place}. {_sentence(point)}" for place, point in enumerate(fact["differs"], start=1))
         parts.append(f"Differs from the paper:\n\n{points}\n")
     return "\n".join(parts)
+
+
+def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
+    """Return the recipe's table: every number that it sets, with its source."""
+    drops = " and ".join(f"{drop:g}" for drop in recipe["lr_drops"])
+    end = f"{recipe['final_lr']:g} of it" if recipe["final_lr"] else "0"
+    size = f"{recipe['image_size']} px" if recipe["image_size"] else "images at their own size"
+    encoder = f"{recipe['encoder']}, {size}"
+    decay = f"{recipe['weight_decay']:g}, {'of everything' if recipe['decay_all'] else 'not of biases and norms'}"
+    if recipe["optimizer"] == "larc":
+        decay = f"{recipe['weight_decay']:g}, of everything"
+    rows = {
+        "encoder": encoder,
+        "views": recipe["views"] or _views(method_class(name).from_recipe(key).views),
+        "optimizer": recipe["optimizer"],
+        "lr": _rate(recipe),
+        "vector_lr": f"{recipe['vector_lr']:g}" if recipe["vector_lr"] != 1 else "",
+        "weight_decay": decay,
+        "final_lr": f"a tenth from epochs {drops} on" if drops else f"cosine to {end}",
+        "warmup_epochs": f"{recipe['warmup_epochs']:g}",
+        "batch_size": f"{recipe['batch_size']}{', batch norm synchronised' * recipe['sync_batch_norm']}",
+        "epochs": f"{recipe['epochs']}",
+        **{number: _value(value) for number, value in recipe["hyperparameters"].items()},
+        "protocol": recipe["protocol"],
+    }
+    other = {"optimizer": "decay_all", "final_lr": "lr_drops", "batch_size": "sync_batch_norm"}
+    cited = recipe["sources"]
+    lines = [
+        (f"`{row}`", text, cited.get(row) or cited.get(other.get(row, "")) or recipe["source"])
+        for row, text in rows.items()
+        if text
+    ]
+    return f"### {name} --recipe {key}\n\n" + _table(("setting", "value", "source"), lines)
 
 
 def _citation(paper: str) -> str:

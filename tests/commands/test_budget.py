@@ -140,4 +140,7 @@ def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, quiet, monkeyp
         nearfar.pretrain(
             images_file, method="simclr", recipe="cifar", batch_size=16, out=str(tmp_path / "run"), console=quiet
         )
-    assert seen[0].settings.epochs == 1000 and seen[0].seconds is None
+    settings = seen[0].settings
+    assert settings.epochs == 1000 and seen[0].seconds is None
+    assert (settings.encoder, settings.optimizer, settings.sync_batch_norm) == ("resnet50", "lars", True)
+    assert seen[0].views == plan("simclr-cifar", settings.image_size, 1)  # the paper's, not fitted to small grey images

@@ -83,3 +83,18 @@ def test_many_tiles_equal_one(kept, monkeypatch):
     (many_gradient,) = torch.autograd.grad(many, query)
     torch.testing.assert_close(many, one)
     torch.testing.assert_close(many_gradient, one_gradient)
+
+
+def test_keys_of_the_batch_and_of_the_queue_together():
+    """Against both softmaxes written out over the other images' keys and the queue."""
+    query, key, queue = rows(6, 5).requires_grad_(), rows(6, 5, seed=1), plain.unit(rows(9, 5, seed=2))
+    q, k = plain.unit(query), plain.unit(key)
+    others = torch.eye(6, dtype=torch.bool)
+    online = torch.cat([(q @ k.T / 0.2), q @ queue.T / 0.2], 1)
+    target = torch.cat([(k @ k.T / 0.1).masked_fill(others, -torch.inf), k @ queue.T / 0.1], 1).softmax(1)
+    soft = 0.6 * target + 0.4 * torch.cat([others.double(), torch.zeros(6, 9)], 1)
+    expected = -(soft * online.log_softmax(1)).sum(1).mean()
+    value = SCE(0.2, 0.1, lam=0.4, batch_keys=True)(query, key, queue)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-9)
+    (ours,), (theirs,) = torch.autograd.grad(value, query), torch.autograd.grad(expected, query)
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-10)

@@ -31,6 +31,7 @@ WRONG = {
     "mu": (-0.1,),
     "negatives": (0, "some"),
     "norm_groups": (0,),
+    "online_norm_groups": (0,),
     "num_prototypes": (1,),
     "predictor": ((32, 5),),
     "prior": ("uniform",),

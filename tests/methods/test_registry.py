@@ -178,7 +178,9 @@ def test_a_pairing_needs_the_networks_that_it_names(build):
 
 def test_a_method_from_a_recipe():
     assert SimCLR.from_recipe() == SimCLR(temperature=0.2)
-    assert SimCLR.from_recipe("imagenet", temperature=0.3) == SimCLR(temperature=0.3, projector=(2048, 128))
+    assert SimCLR.from_recipe("imagenet", temperature=0.3) == SimCLR(
+        temperature=0.3, projector=(2048, 128), output_norm=True
+    )
     with pytest.raises(ValueError, match="SimCLR has no recipe 'stl10', it has: small, cifar, imagenet"):
         SimCLR.from_recipe("stl10")
     with pytest.raises(ValueError, match=r"no hyper-parameter 'temprature': did you mean 'temperature'\?"):

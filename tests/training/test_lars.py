@@ -108,3 +108,19 @@ def test_parameters_without_gradient_stay_and_a_closure_is_run() -> None:
 def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="LARS needs"):
         LARS([nn.Parameter(torch.ones(1, 1))], **{"lr": 0.1, **wrong})
+
+
+def test_as_apex_has_it() -> None:
+    """Every parameter is scaled and decays; the norms stand below the line one by one."""
+    torch.manual_seed(0)
+    params = [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in ((4, 3), (5,), (6, 6))]
+    params[2].data.zero_()
+    before = [p.detach().clone() for p in params]
+    optimizer = LARS(params, lr=0.3, weight_decay=0.1, larc=True)
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    for p, w in zip(params[:2], before, strict=False):
+        ratio = 0.001 * w.norm() / (p.grad.norm() + 0.1 * w.norm())
+        torch.testing.assert_close(p.data, w - 0.3 * ratio * (p.grad + 0.1 * w))
+    torch.testing.assert_close(params[2].data, -0.3 * params[2].grad)

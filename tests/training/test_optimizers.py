@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nearfar.networks import MomentumEncoder, mlp
-from nearfar.training.optimizers import LARS, build_optimizer, parameter_groups, scaled_lr, warmup_cosine
+from nearfar.training.optimizers import LARS, build_optimizer, parameter_groups, rate_factor, scaled_lr
 
 
 class Bias(nn.Module):
@@ -67,12 +67,42 @@ def test_names_and_momentum() -> None:
 
 def test_bad_arguments_are_refused() -> None:
     net = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="did you mean 'adamw'"):
-        build_optimizer("adam", net, lr=0.1, weight_decay=0)
+    with pytest.raises(ValueError, match="did you mean 'adam"):
+        build_optimizer("adamv", net, lr=0.1, weight_decay=0)
     with pytest.raises(ValueError, match="0 or more"):
         build_optimizer("sgd", net, lr=-0.1, weight_decay=0)
     with pytest.raises(ValueError, match="no parameter"):
         build_optimizer("sgd", nn.ReLU(), lr=0.1, weight_decay=0)
+
+
+def test_adam_decays_through_the_gradient() -> None:
+    """The first step of Adam has the length of the rate whatever the gradient, so also where it is the decay alone."""
+    net = nn.Linear(3, 3)
+    before = net.weight.detach().clone()
+    optimizer = build_optimizer("adam", net, lr=0.01, weight_decay=0.5)
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    torch.testing.assert_close(net.weight.data, before - 0.01 * before.sign(), rtol=1e-4, atol=1e-5)
+
+
+def test_biases_and_norms_can_decay_and_have_a_rate_of_their_own() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer = build_optimizer("sgd", net, lr=0.1, weight_decay=0.5, decay_all=True, vector_lr=0.024)
+    for group in optimizer.param_groups:
+        group["lr"] *= group["lr_scale"]
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    for p, old in zip(net.parameters(), before, strict=True):
+        lr = 0.1 if p.ndim > 1 else 0.0024
+        torch.testing.assert_close(p.data, old - lr * (1 + 0.5 * old))
+
+
+def test_drops_take_the_place_of_the_cosine() -> None:
+    factors = [rate_factor(step, 20, 2, drops=[12, 16]) for step in (0, 1, 2, 11, 12, 15, 16, 19)]
+    assert factors == pytest.approx([0.5, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
 def test_learning_rate_rules() -> None:
@@ -88,7 +118,7 @@ def test_learning_rate_rules() -> None:
 
 
 def test_warmup_then_cosine_in_exact_numbers() -> None:
-    factors = [warmup_cosine(step, 12, 4) for step in range(13)]
+    factors = [rate_factor(step, 12, 4) for step in range(13)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors[8] == pytest.approx(0.5)  # halfway down
     assert factors[6] == pytest.approx((1 + math.sqrt(0.5)) / 2)
@@ -97,11 +127,11 @@ def test_warmup_then_cosine_in_exact_numbers() -> None:
 
 
 def test_schedule_ends_at_the_final_factor_and_stays() -> None:
-    assert warmup_cosine(10, 10, 0, final=0.001) == pytest.approx(0.001)
-    assert warmup_cosine(15, 10, 0, final=0.001) == pytest.approx(0.001)
-    assert warmup_cosine(5, 10, 0, final=0.2) == pytest.approx(0.6)
-    assert warmup_cosine(0, 10, 0) == 1.0
+    assert rate_factor(10, 10, 0, final=0.001) == pytest.approx(0.001)
+    assert rate_factor(15, 10, 0, final=0.001) == pytest.approx(0.001)
+    assert rate_factor(5, 10, 0, final=0.2) == pytest.approx(0.6)
+    assert rate_factor(0, 10, 0) == 1.0
 
 
 def test_a_run_that_is_all_warmup() -> None:
-    assert [warmup_cosine(step, 2, 2) for step in range(3)] == [0.5, 1.0, 1.0]
+    assert [rate_factor(step, 2, 2) for step in range(3)] == [0.5, 1.0, 1.0]

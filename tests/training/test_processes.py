@@ -12,10 +12,13 @@ from torch import nn
 from nearfar.data import rank_rows
 from nearfar.methods import Model, method_class, method_names
 from nearfar.networks.split_norm import SplitBatchNorm, split_batch_norm
+from nearfar.training import shuffled_norm
+from nearfar.training.shuffled_norm import spread_norm_groups
 from nearfar.training.step import GradientStep, join_batches
 from nearfar.training.sync_norm import SyncBatchNorm, sync_batch_norm
 
 BATCH, STEPS, IMAGES = 13, 3, 40  # an odd batch: one process holds a row more
+SPLIT = ("moco-v2", "jcl", "lorac", "sce")
 IN_PARTS = ("simclr", "sigclr", "sogclr", "moco-v2")
 SMALLER = {"queue_size": 20, "projector": (16, 6), "predictor": (8, 6), "num_prototypes": 10, "stored": 8}
 
@@ -28,15 +31,22 @@ class Backbone(nn.Sequential):
         self(torch.zeros(2, 1, 4, 4))
 
 
-def build(name: str, synced: bool) -> Model:
+def build(name: str, synced: bool, groups: int = 0) -> Model:
     torch.manual_seed(0)
     method = method_class(name)
     options = {key: value for key, value in SMALLER.items() if key in method.__dataclass_fields__}
     if name == "sce":
         del options["predictor"]
-    model = Model(method(**options), Backbone(), IMAGES).double()
+    if groups:
+        options |= {"norm_groups": groups, "small_views": 1}
+        options = {key: value for key, value in options.items() if key in method.__dataclass_fields__}
+    backbone = nn.Sequential(Backbone(), nn.BatchNorm1d(12)) if groups else Backbone()
+    backbone.num_features = 12
+    model = Model(method(**options), backbone, IMAGES).double()
     if synced:
         return sync_batch_norm(model)
+    if groups:
+        return spread_norm_groups(model)
     for parent in list(model.modules()):
         for key, child in parent.named_children():
             if isinstance(child, nn.BatchNorm1d):
@@ -44,8 +54,14 @@ def build(name: str, synced: bool) -> Model:
     return model
 
 
-def train(name: str, rank: int, world: int, synced: bool = False, micro: int | None = None) -> dict[str, torch.Tensor]:
-    model = build(name, synced)
+def train(
+    name: str, rank: int, world: int, synced: bool = False, micro: int | None = None, groups: int = 0
+) -> dict[str, torch.Tensor]:
+    model, batch = build(name, synced, groups), 12 if groups else BATCH
+    if groups:  # the online networks' statistics are not what this is about
+        for module in model.online.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()
     fabric = SimpleNamespace(
         global_rank=rank, world_size=world, autocast=contextlib.nullcontext, backward=lambda loss: loss.backward()
     )
@@ -54,12 +70,12 @@ def train(name: str, rank: int, world: int, synced: bool = False, micro: int | N
     made = torch.Generator().manual_seed(1)
     logged = []
     for step in range(STEPS):
-        views = torch.randn(len(model.method.views), BATCH, 1, 4, 4, generator=made, dtype=torch.float64)
-        index = torch.randperm(IMAGES, generator=made)[:BATCH]
-        own = rank_rows(BATCH, rank, world)
+        views = torch.randn(len(model.method.views), batch, 1, 4, 4, generator=made, dtype=torch.float64)
+        index = torch.randperm(IMAGES, generator=made)[:batch]
+        own = rank_rows(batch, rank, world)
         model.set_schedules(step + 2, STEPS + 2)
         optimizer.zero_grad()
-        loss, embeddings = gradient_of(lambda rows, v=views[:, own]: list(v[:, rows]), index[own], BATCH, seed=step)
+        loss, embeddings = gradient_of(lambda rows, v=views[:, own]: list(v[:, rows]), index[own], batch, seed=step)
         optimizer.step()
         model.after_step(embeddings, step, STEPS)
         logged.append(loss)
@@ -75,6 +91,8 @@ def work(rank: int, world: int, path: str, names: list[str]) -> None:
             states[name, synced] = train(name, rank, world, synced)
     for name in IN_PARTS:
         states[name, "parts"] = train(name, rank, world, micro=3)  # 7 rows make three parts, 6 make two
+    for name in SPLIT:
+        states[name, "groups"] = train(name, rank, world, groups=4)
     torch.save(states, f"{path}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -107,6 +125,20 @@ def test_two_processes_in_micro_batches_are_one(name, two_processes):
     one = train(name, 0, 1)
     for states in two_processes:
         same(states[name, "parts"], one)
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_batch_statistics_of_groups_shuffled_over_two_processes_are_those_of_one(name, two_processes):
+    one, whole = train(name, 0, 1, groups=4), train(name, 0, 1, groups=1)
+    assert (one["losses"] - whole["losses"]).abs().min() > 1e-6  # the groups do matter
+    for states in two_processes:
+        same(states[name, "groups"], one)
+
+
+def test_groups_that_the_processes_do_not_divide_are_refused(monkeypatch):
+    monkeypatch.setattr(shuffled_norm, "world_size", lambda: 3)
+    with pytest.raises(ValueError, match="norm_groups 4 do not divide among 3 processes"):
+        build("moco-v2", False, groups=4)
 
 
 @pytest.mark.parametrize("micro", [1, 4, 5, 13])

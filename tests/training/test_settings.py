@@ -38,7 +38,10 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
         ({"lr": "high"}, "--lr must be a number, not 'high'"),
         ({"cache": "yes"}, "--cache must be true or false, not 'yes'"),
         ({"micro_batch": "most"}, "--micro-batch must be a whole number or 'auto', not 'most'"),
-        ({"optimizer": "adam"}, "--optimizer must be 'sgd' or 'adamw' or 'lars' or 'muon', not 'adam'"),
+        (
+            {"optimizer": "rms"},
+            "--optimizer must be 'sgd' or 'adam' or 'adamw' or 'lars' or 'larc' or 'muon', not 'rms'",
+        ),
         ({"out": 3}, "--out must be a text, not 3"),
     ],
 )

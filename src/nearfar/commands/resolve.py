@@ -40,10 +40,11 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         given.given(name)
     given, start = adapting.with_start(given)
     method, recipe = chosen_method(given)
+    given = _as_the_paper(given, recipe)
     recipe = adapting.gentle(recipe) if given.adapt else recipe
     processes = world_size(given.devices)
     batch_size = _or(given.batch_size, recipe.batch_size)
-    check_processes(processes, batch_size, given.micro_batch, given.sync_batch_norm)
+    check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
     check_machine(given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes)
     given = _timed(given, recipe)
 
@@ -83,7 +84,10 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         optimizer=_or(given.optimizer, recipe.optimizer),
         lr=_or(given.lr, scaled_lr(recipe.lr, batch_size, recipe.lr_scaling, recipe.reference_batch)),
         final_lr=_or(given.final_lr, recipe.final_lr),
+        lr_drops=_or(given.lr_drops, [drop * epochs / recipe.epochs for drop in recipe.lr_drops]),
+        vector_lr=_or(given.vector_lr, recipe.vector_lr),
         weight_decay=_or(given.weight_decay, recipe.weight_decay),
+        decay_all=_or(given.decay_all, recipe.decay_all),
         warmup_epochs=_or(given.warmup_epochs, warmup),
         precision=machine.precision,
         devices=processes,
@@ -94,6 +98,19 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     job = Job(settings, method, machine.encoder, chosen_views(views, settings), images, seconds)
     must_fit(job.views, method)
     return job, _checked_model(job, total)
+
+
+def _as_the_paper(given: Settings, recipe: Recipe) -> Settings:
+    """Return the settings with a paper's encoder, image size and batch statistics, where they are not given."""
+    if given.recipe == "small":
+        return replace(given, sync_batch_norm=bool(given.sync_batch_norm))
+    return replace(
+        given,
+        encoder=_or(given.encoder, None if given.init else recipe.encoder),
+        image_size=_or(given.image_size, recipe.image_size),
+        views=_or(given.views, recipe.views),
+        sync_batch_norm=_or(given.sync_batch_norm, recipe.sync_batch_norm),
+    )
 
 
 def _timed(given: Settings, recipe: Recipe) -> Settings:
@@ -178,10 +195,13 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
 def views_for(given: Settings, method: Method, crop_size: int, channels: int) -> Any:
     """Return views as they are given; for none or a preset, the name of as many as the method needs.
 
-    None are given: the method's own, but those for photographs where the recipe is that for small data.
+    None are given: for a paper's recipe the method's own as they are; for small data those for photographs, and below
+    64 px the method's own, fitted to the size.
     """
     views = given.given("views")
-    if views is None and given.recipe == "small" and crop_size >= PHOTOGRAPH:
+    if views is None and given.recipe != "small":
+        return "+".join(method.views)
+    if views is None and crop_size >= PHOTOGRAPH:
         views = "photographs"
     if views is None or (isinstance(views, str) and views in PRESETS):
         return "+".join(fit_views(method.views, crop_size, channels, views))

@@ -1,12 +1,13 @@
 """Relational losses: the soft target holds similarities to other images (ReSSL), and the positive (SCE)."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.losses.rows import outside_autocast, row_dot
-from nearfar.pairs import attend, relate_in_batch
+from nearfar.pairs import attend, attend_in_batch, relate_in_batch
 from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
 from nearfar.pairs.precision import unit_rows
 
@@ -50,7 +51,8 @@ class SCE(nn.Module):
     (weight exactly 0). Computed as Proposition 1, lam InfoNCE + mu ReSSL + eta Ceil, which is the same number
     at mu = eta = 1 - lam.
     Shapes: query, key [batch, dim] raw embeddings; queue [keys, dim] unit rows, or None: the other images' keys
-    in the batch are the negatives (Eq. 5-8). Returns a scalar: one direction; the method averages the two.
+    in the batch are the negatives (Eq. 5-8); with `batch_keys` they join those of the queue. Returns a scalar: one
+    direction; the method averages the two.
     Defaults: temperature 0.1, target_temperature 0.07 (ImageNet), lam 0.5; mu and eta None, which means 1 - lam.
     Gradient: to the query only. The queue is read, never pushed to.
     `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
@@ -69,6 +71,7 @@ class SCE(nn.Module):
         lam: float = 0.5,
         mu: float | None = None,
         eta: float | None = None,
+        batch_keys: bool = False,
         gather: bool = False,
     ) -> None:
         super().__init__()
@@ -82,6 +85,7 @@ class SCE(nn.Module):
         self.lam = lam
         self.mu = mu
         self.eta = eta
+        self.batch_keys = batch_keys
 
     def forward(
         self,
@@ -89,6 +93,8 @@ class SCE(nn.Module):
         key: Float[Tensor, "batch dim"],
         queue: Float[Tensor, "keys dim"] | None = None,
     ) -> Float[Tensor, ""]:
+        if queue is not None and self.batch_keys:
+            return self._against_both(query, key, queue)
         return self._in_batch(query, key) if queue is None else self._against_queue(query, key, queue)
 
     @on_joined_batch("query", "key")
@@ -102,12 +108,30 @@ class SCE(nn.Module):
         self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
     ) -> Float[Tensor, ""]:
         checks.same_rows(query=query, key=key)
+        positive, negative, relation, _ = self._relate(query, key, queue)
+        return self._mixed(positive, negative, relation)
+
+    @on_joined_batch("query", "key")
+    @outside_autocast
+    def _against_both(
+        self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
+    ) -> Float[Tensor, ""]:
+        checks.same_rows(2, query=query, key=key)
+        positive, queued, queue_relation, queue_target = self._relate(query, key, queue)
+        _, others, relation = relate_in_batch(query, key, self.temperature, self.target_temperature)
+        _, target = attend_in_batch(key.detach(), key, self.target_temperature)
+        share = torch.sigmoid(target - queue_target)  # of the soft targets that the batch's keys have
+        relation = share * relation + (1 - share) * queue_relation
+        return self._mixed(positive, torch.logaddexp(others, queued), relation)
+
+    def _relate(self, query: Tensor, key: Tensor, queue: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q.k/t, log sum exp(q.queue/t), q.(mean key of the target)/t and log sum exp(k.queue/t_m) of each image."""
         checks.queue_of(query.shape[1], queue)
         query, key = unit_rows(query), unit_rows(key.detach())
         negative, _ = attend(query, queue.detach(), self.temperature)
-        _, target_key = attend(key, queue.detach(), self.target_temperature)
+        target, target_key = attend(key, queue.detach(), self.target_temperature)
         positive, relation = (row_dot(query, other) / self.temperature for other in (key, target_key))
-        return self._mixed(positive, negative, relation)
+        return positive, negative, relation, target
 
     def _mixed(
         self, positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"], relation: Float[Tensor, " batch"]

@@ -8,11 +8,12 @@ One file for each family. A method of one's own is a frozen dataclass on `Method
 from nearfar.methods.byol import BYOL, SimSiam
 from nearfar.methods.decorrelation import WMSE, BarlowTwins, VICReg
 from nearfar.methods.lorac import LORAC, LORACbs, MoCoM
-from nearfar.methods.method import Head, Method, Recipe, Setup
+from nearfar.methods.method import Head, Method, Setup
 from nearfar.methods.moco import JCL, MoCoV1, MoCoV2, MoCoV3
 from nearfar.methods.model import Model
 from nearfar.methods.nnclr import NNCLR
 from nearfar.methods.pairing import Embeddings, Pairing
+from nearfar.methods.recipe import Recipe
 from nearfar.methods.registry import describe, method_class, method_name, method_names, register_method
 from nearfar.methods.relational import SCE, ReSSL
 from nearfar.methods.saclr import SACLR

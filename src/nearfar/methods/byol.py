@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar import losses
-from nearfar.methods.method import Head, Method, Recipe, Setup, lars, small_data
+from nearfar.methods.method import Head, Method, Setup
 from nearfar.methods.pairing import both_ways
+from nearfar.methods.recipe import CIFAR, IMAGENET, lars, sgd, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Cosine
 
@@ -25,12 +26,19 @@ class BYOL(Method):
     """
 
     paper = "Grill et al., Bootstrap Your Own Latent, NeurIPS 2020"
-    views = ("strong-alpha", "strong-beta")
+    views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data().sets(momentum=0.9),
-        "imagenet": lars("BYOL, section 3.3", 0.2, epochs=1000, batch_size=4096, weight_decay=1.5e-6).sets(
-            projector=(4096, 256), predictor=(4096, 256)
-        ),
+        "imagenet": lars(
+            "BYOL, section 3.3",
+            0.2,
+            **IMAGENET,
+            epochs=1000,
+            batch_size=4096,
+            weight_decay=1.5e-6,
+            sync_batch_norm=True,
+            protocol="linear",
+        ).sets(projector=(4096, 256), predictor=(4096, 256)),
     }
 
     predictor: tuple[int, ...] = (512, 128)
@@ -67,21 +75,27 @@ class SimSiam(Method):
     views = ("strong", "strong")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe(
+        "cifar": sgd(
             "SimSiam, appendix D (lr 0.03, weight decay 5e-4 on -cos)",
+            0.015,
+            **CIFAR,
+            views="simsiam-cifar",
             epochs=800,
             batch_size=512,
-            lr=0.015,
             weight_decay=1e-3,
             warmup_epochs=0,
+            protocol="knn linear-sgd simsiam-cifar",
         ).sets(projector=(2048, 2048), predictor=(512, 2048)),
-        "imagenet": Recipe(
+        "imagenet": sgd(
             "SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)",
+            0.025,
+            **IMAGENET,
             epochs=100,
             batch_size=512,
-            lr=0.025,
             weight_decay=2e-4,
             warmup_epochs=0,
+            sync_batch_norm=True,
+            protocol="linear",
         ).sets(projector=(2048, 2048, 2048), predictor=(512, 2048)),
     }
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar import losses
-from nearfar.methods.method import Head, Method, Recipe, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -21,12 +22,23 @@ class BarlowTwins(Method):
     """
 
     paper = "Zbontar et al., Barlow Twins: Self-Supervised Learning via Redundancy Reduction, ICML 2021"
-    views = ("strong-alpha", "strong-beta")
+    views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data(),
         "imagenet": lars(
-            "Barlow Twins, section 2.2", 0.2, epochs=1000, batch_size=2048, weight_decay=1.5e-6, final_lr=0.001
-        ).sets(projector=(8192, 8192, 8192)),
+            "Barlow Twins, section 2.2",
+            0.2,
+            **IMAGENET,
+            epochs=1000,
+            batch_size=2048,
+            vector_lr=0.024,
+            weight_decay=1.5e-6,
+            final_lr=0.001,
+            sync_batch_norm=True,
+            protocol="linear",
+        )
+        .sets(projector=(8192, 8192, 8192))
+        .cites(vector_lr="released code: 0.0048 for biases and norms", final_lr="released code"),
     }
 
     redundancy: float = loss_default(losses.BarlowTwins, "redundancy")
@@ -52,12 +64,19 @@ class VICReg(Method):
     """
 
     paper = "Bardes et al., VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"
-    views = ("strong-alpha", "strong-beta")
+    views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data(),
-        "imagenet": lars("VICReg, section 4.2", 0.2, epochs=1000, batch_size=2048, final_lr=0.001).sets(
-            projector=(8192, 8192, 8192)
-        ),
+        "imagenet": lars(
+            "VICReg, section 4.2",
+            0.2,
+            **IMAGENET,
+            epochs=1000,
+            batch_size=2048,
+            final_lr=0.01,
+            sync_batch_norm=True,
+            protocol="linear",
+        ).sets(projector=(8192, 8192, 8192)),
     }
 
     invariance: float = loss_default(losses.VICReg, "invariance")
@@ -89,14 +108,21 @@ class WMSE(Method):
         "small": small_data(),
         "cifar": Recipe(
             "W-MSE, section 4",
+            **CIFAR,
+            views="saclr-cifar",
             epochs=1000,
             batch_size=512,
-            optimizer="adamw",
+            optimizer="adam",
             lr=3e-3,
             lr_scaling="none",
+            lr_drops=(950, 975),
             weight_decay=1e-6,
-            warmup_epochs=2,
-        ).sets(projector=(1024, 64), sub_batch=128),
+            decay_all=True,
+            warmup_epochs=5.12,
+            protocol="knn linear",
+        )
+        .sets(projector=(1024, 64), sub_batch=128)
+        .cites(warmup_epochs="released code: 500 steps of 512 images", optimizer="released code: Adam with L2 decay"),
     }
 
     projector: tuple[int, ...] = (512, 64)

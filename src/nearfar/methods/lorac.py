@@ -8,17 +8,35 @@ from typing import Any, Literal
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Recipe, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import Pairing, Rows
+from nearfar.methods.recipe import IMAGENET, Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Schedule, Switch
 
 
 def _recipes(**prior: Any) -> dict[str, Recipe]:
     """The recipes of all three, with the numbers of the prior on ImageNet."""
-    encoder = {"projector": (2048, 128), "queue_size": 65536, "momentum": 0.999}
-    imagenet = lars("LORAC, section 6.1", 1.8, epochs=200, lr_scaling="none", final_lr=0.01, warmup_epochs=0).sets(
-        **encoder, **prior, large_views=3, small_views=5
+    imagenet = (
+        lars(
+            "LORAC, section 6.1",
+            1.8,
+            **IMAGENET,
+            optimizer="larc",
+            epochs=200,
+            lr_scaling="none",
+            final_lr=0.01,
+            warmup_epochs=0,
+            protocol="linear-sgd lorac",
+        )
+        .sets(projector=(2048, 128), queue_size=65536, momentum=0.999, large_views=3, small_views=5)
+        .sets(norm_groups=4, online_norm_groups=4, **prior)
+        .cites(
+            optimizer="released code: apex's LARC adapts and decays all parameters",
+            momentum="MoCo",
+            norm_groups="released code: shuffled over 4 GPUs",
+            online_norm_groups="released code: 4 GPUs",
+        )
     )
     return {"small": small_data(), "imagenet": imagenet}
 
@@ -34,6 +52,8 @@ class _ManyCrops(Method):
     small_views: int = 2
     queue_size: int = 4096
     momentum: float = 0.99
+    norm_groups: int = 1
+    online_norm_groups: int = 1
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -55,6 +75,8 @@ class _ManyCrops(Method):
             projector=Head(self.projector, hidden_norm=False),
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
+            norm_groups=self.norm_groups,
+            online_norm_groups=self.online_norm_groups,
             schedules=schedules,
         )
 
@@ -73,6 +95,9 @@ class MoCoM(_ManyCrops):
         small_views: further small crops.
         queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
+            (shuffling batch norm); 1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
 
     Differs from the paper: (1) a crop is not paired with its own key, as the authors' code does.
     """
@@ -98,6 +123,9 @@ class LORAC(_ManyCrops):
         small_views: further small crops.
         queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
+            (shuffling batch norm); 1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
         beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         prior_start: fraction of the epochs after which the prior is switched on.
         prior: "laplace", "gaussian" or "constant".
@@ -134,6 +162,9 @@ class LORACbs(_ManyCrops):
         small_views: further small crops.
         queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
+            (shuffling batch norm); 1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
         beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         prior_start: fraction of the epochs after which the prior is switched on.
 

@@ -5,59 +5,18 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
 
 from torch import nn
 
 from nearfar.losses import checks
 from nearfar.messages import did_you_mean
 from nearfar.methods.pairing import Pairing
+from nearfar.methods.recipe import Recipe, small_data
 from nearfar.methods.schedules import Schedule
 
 Own = TypeVar("Own", bound="Method")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Optimiser, schedule and hyper-parameters of a method for one kind of data; `source` is where they come from.
-
-    `lr` is for a batch of `reference_batch` images and is scaled to the batch that is used by `lr_scaling` ("linear":
-    lr * batch / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never scaled.
-    `final_lr` is the last learning rate as a share of the highest. `hyperparameters` holds those of the method that
-    differ from its class defaults.
-    """
-
-    source: str
-    _: KW_ONLY
-    epochs: int
-    batch_size: int = 256
-    optimizer: Literal["sgd", "adamw", "lars", "muon"] = "sgd"
-    lr: float = 0.06
-    lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
-    reference_batch: int = 256
-    final_lr: float = 0.0
-    weight_decay: float = 5e-4
-    warmup_epochs: float = 5
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
-
-    def sets(self, **hyperparameters: Any) -> Recipe:
-        """Return this recipe with the method's hyper-parameters set as well."""
-        return replace(self, hyperparameters=hyperparameters)
-
-
-def lars(source: str, lr: float, **settings: Any) -> Recipe:
-    """Return a recipe with LARS, and with the decay and warm-up that most papers use with it."""
-    common: dict[str, Any] = dict(optimizer="lars", lr=lr, weight_decay=1e-6, warmup_epochs=10)
-    return Recipe(source, **common | settings)
-
-
-def small_data(source: str = "nearfar, chosen on training images of digits and Imagenette", **settings: Any) -> Recipe:
-    """The default for small sets of images, minutes of training and a CPU or a small GPU; see docs/photographs.md."""
-    common: dict[str, Any] = dict(
-        epochs=100, optimizer="muon", lr=0.02, lr_scaling="sqrt", weight_decay=0.01, warmup_epochs=2
-    )
-    return Recipe(source, **common | settings)
 
 
 @dataclass(frozen=True)
@@ -82,8 +41,9 @@ class Setup:
     training. `queue_size` is the number of keys kept in each queue, None for no queue; the loss gets them as `queue`.
     `needs_index`: the loss keeps numbers for each image and gets their numbers as `index`. `view_statistics`: each view
     passes through the networks alone, so that batch statistics are those of one view; else of all views of a size.
-    `norm_groups` splits the batch statistics of the momentum encoder into that many groups. `constant_predictor_lr`
-    keeps the predictor out of the schedule of the learning rate.
+    `norm_groups` splits the batch statistics of the momentum encoder into that many groups of shuffled rows, over all
+    processes; `online_norm_groups` those of the online networks, not shuffled. `constant_predictor_lr` keeps the
+    predictor out of the schedule of the learning rate.
     Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not end with the
     projector's width, or a pairing that does not fit the predictor, momentum encoder and queue that there are.
     """
@@ -97,13 +57,14 @@ class Setup:
     needs_index: bool = False
     view_statistics: bool = False
     norm_groups: int = 1
+    online_norm_groups: int = 1
     constant_predictor_lr: bool = False
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.queue_size is not None:
             checks.at_least(1, queue_size=self.queue_size)
-        checks.at_least(1, norm_groups=self.norm_groups)
+        checks.at_least(1, norm_groups=self.norm_groups, online_norm_groups=self.online_norm_groups)
         for momentum in [] if self.momentum is None else [self.momentum(0, 1), self.momentum(1, 1)]:
             if not 0 <= momentum <= 1:
                 raise ValueError(f"the momentum encoder's momentum must be between 0 and 1, got {momentum}")

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Recipe, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import Pairing, both_ways, query_against_queue
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Cosine, Ramp
+
+
+def _imagenet(source: str, **settings: Any) -> Recipe:
+    """The recipe of MoCo on ImageNet, on which JCL builds: eight devices, each with batch statistics of its own."""
+    common: dict[str, Any] = dict(epochs=200, warmup_epochs=0, protocol="linear-sgd moco", **IMAGENET)
+    recipe = sgd(source, 0.03, **common | settings)
+    numbers = {"queue_size": 65536, "momentum": 0.999, "norm_groups": 8, "online_norm_groups": 8}
+    return recipe.sets(**numbers).cites(norm_groups="released code: 8 GPUs", online_norm_groups="released code: 8 GPUs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _MoCo(Method):
     """What MoCo v1 and v2 share; they differ in the projector, the temperature and the papers' recipes."""
 
-    views = ("strong", "strong")
-
     temperature: float = loss_default(losses.MoCo, "temperature")
     queue_size: int = 4096
     momentum: float = 0.99
     norm_groups: int = 1
+    online_norm_groups: int = 1
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
@@ -31,6 +40,7 @@ class _MoCo(Method):
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
+            online_norm_groups=self.online_norm_groups,
         )
 
 
@@ -48,19 +58,16 @@ class MoCoV1(_MoCo):
         temperature: of the softmax.
         queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
         momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
-        norm_groups: groups of the batch with statistics of their own in the momentum encoder, in place of shuffled
-            batch statistics over devices; 1 leaves the batch whole.
-
-    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` serves the same purpose;
-    (2) the views are those of v2, stronger than the paper's.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
+            (shuffling batch norm); 1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
     """
 
     paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
+    views = ("moco-v1", "moco-v1")
     recipes = {
         "small": small_data(),
-        "imagenet": Recipe("MoCo, section 4", epochs=200, lr=0.03, weight_decay=1e-4, warmup_epochs=0).sets(
-            queue_size=65536, momentum=0.999
-        ),
+        "imagenet": _imagenet("MoCo, section 4", lr_drops=(120, 160), views="moco-v1"),
     }
 
     projector: tuple[int, ...] = (128,)
@@ -79,21 +86,27 @@ class MoCoV2(_MoCo):
         temperature: of the softmax.
         queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
         momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
-        norm_groups: groups of the batch with statistics of their own in the momentum encoder, in place of shuffled
-            batch statistics over devices; 1 leaves the batch whole.
-
-    Differs from the paper: (1) on one device batch statistics are not shuffled; `norm_groups` serves the same purpose.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
+            (shuffling batch norm); 1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
     """
 
     paper = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
+    views = ("strong", "strong")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe("MoCo's CIFAR-10 notebook", epochs=200, batch_size=512, lr=0.03, warmup_epochs=0).sets(
-            temperature=0.1
-        ),
-        "imagenet": Recipe("MoCo v2, section 3", epochs=200, lr=0.03, weight_decay=1e-4, warmup_epochs=0).sets(
-            projector=(2048, 128), queue_size=65536, momentum=0.999
-        ),
+        "cifar": sgd(
+            "MoCo's CIFAR-10 notebook",
+            0.03,
+            **CIFAR,
+            views="simclr-cifar",
+            epochs=200,
+            batch_size=512,
+            weight_decay=5e-4,
+            warmup_epochs=0,
+            protocol="knn_200",
+        ).sets(temperature=0.1, projector=(128,), norm_groups=8, online_norm_groups=8),
+        "imagenet": _imagenet("MoCo v2, section 3").sets(projector=(2048, 128)),
     }
 
 
@@ -116,9 +129,16 @@ class MoCoV3(Method):
     views = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(),
-        "imagenet": lars("MoCo v3, section 4 (ResNet-50)", 0.6, epochs=100, batch_size=4096).sets(
-            projector=(4096, 256), predictor=(4096, 256), temperature=1.0
-        ),
+        "imagenet": lars(
+            "MoCo v3, released settings for ResNet-50",
+            0.6,
+            **IMAGENET,
+            epochs=100,
+            batch_size=4096,
+            weight_decay=1.5e-6,
+            sync_batch_norm=True,
+            protocol="linear",
+        ).sets(projector=(4096, 256), predictor=(4096, 256), temperature=1.0),
     }
 
     predictor: tuple[int, ...] = (512, 128)
@@ -150,6 +170,9 @@ class JCL(Method):
         key_views: views that the momentum encoder turns into keys.
         queue_size: mean keys kept.
         momentum: of the momentum encoder.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
+            (shuffling batch norm); 1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
 
     Differs from the paper: (1) the mean keys that enter the queue are scaled to length one; (2) the covariance stands
     inside the exponential of the positive, as in JCL's own derivation, where LORAC's Eq. 16 prints it outside.
@@ -158,13 +181,9 @@ class JCL(Method):
     paper = "Cai et al., Joint Contrastive Learning with Infinite Possibilities, NeurIPS 2020"
     recipes = {
         "small": small_data(),
-        "imagenet": Recipe(
-            "JCL, released script (its 10 multiplies 1 / t, this lam 1 / t^2)",
-            epochs=200,
-            lr=0.03,
-            weight_decay=1e-4,
-            warmup_epochs=0,
-        ).sets(projector=(2048, 128), queue_size=65536, momentum=0.999, lam=2.0, key_views=5),
+        "imagenet": _imagenet("JCL, released script (its 10 multiplies 1 / t, this lam 1 / t^2)")
+        .sets(projector=(2048, 128), lam=2.0, key_views=4)
+        .cites(key_views="released script: k_crops 5 counts the query"),
     }
 
     temperature: float = loss_default(losses.JCL, "temperature")
@@ -172,6 +191,8 @@ class JCL(Method):
     key_views: int = 3
     queue_size: int = 4096
     momentum: float = 0.99
+    norm_groups: int = 1
+    online_norm_groups: int = 1
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -187,4 +208,6 @@ class JCL(Method):
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
             schedules={"lam": Ramp(self.lam)},
+            norm_groups=self.norm_groups,
+            online_norm_groups=self.online_norm_groups,
         )

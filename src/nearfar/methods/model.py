@@ -37,6 +37,10 @@ class Model(nn.Module):
         self.momentum_encoder = MomentumEncoder(self.online) if setup.momentum else None
         if self.momentum_encoder is not None and setup.norm_groups > 1:
             split_batch_norm(self.momentum_encoder, setup.norm_groups)
+        if setup.online_norm_groups > 1:
+            split_batch_norm(self.online, setup.online_norm_groups)
+        self.shuffled = shuffled
+        """Applies a network to shuffled rows; on several processes to those of all."""
         queues = 0 if setup.queue_size is None else pairing.num_queues
         self.queues = nn.ModuleList(Queue(cast(int, setup.queue_size), dim) for _ in range(queues))
         self.loss = setup.loss
@@ -59,7 +63,8 @@ class Model(nn.Module):
         if self.momentum_encoder is not None and with_keys:
             with torch.no_grad():
                 split = self.setup.norm_groups > 1
-                network = partial(shuffled, self.momentum_encoder) if split else self.momentum_encoder
+                network = partial(self.shuffled, self.momentum_encoder) if split else self.momentum_encoder
+                embed = _one_by_one if split else embed
                 embeddings["key"] = embed(network, [views[i] for i in pairing.momentum_views])
         return embeddings
 

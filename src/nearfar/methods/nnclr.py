@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar import losses
-from nearfar.methods.method import Head, Method, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import both_ways
+from nearfar.methods.recipe import IMAGENET, lars, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -26,9 +27,9 @@ class NNCLR(Method):
     views = ("strong", "strong")
     recipes = {
         "small": small_data(),
-        "imagenet": lars("NNCLR, section 4.1", 0.3, epochs=1000, batch_size=4096).sets(
-            projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=98304
-        ),
+        "imagenet": lars(
+            "NNCLR, section 4.1", 0.3, **IMAGENET, epochs=1000, batch_size=4096, sync_batch_norm=True, protocol="linear"
+        ).sets(projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=98304),
     }
 
     predictor: tuple[int, ...] = (512, 128)

@@ -7,8 +7,9 @@ from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Recipe, Setup, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import crops_against_keys, query_against_queue
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Cosine
 
@@ -24,6 +25,8 @@ class ReSSL(Method):
         target_temperature: of the momentum encoder's branch; it should be the sharper one.
         queue_size: keys kept.
         momentum: of the momentum encoder.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes;
+            1 leaves the batch whole.
 
     Differs from the paper: (1) the projector's hidden layer is normalised, as in SCE's comparison of both; the authors'
     code does without.
@@ -33,16 +36,19 @@ class ReSSL(Method):
     views = ("strong", "weak")
     recipes = {
         "small": small_data(),
-        "cifar": Recipe("ReSSL, section 4", epochs=200, lr=0.06).sets(projector=(512, 128), queue_size=4096),
-        "imagenet": Recipe("ReSSL, section 4", epochs=200, lr=0.05, weight_decay=1e-4).sets(
-            projector=(4096, 512), queue_size=131072, momentum=0.999
-        ),
+        "cifar": sgd(
+            "ReSSL, section 4", 0.06, **CIFAR, epochs=200, weight_decay=5e-4, warmup_epochs=5, protocol="linear"
+        ).sets(projector=(512, 128), queue_size=4096),
+        "imagenet": sgd("ReSSL, section 4", 0.05, **IMAGENET, epochs=200, warmup_epochs=5, protocol="linear")
+        .sets(projector=(4096, 512), queue_size=131072, momentum=0.999, norm_groups=8)
+        .cites(norm_groups="released code: 8 GPUs"),
     }
 
     temperature: float = loss_default(losses.ReSSL, "temperature")
     target_temperature: float = loss_default(losses.ReSSL, "target_temperature")
     queue_size: int = 4096
     momentum: float = 0.99
+    norm_groups: int = 1
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
@@ -51,16 +57,41 @@ class ReSSL(Method):
             projector=Head(self.projector),
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
+            norm_groups=self.norm_groups,
         )
 
 
-_SMALL = {"projector": (512, 256), "final_momentum": 0.99}
-_MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "final_momentum": 0.996}
+_SMALL = {"projector": (512, 256), "final_momentum": 0.99, "norm_groups": 8}
+_MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "final_momentum": 0.996, "norm_groups": 8}
 
 
 def _small_images(name: str, **hyperparameters: Any) -> Recipe:
     """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
-    return Recipe(f"SCE, appendix E and Table 13 ({name})", epochs=200).sets(**hyperparameters)
+    recipe = Recipe(f"SCE, appendix E and Table 13 ({name})", **CIFAR, epochs=200, protocol="linear-sgd sce-cifar")
+    return recipe.sets(**hyperparameters).cites(norm_groups="released code: 8 splits of the keys' batch norm")
+
+
+def _two_views(source: str, lr: float) -> Recipe:
+    """The recipe of SCE's ablations and comparison: one strong and one weak view."""
+    recipe = Recipe(source, **IMAGENET, epochs=200, batch_size=512, lr=lr, weight_decay=1e-4, protocol="linear-sgd sce")
+    return recipe.sets(queue_size=65536, momentum=0.996, norm_groups=8).cites(norm_groups="released code: 8 GPUs")
+
+
+def _state_of_the_art(**hyperparameters: Any) -> Recipe:
+    """The recipe of SCE's section 4.3 and Tables 7 and 8, for 200 epochs."""
+    recipe = lars(
+        "SCE, section 4.3",
+        0.3,
+        **IMAGENET,
+        epochs=200,
+        batch_size=4096,
+        sync_batch_norm=True,
+        protocol="linear-sgd sce-imagenet",
+    )
+    heads = {"projector": (4096, 256), "predictor": (4096, 256), "output_norm": True}
+    return recipe.sets(**heads, symmetric=True, queue_size=65536, **hyperparameters).cites(
+        projector="MoCo v3, as section 4.3 says", predictor="MoCo v3, as section 4.3 says"
+    )
 
 
 @register_method("sce")
@@ -83,6 +114,9 @@ class SCE(Method):
         momentum: of the momentum encoder at the start; it rises along half a cosine.
         final_momentum: of the momentum encoder at the end; the same as `momentum` keeps it constant, as in the CIFAR
             recipes.
+        batch_keys: with a queue, compare with the other images' keys of the batch as well.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes;
+            1 leaves the batch whole.
 
     Differs from the paper: (1) the positive's weight among the soft targets is masked to exactly 0, where released
     code gives it the logit 0.
@@ -95,9 +129,10 @@ class SCE(Method):
         "cifar100": _small_images("CIFAR-100", **_SMALL, target_temperature=0.08),
         "stl10": _small_images("STL-10", **_MEDIUM, target_temperature=0.05),
         "tiny-imagenet": _small_images("Tiny ImageNet", **_MEDIUM, target_temperature=0.07),
-        "imagenet": Recipe("SCE, section 4.2", epochs=200, batch_size=512, lr=0.5, weight_decay=1e-4).sets(
-            projector=(2048, 2048, 256), output_norm=True, queue_size=65536, momentum=0.996
-        ),
+        "imagenet100": _two_views("SCE, section 4.1", lr=0.3).sets(projector=(4096, 256)),
+        "imagenet": _two_views("SCE, sections 4.1 and 4.2", lr=0.5).sets(projector=(2048, 2048, 256), output_norm=True),
+        "imagenet-lars": _state_of_the_art(),
+        "imagenet-multi-crop": _state_of_the_art(small_views=4).cites(small_views="SCE, section 4.3, multi-crop"),
     }
 
     output_norm: bool = False
@@ -112,6 +147,8 @@ class SCE(Method):
     queue_size: int = 4096
     momentum: float = 0.99
     final_momentum: float = 1.0
+    batch_keys: bool = False
+    norm_groups: int = 1
 
     @property
     def _both_ways(self) -> bool:
@@ -127,11 +164,14 @@ class SCE(Method):
         checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)
         query = "prediction" if self.predictor else "projection"
         return Setup(
-            loss=losses.SCE(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
+            loss=losses.SCE(
+                self.temperature, self.target_temperature, self.lam, self.mu, self.eta, batch_keys=self.batch_keys
+            ),
             pairing=crops_against_keys(len(self.views), query) if self._both_ways else query_against_queue(query),
             projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
             predictor=Head(self.predictor) if self.predictor else None,
             view_statistics=True,
             momentum=Cosine(self.momentum, self.final_momentum),
             queue_size=self.queue_size or None,
+            norm_groups=self.norm_groups,
         )

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nearfar import losses
-from nearfar.methods.method import Head, Method, Recipe, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import CIFAR, IMAGENET, lars, sgd, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -35,12 +36,24 @@ class SACLR(Method):
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data().sets(rho=0.9),
-        "cifar": Recipe("SACLR, appendix A.2", epochs=1000, batch_size=128, lr=0.03, warmup_epochs=0).sets(
-            projector=(2048, 128)
-        ),
+        "cifar": sgd(
+            "SACLR, appendix A.2, and SimSiam, appendix D, to which it refers",
+            0.03,
+            **CIFAR,
+            views="saclr-cifar",
+            epochs=1000,
+            batch_size=128,
+            weight_decay=5e-4,
+            warmup_epochs=10,
+            protocol="linear-sgd saclr-cifar",
+        )
+        .sets(projector=(8192, 8192, 8192))
+        .cites(projector="SACLR, appendix A.1", warmup_epochs="released script", views="released script"),
         "imagenet": lars(
             "SACLR, appendix A.1",
             0.075,
+            **IMAGENET,
+            protocol="linear-sgd saclr-imagenet",
             epochs=400,
             batch_size=128,
             lr_scaling="sqrt",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar import losses
-from nearfar.methods.method import Head, Method, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import CIFAR, lars, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -30,9 +31,11 @@ class SigCLR(Method):
     views = ("sigclr-alpha", "sigclr-beta")
     recipes = {
         "small": small_data(),
-        "cifar": lars("SigCLR, section 4", 0.3, epochs=1000, batch_size=512, reference_batch=64).sets(
-            projector=(1024, 1024, 128)
-        ),
+        "cifar": lars(
+            "SigCLR, section 3", 0.3, **CIFAR, epochs=1000, batch_size=128, reference_batch=64, protocol="linear"
+        )
+        .sets(projector=(1024, 1024, 128))
+        .cites(batch_size="SigCLR, Tables 1 and 2"),
     }
 
     temperature: float = loss_default(losses.SigCLR, "temperature")

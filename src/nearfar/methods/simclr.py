@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearfar import losses
-from nearfar.methods.method import Head, Method, Recipe, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 
 _DCL_RECIPES = {
     "small": small_data(),
-    "cifar": Recipe("DCL, section 4", epochs=200, batch_size=512, lr=0.03).sets(temperature=0.07),
+    "cifar": Recipe(
+        "DCL, section 4", **CIFAR, views="simclr-cifar", epochs=200, batch_size=512, lr=0.03, protocol="linear"
+    ).sets(temperature=0.07),
 }
 
 
@@ -23,6 +26,7 @@ class SimCLR(Method):
     Args:
         projector: widths of the projector.
         temperature: of the softmax; 0.5 in the paper on CIFAR-10, 0.1 on ImageNet.
+        output_norm: normalise the projector's output over the batch, as the authors' code does.
 
     Differs from the paper: (1) the value is the mean over rows, half of what the authors' code prints.
     """
@@ -31,16 +35,31 @@ class SimCLR(Method):
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
-        "cifar": lars("SimCLR, appendix B.9", 1.0, epochs=1000, batch_size=512).sets(temperature=0.5),
-        "imagenet": lars("SimCLR, section 2.2", 0.3, epochs=100, batch_size=4096).sets(
-            temperature=0.1, projector=(2048, 128)
-        ),
+        "cifar": lars(
+            "SimCLR, appendix B.9",
+            1.0,
+            encoder="resnet50",
+            views="simclr-cifar",
+            epochs=1000,
+            batch_size=512,
+            sync_batch_norm=True,
+            protocol="linear",
+        )
+        .sets(temperature=0.5, projector=(2048, 128), output_norm=True)
+        .cites(output_norm="released code"),
+        "imagenet": lars(
+            "SimCLR, section 2.2", 0.3, **IMAGENET, epochs=100, batch_size=4096, sync_batch_norm=True, protocol="linear"
+        )
+        .sets(temperature=0.1, projector=(2048, 128), output_norm=True)
+        .cites(temperature="SimCLR, appendix B.7", output_norm="released code"),
     }
 
     temperature: float = loss_default(losses.SimCLR, "temperature")
+    output_norm: bool = False
 
     def setup(self, num_images: int) -> Setup:
-        return Setup(loss=losses.SimCLR(self.temperature), pairing=two_views(), projector=Head(self.projector))
+        projector = Head(self.projector, output_norm=self.output_norm)
+        return Setup(loss=losses.SimCLR(self.temperature), pairing=two_views(), projector=projector)
 
 
 @register_method("dcl")

@@ -7,8 +7,9 @@ from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Recipe, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 
 
@@ -16,12 +17,15 @@ def _cifar(**hyperparameters: Any) -> Recipe:
     return lars(
         "iSogCLR, released script for CIFAR-100",
         0.8,
+        **CIFAR,
+        views="simclr-cifar",
         epochs=400,
         batch_size=128,
         lr_scaling="none",
         final_lr=0.001,
         weight_decay=5e-4,
-    ).sets(**hyperparameters)
+        protocol="linear",
+    ).sets(output_norm=True, **hyperparameters)
 
 
 @register_method("sogclr")
@@ -33,6 +37,7 @@ class SogCLR(Method):
         projector: widths of the projector.
         temperature: of the softmax; 0.1 on ImageNet, 0.3 on CIFAR.
         gamma: weight of the present batch in the running average, 0 to 1; at 1 this is DCL.
+        output_norm: normalise the projector's output over the batch, as the authors' code does.
 
     Differs from the paper: (1) the gradient is not multiplied by the temperature, as the authors' code does;
     (2) an image's first visit is known by a flag for each image.
@@ -44,16 +49,32 @@ class SogCLR(Method):
         "small": small_data().sets(temperature=0.2),
         "cifar": _cifar(temperature=0.3),
         "imagenet": lars(
-            "SogCLR, section 5", 0.075, epochs=400, batch_size=256, lr_scaling="sqrt", reference_batch=1
-        ).sets(projector=(2048, 128)),
+            "SogCLR, section 5",
+            0.075,
+            **IMAGENET,
+            epochs=400,
+            batch_size=256,
+            lr_scaling="sqrt",
+            reference_batch=1,
+            sync_batch_norm=True,
+            protocol="linear",
+        )
+        .sets(projector=(2048, 128), output_norm=True)
+        .cites(output_norm="released code"),
     }
 
     temperature: float = loss_default(losses.SogCLR, "temperature")
     gamma: float = loss_default(losses.SogCLR, "gamma")
+    output_norm: bool = False
 
     def setup(self, num_images: int) -> Setup:
         loss = losses.SogCLR(num_images, self.temperature, self.gamma)
-        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=True)
+        return Setup(
+            loss=loss,
+            pairing=two_views(),
+            projector=Head(self.projector, output_norm=self.output_norm),
+            needs_index=True,
+        )
 
 
 @register_method("isogclr")
@@ -71,6 +92,7 @@ class ISogCLR(Method):
         beta: weight of the present gradient in the moving average that moves the temperatures, 0 to 1.
         gamma: weight of the present batch in the running average of the denominators, 0 to 1.
         gradient_limit: largest gradient of a temperature, 3 in the authors' code; infinity for none.
+        output_norm: normalise the projector's output over the batch, as the authors' code does.
 
     Differs from the paper: (1) the exponent is the negative's similarity alone, as in the authors' code, where the
     paper subtracts the positive's.
@@ -91,6 +113,7 @@ class ISogCLR(Method):
     beta: float = loss_default(losses.ISogCLR, "beta")
     gamma: float = loss_default(losses.ISogCLR, "gamma")
     gradient_limit: float = loss_default(losses.ISogCLR, "gradient_limit")
+    output_norm: bool = False
 
     def setup(self, num_images: int) -> Setup:
         checks.not_negative(lr_temperature=self.lr_temperature)
@@ -104,4 +127,9 @@ class ISogCLR(Method):
             gamma=self.gamma,
             gradient_limit=self.gradient_limit,
         )
-        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=True)
+        return Setup(
+            loss=loss,
+            pairing=two_views(),
+            projector=Head(self.projector, output_norm=self.output_norm),
+            needs_index=True,
+        )

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Setup, lars, loss_default, small_data
+from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import all_views
+from nearfar.methods.recipe import IMAGENET, lars, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Switch
 
@@ -32,9 +33,19 @@ class SwAV(Method):
     paper = "Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020"
     recipes = {
         "small": small_data().sets(num_prototypes=256),
-        "imagenet": lars("SwAV, appendix A", 0.3, epochs=200, batch_size=4096, final_lr=0.001).sets(
-            projector=(2048, 128), small_views=6
-        ),
+        "imagenet": lars(
+            "SwAV, appendix A",
+            0.3,
+            **IMAGENET,
+            optimizer="larc",
+            epochs=200,
+            batch_size=4096,
+            final_lr=0.001,
+            sync_batch_norm=True,
+            protocol="linear",
+        )
+        .sets(projector=(2048, 128), small_views=6, num_prototypes=3000)
+        .cites(optimizer="released code: apex's LARC adapts and decays all parameters"),
     }
 
     num_prototypes: int = loss_default(losses.SwAV, "num_prototypes")

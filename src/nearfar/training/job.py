@@ -24,6 +24,7 @@ from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import TIMEOUT, by_torchrun, closed_after, stopped_together, told_clearly, world_size
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Precision, Settings
+from nearfar.training.shuffled_norm import spread_norm_groups
 from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
 
@@ -167,6 +168,7 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
     model = job.model(len(images)) if model is None else model
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
+    spread_norm_groups(model)
     epochs = fit(fabric, model, images, held_out, job.views, settings, console, resume, job.seconds)
     if fabric.is_global_zero:
         if epochs != settings.epochs:

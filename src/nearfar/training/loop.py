@@ -20,7 +20,7 @@ from nearfar.threads import Threads
 from nearfar.training.checkpoint import load_checkpoint, save_checkpoint
 from nearfar.training.health import Health, measure_health
 from nearfar.training.metrics import MetricsLog
-from nearfar.training.optimizers import build_optimizer, warmup_cosine
+from nearfar.training.optimizers import build_optimizer, rate_factor
 from nearfar.training.pace import Pace
 from nearfar.training.processes import StopRequest
 from nearfar.training.progress import TrainingProgress
@@ -68,6 +68,7 @@ def fit(
     per_epoch = len(batches)
     pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
+    drops = [epoch * per_epoch for epoch in settings.lr_drops or ()]
     threads = Threads() if fabric.device.type == "cpu" else None
 
     fabric.to_device(model)
@@ -78,6 +79,8 @@ def fit(
             model,
             lr=settings.lr,
             weight_decay=settings.weight_decay,
+            decay_all=settings.decay_all,
+            vector_lr=settings.vector_lr,
             constant=constant,
             lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
         )
@@ -125,7 +128,7 @@ def fit(
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
             position = pace.position(step)
             epoch = position / per_epoch
-            lr = settings.lr * warmup_cosine(position, pace.scheduled, warmup_steps, settings.final_lr)
+            lr = settings.lr * rate_factor(position, pace.scheduled, warmup_steps, settings.final_lr, drops)
             for group in optimizer.param_groups:
                 group["lr"] = (settings.lr if group.get("constant_lr") else lr) * group["lr_scale"]
             model.set_schedules(epoch, settings.epochs)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nearfar.messages import did_you_mean
 from nearfar.training.muon import Muon
 
-OPTIMIZERS = ("sgd", "adamw", "lars", "muon")
+OPTIMIZERS = ("sgd", "adam", "adamw", "lars", "larc", "muon")
 
 
 def build_optimizer(
@@ -22,13 +22,17 @@ def build_optimizer(
     lr: float,
     weight_decay: float,
     momentum: float = 0.9,
+    decay_all: bool = False,
+    vector_lr: float = 1.0,
     constant: Iterable[nn.Module] = (),
     lr_scales: Mapping[int, float] | None = None,
 ) -> torch.optim.Optimizer:
     """Build an optimiser over all parameters of modules that take a gradient.
 
-    name: "sgd" (with momentum), "adamw" (`momentum` is its first beta; the second is 0.999), "lars" or "muon".
-    weight_decay: left off for parameters with one dimension or none (biases, normalisation, learnable temperatures).
+    name: "sgd" (with momentum), "adam" (decay as part of the gradient) and "adamw" (`momentum` is their first beta; the
+    second is 0.999), "lars", "larc" (LARS as NVIDIA's apex has it, see `LARS`) or "muon".
+    weight_decay: left off for parameters with one dimension or none (biases, normalisation, learnable temperatures),
+    unless `decay_all` or "larc" is chosen. vector_lr: factor on the learning rate of those parameters.
     constant: modules within `modules` whose learning rate the schedule leaves alone; their groups hold
     `constant_lr` True (the predictor of SimSiam).
     lr_scales: factors on the learning rate by the id of a parameter, 1 for all others; `lr_scale` in the groups.
@@ -36,20 +40,24 @@ def build_optimizer(
     """
     if name not in OPTIMIZERS:
         raise ValueError(
-            f"unknown optimizer {name!r}: {did_you_mean(name, OPTIMIZERS, 'use sgd, adamw, lars or muon')}"
+            f"unknown optimizer {name!r}: {did_you_mean(name, OPTIMIZERS, 'use sgd, adam, adamw, lars, larc or muon')}"
         )
     if not (lr >= 0 and weight_decay >= 0 and 0 <= momentum < 1):
         raise ValueError(
             f"lr and weight decay must be 0 or more and momentum in [0, 1), got {lr}, {weight_decay} and {momentum}"
         )
-    groups = parameter_groups(modules, weight_decay, constant, lr_scales or {})
+    decay_all = decay_all or name == "larc"
+    groups = parameter_groups(modules, weight_decay, constant, lr_scales or {}, decay_all, vector_lr)
     if not groups:
         raise ValueError("there is no parameter to train")
     if name == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=momentum)
-    if name == "adamw":
-        return torch.optim.AdamW(groups, lr=lr, betas=(momentum, 0.999))
-    return (Muon if name == "muon" else LARS)(groups, lr=lr, momentum=momentum)
+    if name in ("adam", "adamw"):
+        kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+        return kind(groups, lr=lr, betas=(momentum, 0.999))
+    if name == "muon":
+        return Muon(groups, lr=lr, momentum=momentum)
+    return LARS(groups, lr=lr, momentum=momentum, larc=name == "larc")
 
 
 def parameter_groups(
@@ -57,8 +65,10 @@ def parameter_groups(
     weight_decay: float,
     constant: Iterable[nn.Module] = (),
     lr_scales: Mapping[int, float] = {},
+    decay_all: bool = False,
+    vector_lr: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Split the trainable parameters by whether they decay (more than one dimension), and by their learning rate.
+    """Split the trainable parameters by whether they decay (more than one dimension, or all), and by learning rate.
 
     A parameter that is shared stands in one group, once. Empty groups are left out.
     """
@@ -67,7 +77,8 @@ def parameter_groups(
     for module in [modules] if isinstance(modules, nn.Module) else modules:
         for p in module.parameters():
             if p.requires_grad:
-                kind = (p.ndim > 1, id(p) in fixed, lr_scales.get(id(p), 1.0))
+                scale = lr_scales.get(id(p), 1.0) * (1.0 if p.ndim > 1 else vector_lr)
+                kind = (decay_all or p.ndim > 1, id(p) in fixed, scale)
                 parts.setdefault(kind, {})[id(p)] = p
     return [
         {
@@ -94,15 +105,24 @@ def scaled_lr(base: float, batch_size: int, rule: str, reference: int = 256) -> 
     return base * factors[rule]
 
 
-def warmup_cosine(step: float, steps: float, warmup_steps: float, final: float = 0.0) -> float:
+DROP = 0.1
+"""Factor on the learning rate at each of its drops."""
+
+
+def rate_factor(
+    step: float, steps: float, warmup_steps: float, final: float = 0.0, drops: Iterable[float] = ()
+) -> float:
     """Return the factor on the learning rate at a step, from 0: a linear rise to 1, then half a cosine to `final`.
 
-    Step s of the warm-up has (s + 1) / warmup_steps; from step warmup_steps on it is
+    drops: steps at which the rate falls to a tenth instead, as in MoCo v1. Step s of the warm-up has
+    (s + 1) / warmup_steps; from step warmup_steps on it is
     final + (1 - final) (1 + cos(pi (s - warmup_steps) / (steps - warmup_steps))) / 2, which would reach `final` at
     step `steps`. Source: Loshchilov & Hutter 2017 (SGDR), Eq. 5, with Goyal et al. 2017's warm-up.
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps
+    if passed := list(drops):
+        return DROP ** sum(step >= drop for drop in passed)
     progress = (step - warmup_steps) / max(1, steps - warmup_steps)
     return final + (1 - final) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 
@@ -113,7 +133,9 @@ class LARS(torch.optim.Optimizer):
     The decay is added to the gradient first; where either norm is 0 the ratio is 1. Parameters with at most one
     dimension (biases, normalisation) get plain momentum, no ratio and no decay. The learning rate is outside:
     m <- momentum * m + ratio * (g + decay * w); w <- w - lr * m. Nothing is read back from the device.
-    Differs from the ready-made implementations: they divide by |g| + weight_decay * |w|.
+    larc: the ratio is trust * |w| / (|g| + weight_decay * |w|), as the ready-made implementations have it, and all
+    parameters are scaled, biases and norms too; where either norm is 0 there is no decay. So apex does it without
+    clipping, with which SwAV and LORAC were trained.
     Raises ValueError for numbers out of range.
     Source: You et al. 2017; in this form BYOL, Barlow Twins, VICReg, MoCo v3, SogCLR and SACLR.
     """
@@ -125,13 +147,14 @@ class LARS(torch.optim.Optimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         trust: float = 0.001,
+        larc: bool = False,
     ) -> None:
         if lr < 0 or weight_decay < 0 or trust <= 0 or not 0 <= momentum < 1:
             raise ValueError(
                 "LARS needs lr and weight_decay of 0 or more, trust above 0 and momentum in [0, 1), "
                 f"got {lr}, {weight_decay}, {trust}, {momentum}"
             )
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust))
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust, larc=larc))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -142,8 +165,8 @@ class LARS(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            weights = [p for p in params if p.ndim > 1]
-            others = [p for p in params if p.ndim <= 1]
+            weights = [p for p in params if p.ndim > 1 or group["larc"]]
+            others = [p for p in params if not (p.ndim > 1 or group["larc"])]
             self._descend(weights, _scaled_gradients(weights, group), group)
             self._descend(others, [p.grad for p in others if p.grad is not None], group)
         return loss
@@ -167,7 +190,13 @@ def _scaled_gradients(weights: list[Tensor], group: dict[str, Any]) -> list[Tens
     decay = group["weight_decay"]
     decayed = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
     weight_norms = torch.stack(list(torch._foreach_norm(weights)))
-    below = torch.stack(list(torch._foreach_norm(decayed)))
-    usable = (weight_norms > 0) & (below > 0)
+    if group["larc"]:
+        norms = torch.stack(list(torch._foreach_norm(gradients)))
+        usable, below = (weight_norms > 0) & (norms > 0), norms + decay * weight_norms
+        shares = torch._foreach_mul(weights, list((decay * usable).to(weight_norms).unbind()))
+        decayed = torch._foreach_add(gradients, shares)
+    else:
+        below = torch.stack(list(torch._foreach_norm(decayed)))
+        usable = (weight_norms > 0) & (below > 0)
     ratios = torch.where(usable, group["trust"] * weight_norms / below, 1.0)
     return list(torch._foreach_mul(decayed, list(ratios.unbind())))

@@ -103,10 +103,17 @@ class Settings:
     micro_batch: int | Literal["auto"] | None = setting(
         "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
     )
-    optimizer: Chosen[Literal["sgd", "adamw", "lars", "muon"]] = setting("'sgd', 'adamw', 'lars' or 'muon'")
+    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "muon"]] = setting(
+        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it) or 'muon'"
+    )
     lr: Chosen[float] = setting("highest learning rate, taken as it is. Default: the recipe's, scaled to the batch")
     final_lr: Chosen[float] = setting("last learning rate as a share of the highest")
+    lr_drops: Chosen[list[float]] = setting(
+        "epochs at which the learning rate falls to a tenth, in place of a cosine. Default: none, or the recipe's"
+    )
+    vector_lr: Chosen[float] = setting("factor on the learning rate of biases and norms")
     weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms")
+    decay_all: Chosen[bool] = setting("let biases and norms decay too")
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up")
     clip_gradient: float | None = setting("largest norm of the gradient")
     precision: Precision = setting(
@@ -116,7 +123,7 @@ class Settings:
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
     )
-    sync_batch_norm: bool = setting("batch statistics over all processes", False)
+    sync_batch_norm: Chosen[bool] = setting("batch statistics over all processes")
     seed: int = setting("of weights, batches and views", 0)
     log_every: int = setting("steps between lines of metrics.jsonl", 10, at_least=1)
     health_every: Chosen[int] = setting("epochs between measurements of health. Default: about twenty in a run")

@@ -22,6 +22,8 @@ _STRONG = replace(_COLOUR, blur=0.5)
 _ALPHA = replace(_COLOUR, saturation=0.2, blur=1.0)
 _BETA = replace(_COLOUR, saturation=0.2, blur=0.1, solarize=0.2)
 _GAMMA = replace(_COLOUR, saturation=0.2, blur=0.5, solarize=0.2)
+# MoCo v1: colour for every image, no blur. Source: its released script.
+_MOCO_V1 = replace(_COLOUR, jitter=1.0, hue=0.4)
 # SimCLR: full strength of colour and blur for photographs; half of it and no blur below 64 pixels (its CIFAR setting).
 _SIMCLR = replace(_STRONG, scale=(0.08, 1.0), brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
 _SIMCLR_SMALL = replace(_COLOUR, scale=(0.08, 1.0))
@@ -37,7 +39,14 @@ _DISTRIBUTIONS = {
     "strong-alpha": _ALPHA,
     "strong-beta": _BETA,
     "strong-gamma": _GAMMA,
+    "moco-v1": _MOCO_V1,
     "simclr": _SIMCLR,
+    "simclr-cifar": _SIMCLR_SMALL,
+    # SimSiam, appendix D: the views of MoCo v2 without blur.
+    "simsiam-cifar": _COLOUR,
+    # BYOL crops 0.08 to 1 of the area, as do Barlow Twins and VICReg after it.
+    "byol-alpha": replace(_ALPHA, scale=(0.08, 1.0)),
+    "byol-beta": replace(_BETA, scale=(0.08, 1.0)),
     # SACLR, appendix A.2, after SimSiam on CIFAR.
     "saclr-cifar": replace(_COLOUR, grey=0.1),
     # SigCLR follows BYOL and CorInfoMax (its references 16 and 30), whose CIFAR code crops 0.08 to 1 of the area.

@@ -1,0 +1,70 @@
+"""Recipes hold what the papers and their released scripts say: numbers read there, one by one."""
+
+import pytest
+
+from nearfar.methods import method_class, method_names
+from nearfar.networks import mlp
+from nearfar.views import compose
+
+FACTS = {
+    # Google's code: projection heads end with batch norm; appendix B.9: lr 1.0 for 256, batch 512, t 0.5, ResNet-50.
+    ("simclr", "cifar"): dict(encoder="resnet50", lr=1.0, batch_size=512, temperature=0.5, output_norm=True),
+    ("simclr", "imagenet"): dict(encoder="resnet50", lr=0.3, batch_size=4096, sync_batch_norm=True, output_norm=True),
+    # Released script: learning-rate-weights 0.2, learning-rate-biases 0.0048.
+    ("barlow-twins", "imagenet"): dict(lr=0.2, vector_lr=0.0048 / 0.2, views=None, optimizer="lars"),
+    ("swav", "imagenet"): dict(optimizer="larc", num_prototypes=3000, small_views=6),
+    ("lorac", "imagenet"): dict(optimizer="larc", lr=1.8, final_lr=0.01, norm_groups=4, beta=4.0),
+    ("saclr", "cifar"): dict(
+        encoder="resnet18", projector=(8192, 8192, 8192), warmup_epochs=10, lr=0.03, batch_size=128, epochs=1000
+    ),
+    ("jcl", "imagenet"): dict(key_views=4, norm_groups=8),
+    ("moco-v1", "imagenet"): dict(lr_drops=(120, 160), views="moco-v1", queue_size=65536, norm_groups=8),
+    ("moco-v2", "cifar"): dict(
+        projector=(128,), norm_groups=8, online_norm_groups=8, views="simclr-cifar", warmup_epochs=0, temperature=0.1
+    ),
+    ("wmse", "cifar"): dict(optimizer="adam", decay_all=True, warmup_epochs=500 * 512 / 50000, weight_decay=1e-6),
+    ("sigclr", "cifar"): dict(batch_size=128, lr=0.3, reference_batch=64, views=None, encoder="resnet18"),
+    ("sce", "cifar"): dict(encoder="resnet18", norm_groups=8, temperature=0.2, target_temperature=0.1),
+    ("sce", "imagenet100"): dict(lr=0.3, projector=(4096, 256), batch_size=512),
+    ("sce", "imagenet"): dict(lr=0.5, projector=(2048, 2048, 256), output_norm=True),
+    ("sce", "imagenet-lars"): dict(optimizer="lars", batch_size=4096, symmetric=True, predictor=(4096, 256)),
+    ("sce", "imagenet-multi-crop"): dict(small_views=4, queue_size=65536, epochs=200),
+    ("isogclr", "cifar"): dict(highest=1.0, gradient_limit=3.0, output_norm=True),
+}
+
+
+@pytest.mark.parametrize(("method", "kind"), FACTS)
+def test_numbers_are_those_that_were_read(method, kind):
+    recipe = method_class(method).recipe(kind)
+    built = method_class(method).from_recipe(kind)
+    for key, value in FACTS[method, kind].items():
+        found = getattr(built, key) if hasattr(built, key) and key != "views" else getattr(recipe, key)
+        assert found == pytest.approx(value) if isinstance(value, float) else found == value, key
+
+
+def test_every_paper_recipe_is_whole(name):
+    """Encoder, views that exist at its size, protocol, and sources that name settings or numbers there are."""
+    method = method_class(name)
+    for key, recipe in method.recipes.items():
+        if key == "small":
+            continue
+        built = method.from_recipe(key)
+        assert recipe.encoder.startswith("resnet") and recipe.protocol, key
+        views = recipe.views.split("+") if recipe.views else built.views
+        compose(views, recipe.image_size or 32, 3)
+        assert set(recipe.sources) <= set(vars(recipe)) | set(vars(built)), key
+
+
+@pytest.mark.parametrize("method", ["byol", "barlow-twins", "vicreg", "sigclr"])
+def test_crops_of_byol_and_those_after_it_start_at_8_percent(method):
+    assert {view.scale for view in compose(method_class(method).views, 224, 3).views} == {(0.08, 1.0)}
+
+
+def test_heads_with_normalised_output_end_with_batch_norm():
+    setup = method_class("simclr").from_recipe("cifar").setup(10)
+    head = mlp(4, setup.projector.widths, last_batch_norm=setup.projector.output_norm)
+    assert type(head[-1]).__name__ == "BatchNorm1d" and setup.projector.output_norm
+
+
+def test_all_listed_facts_are_about_methods_there_are():
+    assert {method for method, _ in FACTS} <= set(method_names())

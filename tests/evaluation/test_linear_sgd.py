@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from nearfar.evaluation import PROBES, Probe, linear_sgd_accuracy, probe_settings, usual_probe
 from nearfar.evaluation.linear_sgd import log_spaced, train_heads
-from nearfar.methods import method_names
+from nearfar.methods import method_class, method_names
 
 
 def settings(lr, **changes):
@@ -82,13 +82,12 @@ def test_the_papers_settings():
 
 
 def test_the_recipe_chooses_the_settings():
-    assert (
-        usual_probe("saclr", "cifar", 32) == "saclr-cifar" and usual_probe("saclr", "imagenet", 224) == "saclr-imagenet"
-    )
-    assert usual_probe("sce", "imagenet-lars", 224) == "sce-imagenet"
-    assert usual_probe("sce", "imagenet", 224) == "sce" and usual_probe("moco-m", "imagenet", 224) == "lorac"
-    assert usual_probe("sce", "small", 32) == "saclr-cifar" and usual_probe("simsiam", "cifar", 32) == "simsiam-cifar"
-    assert {usual_probe(name, "imagenet", 224) for name in method_names()} <= set(PROBES)
+    assert usual_probe("linear-sgd sce-imagenet", 224) == "sce-imagenet"
+    assert usual_probe("knn linear-sgd simsiam-cifar", 32) == "simsiam-cifar"
+    assert usual_probe("", 32) == "saclr-cifar" and usual_probe("linear", 224) == "saclr-imagenet"
+    protocols = [recipe.protocol for name in method_names() for recipe in method_class(name).recipes.values()]
+    named = {one.split("linear-sgd ")[1] for one in protocols if "linear-sgd" in one}
+    assert len(named) >= 6 and named <= set(PROBES)
 
 
 def test_a_seed_is_a_result(clouds):

@@ -32,6 +32,7 @@ from nearfar.evaluation import (
     raw_pixels,
     usual_probe,
 )
+from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder
 from nearfar.training import Settings, initial_backbone
 
@@ -86,16 +87,13 @@ def evaluate(
     frozen = [one for one in protocol if percent_of(one) is None]
     check_protocols(frozen, FINETUNE)
     if labels is not None and not any((percent_of(one) or 100) < 100 for one in protocol):
-        raise ValueError(
-            "--labels names the images for finetune-P, such as finetune-1, which --protocol does not ask for"
-        )
+        raise ValueError("--labels is for finetune-P, such as finetune-1, which --protocol does not ask for")
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
     settings = replace(run.settings, frozen=0)  # what is fine-tuned is trained as a whole
     source = settings.given("data") if data is None else data
-    name = probe or usual_probe(str(settings.method), settings.recipe, settings.image_size)
-    chosen = probe_settings(name, probe_lr)
+    chosen = probe_settings(probe or usual_probe(_protocol_of(settings), settings.image_size), probe_lr)
     fitted = dict(image_size=settings.image_size, channels=settings.channels)
     needs_validation = any(one in WITH_VALIDATION for one in protocol)
     sets = open_labelled(
@@ -131,6 +129,12 @@ def evaluate(
     console.print(_results_table(results, sets.count("train"), sets.count("test")))
     console.print(sentence(results), highlight=False)
     return results
+
+
+def _protocol_of(settings: Settings) -> str:
+    """The evaluation that goes with the recipe of a run; empty for a method of one's own."""
+    recipes = method_class(settings.method).recipes if settings.method in method_names() else {}
+    return recipes[settings.recipe].protocol if settings.recipe in recipes else ""
 
 
 def _encoders(

@@ -50,6 +50,7 @@ PROBES = {
     "saclr-cifar": Probe("SACLR, appendix A.2: as SimSiam on CIFAR-10", (30.0,)),
     "simsiam-cifar": Probe("SimSiam, as SACLR, appendix A.2 has it", (30.0,)),
     "sce": Probe("SCE, section 4.1", (30.0,), drop_at=(0.6, 0.8)),
+    "sce-cifar": Probe("SCE, section 4.1, for its small data sets too", (30.0,), drop_at=(0.6, 0.8)),
     "sce-imagenet": Probe("SCE, section 4.3: 0.1 x batch / 256", (0.4,), epochs=90, batch_size=1024),
     "moco": Probe("MoCo, section 4.1", (30.0,), drop_at=(0.6, 0.8)),
     "lorac": Probe("LORAC, section 6.1; epochs as SwAV's", (1.2,)),
@@ -57,21 +58,11 @@ PROBES = {
 }
 """The settings of the papers, by name. All use momentum 0.9 and report the last epoch."""
 
-_OF_METHOD = {
-    **dict.fromkeys(("moco-v1", "moco-v2", "jcl"), "moco"),
-    **dict.fromkeys(("sce", "ressl"), "sce"),
-    **dict.fromkeys(("lorac", "lorac-bs", "moco-m"), "lorac"),
-}
-_OF_RECIPE = {
-    ("simsiam", "cifar"): "simsiam-cifar",
-    **dict.fromkeys((("sce", "imagenet-lars"), ("sce", "imagenet-multi-crop")), "sce-imagenet"),
-}
 
-
-def usual_probe(method: str, recipe: str, image_size: int) -> str:
-    """Name the settings that go with a run's recipe; SACLR's for every other, those for CIFAR below 64 pixels."""
-    saclr = "saclr-cifar" if image_size < 64 else "saclr-imagenet"
-    return _OF_RECIPE.get((method, recipe)) or (saclr if recipe == "small" else _OF_METHOD.get(method, saclr))
+def usual_probe(protocol: str, image_size: int) -> str:
+    """Name the settings that a recipe's protocol names, "linear-sgd sce"; else SACLR's, for CIFAR below 64 pixels."""
+    named = [word for word in protocol.split() if word in PROBES]
+    return named[0] if named else "saclr-cifar" if image_size < 64 else "saclr-imagenet"
 
 
 def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Probe:

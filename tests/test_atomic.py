@@ -1,8 +1,12 @@
 """A file is replaced as a whole, and an error leaves it as it was."""
 
+import errno
+import os
+
 import pytest
 
-from nearfar.atomic import replacing
+from nearfar.atomic import NotWrittenError, check_folder, replacing
+from nearfar.networks import Encoder, build_backbone, save_encoder
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -23,3 +27,45 @@ def test_an_error_leaves_the_file_as_it_was(tmp_path):
         raise OSError("No space left on device")
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
     assert path.read_text() == "old"
+
+
+def test_a_full_disk_is_named_whatever_a_library_says(tmp_path):
+    path = tmp_path / "last.ckpt"
+    says = r"^cannot write .*last\.ckpt: No space left on device$"
+    with pytest.raises(NotWrittenError, match=says), replacing(path):
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        finally:
+            raise RuntimeError("unexpected pos 3520 vs 3478")
+    with pytest.raises(RuntimeError, match="unexpected pos"), replacing(path):
+        raise RuntimeError("unexpected pos 3520 vs 3478")
+
+
+def test_two_processes_write_files_of_their_own(tmp_path, monkeypatch):
+    path = tmp_path / "report.html"
+    with replacing(path) as one:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        with replacing(path) as other:
+            assert one != other
+            one.write_text("one")
+            other.write_text("other")
+    assert path.read_text() == "one"
+
+
+def test_a_folder_that_cannot_be_written_into(tmp_path):
+    check_folder(tmp_path)
+    (tmp_path / "file").write_text("")
+    for folder, reason in (("none", "No such file or directory"), ("file", "Not a directory")):
+        with pytest.raises(OSError, match=f"^cannot write into .*{folder}: {reason}$"):
+            check_folder(tmp_path / folder)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_files_follow_the_umask(tmp_path):
+    backbone = build_backbone("small", image_size=8, channels=1)
+    before = os.umask(0o027)
+    try:
+        save_encoder(tmp_path, Encoder(backbone, 8, 1, [0.5], [0.5]))
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o640}

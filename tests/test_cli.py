@@ -6,6 +6,7 @@ import sys
 import pytest
 import yaml
 
+from nearfar.atomic import NotWrittenError
 from nearfar.cli import VERBS, _lists_joined, build_parser, main
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
@@ -29,12 +30,12 @@ def complaint(capsys, *words):
         (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "does not know --alpha"),
         (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
         (["pretrain", "DATA", "--epochs", "many"], "--epochs cannot be 'many'"),
-        (["pretrain", "DATA", "--epochs", "0"], "--epochs must be at least 1"),
+        (["pretrain", "DATA", "--epochs", "0"], "--epochs must be 1e-06 to 1000000000, not 0"),
         (["pretrain", "DATA", "--batch-size", "-4"], "--batch-size must be at least 1"),
         (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),
         (["pretrain", "DATA", "--limit", "0"], "--limit must be at least 1"),
         (["pretrain", "DATA", "--held-out", "-1"], "--held-out must"),
-        (["pretrain", "DATA", "--image-size", "-8"], "--image-size must be at least 1"),
+        (["pretrain", "DATA", "--image-size", "-8"], "--image-size must be 1 to 16384, not -8"),
         (["pretrain", "DATA", "--alpha", "7"], "alpha"),
         (["pretrain", "DATA", "--negatives", "0"], "negatives"),
         (["pretrain", "DATA", "--lr", "-1", "--batch-size", "16"], "lr"),
@@ -45,13 +46,29 @@ def complaint(capsys, *words):
         (["pretrain", "DATA", "--views", "strong+weak+weak"], "3 views"),
         (["views", "DATA", "--views", "microscpe"], "did you mean 'microscope'"),
         (["views", "DATA", "--views", "multi-crop", "--method", "sce"], "makes 8 views, but sce needs 2"),
-        (["views", "DATA", "--images", "0"], "at least 1 image"),
+        (["views", "DATA", "--images", "0"], "--images must be 1 to 1000, not 0"),
         (["views", "DATA", "--vews", "grey"], "did you mean '--views'"),
         (["views", "no/such/folder"], "no/such/folder"),
         (["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"], "nothing.safetensors"),
         (["pretrain", "no/such/folder"], "no/such/folder"),
         (["pretrain", "--resume", "no/such/run"], "not a run folder"),
         (["evaluate"], "name the run folder"),
+        (["pretrain", "DATA", "--health-every", "0"], "--health-every must be at least 1, not 0"),
+        (["pretrain", "DATA", "--final-lr", "-1"], "--final-lr must be at least 0, not -1"),
+        (["pretrain", "DATA", "--clip-gradient", "0"], "--clip-gradient must be at least"),
+        (["pretrain", "DATA", "--warmup-epochs", "-1"], "--warmup-epochs must be at least 0, not -1"),
+        (["pretrain", "DATA", "--seed", "-1"], "--seed must be 0 to 4294967295, not -1"),
+        (["pretrain", "DATA", "--lr", ".nan"], "--lr must be at least 0, not nan"),
+        (
+            ["pretrain", "DATA", "--devices", "5000", "--accelerator", "cpu", "--batch-size", "9999"],
+            "too many processes",
+        ),
+        (["pretrain", "DATA", "--projector", "99999999999999999999"], "cannot be built"),
+        (["pretrain", "DATA", "--config", "DATA"], "is not YAML"),
+        (["demo", "DATA", "--minutes", "0"], "--minutes must be 0.1"),
+        (["views", "DATA", "--seed", "-1"], "--seed must be 0 to"),
+        (["views", "DATA", "--out", "views.png"], "views.png ends in .png; choose an --out in .html"),
+        (["views", "DATA", "--out", "nowhere/views.html"], "cannot write into nowhere: No such file"),
         (["evaluate", "no/such/run"], "not a run folder"),
         (["embed", "no/such/run", "--out", "x.parquet"], "not a run folder"),
         (["map", "no/such/run"], "not a run folder"),
@@ -110,3 +127,34 @@ def test_help_names_every_option_with_dashes(capsys):
 def test_the_console_script_is_installed():
     done = subprocess.run([sys.executable, "-m", "nearfar", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip()
+
+
+def test_what_nobody_foresaw_is_one_line_and_a_file(capsys, tmp_path, monkeypatch):
+    def broken(**given):
+        return {}["a\nkey"]
+
+    monkeypatch.setattr("nearfar.commands.methods.list_methods", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["methods"]) == 1
+    said = capsys.readouterr().err
+    (file,) = tmp_path.iterdir()
+    assert said.count("\n") == 1 and said.startswith("nearfar: KeyError") and str(file) in said and "report" in said
+    assert "Traceback" in file.read_text() and "in broken" in file.read_text()
+
+
+def test_a_full_disk_is_no_mistake_of_the_user(capsys, monkeypatch):
+    def full(**given):
+        raise NotWrittenError("cannot write x: No space left on device")
+
+    monkeypatch.setattr("nearfar.commands.methods.list_methods", full)
+    assert main(["methods"]) == 1
+    assert capsys.readouterr().err == "nearfar: cannot write x: No space left on device\n"
+
+
+def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsys):
+    """Not as rich's markup or emoji."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["views", images_file, "--out", "[red]:cat:[b].html", "--images", "1", "--samples", "1"]) == 0
+    assert "-> [red]:cat:[b].html" in capsys.readouterr().out
+    assert main(["pretrain", "no/\x1b[31m[/red]\udcff"]) == 2
+    assert "no/\\x1b[31m[/red]\\udcff" in capsys.readouterr().err

@@ -1,11 +1,19 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and a look before the work whether they can be."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+PROBE = 2**16  # bytes, about the smallest page or picture
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+class NotWrittenError(OSError):
+    """A file could not be written: the disk is full or fails, or the file is larger than files may be."""
 
 
 @contextmanager
@@ -13,14 +21,47 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, and move what was written there to `path` in one step.
 
     The temporary file keeps the ending of `path`. After an error it is removed and `path` is as it was before.
+    Raises NotWrittenError for a full disk, and other errors as they are.
     """
     path = Path(path)
-    unfinished = path.with_name(f".{path.stem}.partial{path.suffix}")
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     try:
-        yield unfinished
-        with unfinished.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        with told_clearly(path):
+            yield unfinished
+            with unfinished.open("rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def told_clearly(path: Path) -> Iterator[None]:
+    """Turn the error of a full disk into a NotWrittenError that names the file.
+
+    Libraries raise errors of other kinds on top of that of the operating system: torch's says "unexpected pos".
+    """
+    try:
+        yield
+    except NotWrittenError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, OSError) and cause.errno in FULL:
+                raise NotWrittenError(f"cannot write {path}: {os.strerror(cause.errno)}") from error
+            cause = cause.__cause__ or cause.__context__
+        raise
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise OSError, one line, where nothing can be written into a folder: it is missing, read-only or full."""
+    probe = Path(folder) / f".nearfar.{os.getpid()}.partial"
+    try:
+        try:
+            probe.write_bytes(bytes(PROBE))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot write into {folder}: {error.strerror}") from error

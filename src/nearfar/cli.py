@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import logging
 import re
 import sys
+import tempfile
+import traceback
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from nearfar import __version__
 from nearfar.allocator import reuse_memory
-from nearfar.messages import did_you_mean
+from nearfar.atomic import NotWrittenError
+from nearfar.messages import did_you_mean, first_line
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -50,22 +54,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reuse_memory()  # before anything is imported that might make a tensor
     from rich.console import Console
 
-    from nearfar.training import TrainingStopped, is_follower
+    from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped, is_follower
 
+    with contextlib.suppress(AttributeError):
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for names that are not text
     console = Console(soft_wrap=True, quiet=is_follower())
     logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     try:
         _run(words[0], words[1:], console)
         return 0
+    except (NotWrittenError, TrainingDiverged, ProcessLost) as error:
+        return _complain(error, 1)
     except (ValueError, OSError, ArgumentError) as error:
         return _complain(error, 2)
     except TrainingStopped as error:
         return 130 if is_follower() else _complain(error, 130)  # all processes stop together; the first one says so
     except KeyboardInterrupt:
         return _complain("stopped", 130)
-    except RuntimeError as error:
-        return _complain(error, 1)
+    except Exception as error:
+        return _complain(_defect(words, error), 1)
 
 
 def _run(verb: str, words: list[str], console: Console) -> None:
@@ -81,6 +89,8 @@ def _run(verb: str, words: list[str], console: Console) -> None:
     if verb == "pretrain" and values["resume"] is not None:
         _resume(words, values, console)
         return
+    if values.pop("data_changed", False):
+        raise ValueError("--data-changed goes with --resume")
     values.pop("resume", None)
     given = [values.pop(name) for name in VERBS[verb][1]]
     if VERBS[verb][1][:1] == ("run",) and given[0] is None:
@@ -92,9 +102,10 @@ def _resume(words: list[str], values: dict[str, Any], console: Console) -> None:
     from nearfar.commands.pretrain import resume
 
     options = {word.split("=")[0] for word in words if word.startswith("--")}
-    if options - {"--resume", "--devices"} or values["data"] is not None:
-        raise ValueError("--resume takes everything but --devices from the run folder; give it alone")
-    resume(values["resume"], devices=values["devices"], console=console)
+    if options - {"--resume", "--devices", "--data_changed"}:
+        raise ValueError("--resume takes everything but DATA, --devices and --data-changed from the run folder")
+    own = {name: values[name] for name in ("data", "devices", "data_changed")}
+    resume(values["resume"], **own, console=console)
 
 
 def function_of(verb: str) -> Callable[..., Any]:
@@ -119,6 +130,8 @@ def build_parser(
     if verb == "pretrain":
         parser.add_argument("--config", action="config", help="YAML file with any of these settings")
         parser.add_argument("--resume", type=str | None, help="run folder to go on with; give it alone")
+        meaning = "with --resume: go on although the data has changed"
+        parser.add_argument("--data_changed", type=bool, nargs="?", const=True, default=False, help=meaning)
         add_settings(parser, method or Settings.method, recipe or Settings.recipe)
     else:
         skipped: set[str | int] = {*positionals, *(OBJECTS - {verb})}
@@ -143,7 +156,7 @@ def _lists_joined(words: Sequence[str]) -> list[str]:
 
 def _chosen(words: Sequence[str]) -> dict[str, Any]:
     """Look for method and recipe ahead of parsing, since the options depend on them, and for the data of --config."""
-    import yaml
+    from nearfar.training.settings import read_yaml
 
     chosen: dict[str, Any] = {"method": None, "recipe": None, "data": None}
     options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
@@ -151,8 +164,7 @@ def _chosen(words: Sequence[str]) -> dict[str, Any]:
         words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--") and "=" not in words[i]
     }
     if "--config" in options and Path(options["--config"]).is_file():
-        settings = yaml.safe_load(Path(options["--config"]).read_text(encoding="utf-8"))
-        settings = settings if isinstance(settings, dict) else {}
+        settings = read_yaml(Path(options["--config"]))
         for name, value in settings.items():
             if isinstance(value, dict) and set(value) == {"object"}:
                 raise ValueError(
@@ -201,6 +213,25 @@ def _overview() -> str:
     )
 
 
+def _defect(words: list[str], error: Exception) -> str:
+    """Say what nobody foresaw, in one line, and where the rest is."""
+    told = f"{type(error).__name__}: {first_line(error)[:200]}"
+    if isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told:
+        return f"out of memory ({told}); try --micro-batch auto, or a smaller --batch-size or --image-size"
+    try:
+        number, name = tempfile.mkstemp(prefix="nearfar-", suffix=".txt")
+        with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"nearfar {__version__}, Python {sys.version}, {sys.platform}\n{words}\n")
+            traceback.print_exception(error, file=file)
+        rest = f"with {name}, which holds the traceback"
+    except OSError as unwritten:
+        rest = f"and how to get there (the traceback could not be written: {unwritten})"
+    return f"{told}. This is a defect of nearfar; please report it {rest}"
+
+
 def _complain(error: object, code: int) -> int:
-    print(f"nearfar: {' '.join(str(error).split())}", file=sys.stderr)
+    """Print one line that a terminal can show: no line breaks or control characters, no number of an OSError."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in re.sub(r"^\[Errno \d+\] ", "", words))
+    print(f"nearfar: {line}", file=sys.stderr)
     return code

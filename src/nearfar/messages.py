@@ -1,8 +1,9 @@
-"""One clear line for a mistake: the nearest known name, and what an error says."""
+"""One clear line for a mistake: the nearest known name, the range of a number, and what an error says."""
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -10,6 +11,13 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", most: int
     """Return "did you mean 'NAME'?" with the names of `known` nearest to a word, or `otherwise` if none is near."""
     near = difflib.get_close_matches(word, list(known), most, cutoff)
     return f"did you mean {' or '.join(repr(name) for name in near)}?" if near else otherwise
+
+
+def check_range(option: str, value: float | None, least: float, most: float = math.inf) -> None:
+    """Raise ValueError for a number that is given and not in least..most, or not finite."""
+    if value is not None and not (least <= value <= most and abs(value) != math.inf):
+        bounds = f"at least {least}" if most == math.inf else f"{least} to {most}"
+        raise ValueError(f"{option} must be {bounds}, not {value}")
 
 
 def first_line(error: BaseException) -> str:

@@ -154,3 +154,29 @@ def test_many_skipped_images_are_counted_and_the_first_ones_listed(tmp_path):
 def test_a_wrong_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no run folder"):
         write_report(tmp_path / "nothing")
+
+
+DAMAGED = ("", "5", "[]", "null", '{"a": 5}', '{"trained": {"knn": "x"}}', "[" * 100_000, "1" * 5000)
+METRICS = (
+    '{"step": 1, "health": {"x": 1}}',
+    '{"step": 1, "epoch": "a", "loss": [1], "images_per_second": "fast"}',
+    "{",
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        *((file, text) for file in ("results", "environment", "neighbours") for text in DAMAGED),
+        *(("metrics", text) for text in (*DAMAGED, *METRICS)),
+        *(("config", text) for text in ("{", "[1]", "epochs: many", "image_size: 8")),
+    ],
+)
+def test_a_damaged_file_does_not_take_the_report_with_it(file, text, tmp_path):
+    name = file + {"metrics": ".jsonl", "config": ".yaml"}.get(file, ".json")
+    folder = write_run(tmp_path / "run", skipped__txt="a/broken.png\tempty\n")
+    (folder / name).write_text(text)
+    page = report_of(folder)
+    assert "a/broken.png" in page
+    if file != "metrics" and text[:2] in ("{", "[[", "11"):  # lines of metrics that are none are passed over
+        assert f"{name} is damaged and left out" in page

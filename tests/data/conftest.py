@@ -1,6 +1,7 @@
 """Every test of this folder runs without a network and with a cache of its own."""
 
 import socket
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,14 @@ def paint():
         return pixels
 
     return write
+
+
+@pytest.fixture
+def peak():
+    """peak() is the most bytes that Python and numpy held at a time since the test began."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
 
 
 @pytest.fixture

@@ -2,15 +2,17 @@
 
 import json
 import os
+import signal
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from nearfar.data import building, open_images
-from nearfar.data.cache import default_folder
+from nearfar.data.cache import checksum, default_folder
 
 
 @pytest.fixture
@@ -63,13 +65,18 @@ def test_statistics_are_those_of_the_pixels_and_kept(folder):
     assert (kept["mean"], kept["std"]) == (images.mean, images.std)
 
 
-@pytest.mark.parametrize("change", ["content", "time", "new", "gone", "size", "channels"])
+@pytest.mark.parametrize("change", ["content", "hidden", "time", "new", "gone", "size", "channels"])
 def test_any_change_is_noticed(folder, paint, decodes, change):
     before = open_images(folder)
     count = len(decodes)
     options = {"size": {"image_size": 6}, "channels": {"channels": 1}}.get(change, {})
     if change == "content":
         paint(folder / "2.png", 99)
+    if change == "hidden":  # same size, same time
+        content, stat = (folder / "3.png").read_bytes(), os.stat(folder / "2.png")
+        (folder / "2.png").write_bytes(content[: stat.st_size].ljust(stat.st_size, b"\0"))
+        os.utime(folder / "2.png", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert os.stat(folder / "2.png").st_size == stat.st_size
     if change == "time":
         os.utime(folder / "2.png", ns=(1, 1))
     if change == "new":
@@ -82,6 +89,13 @@ def test_any_change_is_noticed(folder, paint, decodes, change):
     assert same == (change == "time")
 
 
+def flip(path, place):
+    """Change one bit."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
 def test_damaged_caches_are_rebuilt(folder, decodes):
     pixels = open_images(folder).pixels.clone()
     place = entries()[0]
@@ -89,6 +103,8 @@ def test_damaged_caches_are_rebuilt(folder, decodes):
         lambda: (place / "pixels.u8").write_bytes(b"short"),
         lambda: (place / "pixels.u8").unlink(),
         lambda: (place / "entry.json").write_text('{"half'),
+        lambda: flip(place / "pixels.u8", 700),
+        lambda: flip(place / "pixels.u8", 5 * 3 * 8 * 8 - 1),
     ):
         damage()
         count = len(decodes)
@@ -150,10 +166,53 @@ def test_order_does_not_depend_on_the_number_of_workers(tmp_path, paint):
         assert all((images.pixels[i, 0].numpy() == pixels).all() for i, pixels in enumerate(painted))
 
 
-def test_an_unwritable_cache_folder_is_one_line(folder, tmp_path):
+def test_checksums_differ_by_any_byte_and_by_order(tmp_path):
+    path, content = tmp_path / "x", np.random.default_rng(0).integers(0, 256, 2**21 + 13, dtype=np.uint8)
+    seen = set()
+    for change in (0, 1, 2**20, len(content) - 1, None, "swapped", "longer"):
+        other = content.copy()
+        if isinstance(change, int):
+            other[change] ^= 128
+        if change == "swapped":
+            other[: 2**20], other[2**20 : 2**21] = content[2**20 : 2**21], content[: 2**20]
+        path.write_bytes(other.tobytes() + (b"\0" if change == "longer" else b""))
+        seen.add(checksum(path))
+    assert len(seen) == 7
+    path.write_bytes(b"")
+    assert checksum(path) not in seen
+
+
+def test_an_unwritable_cache_folder_is_one_line_that_says_what_to_do(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ValueError, match="cannot write to the cache folder"):
+    with pytest.raises(ValueError, match=r"cannot write to the cache folder .*set XDG_CACHE_HOME to another folder"):
         open_images(folder, cache_dir=tmp_path / "file" / "below")
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(building.os, "fsync", full)
+    with pytest.raises(ValueError, match=r"cannot write the cache in .*No space left on device.*set XDG_CACHE_HOME"):
+        open_images(folder)
+    assert entries() == []
+
+
+def test_ctrl_c_ends_the_decoding_at_the_next_image(folder, monkeypatch, paint):
+    for i in range(25):
+        paint(folder / f"more{i}.png", i)
+    real, calls = building.decode, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        return real(*args)
+
+    monkeypatch.setattr(building, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_images(folder, workers=1, image_size=8, channels=3)
+    assert len(calls) < 15  # of a chunk of 30 images
+    assert entries() == []
 
 
 def test_pixels_beyond_the_limit_are_not_kept(folder, decodes):

@@ -1,7 +1,6 @@
 """Folders, Parquet, tars and the Hub through `open_images`: names, labels, splits, and what is refused."""
 
 import io
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -239,36 +238,6 @@ def test_cifar10():
     np.testing.assert_allclose(test.std, test.pixels.double().std((0, 2, 3), correction=0) / 255, rtol=1e-7)
 
 
-# tars
-
-
-def tar(path, members):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as file:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            file.addfile(info, io.BytesIO(data))
-
-
-def test_webdataset_tars(tmp_path):
-    tar(tmp_path / "train-0.tar", [("a.png", png(0)), ("a.cls", b"4"), ("b.png", png(1)[:60]), ("b.cls", b"5")])
-    tar(tmp_path / "train-1.tar", [("c.png", png(2)), ("c.cls", b"6")])
-    tar(tmp_path / "test-0.tar", [("d.png", png(3)), ("d.cls", b"7")])
-    images = open_images(tmp_path)
-    assert images.names == ["train/train-0/a", "train/train-1/c"]
-    assert images.labels.tolist() == [4, 6]
-    assert [name for name, _ in images.skipped] == ["train/train-0/b"]
-    assert open_images(tmp_path / "test-0.tar").labels.tolist() == [7]
-
-
-def test_damaged_tar_is_one_line(tmp_path):
-    (tmp_path / "a.tar").write_bytes(b"nothing like a tar" * 100)
-    with pytest.raises(ValueError, match="cannot read") as error:
-        open_images(tmp_path / "a.tar")
-    assert "\n" not in str(error.value)
-
-
 # refusals
 
 
@@ -316,36 +285,3 @@ def test_more_channels_than_image_files_can_have(tmp_path, paint):
     paint(tmp_path / "a.png", 0)
     with pytest.raises(ValueError, match="1 or 3"):
         open_images(tmp_path, channels=4)
-
-
-def test_hub_names_are_tried_only_when_no_path_could_be_meant(tmp_path, paint, monkeypatch):
-    import datasets
-
-    asked = []
-
-    def unreachable(name):
-        asked.append(name)
-        raise ConnectionError("Couldn't reach the Hub\nwith many\nlines")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    monkeypatch.chdir(tmp_path)
-    paint(tmp_path / "photos" / "cats" / "0.png", 0)
-    assert len(open_images("photos/cats")) == 1
-    with pytest.raises(FileNotFoundError, match="in 'photos', did you mean 'cats'"):
-        open_images("photos/catz")
-    assert asked == []
-    with pytest.raises(ValueError, match=r"'owner/name' is no local file.*Couldn't reach the Hub") as error:
-        open_images("owner/name")
-    assert asked == ["owner/name"] and "\n" not in str(error.value)
-
-
-def test_hub_tables_are_read_without_decoding_by_datasets(monkeypatch):
-    import datasets
-
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["u", "v"])})
-    cells = [{"bytes": data, "path": None} for data in (png(0), b"broken", png(2))]
-    table = datasets.Dataset.from_dict({"image": cells, "label": [0, 1, 1]}, features=features)
-    monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict({"train": table, "test": table}))
-    images = open_images("owner/name", split="test")
-    assert images.names == ["test/000000", "test/000002"] and images.labels.tolist() == [0, 1]
-    assert images.skipped == [("test/000001", "not an image of a known format")]

@@ -12,12 +12,12 @@ NAMES, FEATURES = ["a.png", "b.png"], np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.5]
 def test_rows_and_columns(tmp_path):
     labels = np.array([3, 1])
     for ending in ("parquet", "csv", "npz"):
-        write_table(tmp_path / "deeper" / f"x.{ending}", NAMES, FEATURES, labels)
-    table = pyarrow.parquet.read_table(tmp_path / "deeper" / "x.parquet")
+        write_table(tmp_path / f"x.{ending}", NAMES, FEATURES, labels)
+    table = pyarrow.parquet.read_table(tmp_path / "x.parquet")
     assert table.to_pydict() == {"name": NAMES, "label": [3, 1], "embedding": FEATURES.tolist()}
-    lines = (tmp_path / "deeper" / "x.csv").read_text().splitlines()
+    lines = (tmp_path / "x.csv").read_text().splitlines()
     assert [line.replace('"', "") for line in lines] == ["name,label,e0,e1,e2", "a.png,3,1,2,3", "b.png,1,4,5,6.5"]
-    arrays = np.load(tmp_path / "deeper" / "x.npz")
+    arrays = np.load(tmp_path / "x.npz")
     assert arrays["name"].tolist() == NAMES and (arrays["embedding"] == FEATURES).all()
 
 

@@ -67,3 +67,11 @@ def test_many_thumbnails_take_several_sheets_of_a_size_every_browser_holds():
     first, second = decoded(sheets.urls[0])[1], decoded(sheets.urls[1])[1]
     assert first.shape == (2048, 2048, 3) and second.shape == (15 * 32, 2048, 3)
     assert first.max() < 10 and second[:32, :32].min() > 240
+
+
+def test_noise_is_packed_too():
+    """Pillow's JPEG of noise with `optimize` is larger than its buffer, and ends in "broken data stream"."""
+    tiles = torch.randint(256, (100, 3, 64, 64), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    kind, sheet = decoded(pack_sheets(tiles).urls[0])
+    assert kind == "data:image/jpeg;base64" and sheet.shape == (640, 640, 3)
+    assert np.abs(sheet[:64, :64].astype(float) - tiles[0].permute(1, 2, 0).numpy()).mean() < 12

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from nearfar.networks import SmallNet
+from nearfar.networks.small import OWN_NETS
 
 
 def multiply_adds(net: nn.Module, image_size: int) -> int:
@@ -41,6 +42,19 @@ def test_cost_at_32_pixels() -> None:
 @pytest.mark.parametrize("image_size", [48, 64, 96, 128, 224])
 def test_larger_images_cost_little_more(image_size: int) -> None:
     assert multiply_adds(SmallNet(image_size), image_size) < 1.8 * multiply_adds(SmallNet(32), 32)
+
+
+@pytest.mark.parametrize(("image_size", "last"), [(8, 1), (24, 3), (32, 4), (64, 4), (96, 4), (224, 4)])
+def test_medium(image_size: int, last: int) -> None:
+    """Three blocks on maps of 32 px, with two to three times the cost of the small net."""
+    net = OWN_NETS["medium"](image_size).eval()
+    sizes: list[torch.Size] = []
+    net.blocks.register_forward_hook(lambda _, __, out: sizes.append(out.shape))
+    net(torch.zeros(1, 3, image_size, image_size))
+    assert sizes[0] == (1, 256, last, last)
+    if image_size == 32:
+        assert 2 < multiply_adds(net, 32) / multiply_adds(SmallNet(32), 32) < 3
+        assert sum(p.numel() for p in net.parameters()) == pytest.approx(1.2e6, rel=0.05)
 
 
 def test_every_parameter_gets_a_gradient_and_outputs_differ() -> None:

@@ -1,6 +1,7 @@
 """One definition of the settings: types and ranges are checked, files read back, and every face has them all."""
 
 import inspect
+import re
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
         ({"batch_size": 2.5}, "--batch-size must be a whole number, not 2.5"),
         ({"epochs": True}, "--epochs must be a number, not True"),
         ({"batch_size": 0}, "--batch-size must be at least 1, not 0"),
-        ({"minutes": 0}, "--minutes must be at least 0.1, not 0"),
+        ({"minutes": 0}, "--minutes must be 0.1 to 1000000, not 0"),
         ({"held_out": -1}, "--held-out must be at least 0, not -1"),
         ({"lr": "high"}, "--lr must be a number, not 'high'"),
         ({"cache": "yes"}, "--cache must be true or false, not 'yes'"),
@@ -46,7 +47,7 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
     ],
 )
 def test_a_value_of_another_type_or_out_of_range(given, says, unchecked):
-    with pytest.raises(ValueError, match=f"^{says}$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         Settings("photos", **given)
 
 
@@ -76,3 +77,45 @@ def test_a_file_that_holds_no_settings(text, tmp_path):
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(ValueError, match="does not hold the settings of a run"):
         Settings.load(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize("content", [b"{", b"a: b: c", b"\xff", b"[" * 3000, b"!!python/object/apply:os.getcwd []"])
+def test_a_file_that_is_not_yaml(content, tmp_path):
+    (tmp_path / "config.yaml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config\.yaml is not YAML"):
+        Settings.load(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("1: 2", "does not hold the settings of a run"),
+        ("seed: x", "config.yaml: --seed must be a whole number, not 'x'"),
+        ("encoder: {object: 1, b: 2}", "--encoder must be a text"),
+        ("mean: [.nan]", "--mean must be numbers"),
+        ("views: {views: [{size: 2.5}]}", "size is a whole number, got 2.5"),
+    ],
+)
+def test_a_file_with_an_odd_value(line, says, tmp_path, unchecked):
+    (tmp_path / "config.yaml").write_text(f"method: simclr\n{line}\n")
+    with pytest.raises(ValueError, match=re.escape(says)):
+        Settings.load(tmp_path / "config.yaml")
+
+
+def test_settings_that_are_yet_to_be_chosen():
+    assert {"batch_size", "epochs", "out"} <= set(Settings("photos").unchosen())
+    assert not {"data", "minutes", "init", "batch_size"} & set(Settings("photos", batch_size=8).unchosen())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ({"temperature": "hot"}, "--temperature must be a number, not 'hot'"),
+        ({"projector": [8, 4]}, "--projector must be whole numbers"),
+        ({"projector": (8, "4")}, "--projector must be whole numbers"),
+        ({"temperature": True}, "--temperature must be a number"),
+    ],
+)
+def test_a_number_of_a_method_of_another_type(numbers, says, quiet):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        nearfar.pretrain("digits", console=quiet, **numbers)

@@ -32,6 +32,9 @@ RUNGS: tuple[tuple[str, int], ...] = (
     ("resnet50", 240),
 )
 """Encoders and image sizes for photographs, from the fastest to the slowest; crops have two thirds of the side."""
+LARGER = 256  # images of a trial step where the usual number is too few
+FITTING, LEAST_SEEN = (28, 48), 200_000
+"""Images of such sides keep them, and get the medium net where a run sees so many; crops have three quarters."""
 _FASTER = 1.1
 _SECONDS = 10.0
 
@@ -51,25 +54,34 @@ class Machine:
 def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
     """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree with what is given.
 
-    Only for a time to fill and photographs, whose size is free, is there more than one encoder; else the first.
+    Only for a time to fill is there more than one encoder: for photographs, whose size is free, and images of about 32
+    px; else the first.
     Sizes that are chosen are multiples of a transformer's patch. side: pixels of the images.
     """
     free = photographs and given.image_size is None
     if not free or given.epochs is not None:
         size = given.image_size or (min(side, RUNGS[0][1]) if free else side)
-        steps: tuple[tuple[Any, int], ...] = ((given.encoder or RUNGS[0][0], size),)
+        both = given.epochs is None and given.encoder is None and FITTING[0] <= size <= FITTING[1]
+        encoders = ("small", "medium") if both else (given.encoder or RUNGS[0][0],)
+        steps: tuple[tuple[Any, int], ...] = tuple((encoder, size) for encoder in encoders)
     else:
         steps = tuple(rung for rung in RUNGS if rung[1] <= side) or RUNGS[:1]
         if given.encoder is not None:
             steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
     step = size_step(given.encoder) if isinstance(given.encoder, str) else 1
-    cut = free and (given.views is None or isinstance(given.views, str))
+    named = given.views is None or isinstance(given.views, str)
 
     def fitted(size: int) -> int:
         return max(step, size // step * step)
 
+    def crop(size: int) -> int:
+        if free and named:
+            return fitted(size * 2 // 3)
+        small = given.recipe == "small" and given.image_size is None and FITTING[0] <= size <= FITTING[1]
+        return fitted(size * 3 // 4) if small and named else size
+
     sizes = [(encoder, given.image_size or fitted(size)) for encoder, size in steps]
-    return [(encoder, size, given.crop_size or (fitted(size * 2 // 3) if cut else size)) for encoder, size in sizes]
+    return [(encoder, size, given.crop_size or crop(size)) for encoder, size in sizes]
 
 
 def choose_machine(
@@ -107,7 +119,8 @@ def choose_machine(
                 precision = "bf16-mixed" if gain > _FASTER else "32-true"
                 words = f", {precision} as bfloat16 has {gain:.1f} times the speed of float32"
             rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
-            fits = images is not None and rate * seconds >= needed * images
+            enough = images and (min(needed * images, LEAST_SEEN) if size <= FITTING[1] else needed * images)
+            fits = enough is not None and rate * seconds >= enough
             if chosen is None or fits:
                 chosen = Machine(encoder, size, crop, precision, rate, words)
             if not fits or time.perf_counter() - began > _SECONDS:
@@ -136,17 +149,13 @@ def reason(machine: Machine, settings: Settings, images: int) -> str:
 def _speed(
     given: Settings, method: Method, encoder: Any, views: Views, size: int, crop: int, channels: int, precision: str
 ) -> float:
+    wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, accelerator=given.accelerator)
     try:
-        return training_speed(
-            method,
-            encoder,
-            views,
-            image_size=size,
-            crop_size=crop,
-            channels=channels,
-            accelerator=given.accelerator,
-            precision=precision,
-        )
+        try:
+            return training_speed(method, encoder, views, **wanted, precision=precision)
+        except ValueError:  # perhaps the loss needs more images
+            larger = max(LARGER, given.batch_size or 0)
+            return training_speed(method, encoder, views, **wanted, precision=precision, batch_size=larger)
     except RuntimeError as error:
         raise ValueError(f"a trial step failed: {first_line(error)}") from error
 

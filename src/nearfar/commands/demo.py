@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from nearfar.commands.evaluate import evaluate
 from nearfar.commands.map import map_images
@@ -44,15 +45,16 @@ def run_demo(
     console = console or Console()
     started = time.perf_counter()
     same: dict[str, Any] = dict(epochs=EPOCHS, precision="32-true")  # the same numbers on every machine
-    length = dict(minutes=minutes or MINUTES) if minutes or data != "digits" else same
+    timed = minutes is not None or data != "digits"
+    length = dict(minutes=MINUTES if minutes is None else minutes) if timed else same
     run = pretrain(data, out=out, seed=seed, console=console, **length)
     if open_data(run.settings, console).labels is not None:
         evaluate(run, console=console)
     map_images(run, console=console)
     if run.verdict is not None:
-        console.print(run.verdict.words)
+        console.print(Text(run.verdict.words))
     for name in ("report.html", "map.html", "results.json"):
         if (run.path / name).is_file():
-            console.print(f"  {Path(out) / name}", highlight=False, markup=False)
+            console.print(Text(f"  {Path(out) / name}"))
     console.print(f"done in {time.perf_counter() - started:.0f} s")
     return run

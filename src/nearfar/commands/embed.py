@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from torch import nn
 
-from nearfar.commands.opening import features_shown, must_be_new, open_shown
+from nearfar.commands.opening import check_output, features_shown, open_shown
 from nearfar.commands.run import Run, load
-from nearfar.evaluation import check_format, write_table
+from nearfar.evaluation import FORMATS, write_table
 
 
 def embed(
@@ -38,13 +38,12 @@ def embed(
     """
     console = console or Console()
     path, run = Path(out), Run.of(run)
-    check_format(path)
-    must_be_new(path)
+    check_output(path, FORMATS)
     settings = run.settings
     source = settings.given("data") if data is None else data
     trained = load(run, encoder=encoder)
     images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
     features = features_shown(trained, images, console, "embedding").numpy()
     write_table(path, images.names, features, images.labels)
-    console.print(f"{len(images)} embeddings of {features.shape[1]} numbers -> {escape(str(path))}")
+    console.print(Text(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}"))
     return path

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
-from nearfar.atomic import replacing
+from nearfar.atomic import check_folder, replacing
 from nearfar.commands.finetuning import finetuned, percent_of
 from nearfar.commands.labelled import open_labelled
 from nearfar.commands.opening import shown
@@ -32,9 +33,11 @@ from nearfar.evaluation import (
     raw_pixels,
     usual_probe,
 )
+from nearfar.messages import check_range
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder
 from nearfar.training import Settings, initial_backbone
+from nearfar.training.seeding import LARGEST_SEED
 
 
 def evaluate(
@@ -84,8 +87,13 @@ def evaluate(
     """
     console = console or Console()
     run = Run.of(run)
+    check_range("--limit", limit, 1)
+    check_range("--seed", seed, 0, LARGEST_SEED)
+    if not 0 < test_share < 1:
+        raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
     frozen = [one for one in protocol if percent_of(one) is None]
     check_protocols(frozen, FINETUNE)
+    check_folder(run.path)
     if labels is not None and not any((percent_of(one) or 100) < 100 for one in protocol):
         raise ValueError("--labels is for finetune-P, such as finetune-1, which --protocol does not ask for")
     if (probe or probe_lr) and "linear-sgd" not in protocol:
@@ -127,7 +135,7 @@ def evaluate(
     results = {row: _named(numbers, sets.name) for row, numbers in results.items() if numbers}
     write_report(run.path)
     console.print(_results_table(results, sets.count("train"), sets.count("test")))
-    console.print(sentence(results), highlight=False)
+    console.print(Text(sentence(results)))
     return results
 
 

@@ -7,15 +7,19 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from torch import nn
 
-from nearfar.commands.opening import features_shown, must_be_new, open_shown
+from nearfar.atomic import check_folder, replacing
+from nearfar.commands.opening import PAGES, check_output, features_shown, open_shown
 from nearfar.commands.report import write_report
 from nearfar.commands.resolve import chosen_views
 from nearfar.commands.run import Run, load
 from nearfar.maps import draw_map, fit_map, write_map_page
-from nearfar.training.seeding import stream
+from nearfar.messages import check_range
+from nearfar.training.seeding import LARGEST_SEED, stream
+
+MOST_VIEWS = 1000
 
 
 def map_images(
@@ -37,7 +41,8 @@ def map_images(
     Args:
         run: run folder.
         data: images to draw. Default: the data of the run.
-        out: page to write, with a .png beside it. Default: map.html in the run folder, replaced if it is there.
+        out: page to write, .html, with a .png beside it; neither may exist.
+            Default: map.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
         limit: draw the first so many images only.
         num_views: augmented views of each image that the map learns from.
@@ -52,10 +57,17 @@ def map_images(
     """
     console = console or Console()
     run = Run.of(run)
+    check_range("--limit", limit, 1)
+    check_range("--num-views", num_views, 2, MOST_VIEWS)
+    check_range("--epochs", epochs, 1)
+    check_range("--seed", seed, 0, LARGEST_SEED)
     settings = run.settings
-    page = Path(out) if out else run.path / "map.html"
-    if out:
-        must_be_new(page)
+    page = run.path / "map.html" if out is None else Path(out)
+    picture = page.with_suffix(".png")
+    if out is None:
+        check_folder(run.path)
+    else:
+        check_output(page, PAGES, beside=".png")
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)
@@ -68,9 +80,10 @@ def map_images(
         seen.append(features_shown(trained, images, console, title, view, stream(seed, "map", number)))
     with console.status("laying out the map"):
         places = fit_map(torch.stack(seen), features_shown(trained, images), epochs=epochs, seed=seed)
-    draw_map(page.with_suffix(".png"), places, images.labels, images.class_names, images=images)
-    write_map_page(page, places, images)
-    if not out:
+    with replacing(picture) as drawn, replacing(page) as written:  # both or none
+        draw_map(drawn, places, images.labels, images.class_names, images=images)
+        write_map_page(written, places, images)
+    if out is None:
         write_report(run.path)
-    console.print(f"map -> {escape(str(page))}", highlight=False)
+    console.print(Text(f"map -> {page}"))
     return page

@@ -1,8 +1,9 @@
-"""Open images, and compute their features, with a progress bar; and refuse to overwrite a file."""
+"""Open images, and compute their features, with a progress bar; and look whether an output can be written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from nearfar.atomic import check_folder
 from nearfar.data import Images, open_images
 from nearfar.evaluation import extract, extract_view
 from nearfar.networks import Encoder
 from nearfar.views import Views
+
+PAGES = (".html",)
 
 
 @contextmanager
@@ -33,10 +37,18 @@ def open_shown(source: Any, console: Console, **options: Any) -> Images:
         return open_images(source, progress=progress, **options)
 
 
-def must_be_new(path: Path) -> None:
-    """Raise ValueError for an output that exists already."""
-    if path.exists():
-        raise ValueError(f"{path} exists already; choose another --out")
+def check_output(path: Path, endings: Sequence[str], beside: str | None = None) -> None:
+    """Raise ValueError for an output that exists already, or with another ending; OSError where none can be written.
+
+    beside: the ending of a second file, which is written beside it and must not exist either.
+    """
+    if path.suffix not in endings:
+        raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {' or '.join(endings)}")
+    for one in (path, path.with_suffix(beside or path.suffix)):
+        if os.path.lexists(one):
+            also = "" if one == path else f", and {path.name} comes with a {beside} beside it"
+            raise ValueError(f"{one} exists already{also}; choose another --out")
+    check_folder(path.parent)
 
 
 def features_shown(
@@ -50,10 +62,15 @@ def features_shown(
     """Compute the features of all images [images, dim], on a GPU if there is one, and show how far that is.
 
     view, generator: for the features of one augmented view of each image; the encoder is an `Encoder` then.
+    Raises ValueError for features that are not finite.
     """
     device = "cuda" if torch.cuda.is_available() else None
     with shown(console, title) as progress:
         if view is None:
-            return extract(encoder, images, device=device, progress=progress)
-        assert isinstance(encoder, Encoder) and generator is not None
-        return extract_view(encoder, images, view, generator, device=device, progress=progress)
+            features = extract(encoder, images, device=device, progress=progress)
+        else:
+            assert isinstance(encoder, Encoder) and generator is not None
+            features = extract_view(encoder, images, view, generator, device=device, progress=progress)
+    if bad := int((~features.isfinite()).any(1).sum()):
+        raise ValueError(f"the features of {bad} of {len(images)} images are not finite: the encoder's weights are bad")
+    return features

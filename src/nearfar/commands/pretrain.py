@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from torch import nn
 
 from nearfar.allocator import reuse_memory
+from nearfar.atomic import NotWrittenError, check_folder, replacing
+from nearfar.commands.going_on import note_data, saved_job
 from nearfar.commands.neighbours import write_neighbours
+from nearfar.commands.owner import CONFIG, beginning, clear, owned
 from nearfar.commands.report import write_report
-from nearfar.commands.resolve import new_job, saved_job
+from nearfar.commands.resolve import default_folder, new_job
 from nearfar.commands.run import Run, load
 from nearfar.commands.signature import arguments_of
 from nearfar.commands.views import write_views
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
+from nearfar.networks.encoder import WEIGHTS
 from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
+from nearfar.training.checkpoint import CHECKPOINT
 from nearfar.training.environment import write_environment
 from nearfar.training.job import STARTING
 from nearfar.training.speed import usual_precision
@@ -43,12 +50,25 @@ def pretrain(settings: Settings, console: Console) -> Run:
         settings = replace(settings, precision=usual_precision())
     if is_follower():
         return Run(Path(follow(settings.accelerator, settings.precision)))
-    folder_must_be_new(settings.out)
-    job, model = new_job(settings, console, began)
-    folder = folder_must_be_new(job.settings.out)
-    write_folder(folder, job, model, console)
-    launch(job, console, model=model)
-    return _finish(folder, job)
+    if settings.data is None:
+        raise ValueError("name the images to train on: nearfar pretrain DATA")
+    folder = Path(settings.out) if settings.out is not None else default_folder(settings)
+    with beginning(folder), _to_be_resumed(folder):
+        check_folder(folder)
+        job, model = new_job(replace(settings, out=str(folder)), console, began)
+        write_folder(folder, settings.data, job, model, console)
+        launch(job, console, model=model)
+        return _finish(folder, job)
+
+
+@contextmanager
+def _to_be_resumed(folder: Path) -> Iterator[None]:
+    """Where the disk is full, say how to go on."""
+    try:
+        yield
+    except NotWrittenError as error:
+        how = f"; make room, then go on with: nearfar pretrain --resume {folder}" if (folder / CONFIG).is_file() else ""
+        raise NotWrittenError(f"{error}{how}") from error
 
 
 def _finish(folder: Path, job: Job) -> Run:
@@ -61,41 +81,35 @@ def _finish(folder: Path, job: Job) -> Run:
     return run
 
 
-def folder_must_be_new(out: str | None) -> Path:
-    """Return the folder to write; raises ValueError where something lies there already."""
-    folder = Path(out or "")
-    if out is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} exists already; choose another --out, or go on with --resume {folder}")
-    return folder
-
-
-def write_folder(folder: Path, job: Job, model: Model, console: Console) -> None:
+def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Console) -> None:
     """Begin a run folder: settings, environment, starting weights, unreadable files, views and a first report.
 
-    Says what is about to be done.
+    Says what is about to be done. What a run left here that never came to a checkpoint is removed.
+    data: as it was given.
     """
     settings, images = job.settings, job.images
     assert images is not None
-    folder.mkdir(parents=True, exist_ok=True)
-    settings.save(folder / "config.yaml")
+    if (folder / CONFIG).exists():
+        console.print(Text(f"{folder} holds a run that never came to a checkpoint: it is begun anew"))
+    clear(folder)
     write_environment(folder, settings.seed)
     if settings.init is not None:
         moments = dict(mean=settings.mean or images.mean, std=settings.std or images.std)
         start = Encoder(model.backbone, settings.image_size, settings.channels, **moments)
         save_encoder(folder / STARTING, start)
     if images.skipped:
-        (folder / "skipped.txt").write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
-        console.print(
-            f"{len(images.skipped)} unreadable files skipped, listed in {escape(str(folder / 'skipped.txt'))}"
-        )
+        with replacing(folder / "skipped.txt") as unfinished:
+            unfinished.write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
+        console.print(Text(f"{len(images.skipped)} unreadable files skipped, listed in {folder / 'skipped.txt'}"))
+    write_views(folder, job)
+    note_data(folder, data, settings.split, images)
+    settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
     total = min(settings.limit or len(images), len(images))
     encoder = settings.encoder if isinstance(settings.encoder, str) else settings.encoder.words
     crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
-    console.print(
-        f"{settings.method} on {total} images of {settings.image_size} px{crops}, {encoder}, "
-        f"{settings.epochs:g} epochs, {settings.precision} -> {escape(str(folder))}"
-    )
-    write_views(folder, job)
+    method = settings.method if isinstance(settings.method, str) else settings.method.words
+    told = f"{method} on {total} images of {settings.image_size} px{crops}, {encoder}, {settings.epochs:g} epochs"
+    console.print(Text(f"{told}, {settings.precision} -> {folder}"))
     write_report(folder)
 
 
@@ -107,30 +121,38 @@ def resume(
     encoder: nn.Module | None = None,
     views: Views | Any = None,
     devices: int | None = None,
+    data_changed: bool = False,
     console: Console | None = None,
 ) -> Run:
     """Go on with a run from its checkpoint, as if it had never been interrupted.
 
     Args:
         run: run folder.
-        data: the images, where they were an object of your own; so are method, encoder and views.
+        data: the images, where they were an object of your own or lie elsewhere now; the first holds for method,
+            encoder and views too.
         devices: processes. Default: as many as the run had, or all that torchrun started.
+        data_changed: go on although the data is no longer what the run began with, where the method allows it.
         console: where progress is shown.
 
     Returns:
         The run.
 
     Raises:
-        ValueError: where an object is missing, or the folder is not that of a run.
+        ValueError: where an object is missing, the data has changed, another process writes the folder, or it is not
+            that of a run.
     """
     reuse_memory()
-    run = Run.of(run)
-    settings = replace(run.settings, out=str(run.path))
+    run, console = Run.of(run), console or Console()
+    settings = run.settings
     if is_follower():
         return Run(Path(follow(settings.accelerator, settings.precision)))
     if devices is not None or by_torchrun():
         settings = replace(settings, devices=world_size(devices))
     check_processes(settings.devices, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
-    job = saved_job(settings, console or Console(), dict(data=data, method=method, encoder=encoder, views=views))
-    launch(job, console or Console(), resume=True)
-    return _finish(run.path, job)
+    with owned(run.path), _to_be_resumed(run.path):
+        if (run.path / WEIGHTS).is_file() and not (run.path / CHECKPOINT).is_file():
+            raise ValueError(f"{run.path} is a finished run without its checkpoint: there is nothing to go on from")
+        objects = dict(data=data, method=method, encoder=encoder, views=views)
+        job = saved_job(settings, console, objects, data_changed)
+        launch(job, console, resume=True)
+        return _finish(run.path, job)

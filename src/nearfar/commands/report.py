@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import html
 import json
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, TypeVar
 
 from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
@@ -17,6 +17,8 @@ from nearfar.commands.neighbours import neighbours_section
 from nearfar.commands.page import main_part, whole_page
 from nearfar.commands.run import Run
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
+from nearfar.messages import first_line
+from nearfar.training.settings import read_yaml
 
 TONES = {"healthy": "good", "unclear": "unsure", "partly collapsed": "unsure", "not learning": "bad"}
 
@@ -43,6 +45,8 @@ HEALTH = (
     ("LiDAR", "Directions that tell images apart, but not views of one image. Higher is better.", {"lidar": "LiDAR"}),
 )
 MOST_SKIPPED = 200
+Made = TypeVar("Made")
+log = logging.getLogger("nearfar")
 
 
 def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -> Path:
@@ -55,33 +59,48 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {folder}")
     run = Run(folder)
-    settings = _settings(folder)
+    nothing: dict[str, Any] = {}
+    settings, problem = _readable("config.yaml", lambda: _settings(folder), nothing)
     if title is None:
-        title = (
-            f"{_words(settings['method'])} on {Path(_words(settings['data'])).name}"
-            if "method" in settings
-            else folder.name
-        )
-    sections = (
-        _verdict(run),
-        _numbers(run.results),
-        neighbours_section(folder),
-        _map(folder),
-        _curves(run.metrics),
-        _views(folder),
-        _details(folder, settings),
+        known = {"method", "data"} <= set(settings)
+        title = f"{_words(settings['method'])} on {Path(_words(settings['data'])).name}" if known else folder.name
+    about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
+    parts: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("metrics.jsonl", lambda: _verdict(run)),
+        ("results.json", lambda: _numbers(run.results)),
+        ("neighbours.json", lambda: neighbours_section(folder)),
+        ("map.html", lambda: _map(folder)),
+        ("metrics.jsonl", lambda: _curves(run.metrics)),
+        ("views.html", lambda: _views(folder)),
+        ("config.yaml", lambda: _settings_table(settings)),
+        ("environment.json", lambda: _environment(folder)),
+        ("skipped.txt", lambda: _skipped(folder)),
     )
-    main = "\n".join(filter(None, sections))
-    page = whole_page(title, _about(settings, run.metrics), main, scripts=True)  # those of the map
+    sections = [_readable(file, make, "") for file, make in parts]
+    details = "".join(section for section, _ in sections[-3:])
+    shown = [section for section, _ in sections[:-3]]
+    shown += [f"<section><h2>Details</h2>{details}</section>"] if details else []
+    problems = dict.fromkeys([problem, *(said for _, said in sections)])
+    main = "\n".join(filter(None, [*shown, *problems]))
+    page = whole_page(title, about, main, scripts=True)  # those of the map
     path = folder / "report.html"
     with replacing(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
     return path
 
 
+def _readable(file: str, make: Callable[[], Made], otherwise: Made) -> tuple[Made, str]:
+    """Return what can be made of a file, and a note for the report where it is damaged: the rest is shown without."""
+    try:
+        return make(), ""
+    except Exception as error:  # anything, for a file that something else wrote
+        log.warning("%s is damaged and left out of the report: %s", file, first_line(error))
+        return otherwise, f'<section><p class="note">{file} is damaged and left out.</p></section>'
+
+
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
-    return (yaml.safe_load(path.read_text()) if path.is_file() else None) or {}
+    return read_yaml(path) if path.is_file() else {}
 
 
 def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
@@ -178,18 +197,21 @@ def _curve(lines: list[dict[str, Any]], key: str, name: str) -> Curve:
     return Curve(name, [line["epoch"] for line in known], [line[key] for line in known])
 
 
-def _details(folder: Path, settings: dict[str, Any]) -> str:
-    parts = [_table("Settings", settings)] if settings else []
-    environment = folder / "environment.json"
-    if environment.is_file():
-        parts.append(_table("Environment", _flat(json.loads(environment.read_text()))))
+def _settings_table(settings: dict[str, Any]) -> str:
+    return _table("Settings", settings) if settings else ""
+
+
+def _environment(folder: Path) -> str:
+    path = folder / "environment.json"
+    return _table("Environment", _flat(json.loads(path.read_text()))) if path.is_file() else ""
+
+
+def _skipped(folder: Path) -> str:
     skipped = folder / "skipped.txt"
     lines = skipped.read_text(encoding="utf-8", errors="replace").splitlines() if skipped.is_file() else []
-    if lines:
-        listed = dict(line.partition("\t")[::2] for line in lines[:MOST_SKIPPED])
-        more = {"…": f"{len(lines) - MOST_SKIPPED} more in skipped.txt"} if len(lines) > MOST_SKIPPED else {}
-        parts.append(_table(f"Skipped images ({len(lines)})", listed | more))
-    return f"<section><h2>Details</h2>{''.join(parts)}</section>" if parts else ""
+    listed = dict(line.partition("\t")[::2] for line in lines[:MOST_SKIPPED])
+    more = {"…": f"{len(lines) - MOST_SKIPPED} more in skipped.txt"} if len(lines) > MOST_SKIPPED else {}
+    return _table(f"Skipped images ({len(lines)})", listed | more) if lines else ""
 
 
 def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:

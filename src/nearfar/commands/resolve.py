@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -9,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 from torch import nn
 
-from nearfar.commands import adapting
+from nearfar.commands import adapting, fitting
 from nearfar.commands.budget import MINUTES, Machine, choose_machine, epochs_in, reason, rungs
 from nearfar.commands.opening import open_shown
 from nearfar.data import Images, describe, list_splits, survey
 from nearfar.data.building import SMALL
-from nearfar.messages import did_you_mean
+from nearfar.messages import did_you_mean, first_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.training import Described, Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
-from nearfar.training.settings import OBJECTS, describe_object, settings_fields
+from nearfar.training.settings import OBJECTS, check_numbers, describe_object, settings_fields
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
-MOST_HELD_OUT = 512
 FINISHING = 6.0  # seconds for the last measurement of health, the nearest images, the files and the report
 
 
@@ -43,8 +44,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     given = _as_the_paper(given, recipe)
     recipe = adapting.gentle(recipe) if given.adapt else recipe
     processes = world_size(given.devices)
-    batch_size = _or(given.batch_size, recipe.batch_size)
-    check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
+    check_processes(processes, _or(given.batch_size, recipe.batch_size), given.micro_batch, bool(given.sync_batch_norm))
     check_machine(given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes)
     given = _timed(given, recipe)
 
@@ -53,18 +53,22 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
 
     images, machine = _measured(given, method, views_at, console, began)
     total = min(_or(given.limit, len(images)), len(images))
-    held_out = _or(given.held_out, min(MOST_HELD_OUT, total // 10))
+    held_out = fitting.held_out_of(given, total, console)
+    method, batch_size = fitting.fitted_to(given, method, recipe, total - held_out, console)
+    check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
     views = views_at(machine.crop_size, images.channels)
     seconds, epochs = None, given.epochs
     if epochs is None:
         seconds = _seconds_left(given, began)
-        epochs = epochs_in(seconds, machine.rate or 1.0, max(1, total - held_out), batch_size)
+        epochs = epochs_in(seconds, machine.rate or 1.0, total - held_out, batch_size)
     warmup = adapting.WARMUP * epochs if given.adapt else min(recipe.warmup_epochs, epochs / 4)
     mean, std = adapting.normalisation(given, start, images)
+    if mean is None:
+        mean, std = fitting.moments_of(images, console)
     settings = replace(
         given,
-        data=given.data if isinstance(given.data, str) else Described(describe(given.data)),
-        out=given.out or str(Path("runs") / f"{_stem(given.data)}-{_short_name(method)}"),
+        data=lasting(given.data),
+        out=given.out or str(default_folder(given)),
         method=method_name(method) or describe_object(method),
         hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},
         encoder=machine.encoder if isinstance(machine.encoder, str) else describe_object(machine.encoder),
@@ -94,10 +98,25 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         health_every=_or(given.health_every, max(1, int(epochs) // 20)),
     )
     if machine.rate is not None:
-        console.print(reason(machine, settings, total - held_out), highlight=False)
+        console.print(Text(reason(machine, settings, total - held_out)))
     job = Job(settings, method, machine.encoder, chosen_views(views, settings), images, seconds)
     must_fit(job.views, method)
-    return job, _checked_model(job, total)
+    return job, _checked_model(job, total - held_out)
+
+
+def default_folder(given: Settings) -> Path:
+    """Return the run folder where none is given."""
+    method, _ = chosen_method(given)
+    return Path("runs") / f"{_stem(given.data)}-{_short_name(method)}"
+
+
+def lasting(data: Any) -> str | Described:
+    """Return data as a run notes it: a path as it is found from any folder, an object in a few words."""
+    if not isinstance(data, (str, os.PathLike)):
+        return Described(describe(data))
+    data = os.fspath(data)
+    path = Path(data).expanduser()
+    return os.path.abspath(path) if data != "digits" and path.exists() else data
 
 
 def _as_the_paper(given: Settings, recipe: Recipe) -> Settings:
@@ -134,7 +153,7 @@ def _measured(
 ) -> tuple[Images, Machine]:
     """Open the images, at a size that is chosen from a measurement unless it is given or theirs is small."""
     images, count, side = None, None, given.image_size or 0
-    if given.image_size is None and (seen := survey(given.data, _split(given))) is not None:
+    if given.image_size is None and (seen := survey(given.data, split_of(given))) is not None:
         count, side = seen
     if side <= SMALL:
         images = open_data(given, console)
@@ -162,17 +181,6 @@ def _measured(
     return images, machine
 
 
-def saved_job(settings: Settings, console: Console, objects: dict[str, Any]) -> Job:
-    """Resolve the settings of a run folder, with the user's own objects given again where a file cannot hold them."""
-    whole = replace(settings, **{name: value for name, value in objects.items() if value is not None})
-    method = whole.given("method")
-    if isinstance(method, str):
-        method = method_class(method)(**settings.hyperparameters)
-    views = chosen_views(whole.given("views"), settings)
-    must_fit(views, method)
-    return Job(settings, method, whole.given("encoder"), views, open_data(whole, console))
-
-
 def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
     """Return the method with its numbers, and the recipe that the other defaults come from."""
     method, numbers = settings.method, settings.hyperparameters
@@ -189,6 +197,7 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
         if numbers:
             raise ValueError(f"{', '.join(numbers)}: a method that is an object has its numbers already")
         return method, recipe
+    check_numbers(kind, numbers)
     return kind.from_recipe(settings.recipe, **numbers), recipe
 
 
@@ -231,32 +240,30 @@ def open_data(settings: Settings, console: Console) -> Images:
     return open_shown(
         settings.given("data"),
         console,
-        split=_split(settings),
+        split=split_of(settings),
         image_size=settings.image_size,
         channels=settings.channels,
         cache=settings.cache,
     )
 
 
-def _split(settings: Settings) -> str | None:
+def split_of(settings: Settings) -> str | None:
+    """Return the part of the data to train on, None for all of it."""
     if settings.split is None and "train" in list_splits(settings.given("data")):
         return "train"
     return settings.split
 
 
-def _checked_model(job: Job, total: int) -> Model:
+def _checked_model(job: Job, count: int) -> Model:
     """Build the networks and try the optimiser; raises ValueError for what cannot be built."""
     settings = job.settings
-    count = total - settings.held_out
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
-    model = job.model(max(count, 1))
+    try:
+        model = job.model(count)
+    except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"the networks cannot be built with these settings: {first_line(error)}") from error
     build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay)
-    if settings.batch_size > count:
-        raise ValueError(
-            f"the batch of {settings.batch_size} is larger than the {count} images to train on; "
-            "set a smaller --batch-size"
-        )
     return model
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from nearfar.messages import first_line
 from nearfar.networks import Encoder, load_encoder
 from nearfar.training import Health, Settings, Verdict, read_metrics, verdict
 
@@ -28,7 +29,10 @@ class Run:
     @cached_property
     def settings(self) -> Settings:
         """The resolved settings, with the folder where it is now."""
-        return replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
+        settings = replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
+        if missing := settings.unchosen():
+            raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
+        return settings
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -44,7 +48,10 @@ class Run:
     def results(self) -> dict[str, dict[str, float]]:
         """What `evaluate` wrote, empty before: accuracies of the encoder and its rivals."""
         path = self.path / "results.json"
-        return json.loads(path.read_text()) if path.is_file() else {}
+        try:
+            return json.loads(path.read_text()) if path.is_file() else {}
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {first_line(error)}; evaluate again") from error
 
     @property
     def verdict(self) -> Verdict | None:

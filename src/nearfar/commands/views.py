@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from nearfar.atomic import replacing
-from nearfar.commands.opening import must_be_new
+from nearfar.commands.opening import PAGES, check_output
 from nearfar.commands.resolve import chosen_method, chosen_views, must_fit, views_for
 from nearfar.commands.run import Run
 from nearfar.commands.views_page import views_page
 from nearfar.data import Images, describe, open_few
 from nearfar.data.building import SMALL
+from nearfar.messages import check_range
 from nearfar.training import Job, Settings
+from nearfar.training.seeding import LARGEST_SEED
 from nearfar.views import PRESETS, Views
 
+MOST_SHOWN = 1000  # images, or samples of a view: all are held in memory and on one page
 IN_REPORT = 5  # images
 SAMPLES_IN_REPORT = 8  # of all views of an image together
 
@@ -43,7 +46,7 @@ def show_views(
 
     Args:
         data: images, as for pretrain; or a run folder, for the data and views of that run. Without: list the presets.
-        out: page to write; it must not exist.
+        out: page to write, .html; it must not exist.
         method: whose views to show, by name or as an object. Default: that of pretrain, or of the run.
         views: preset or view plan by name, a ViewPlan, or a callable on uint8 batches. Default: as pretrain chooses.
         image_size: pixels. Default: the images' own up to 96, else 224.
@@ -66,9 +69,10 @@ def show_views(
         console.print(_presets())
         return None
     page = Path(out)
-    must_be_new(page)
-    if images < 1 or samples < 1:
-        raise ValueError(f"a page needs at least 1 image and 1 sample, not {images} and {samples}")
+    check_output(page, PAGES)
+    check_range("--images", images, 1, MOST_SHOWN)
+    check_range("--samples", samples, 1, MOST_SHOWN)
+    check_range("--seed", seed, 0, LARGEST_SEED)
     asked = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
     given = {name: value for name, value in asked.items() if value is not None}
     settings = _settings(data, given)
@@ -79,7 +83,7 @@ def show_views(
     title = f"Views of {Path(describe(settings.data)).name}"
     html = views_page(title, _about(few), few, plan, samples=samples, seed=seed)
     _write(page, html)
-    console.print(f"{len(few)} images and their views -> {escape(str(page))}", highlight=False)
+    console.print(Text(f"{len(few)} images and their views -> {page}"))
     return page
 
 

@@ -2,6 +2,7 @@
 
 from nearfar.data.crops import CroppingBatches
 from nearfar.data.few import open_few
+from nearfar.data.fingerprint import Fingerprint, fingerprint_of, fingerprint_of_images
 from nearfar.data.images import Images
 from nearfar.data.loader import Batches, rank_rows
 from nearfar.data.objects import describe
@@ -10,8 +11,11 @@ from nearfar.data.opening import list_splits, open_images, survey
 __all__ = [
     "Batches",
     "CroppingBatches",
+    "Fingerprint",
     "Images",
     "describe",
+    "fingerprint_of",
+    "fingerprint_of_images",
     "list_splits",
     "open_few",
     "open_images",

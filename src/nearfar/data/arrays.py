@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from nearfar.data.array_files import opened
 from nearfar.data.building import SMALL, USUAL
 from nearfar.data.images import Images, pieces
 from nearfar.data.sources import choose_splits
@@ -35,29 +35,24 @@ def from_file(path: Path, split: str | None, image_size: int | None, channels: i
     npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with splits "x_train",
     "train_images", "y_test" and so on. Pickled objects are refused.
     """
-    try:
-        content = np.load(path, mmap_mode="c" if path.suffix == ".npy" else None, allow_pickle=False)
+    with opened(path) as content:
         if isinstance(content, np.ndarray):
             if label is not None:
                 raise ValueError("a .npy file holds images only; use .npz with a key for the labels")
             choose_splits([""], split, path)
             return _images(content, None, None, image_size, channels)
-        with content:
-            keys = list(content.keys())
-            parts = _parts(keys)
-            if not parts:
-                raise ValueError(f"it needs a key 'images' or 'x'; its keys: {', '.join(keys)}")
-            chosen = choose_splits(parts, split, path)
-            images = np.concatenate([content[parts[part]] for part in chosen])
-            found = [_find(keys, _LABEL_KEYS if label is None else (label,), part) for part in chosen]
-            label_keys = [name for name in found if name is not None]
-            if label is not None and len(label_keys) < len(chosen):
-                raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(keys)}")
-            complete = len(label_keys) == len(chosen)
-            labels = np.concatenate([content[name] for name in label_keys]) if complete else None
-            return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"cannot use '{path}': {error}") from error
+        parts = _parts(list(content))
+        if not parts:
+            raise ValueError(f"it needs a key 'images' or 'x'; its keys: {', '.join(content)}")
+        chosen = choose_splits(parts, split, path)
+        found = [_find(content, _LABEL_KEYS if label is None else (label,), part) for part in chosen]
+        label_keys = [name for name in found if name is not None]
+        if label is not None and len(label_keys) < len(chosen):
+            raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(content)}")
+        images = np.concatenate([content[parts[part]] for part in chosen])
+        complete = len(label_keys) == len(chosen)
+        labels = np.concatenate([content[name] for name in label_keys]) if complete else None
+        return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels)
 
 
 def digits(split: str | None, image_size: int | None, channels: int | None) -> Images:
@@ -84,10 +79,8 @@ def digits(split: str | None, image_size: int | None, channels: int | None) -> I
 
 def splits_of(path: Path) -> list[str]:
     """The splits in a .npz file's keys; empty for .npy and for undivided files."""
-    if path.suffix.lower() == ".npy":
-        return []
-    with np.load(path, allow_pickle=False) as content:
-        return [part for part in _parts(list(content.keys())) if part]
+    with opened(path) as content:
+        return [] if isinstance(content, np.ndarray) else [part for part in _parts(list(content)) if part]
 
 
 def _parts(keys: list[str]) -> dict[str, str]:
@@ -103,7 +96,11 @@ def _find(keys: Iterable[str], names: tuple[str, ...], part: str) -> str | None:
 
 
 def _array(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    if not isinstance(value, Tensor):
+        return np.asarray(value)
+    if value.is_sparse or value.is_quantized:
+        raise ValueError("images must be a dense tensor, not sparse or quantized")
+    return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
 
 
 def _images(
@@ -118,6 +115,8 @@ def _images(
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         if labels.shape != (len(pixels),) or labels.dtype.kind not in "iub":
             raise ValueError(f"labels must be {len(pixels)} whole numbers, got {labels.dtype} of shape {labels.shape}")
+        if labels.dtype == np.uint64 and labels.max() >= 2**63:
+            raise ValueError(f"labels must lie below 2**63, got {labels.max()}")
         labels = labels.astype(np.int64)
     prefix = f"{split}/" if split else ""
     return Images(
@@ -134,12 +133,14 @@ def as_planes(raw: np.ndarray) -> Tensor:
     """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and the last."""
     if raw.ndim not in (3, 4) or 0 in raw.shape:
         raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
-    if raw.dtype.kind not in "uifb":
+    if raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8:  # float128, which torch does not know
         raise ValueError(f"images must be uint8 (or float in 0..1), got {raw.dtype}")
     if raw.ndim == 3:
         raw = raw[:, None]
     elif raw.shape[3] < raw.shape[1]:
         raw = raw.transpose(0, 3, 1, 2)
+    if min(raw.strides) < 0:  # turned around, which torch does not know
+        raw = raw.copy()
     return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False))
 
 

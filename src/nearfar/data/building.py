@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from nearfar.data.cache import Entry
-from nearfar.data.columns import Record
+from nearfar.data.columns import Record, printable
 from nearfar.data.decode import Decoded, decode
 
 SMALL = 96  # images all of one size up to this many pixels keep it
 USUAL = 224
+LARGEST = 8192  # one image of that size takes 200 MB
+_CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
 
 Progress = Callable[[int, int | None], None]
 
@@ -79,7 +82,7 @@ def build(
     store_limit: int,
     workers: int | None,
     progress: Progress | None,
-) -> tuple[Entry, list[int | str | None]]:
+) -> tuple[Entry, list[Any]]:
     """Decode `records`; pixels go to part/pixels.u8 unless they would take more than `store_limit` bytes.
 
     Returns the entry, without labels, and the labels of the kept images as the source has them. Unreadable images are
@@ -87,7 +90,7 @@ def build(
     """
     names: list[str] = []
     rows: list[int] = []
-    labels: list[int | str | None] = []
+    labels: list[Any] = []
     skipped: list[tuple[str, str]] = []
     moments = np.zeros((2, pixel_format.channels), dtype=np.int64)
     path = part / "pixels.u8"
@@ -98,12 +101,12 @@ def build(
             kept = []
             for record, result in pieces:
                 if isinstance(result, str):
-                    skipped.append((record.name, result))
+                    skipped.append((printable(record.name), result))
                 else:
                     wider = pixel_format.widened(result.native, result.colour)
                     if wider != pixel_format:
                         raise Widened(wider)
-                    names.append(record.name)
+                    names.append(printable(record.name))
                     rows.append(done)
                     labels.append(record.label)
                     kept.append(result.pixels)
@@ -157,29 +160,33 @@ def _decoded(
 ) -> Generator[list[tuple[Record, Decoded | str]], None, None]:
     """Chunks of records with their decoded image, or the reason why there is none; in order, a few chunks ahead."""
     count = workers or usable_cores()
+    most = min(32, max(1, _CHUNK // (pixel_format.channels * pixel_format.size**2)))
+    stop = threading.Event()
 
     def work(chunk: list[Record]) -> list[tuple[Record, Decoded | str]]:
-        return [(record, _try(record, pixel_format.size, pixel_format.channels)) for record in chunk]
+        size, channels = pixel_format.size, pixel_format.channels
+        return [(record, _try(record, size, channels)) for record in chunk if not stop.is_set()]
 
     waiting: deque[Future[list[tuple[Record, Decoded | str]]]] = deque()
     with ThreadPoolExecutor(count) as pool, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large ones are read, bombs are errors
         warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
         try:
-            for chunk in _chunks(records):
+            for chunk in _chunks(records, most):
                 waiting.append(pool.submit(work, chunk))
                 if len(waiting) > 2 * count:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
         finally:
+            stop.set()  # or Ctrl-C would wait for the rest of the chunks
             for future in waiting:
                 future.cancel()
 
 
 def _try(record: Record, size: int, channels: int) -> Decoded | str:
     if record.data is None:
-        return "no image data here (a path outside the source, or a remote one, is not followed)"
+        return record.problem
     try:
         return decode(record.data, size, channels)
     except Image.DecompressionBombError:
@@ -190,14 +197,14 @@ def _try(record: Record, size: int, channels: int) -> Decoded | str:
         return " ".join(str(error).split()) or type(error).__name__
 
 
-def _chunks(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Records in lists of at most 32 and about 4 MB of encoded data."""
+def _chunks(records: Iterable[Record], most: int) -> Iterator[list[Record]]:
+    """Records in lists of at most `most` and about 4 MB of encoded data."""
     chunk: list[Record] = []
     size = 0
     for record in records:
         chunk.append(record)
         size += len(record.data) if isinstance(record.data, bytes) else 0
-        if len(chunk) == 32 or size > 4_000_000:
+        if len(chunk) == most or size > _CHUNK:
             yield chunk
             chunk, size = [], 0
     if chunk:

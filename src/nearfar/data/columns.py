@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,12 +15,32 @@ IMAGE_NAMES = ("image", "img", "images", "picture", "photo", "jpg", "png", "webp
 LABEL_NAMES = ("label", "labels", "class", "cls", "fine_label", "target", "y", "coarse_label")
 
 
+_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, bytes that are not UTF-8, separators of lines
+
+
 class Record(NamedTuple):
-    """One image before decoding: its name, its encoded bytes or file path, and its label as the source has it."""
+    """One image before decoding: its name, its encoded bytes or file path, and its label as the source has it.
+
+    problem: why there is neither.
+    """
 
     name: str
     data: bytes | str | None
-    label: int | str | None
+    label: Any
+    problem: str = "no image data here (a path that leads nowhere, outside the source, or to another machine)"
+
+
+def printable(name: str) -> str:
+    r"""A name that fits on one line of UTF-8: line breaks, control characters and other bytes as "\n" or "\xff"."""
+    if name.isascii() and name.isprintable():
+        return name
+    return "".join(_escaped(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in name)
+
+
+def _escaped(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # how Python keeps a byte of a file name that is not UTF-8
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
 
 
 def image_column(features: Features, source: object) -> str:
@@ -61,16 +82,12 @@ def class_names(features: Features, column: str | None) -> list[str] | None:
 def to_records(
     rows: Iterable[Mapping[str, Any]], image: str, label: str | None, prefix: str, inside: Path | None
 ) -> Iterator[Record]:
-    """Rows to records named by their number ("train/000123"), or by their key where the table has one (tars).
+    """Rows to records named by their number ("train/000123").
 
     A row with a path instead of bytes is read only from inside the folder `inside`; nothing is ever fetched.
     """
     for number, row in enumerate(rows):
-        name = f"{number:06d}"
-        if "__key__" in row and "__url__" in row:
-            name = f"{Path(row['__url__']).stem}/{row['__key__']}"
-        value = None if label is None else row[label]
-        yield Record(prefix + name, encoded(row[image], inside), value)
+        yield Record(f"{prefix}{number:06d}", encoded(row[image], inside), None if label is None else row[label])
 
 
 class EncodedColumn(Sequence[bytes | str]):
@@ -94,13 +111,15 @@ def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
     """The bytes in a cell, or the path in it where that lies inside the folder `inside`; else None."""
     if cell is None or isinstance(cell, bytes):
         return cell
-    if cell.get("bytes") is not None:
+    if not isinstance(cell, Mapping):
+        return None
+    if isinstance(cell.get("bytes"), bytes):
         return cell["bytes"]
     path = cell.get("path")
-    if not path or inside is None:
+    if not isinstance(path, str) or not path or inside is None or "\0" in path:
         return None
-    full = Path(os.path.realpath(inside / path))
-    return str(full) if full.is_relative_to(os.path.realpath(inside)) else None
+    full = os.path.realpath(inside / path)
+    return full if Path(full).is_relative_to(os.path.realpath(inside)) and os.path.isfile(full) else None
 
 
 def undecoded(table: Any, image: str) -> Any:

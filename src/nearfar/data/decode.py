@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from nearfar.data.memory import SharedMemory
 from nearfar.views import centre_square
 
 # Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF, and the scientific
@@ -53,6 +56,8 @@ _UPRIGHT = {  # EXIF orientation: what makes the picture upright
 }
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+_BYTES = 16  # for a pixel, at most: as it is decoded, converted, turned and cut
+_MEMORY = SharedMemory(2**30)  # of all threads: an image of more than 67 million pixels is decoded alone
 
 
 class Decoded(NamedTuple):
@@ -82,11 +87,11 @@ def decode(data: bytes | str, size: int, channels: int) -> Decoded:
     `data`: the encoded bytes, or the path of a file; `channels`: 1 (grey) or 3 (RGB). Raises what Pillow raises for a
     damaged, unknown or dangerously large image. Conversions: see `to_pil`.
     """
-    image, native = to_pil(data, at_least=2 * size)
-    colour = image.mode == "RGB"
-    if colour and channels == 1:
-        image = image.convert("L")
-    return Decoded(to_array(_fit(image, size), channels), native, colour)
+    with _opened(data, at_least=2 * size) as (image, native):
+        colour = image.mode == "RGB"
+        if colour and channels == 1:
+            image = image.convert("L")
+        return Decoded(to_array(_fit(image, size), channels), native, colour)
 
 
 def to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "channels height width"]:
@@ -109,37 +114,51 @@ def to_pil(data: bytes | str, at_least: int) -> tuple[Image.Image, tuple[int, in
     - floats: 0..1 becomes 0..255, up to 255 as they are, else stretched from their own range
     - palette, CMYK, YCbCr, HSV: to RGB; a palette that only holds greys: grey
     """
-    with _open(data) as image:
+    with _opened(data, at_least) as (image, native):
+        return image, native
+
+
+@contextlib.contextmanager
+def _opened(data: bytes | str, at_least: int) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+    """What `to_pil` returns, with the memory for it held while entered."""
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    with Image.open(file, formats=formats()) as image:
         native = image.size
         image.draft(None, (at_least, at_least))
-        image.load()
-        orientation = 1
-        with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
-            orientation = image.getexif().get(_ORIENTATION, 1)
-        simple = plain(image)
-    return simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple, native
-
-
-def _open(data: bytes | str) -> Image.Image:
-    return Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=formats())
+        with _MEMORY.lent(_BYTES * image.width * image.height):
+            image.load()
+            orientation = 1
+            with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
+                orientation = image.getexif().get(_ORIENTATION, 1)
+            simple = plain(image)
+            yield simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple, native
 
 
 def plain(image: Image.Image) -> Image.Image:
-    """The same picture in mode L or RGB; see `to_pil` for how."""
-    if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        return Image.fromarray(_eight_bit(np.asarray(image, dtype=np.float64), sixteen=True))
-    if image.mode in ("I", "F"):
-        return Image.fromarray(_eight_bit(np.asarray(image, dtype=np.float64), unit=image.mode == "F"))
-    if image.mode in ("1", "L") and "transparency" not in image.info:
-        return image.convert("L")
-    if image.mode in _ALPHA or "transparency" in image.info:
-        grey = image.mode in ("1", "L", "LA", "La")
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        flat = Image.alpha_composite(white, layer).convert("RGB")
-        return flat.getchannel(0) if grey or (image.mode == "PA" and _is_grey(flat)) else flat
-    flat = image.convert("RGB")
-    return flat.getchannel(0) if image.mode == "P" and _is_grey(flat) else flat
+    """The same picture in mode L or RGB, made strip by strip to save memory; see `to_pil` for how."""
+    clear = "transparency" in image.info or image.mode in _ALPHA
+    if image.mode == "RGB" and not clear:
+        return image
+    if image.mode in (*_SIXTEEN_BIT, "I", "F"):
+        return Image.fromarray(_eight_bit(image))
+    grey = image.mode in ("1", "L", "LA", "La")
+    out = Image.new("L" if grey else "RGB", image.size)
+    all_grey = image.mode in ("P", "PA")
+    for box in _strips(image):
+        strip = image.crop(box)
+        if clear:
+            layer = strip.convert("RGBA")
+            strip = Image.alpha_composite(Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer)
+        strip = strip.convert("RGB" if clear or not grey else "L")
+        all_grey = all_grey and _is_grey(strip)
+        out.paste(strip.getchannel(0) if grey else strip, box)
+    return out.getchannel(0) if all_grey else out
+
+
+def _strips(image: Image.Image) -> list[tuple[int, int, int, int]]:
+    """Boxes of whole rows, each of about a million pixels."""
+    rows = max(1, 2**20 // image.width)
+    return [(0, top, image.width, min(top + rows, image.height)) for top in range(0, image.height, rows)]
 
 
 def _is_grey(image: Image.Image) -> bool:
@@ -147,22 +166,30 @@ def _is_grey(image: Image.Image) -> bool:
     return bool((red == green).all() and (green == blue).all())
 
 
-def _eight_bit(values: np.ndarray, sixteen: bool = False, unit: bool = False) -> np.ndarray:
-    """Wide grey values (float64) to uint8; the ranges are those of `to_pil`."""
-    if not np.isfinite(values).all():
-        raise ValueError("the image holds values that are not finite")
-    low, high = values.min(), values.max()
-    if sixteen:
-        scaled = values / 257
-    elif low >= 0 and unit and high <= 1:
-        scaled = values * 255
-    elif low >= 0 and high <= 255:
-        scaled = values
-    elif low >= 0 and high <= 65535 and not unit:
-        scaled = values / 257
-    else:
-        scaled = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
-    return np.rint(scaled).astype(np.uint8)
+def _eight_bit(image: Image.Image) -> UInt8[np.ndarray, "height width"]:
+    """Wide grey values to uint8; the ranges are those of `to_pil`."""
+    unit = image.mode == "F"
+    sixteen = image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    low, scale = 0.0, 1 / 257
+    if not sixteen:
+        ends = [(strip.min(), strip.max()) for strip in map(functools.partial(_values, image), _strips(image))]
+        lowest, highest = float(min(low for low, _ in ends)), float(max(high for _, high in ends))
+        if not math.isfinite(lowest) or not math.isfinite(highest):
+            raise ValueError("the image holds values that are not finite")
+        if lowest >= 0 and unit and highest <= 1:
+            scale = 255
+        elif lowest >= 0 and highest <= 255:
+            scale = 1
+        elif lowest < 0 or highest > 65535 or unit:
+            low, scale = lowest, 255 / (highest - lowest) if highest > lowest else 0
+    out = np.empty((image.height, image.width), dtype=np.uint8)
+    for box in _strips(image):
+        out[box[1] : box[3]] = np.rint((_values(image, box) - low) * scale)
+    return out
+
+
+def _values(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
+    return np.asarray(image.crop(box), dtype=np.float64)
 
 
 def _fit(image: Image.Image, size: int) -> Image.Image:

@@ -7,13 +7,16 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nearfar.data import cache
 from nearfar.data.building import Progress, Widened, build, first_format
+from nearfar.data.columns import printable
 from nearfar.data.images import Images
 from nearfar.data.readers import Reading, Source
+from nearfar.data.stderr import only_python_writes
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Opening:
                     cache.write(home, self._fill)
                     found = self._cached(home)
         if found is None:
-            raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or set another cache_dir")
+            raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {cache.ELSEWHERE}")
         return found
 
     def _cached(self, home: Path) -> Images | None:
@@ -65,7 +68,7 @@ class Opening:
             skipped=entry.skipped,
             statistics=(entry.mean, entry.std),
             originals=functools.partial(
-                self.source.originals, self.splits, entry.names, entry.rows, self.folder / "datasets"
+                self.source.originals, self.splits, self.label_column, entry.rows, self.folder / "datasets"
             ),
             split=self.splits[0] or None if len(self.splits) == 1 else None,
             reopen=None if kept is None else functools.partial(cache.mapped, home, tuple(kept.shape)),
@@ -73,7 +76,7 @@ class Opening:
         )
 
     def _fill(self, part: Path) -> cache.Entry:
-        with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch, only_python_writes():
             return self._decode(part, Path(scratch))
 
     def _decode(self, part: Path, scratch: Path) -> cache.Entry:
@@ -87,6 +90,7 @@ class Opening:
                 break
             except Widened as widened:
                 pixel_format = widened.pixel_format
+        entry.skipped = [(printable(name), reason) for name, reason in self.source.problems] + entry.skipped
         if not entry.names:
             if not entry.skipped:
                 raise ValueError(f"'{self.name}' holds no images")
@@ -100,6 +104,7 @@ class Opening:
             entry.class_names = sorted(str(text) for text in texts if text is not None)
             number = {text: i for i, text in enumerate(entry.class_names)}
             labels = [None if label is None else number[str(label)] for label in labels]
+        entry.class_names = entry.class_names and [printable(name) for name in entry.class_names]
         entry.labels = whole_numbers(labels, self.label_column)
         return entry
 
@@ -113,10 +118,11 @@ class Opening:
         )
 
 
-def whole_numbers(labels: list[int | str | None], column: str | None) -> list[int] | None:
+def whole_numbers(labels: list[Any], column: str | None) -> list[int] | None:
     """Labels as whole numbers, -1 for a missing one; None where all are missing."""
-    if not all(label is None or (isinstance(label, (int, float)) and label == int(label)) for label in labels):
-        wrong = next(label for label in labels if not isinstance(label, int) and label is not None)
-        raise ValueError(f"labels must be whole numbers or texts; column '{column or 'label'}' holds {wrong!r}")
+    for label in labels:
+        number = isinstance(label, (int, float)) and abs(label) < 2**63 and label == int(label)
+        if label is not None and not number:
+            raise ValueError(f"labels must be whole numbers or texts; column '{column or 'label'}' holds {label!r:.80}")
     numbers = [-1 if label is None else int(label) for label in labels]
     return numbers if any(number >= 0 for number in numbers) else None

@@ -11,10 +11,11 @@ import numpy as np
 
 from nearfar.data import sources
 from nearfar.data.building import USUAL
+from nearfar.data.columns import printable
 from nearfar.data.decode import to_pil
 from nearfar.data.images import Images
 from nearfar.data.objects import describe, from_items
-from nearfar.data.opening import CACHE_LIMIT, encoded_source, open_images
+from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source, open_images
 
 
 def open_few(
@@ -31,6 +32,7 @@ def open_few(
     without reading all (tars), the first ones are taken. Unreadable images are left out. Nothing is cached.
     Raises ValueError or FileNotFoundError as `open_images` does.
     """
+    check_size(image_size)
     found = encoded_source(source)
     if found is None:
         images = open_images(source, split=split, image_size=image_size, channels=channels)
@@ -46,9 +48,9 @@ def open_few(
         for record in (record for place, record in enumerate(records) if place in places):
             try:
                 pictures.append(to_pil(record.data or b"", at_least=2 * (image_size or USUAL))[0])
-                names.append(record.name)
+                names.append(printable(record.name))
             except Exception as error:  # decoders raise anything on damaged data
-                wrong = f"; {record.name}: {' '.join(str(error).split())}"
+                wrong = f"; {printable(record.name)}: {' '.join(str(error).split())}"
     if not pictures:
         raise ValueError(f"none of the {len(places)} images looked at in '{name}' can be read{wrong}")
     images = from_items(pictures, name, image_size, channels, CACHE_LIMIT, None)

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.data import arrays, objects, sources, tables
-from nearfar.data.building import SMALL, Progress, first_readable
+from nearfar.data.building import LARGEST, SMALL, Progress, first_readable
 from nearfar.data.cache import default_folder
 from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
 from nearfar.data.objects import describe, has_items, is_array, is_table
-from nearfar.data.readers import ImageFolder, ParquetFiles, Source, Tars
+from nearfar.data.parquet import ParquetFiles
+from nearfar.data.readers import ImageFolder, Source
+from nearfar.data.tars import Tars
 
 CACHE_LIMIT = 8 * 2**30
+HUB = "hf:"
 
 
 def open_images(
@@ -35,8 +38,8 @@ def open_images(
 
     source: one of
         - a folder (any depth), Parquet file or folder, WebDataset tar or folder of tars, .npy or .npz file, "digits",
-          or the "owner/name" of a Hub data set (the only case that touches the network). A path wins over a Hub name;
-          write "./digits" for a folder of that name
+          or "hf:owner/name" for a Hub data set (the only case that touches the network). Write "./digits" for a folder
+          of that name
         - an array or tensor [n,h,w], [n,h,w,c] or [n,c,h,w], uint8 or float in 0..1, or a pair (images, labels)
         - a `datasets.Dataset` or `DatasetDict` with a column of images; cached like files
         - a torch Dataset with a length, or a list, whose items are PIL images, uint8 arrays or tensors, or float
@@ -56,8 +59,7 @@ def open_images(
     Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
     wrong path or object, a source without readable images, an unknown split or column.
     """
-    if image_size is not None and image_size < 1:
-        raise ValueError(f"image_size must be at least 1, got {image_size}")
+    check_size(image_size)
     if channels is not None and channels < 1:
         raise ValueError(f"channels must be at least 1, got {channels}")
     name = describe(source)
@@ -88,6 +90,12 @@ def open_images(
         )
     images.source = name
     return images
+
+
+def check_size(image_size: int | None) -> None:
+    """ValueError for a size that no image can be given."""
+    if image_size is not None and not 1 <= image_size <= LARGEST:
+        raise ValueError(f"image_size must lie in 1..{LARGEST}, got {image_size}")
 
 
 def _as_they_are(images: Images, split: str | None, image_size: int | None, channels: int | None) -> Images:
@@ -143,9 +151,9 @@ def list_splits(source: Any) -> list[str]:
 
 
 def locate(name: str) -> Source:
-    """The source behind a path or a Hub name."""
-    if sources.is_hub_name(name):
-        return tables.from_hub(name)
+    """The source behind a path or the name of a data set on the Hub."""
+    if name.startswith(HUB):
+        return tables.from_hub(name.removeprefix(HUB))
     path = sources.existing(name)
     if path.is_file():
         suffix = path.suffix.lower()
@@ -155,11 +163,11 @@ def locate(name: str) -> Source:
         if suffix == ".tar":
             return Tars(path.parent, splits)
         raise ValueError(f"'{name}' is a single file; give a folder of images, or a .parquet, .tar, .npy or .npz file")
-    files = sources.list_files(path)
-    kind, members = sources.kind_of(path, files)
+    files, problems = sources.list_files(path)
+    kind, members = sources.kind_of(path, files, problems)
     if kind == "parquet":
-        return ParquetFiles(path, sources.shard_splits(members))
+        return ParquetFiles(path, sources.shard_splits(members), problems)
     if kind == "tars":
-        return Tars(path, sources.shard_splits(members))
+        return Tars(path, sources.shard_splits(members), problems)
     metadata = [name for name in files if os.path.basename(name) in sources.METADATA]
-    return ImageFolder(path, sources.folder_splits(members), metadata)
+    return ImageFolder(path, sources.folder_splits(members), metadata, problems)

@@ -1,26 +1,20 @@
-"""Sources on disk, read through `datasets` builders without decoding.
-
-The builder classes are used directly and as streams: `datasets.load_dataset` would report even the use of local folders
-to the Hub, and copy the data into a cache of its own. Only `originals` of Parquet files and tars makes such a copy (for
-random access to images that are too many for the pixel cache), inside nearfar's cache folder.
-"""
+"""What a source of encoded images is, what all that lie on disk have in common, and folders of images."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from nearfar.data import columns, sources
-from nearfar.data.columns import EncodedColumn, Originals, Record
+from nearfar.data.columns import Originals, Record
 from nearfar.data.decode import suffixes
 from nearfar.messages import first_line
 
-if TYPE_CHECKING:
-    import datasets
+_BLOCK = 4096
 
 
 class Reading(NamedTuple):
@@ -33,9 +27,10 @@ class Reading(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """Anything with splits of encoded images."""
+    """Anything with splits of encoded images; `problems` are (name, reason) of what could not be looked at."""
 
     splits: dict[str, Any]
+    problems: list[tuple[str, str]]
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
         """What the cache key is made of; plain JSON values."""
@@ -45,189 +40,136 @@ class Source(Protocol):
         """The split's records in order; `scratch` is a folder that `datasets` may write to."""
         ...
 
-    def originals(self, splits: Sequence[str], names: list[str], rows: list[int], scratch: Path) -> Originals:
-        """Random access to encoded images: those called `names`, at the positions `rows` of the joined splits."""
+    def originals(self, splits: Sequence[str], label_column: str | None, rows: list[int], scratch: Path) -> Originals:
+        """Random access to encoded images: those at the positions `rows` of the records of the joined splits."""
         ...
 
 
-def _prefix(split: str) -> str:
-    return f"{split}/" if split else ""
-
-
-class _Files:
+class Files:
     """Files under a root, divided into splits."""
 
-    def __init__(self, root: Path, splits: dict[str, list[str]]) -> None:
-        self.root, self.splits = root.resolve(), splits
+    def __init__(self, root: Path, splits: dict[str, list[str]], problems: Sequence[tuple[str, str]] = ()) -> None:
+        self.root, self.splits, self.problems = root.resolve(), splits, list(problems)
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
         named = [(split, name) for split in splits for name in self.splits[split]]
-        return [str(self.root), *([split, name, *_state(f"{self.root}/{name}")] for split, name in named)]
+        files = [[split, name, *state(f"{self.root}/{name}")] for split, name in named]
+        return [str(self.root), files, self.problems]
 
 
-class ImageFolder(_Files):
+def prefix(split: str) -> str:
+    """What the names of a split's images begin with."""
+    return f"{split}/" if split else ""
+
+
+def state(path: str | Path) -> tuple[int, int, str]:
+    """Size, time of change, and a hash of the first and last block, where images and tables keep their checksums.
+
+    Zeros for what cannot be read, such as a link to nothing, which is then listed as unreadable.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            stat = os.fstat(file.fileno())
+            digest = blake2b(file.read(_BLOCK), digest_size=8)
+            if stat.st_size > _BLOCK:
+                file.seek(-_BLOCK, os.SEEK_END)
+                digest.update(file.read(_BLOCK))
+    except OSError:
+        return 0, 0, ""
+    return stat.st_size, stat.st_mtime_ns, digest.hexdigest()
+
+
+@contextlib.contextmanager
+def one_line(source: object) -> Iterator[None]:
+    """What libraries say about a damaged file, as a ValueError of one line that names the file."""
+    try:
+        yield
+    except Exception as error:  # they raise anything on damaged data
+        raise ValueError(f"cannot read '{source}': {first_line(error)}") from error
+
+
+class ImageFolder(Files):
     """Image files at any depth.
 
     Labels: with `label_column`, from metadata.csv, .jsonl or .parquet; else the class folder, when every image lies
     exactly one folder below the root (or below its split's folder) and there are at least two such folders.
     """
 
-    def __init__(self, root: Path, splits: dict[str, list[str]], metadata: list[str]) -> None:
-        super().__init__(root, splits)
+    def __init__(
+        self,
+        root: Path,
+        splits: dict[str, list[str]],
+        metadata: list[str],
+        problems: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__(root, splits, problems)
         self.metadata = metadata
         self._listed: dict[tuple[str, str | None], tuple[list[Record], list[str] | None]] = {}
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
-        notes = [[name, *_state(self.root / name)] for name in self.metadata]
-        return [super().identity(splits), self._has_class_folders(), notes]
+        notes = [[name, *state(self.root / name)] for name in self.metadata]
+        return [super().identity(splits), self._classes(), notes]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
         key = split, label_column
         if key not in self._listed:
-            self._listed[key] = self._list(split, label_column, scratch)
+            self._listed[key] = (
+                self._by_folder(split) if label_column is None else self._by_metadata(split, label_column, scratch)
+            )
         records, classes = self._listed[key]
         return Reading(iter(records), classes, len(records))
 
-    def _list(self, split: str, label_column: str | None, scratch: Path) -> tuple[list[Record], list[str] | None]:
+    def originals(self, splits: Sequence[str], label_column: str | None, rows: list[int], scratch: Path) -> Originals:
+        records = [record for split in splits for record in self.read(split, label_column, scratch).records]
+        return [records[row].data or "" for row in rows]
+
+    def _by_folder(self, split: str) -> tuple[list[Record], list[str] | None]:
+        classes = self._classes()
+        number = {name: place for place, name in enumerate(classes or [])}
+        records = [Record(n, f"{self.root}/{n}", number[_class(n)] if classes else None) for n in self.splits[split]]
+        return records, classes
+
+    def _classes(self) -> list[str] | None:
+        named = [(split, name) for split, names in self.splits.items() for name in names]
+        classes = sorted({_class(name) for _, name in named})
+        return classes if len(classes) > 1 and all(n.count("/") == (2 if s else 1) for s, n in named) else None
+
+    def _by_metadata(self, split: str, label_column: str, scratch: Path) -> tuple[list[Record], list[str] | None]:
+        """Read by the builder of `datasets`: `load_dataset` would report the use of a local folder to the Hub."""
+        from datasets.data_files import DataFilesDict, DataFilesList
         from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder as Imagefolder
 
         class Builder(Imagefolder):
             EXTENSIONS = sorted(suffixes())  # also the formats that newer versions of Pillow brought
 
-        files = dict(self.splits)
-        if label_column is not None:
-            if not self.metadata:
-                raise ValueError(f"'{self.root}' has no {' or '.join(sources.METADATA)} with a column '{label_column}'")
-            files = {s: names + self._metadata_of(s) for s, names in files.items()}
-        builder = Builder(
-            data_files=_data_files(self.root, files),
-            cache_dir=str(scratch),
-            drop_labels=label_column is not None or not self._has_class_folders(),
-            drop_metadata=label_column is None,
-        )
-        with _one_line(self.root):
-            stream, features = _stream(builder, split)
-            rows = list(stream)
-        image = columns.image_column(features, self.root)
+        if not self.metadata:
+            raise ValueError(f"'{self.root}' has no {' or '.join(sources.METADATA)} with a column '{label_column}'")
+        exact = {}
+        for part, names in self.splits.items():  # by exact name: patterns would trip over "[" or "*" in a path
+            paths = [
+                f"{self.root}/{name}" for name in names + self._metadata_of(part) if columns.printable(name) == name
+            ]
+            exact[part or "train"] = DataFilesList(paths, [(str(state(path)),) for path in paths])
+        with one_line(self.root):
+            builder = Builder(
+                data_files=DataFilesDict(exact), cache_dir=str(scratch), drop_labels=True, drop_metadata=False
+            )
+            stream = builder.as_streaming_dataset(split=split or "train")
+            features = stream.features
+            image = columns.image_column(features, self.root)
         label = columns.label_column(features, label_column, self.root)
-        paths = [(row[image]["path"], label and row[label]) for row in rows]
-        records = [Record(os.path.relpath(path, self.root).replace(os.sep, "/"), path, value) for path, value in paths]
+        with one_line(self.root):
+            rows = [(row[image]["path"], row[label]) for row in columns.undecoded(stream, image)]
+            named = [(os.path.relpath(path, self.root).replace(os.sep, "/"), value) for path, value in rows]
+        there, problem = set(self.splits[split]), "named in the metadata, and not an image in the folder"
+        records = [Record(n, f"{self.root}/{n}" if n in there else None, value, problem) for n, value in named]
         records.sort(key=lambda record: record.name)
         return records, columns.class_names(features, label)
-
-    def originals(self, splits: Sequence[str], names: list[str], rows: list[int], scratch: Path) -> Originals:
-        return [str(self.root / name) for name in names]
-
-    def _has_class_folders(self) -> bool:
-        folders = [
-            name.split("/")[1:-1] if split else name.split("/")[:-1] for split, fs in self.splits.items() for name in fs
-        ]
-        return all(len(above) == 1 for above in folders) and len({above[0] for above in folders}) > 1
 
     def _metadata_of(self, split: str) -> list[str]:
         return [name for name in self.metadata if not split or sources.folder_splits([name]).get(split)]
 
 
-class _Tables(_Files):
-    """Files that hold one image per row."""
-
-    def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
-        with _one_line(self.root):
-            stream, features = _stream(self._builder([split], scratch), split)
-            total = self._total(split)
-        image = columns.image_column(features, self.root)
-        label = columns.label_column(features, label_column, self.root)
-        records = columns.to_records(_guarded(stream, self.root), image, label, _prefix(split), self.root)
-        return Reading(records, columns.class_names(features, label), total)
-
-    def originals(self, splits: Sequence[str], names: list[str], rows: list[int], scratch: Path) -> Originals:
-        import datasets
-
-        builder = self._builder(splits, scratch)
-        with _quiet():
-            builder.download_and_prepare()
-            tables = [builder.as_dataset(split=split or "train") for split in splits]
-        return EncodedColumn(datasets.concatenate_datasets(tables), rows, self.root)
-
-    def _builder(self, splits: Sequence[str], scratch: Path) -> datasets.DatasetBuilder:
-        raise NotImplementedError
-
-    def _total(self, split: str) -> int | None:
-        return None
-
-
-class ParquetFiles(_Tables):
-    """Parquet files with a column of images: type Image, a struct {bytes, path}, or binary."""
-
-    def _builder(self, splits: Sequence[str], scratch: Path) -> datasets.DatasetBuilder:
-        from datasets.packaged_modules.parquet.parquet import Parquet
-
-        return Parquet(data_files=_data_files(self.root, {s: self.splits[s] for s in splits}), cache_dir=str(scratch))
-
-    def _total(self, split: str) -> int | None:
-        import pyarrow.parquet
-
-        return sum(pyarrow.parquet.read_metadata(self.root / name).num_rows for name in self.splits[split])
-
-
-class Tars(_Tables):
-    """Tars in WebDataset form: the members of one example share a name up to the first dot. No pickle is read."""
-
-    def _builder(self, splits: Sequence[str], scratch: Path) -> datasets.DatasetBuilder:
-        from datasets.packaged_modules.webdataset.webdataset import WebDataset
-
-        return WebDataset(
-            data_files=_data_files(self.root, {s: self.splits[s] for s in splits}), cache_dir=str(scratch)
-        )
-
-
-def _state(path: str | Path) -> tuple[int, int]:
-    """Size and time of change; zeros for a link to nothing, which is then listed as unreadable."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns
-
-
-def _data_files(root: Path, splits: dict[str, list[str]]) -> Any:
-    """Files for a builder, by exact name: its patterns would trip over "[" or "*" in a path."""
-    from datasets.data_files import DataFilesDict, DataFilesList
-
-    def exact(names: list[str]) -> Any:
-        paths = [root / name for name in names]
-        return DataFilesList([str(path) for path in paths], [(str(_state(path)),) for path in paths])
-
-    return DataFilesDict({split or "train": exact(names) for split, names in splits.items()})
-
-
-def _stream(builder: datasets.DatasetBuilder, split: str) -> tuple[datasets.IterableDataset, datasets.Features]:
-    stream = builder.as_streaming_dataset(split=split or "train")
-    return columns.undecoded(stream, columns.image_column(stream.features, builder.name)), stream.features
-
-
-@contextlib.contextmanager
-def _one_line(source: object) -> Iterator[None]:
-    """What `datasets` and pyarrow say about a damaged file, as a ValueError of one line."""
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError, tarfile.TarError) as error:
-        raise ValueError(f"cannot read '{source}': {first_line(error)}") from error
-
-
-def _guarded(rows: Iterable[Any], source: object) -> Iterator[Any]:
-    with _one_line(source):
-        yield from rows
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    import datasets
-
-    shown = datasets.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
+def _class(name: str) -> str:
+    """The folder that an image lies in."""
+    return os.path.basename(os.path.dirname(name))

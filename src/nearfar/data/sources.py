@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +14,12 @@ from nearfar.messages import did_you_mean
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_NOT_FILES = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 _SPLIT_WORDS = {
     "train": "train",
     "training": "train",
@@ -23,66 +31,107 @@ _SPLIT_WORDS = {
     "testing": "test",
 }
 _ORDER = ("train", "validation", "test")
-
-
-def is_hub_name(source: str) -> bool:
-    """True for "owner/name" that is no path: nothing of that name here, and no local folder called "owner"."""
-    return bool(_HUB_NAME.fullmatch(source)) and not os.path.exists(source) and not os.path.isdir(source.split("/")[0])
+_RUN = {"config.yaml", "environment.json"}  # what every run folder of nearfar holds
+_told: set[str] = set()
 
 
 def existing(source: str) -> Path:
-    """The path, or FileNotFoundError that names the nearest existing one."""
+    """The file or folder, or FileNotFoundError that names the nearest existing one; ValueError for a pipe or device."""
     path = Path(source).expanduser()
     if source and path.exists():
+        if special(path):
+            raise ValueError(f"'{source}' is {special(path)}, neither a file nor a folder")
         return path
     there = path.parent
     while not there.exists():
         path, there = there, there.parent
     names = [entry.name for entry in there.iterdir()] if there.is_dir() else []
     near = did_you_mean(path.name, names, cutoff=0.5)
-    raise FileNotFoundError(f"there is no file or folder '{source}'" + (f"; in '{there}', {near}" if near else ""))
+    hub = f"; a data set of that name on the Hugging Face Hub is called 'hf:{source}'"
+    raise FileNotFoundError(
+        f"there is no file or folder '{source}'"
+        + (f"; in '{there}', {near}" if near else hub if _HUB_NAME.fullmatch(source) else "")
+    )
 
 
-def list_files(root: Path) -> list[str]:
+def special(path: str | Path) -> str:
+    """What a path is that is neither a file nor a folder ("a named pipe"): opening it may wait for ever; else ""."""
+    try:
+        return _NOT_FILES.get(stat.S_IFMT(os.stat(path).st_mode), "")
+    except OSError:  # such as a link to nothing, which is listed as unreadable later
+        return ""
+
+
+def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
     """Every file under `root`, as sorted relative paths with "/"; hidden ones and names starting with "__" left out.
 
-    Links to folders are followed, each real folder once.
+    And (path, reason) of what might have been data: folders that cannot be read, pipes and devices with the name of an
+    image, a Parquet file or a tar. Links to folders are followed, each real folder once; folders of runs are left out,
+    with one line.
     """
-    try:
-        os.listdir(root)
-    except OSError as error:
-        raise ValueError(f"the folder '{root}' cannot be read: {error.strerror}") from error
     found: list[str] = []
+    problems: list[tuple[str, str]] = []
     seen: set[str] = set()
-    for folder, inner, names in os.walk(root, followlinks=True):
+
+    def unreadable(error: OSError) -> None:
+        if os.path.samefile(error.filename, root):
+            raise ValueError(f"the folder '{root}' cannot be read: {error.strerror}") from error
+        problems.append((_inside(root, error.filename), f"the folder cannot be read: {error.strerror}"))
+
+    for folder, inner, names in os.walk(root, followlinks=True, onerror=unreadable):
         inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
         real = os.path.realpath(folder)
         if real in seen:
             inner.clear()
             continue
         seen.add(real)
-        above = os.path.relpath(folder, root).replace(os.sep, "/")
-        prefix = "" if above == "." else f"{above}/"
-        found += [prefix + name for name in names if not name.startswith((".", "__"))]
-    return sorted(found)
+        if len(seen) > 1 and set(names) >= _RUN:
+            inner.clear()
+            if real not in _told:
+                _told.add(real)
+                logging.getLogger("nearfar").info("'%s' is the folder of a run, not of images: left out", folder)
+            continue
+        prefix = _inside(root, folder)
+        for name in names:
+            if name.startswith((".", "__")):
+                continue
+            what = special(f"{folder}/{name}")
+            if not what:
+                found.append(prefix + name)
+            elif _kind(name) is not None:
+                problems.append((prefix + name, f"{what}, not a file"))
+    return sorted(found), sorted(problems)
 
 
-def kind_of(root: Path, files: Iterable[str]) -> tuple[str, list[str]]:
-    """("images" | "parquet" | "tars", its files): whichever `root` holds most of. ValueError where there is none."""
+def _inside(root: Path, folder: str) -> str:
+    """A folder's path below `root`, with "/" behind it; "" for the root itself."""
+    above = os.path.relpath(folder, root).replace(os.sep, "/")
+    return "" if above == "." else f"{above}/"
+
+
+def _kind(name: str) -> str | None:
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix == ".parquet":
+        return None if os.path.basename(name) in METADATA else "parquet"
+    return "tars" if suffix == ".tar" else "images" if suffix in suffixes() else None
+
+
+def kind_of(root: Path, files: Iterable[str], problems: Sequence[tuple[str, str]] = ()) -> tuple[str, list[str]]:
+    """("images" | "parquet" | "tars", its files): whichever `root` holds most of.
+
+    ValueError where there is none; it names the first of the problems that `list_files` found.
+    """
     groups: dict[str, list[str]] = {"parquet": [], "tars": [], "images": []}
     for name in files:
-        suffix = os.path.splitext(name)[1].lower()
-        if suffix == ".parquet" and os.path.basename(name) not in METADATA:
-            groups["parquet"].append(name)
-        elif suffix == ".tar":
-            groups["tars"].append(name)
-        elif suffix in suffixes():
-            groups["images"].append(name)
+        kind = _kind(name)
+        if kind is not None:
+            groups[kind].append(name)
     kind = max(groups, key=lambda name: len(groups[name]))
     if not groups[kind]:
         what = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
+        wrong = "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
         raise ValueError(
-            f"the folder '{root}' {what}; nearfar reads images such as .png, .jpg, .webp, .tif at any depth"
+            f"the folder '{root}' {what}; nearfar reads images such as .png, .jpg, .webp, .tif at any depth{wrong}"
         )
     return kind, groups[kind]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearfar.data import columns
 from nearfar.data.columns import EncodedColumn, Originals
-from nearfar.data.readers import Reading
+from nearfar.data.readers import Reading, prefix
 from nearfar.messages import first_line
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Tables:
     def __init__(self, tables: Mapping[str, datasets.Dataset], name: str, inside: Path | None) -> None:
         self.tables = {split: table.with_format(None) for split, table in tables.items()}
         self.name, self.inside, self.splits = name, inside, dict.fromkeys(tables)
+        self.problems: list[tuple[str, str]] = []
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
         return [[split, self.tables[split]._fingerprint] for split in splits]
@@ -33,10 +34,10 @@ class Tables:
         image = columns.image_column(table.features, self.name)
         label = columns.label_column(table.features, label_column, self.name)
         rows = columns.undecoded(table, image).select_columns([image] + ([label] if label else []))
-        records = columns.to_records(rows, image, label, f"{split}/" if split else "", self.inside)
+        records = columns.to_records(rows, image, label, prefix(split), self.inside)
         return Reading(records, columns.class_names(table.features, label), len(table))
 
-    def originals(self, splits: Sequence[str], names: list[str], rows: list[int], scratch: Path) -> Originals:
+    def originals(self, splits: Sequence[str], label_column: str | None, rows: list[int], scratch: Path) -> Originals:
         import datasets
 
         return EncodedColumn(datasets.concatenate_datasets([self.tables[split] for split in splits]), rows, self.inside)
@@ -45,15 +46,20 @@ class Tables:
 def from_hub(name: str) -> Tables:
     """A data set by name ("owner/name").
 
-    `datasets` downloads it into its own cache; with HF_HUB_OFFLINE=1 an earlier download is used.
+    `datasets` downloads it into its own cache; with HF_HUB_OFFLINE=1 an earlier download is used. ValueError, after a
+    single request, where the Hub cannot be reached or has no such data set.
     """
     import datasets
+    import huggingface_hub
 
     try:
+        if not datasets.config.HF_HUB_OFFLINE:
+            huggingface_hub.HfApi().dataset_info(name, timeout=10)  # one request: `load_dataset` tries many times
         tables = datasets.load_dataset(name)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # the network and the Hub fail in many ways
         raise ValueError(
-            f"'{name}' is no local file or folder, and opening it as a Hub data set failed: {first_line(error)}"
+            f"cannot open '{name}' of the Hugging Face Hub: {first_line(error)} "
+            "(HF_HUB_OFFLINE=1 takes what was downloaded earlier)"
         ) from error
     return Tables(tables, name, None)
 

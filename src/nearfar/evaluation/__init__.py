@@ -17,11 +17,12 @@ from nearfar.evaluation.labelled import mean_per_class_accuracy
 from nearfar.evaluation.linear import linear_accuracy, linear_predict
 from nearfar.evaluation.linear_sgd import PROBES, Probe, linear_sgd_accuracy, probe_settings, usual_probe
 from nearfar.evaluation.low_shot import low_shot_precision
-from nearfar.evaluation.table import check_format, write_table
+from nearfar.evaluation.table import FORMATS, write_table
 from nearfar.evaluation.transfer import Transfer, transfer_accuracy, transfer_sgd_accuracy
 
 __all__ = [
     "FINETUNE",
+    "FORMATS",
     "FOR_MANY_LABELS",
     "PROBES",
     "PROTOCOLS",
@@ -30,7 +31,6 @@ __all__ = [
     "Probe",
     "Score",
     "Transfer",
-    "check_format",
     "check_protocols",
     "colour_histogram",
     "draw_labels",

@@ -16,12 +16,6 @@ from nearfar.atomic import replacing
 FORMATS = (".parquet", ".csv", ".npz")
 
 
-def check_format(path: Path) -> None:
-    """Raise ValueError for a file ending that `write_table` does not know."""
-    if path.suffix not in FORMATS:
-        raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; embeddings are written as {', '.join(FORMATS)}")
-
-
 def write_table(
     path: Path,
     names: Sequence[str],
@@ -31,10 +25,10 @@ def write_table(
     """Write one row for each image: its name, its label if there is one, and its embedding.
 
     .parquet: columns name, label, embedding (a list); .csv: name, label, e0, e1, ...; .npz: arrays of those names.
-    The file appears when it is complete.
+    The file appears when it is complete. Raises ValueError for another ending.
     """
-    check_format(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; embeddings are written as {', '.join(FORMATS)}")
     with replacing(path) as file:
         if path.suffix == ".npz":
             arrays = {"name": np.array(names), "embedding": features} | ({} if labels is None else {"label": labels})

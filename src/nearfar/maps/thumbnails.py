@@ -67,6 +67,6 @@ def data_url(picture: UInt8[Tensor, "3 height width"], lossless: bool = False) -
     if lossless:
         image.save(file, "PNG", optimize=True)
     else:
-        image.save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0, optimize=True)
+        image.save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)  # with optimize, noise overruns its buffer
     kind = "png" if lossless else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

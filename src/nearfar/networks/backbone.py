@@ -18,20 +18,29 @@ from torch import Tensor, nn
 from nearfar.messages import did_you_mean, first_line
 from nearfar.networks.layers import first_stages
 from nearfar.networks.pretrained import load_tensors
-from nearfar.networks.small import SmallNet
+from nearfar.networks.small import OWN_NETS, SmallNet
 from nearfar.networks.starting import StartingWeights, find_weights
 
 log = logging.getLogger("nearfar")
 
 SMALL_STEM_BELOW = 64  # pixels
+ARGUMENTS = set(
+    "in_chans img_size image_size dynamic_img_size dynamic_img_pad global_pool "  # noqa: SIM905
+    "patch_size embed_dim depth depths dims num_heads mlp_ratio qkv_bias qk_norm init_values class_token reg_tokens "
+    "no_embed_class pre_norm fc_norm pos_embed drop_rate drop_path_rate proj_drop_rate attn_drop_rate act_layer "
+    "norm_layer norm_eps window_size layers channels width num_features stem_width stem_type base_width "
+    "cardinality".split()
+)
+"""What a file may say of a net: its form. timm's builders take more, such as a checkpoint to load."""
 
 
 @dataclass(frozen=True)
 class Architecture:
     """What it takes to build a net again, without weights.
 
-    `name` is "small" or timm's, `arguments` those of the net's constructor. `small_stem`: the first convolution is 3x3
-    with stride 1 and no max-pool follows; timm has no argument for that, and all but that convolution fits its net.
+    `name` is "small", "medium" or timm's, `arguments` those of the net's constructor. `small_stem`: the first
+    convolution is 3x3 with stride 1 and no max-pool follows; timm has no argument for that, and all but that
+    convolution fits its net.
     """
 
     name: str
@@ -60,7 +69,7 @@ class Backbone(nn.Module):
 
     @property
     def name(self) -> str:
-        """The architecture's name: "small" or timm's; for a user's net its class, as "package.module.Class"."""
+        """The architecture's name, ours or timm's; for a user's net its class, as "package.module.Class"."""
         return qualified_name(self.net) if self.architecture is None else self.architecture.name
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
@@ -95,8 +104,8 @@ def build_backbone(
 ) -> Backbone:
     """Build a backbone by name, or from a module.
 
-    encoder: "small", any timm backbone, or a module that takes normalised float images [batch, channels, size, size]
-    and returns features [batch, dim]: it is copied with the weights that it has, and otherwise left as it is.
+    encoder: "small", "medium", any timm backbone, or a module that takes normalised float images [batch, channels,
+    size, size] and returns features [batch, dim]: it is copied with the weights that it has, and otherwise left alone.
     image_size: pixels; below 64 px a named ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR,
     Appendix B.9), and a named vision transformer is built for the size. The choice is logged. channels: of the images.
     init: starting weights, see `find_weights`: a net that they name is built as theirs was. Nothing touches the network
@@ -136,15 +145,15 @@ def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
 
 
 def _check_name(name: str) -> None:
-    if name != "small" and not timm.is_model(name):
-        known = ["small", *timm.list_models()]
-        hint = did_you_mean(name, known, "use small or a timm backbone such as resnet18", most=3, cutoff=0.6)
+    if name not in OWN_NETS and not timm.is_model(name):
+        known = [*OWN_NETS, *timm.list_models()]
+        hint = did_you_mean(name, known, "use small, medium or a timm backbone such as resnet18", most=3, cutoff=0.6)
         raise ValueError(f"unknown encoder {name!r}: {hint}")
 
 
 def size_step(encoder: str) -> int:
     """Return the number that the sides of a named net's images must be multiples of: the patch of a transformer."""
-    if encoder == "small" or not timm.is_model(encoder):
+    if encoder in OWN_NETS or not timm.is_model(encoder):
         return 1
     with torch.device("meta"):
         patch = getattr(getattr(timm.create_model(encoder, num_classes=0), "patch_embed", None), "patch_size", 1)
@@ -161,7 +170,7 @@ def _fitted(
         return _create(name, arguments), arguments
     sized: dict[str, Any] = {"img_size": image_size}
     choices = [{**sized, "dynamic_img_size": True}, sized, {}]  # dynamic: crops of other sizes are taken too
-    for sizes in [{"image_size": image_size}] if name == "small" else choices:
+    for sizes in [{"image_size": image_size}] if name in OWN_NETS else choices:
         arguments = {**given, "in_chans": channels, **sizes}
         try:
             return _create(name, arguments), arguments
@@ -172,11 +181,13 @@ def _fitted(
 
 def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
     _check_name(name)
-    if name == "small":
-        return SmallNet(**arguments)
+    if unknown := sorted(set(map(str, arguments)) - ARGUMENTS):
+        raise ValueError(f"encoder {name!r} is not built with the argument {unknown[0]!r}")
+    if name in OWN_NETS:
+        return OWN_NETS[name](**arguments)
     try:
         return timm.create_model(name, pretrained=False, num_classes=0, **arguments)
-    except (AssertionError, ValueError, RuntimeError) as error:
+    except (AssertionError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError) as error:
         raise ValueError(f"encoder {name!r} cannot be built with {arguments}: {first_line(error)}") from error
 
 

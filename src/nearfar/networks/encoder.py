@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Shaped
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from nearfar.atomic import replacing
@@ -105,7 +105,7 @@ def save_encoder(folder: str | Path, encoder: Encoder) -> None:
         "nearfar": version("nearfar"),
     }
     with replacing(folder / WEIGHTS) as file:
-        save_file(state, file, metadata={"format": "pt"})
+        file.write_bytes(save(state, metadata={"format": "pt"}))
     with replacing(folder / DESCRIPTION) as file:
         file.write_text(json.dumps(description, indent=2) + "\n")
 
@@ -138,7 +138,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         )
     try:
         encoder = _described(description, backbone)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError, MemoryError) as error:
         what = f"{folder / DESCRIPTION} does not describe an encoder" if own is None else "the encoder given here fails"
         raise ValueError(f"{what}: {first_line(error)}") from error
     try:

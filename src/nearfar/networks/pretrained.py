@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.layers import resample_patch_embed
 from timm.models import adapt_input_conv
@@ -37,7 +35,7 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     larger kernel is resized: the 3x3 kernel is that which gives on a patch resized to 3x3 what the original gives on
     the patch itself, by least squares (FlexiViT, Beyer et al. 2023, Section 3.4). The position embedding of a timm
     transformer is resampled by timm. All else that has another shape is skipped and named.
-    Raises ValueError where nothing fits.
+    Raises ValueError where nothing fits, and for numbers that are not finite.
     """
     own = net.state_dict()
     found = _converted(net, _without_prefix(dict(found), own))
@@ -50,6 +48,8 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     learned = {name for name, _ in net.named_parameters()}
     if not learned & fitting.keys():
         raise ValueError(f"nothing in {source} fits the encoder: it holds {_names(sorted(found)) or 'no tensors'}")
+    if bad := [name for name, value in fitting.items() if not value.isfinite().all()]:
+        raise ValueError(f"the starting weights of {source} are not finite numbers: {_names(bad)}")
     net.load_state_dict(fitting, strict=False)
     misfits = [
         f"{key} {list(found[key].shape)} for {list(own[key].shape)}"
@@ -85,8 +85,8 @@ def _converted(net: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
         return found
     try:
         return convert(dict(found), net)
-    except (KeyError, TypeError, RuntimeError):
-        return found  # not such a checkpoint
+    except Exception:  # not such a checkpoint
+        return found
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -99,14 +99,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             if path.suffix == ".safetensors"
             else torch.load(path, map_location="cpu", weights_only=True)
         )
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+    except Exception as error:  # anything, for what is no such file
         raise ValueError(f"cannot read weights from {path}: use .safetensors or a .pth of plain tensors") from error
     for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no dictionary of tensors")
-    return {key: value for key, value in content.items() if isinstance(value, Tensor)}
+    return {key: value for key, value in content.items() if isinstance(key, str) and _plain(value)}
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta and not value.is_quantized
 
 
 def _without_prefix(found: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -10,27 +14,30 @@ from torch import Tensor, nn
 class SmallNet(nn.Module):
     """Residual net for a CPU: [batch, in_chans, image_size, image_size] -> [batch, num_features].
 
-    A stem, a basic block of `width` and one of `num_features` that each halve the feature map, and the mean of the last
-    one. Few wide layers on small feature maps, since on a CPU the normalisation and activation of large ones cost more
-    than their convolutions. `image_size` decides the stem: 3x3 with stride 1 up to 16 px and 2 up to 45 px; above, it
-    cuts patches that do not overlap, of a sixteenth of the side, so that all sizes cost the same from there on
-    (docs/photographs.md). So 8 px end as 2x2, 32 px and more as 4x4; images of other sizes are taken as well.
-    Defaults: 17 million multiply-adds at 32 px in colour (8 px grey 4.2) and 26 at 224 px, 0.83 million parameters.
+    A stem, basic blocks that each halve the feature map, and the mean of the last one. Few wide layers on small feature
+    maps, since on a CPU the normalisation and activation of large ones cost more than their convolutions.
+    widths: channels of the stem and of each block. side: pixels of the stem's map. `image_size` decides the stem: 3x3
+    with stride 1 up to `side` and with stride 2 up to 2.8 times that; above, it cuts patches that do not overlap, so
+    that all sizes cost the same from there on (docs/photographs.md). Images of other sizes are taken as well.
+    The defaults are the encoder "small": 17 million multiply-adds at 32 px in colour (8 px grey 4.2) and 26 at 224 px,
+    0.83 million parameters; 8 px end as 2x2, 32 px and more as 4x4.
     Raises ValueError for an image size below 4.
     """
 
-    def __init__(self, image_size: int, in_chans: int = 3, width: int = 64, num_features: int = 256) -> None:
+    def __init__(
+        self, image_size: int, in_chans: int = 3, widths: Sequence[int] = (64, 64, 256), side: int = 16
+    ) -> None:
         super().__init__()
         if image_size < 4:
             raise ValueError(f"the small net takes images of 4 px and up, got {image_size}")
-        self.num_features = num_features
-        if image_size > 45:
-            patch = round(image_size / 16)
-            self.conv = nn.Conv2d(in_chans, width, patch, stride=patch, bias=False)
+        self.num_features = widths[-1]
+        if image_size > 2.8125 * side:
+            patch = round(image_size / side)
+            self.conv = nn.Conv2d(in_chans, widths[0], patch, stride=patch, bias=False)
         else:
-            self.conv = nn.Conv2d(in_chans, width, 3, stride=2 if image_size > 16 else 1, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(width)
-        self.blocks = nn.Sequential(BasicBlock(width, width), BasicBlock(width, num_features))
+            self.conv = nn.Conv2d(in_chans, widths[0], 3, stride=2 if image_size > side else 1, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(widths[0])
+        self.blocks = nn.Sequential(*(BasicBlock(*pair) for pair in pairwise(widths)))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -65,3 +72,8 @@ class BasicBlock(nn.Module):
         """Apply the block."""
         out = F.relu_(self.norm1(self.conv1(inputs)))
         return F.relu_(self.norm2(self.conv2(out)).add_(self.shortcut(inputs)))
+
+
+OWN_NETS = {"small": SmallNet, "medium": partial(SmallNet, widths=(32, 64, 128, 256), side=32)}
+"""Our own encoders by name. "medium" has three blocks on maps twice as large: 43 million multiply-adds at 32 px, 1.2
+million parameters; it is the better one once a run sees 200 000 images (docs/photographs.md)."""

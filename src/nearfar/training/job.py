@@ -21,13 +21,22 @@ from nearfar.data import Images, open_images
 from nearfar.methods import Method, Model
 from nearfar.networks import Backbone, Encoder, build_backbone, save_encoder
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
-from nearfar.training.processes import TIMEOUT, by_torchrun, closed_after, stopped_together, told_clearly, world_size
+from nearfar.training.processes import (
+    TIMEOUT,
+    by_torchrun,
+    closed_after,
+    end_with_parent,
+    stopped_together,
+    told_clearly,
+    world_size,
+)
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Precision, Settings
 from nearfar.training.shuffled_norm import spread_norm_groups
 from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
 
+MOST_PROCESSES = 8  # on a CPU with fewer cores: each holds a model and takes seconds to start
 STARTING = "starting"  # folder in that of a run, with the weights that it started from, as an encoder
 
 
@@ -85,6 +94,7 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
 
 log = logging.getLogger("nearfar")
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # here, since new processes import this file first
+logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # `told_clearly` says what was lost
 
 
 def launch(job: Job, console: Console, resume: bool = False, model: Model | None = None) -> None:
@@ -118,7 +128,10 @@ def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
     """Raise ValueError for devices that this machine does not have."""
     try:
         with _quiet():
-            _fabric(accelerator, precision, devices, "spawn")
+            fabric = _fabric(accelerator, precision, devices, "spawn")
+        most = max(MOST_PROCESSES, os.cpu_count() or 1)
+        if fabric.device.type == "cpu" and devices > most and not by_torchrun():
+            raise ValueError(f"--devices {devices} are too many processes for {os.cpu_count()} cores: at most {most}")
     except (RuntimeError, ValueError, ImportError) as error:
         raise ValueError(" ".join(str(error).split()).replace("`", "'")) from error
 
@@ -148,6 +161,7 @@ def _fabric(accelerator: str, precision: Any, devices: int, start: Literal["pope
 
 def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, level: int | None) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
+    end_with_parent()
     console = Console(soft_wrap=True, quiet=quiet or not fabric.is_global_zero)
     if level is not None and fabric.is_global_zero:
         log.addHandler(logging.StreamHandler(console.file))

@@ -17,7 +17,7 @@ from nearfar.data import Batches, CroppingBatches, Images, rank_rows
 from nearfar.methods import Model
 from nearfar.networks import layer_scales
 from nearfar.threads import Threads
-from nearfar.training.checkpoint import load_checkpoint, save_checkpoint
+from nearfar.training.checkpoint import CHECKPOINT, load_checkpoint, of_this_run, save_checkpoint
 from nearfar.training.health import Health, measure_health
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, rate_factor
@@ -60,10 +60,11 @@ def fit(
     Returns the epochs that were trained: those of the settings, or as many as fitted into `seconds` where that is set.
 
     images: what is trained on. held_out: images to measure the health of the representation on.
-    resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted.
+    resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted; from the
+    start where there is none yet.
     Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
     """
-    folder, checkpoint = Path(settings.out), Path(settings.out) / "checkpoints" / "last.ckpt"
+    folder, checkpoint = Path(settings.out), Path(settings.out) / CHECKPOINT
     batches = _batches(fabric, images, plan, settings)
     per_epoch = len(batches)
     pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
@@ -87,13 +88,15 @@ def fit(
     )
     gradient_of = GradientStep(fabric, model, settings.micro_batch)
     step, loss_sum, loss_count = 0, torch.zeros((), device=fabric.device), 0
-    if resume:
+    resumed = resume and checkpoint.is_file()
+    if resumed:
         state = load_checkpoint(checkpoint, fabric.device)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        fabric.strategy.precision.load_state_dict(state["precision"])
-        step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
-        pace.load(state["pace"])
+        with of_this_run(checkpoint):
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            fabric.strategy.precision.load_state_dict(state["precision"])
+            step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
+            pace.load(state["pace"])
 
     def save() -> None:
         if not all(weights.isfinite().all() for weights in model.parameters()):
@@ -109,7 +112,7 @@ def fit(
             metrics.write(step, epoch=step / per_epoch, health=health.asdict())
 
     with (
-        MetricsLog(folder, step if resume else None, settings.tensorboard, fabric.is_global_zero) as metrics,
+        MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero) as metrics,
         TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
         StopRequest() as stop,
     ):
@@ -238,5 +241,5 @@ def _view_maker(
 
 
 def _what_to_try(step: int, loss: float, checkpoint: Path) -> str:
-    kept = f"the last good checkpoint is {checkpoint}" if checkpoint.is_file() else "no checkpoint was saved before"
+    kept = f"the last good checkpoint is {checkpoint}" if checkpoint.is_file() else "that folder can be used again"
     return f"the loss became {loss} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more --warmup-epochs"

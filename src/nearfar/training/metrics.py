@@ -7,16 +7,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nearfar.atomic import replacing
+from nearfar.atomic import replacing, told_clearly
 
 
 class MetricsLog:
     """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files beside it."""
 
-    def __init__(
-        self, folder: Path, resume_step: int | None = None, tensorboard: bool = False, writes: bool = True
-    ) -> None:
-        """resume_step: drop what an earlier process logged after this step, so that it is logged again, once.
+    def __init__(self, folder: Path, resume_step: int = -1, tensorboard: bool = False, writes: bool = True) -> None:
+        """resume_step: drop what an earlier process logged after this step, so that it is logged again, once; all by
+        default.
 
         writes: False on all processes but the first, whose log this is.
         """
@@ -24,20 +23,19 @@ class MetricsLog:
         self.writer: Any = None
         if not writes:
             return
-        if resume_step is not None:
-            kept = [line for line in read_metrics(folder) if line["step"] <= resume_step]
-            with replacing(self.path) as unfinished:
-                unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        kept = [line for line in read_metrics(folder) if line["step"] <= resume_step]
+        with replacing(self.path) as unfinished:
+            unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step)
+            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=max(0, resume_step))
 
     def write(self, step: int, **values: Any) -> None:
         """Append one line; nested numbers are allowed and become name/inner in tensorboard."""
         if not self.writes:
             return
-        with self.path.open("a") as file:
+        with told_clearly(self.path), self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         if self.writer is not None:
             for name, value in values.items():
@@ -57,12 +55,14 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out."""
+    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out, and what is no such line."""
     path = folder / "metrics.jsonl"
     lines: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            lines.append(values)
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,14 +73,14 @@ def stopped_together() -> Iterator[None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if asked and number not in _hangup():
             raise KeyboardInterrupt
         asked = True
         for process in multiprocessing.active_children():
             if process.pid is not None:
                 os.kill(process.pid, signal.SIGINT)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in _asking()}
     try:
         yield
     except BaseException:
@@ -125,9 +126,40 @@ def told_clearly(devices: int, folder: str) -> Iterator[None]:
         raise
 
 
-class StopRequest:
-    """While entered, turns the first SIGINT or SIGTERM into a request that all processes agree on.
+def _asking() -> list[signal.Signals]:
+    """The signals that ask a run to stop."""
+    return [signal.SIGINT, signal.SIGTERM, *_hangup()]
 
+
+def _hangup() -> list[signal.Signals]:
+    """That of a terminal that is closed, unless the run was told to ignore it, as by nohup."""
+    hangup = getattr(signal, "SIGHUP", None)  # there is none on Windows
+    return [] if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else [hangup]
+
+
+def _leave_terminal() -> None:
+    """Write nothing more to a terminal that is gone: every line would be an error, and the checkpoint not be saved."""
+    for number in (1, 2):
+        if stat.S_ISCHR(os.fstat(number).st_mode):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+def end_with_parent() -> None:
+    """Let this process, which another one started, end with it, however that ends: it alone owns the run folder."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, name="nearfar-parent", daemon=True).start()
+
+
+class StopRequest:
+    """While entered, turns the first SIGINT, SIGTERM or SIGHUP into a request that all processes agree on.
+
+    A terminal that closes asks as often as it likes; the second of the others is a KeyboardInterrupt.
     In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a
     request, and SIGTERM ends it at once: so the parent can end one that waits for a process that is lost.
     """
@@ -135,7 +167,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._asked = False
         self._spawned = multiprocessing.parent_process() is not None
-        self._signals = (signal.SIGINT,) if self._spawned else (signal.SIGINT, signal.SIGTERM)
+        self._signals = [signal.SIGINT, *_hangup()] if self._spawned else _asking()
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopRequest:
@@ -151,7 +183,9 @@ class StopRequest:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self._asked and not self._spawned:
+        if number in _hangup():
+            _leave_terminal()
+        elif self._asked and not self._spawned:
             raise KeyboardInterrupt
         self._asked = True
 

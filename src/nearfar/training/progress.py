@@ -8,6 +8,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from nearfar.training.pace import Pace
 
@@ -70,7 +71,7 @@ class TrainingProgress:
         return self.pace.position(step) / self.pace.scheduled
 
     def _print_line(self, text: str | None = None) -> None:
-        self.console.print(text or self.text, highlight=False)
+        self.console.print(Text(text or self.text))
         self.last_line = time.perf_counter() if text else self.last_line
 
 

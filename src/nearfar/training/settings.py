@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
+from math import inf, isfinite
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
 from nearfar.atomic import replacing
+from nearfar.messages import check_range, first_line
+from nearfar.training.seeding import LARGEST_SEED
 from nearfar.views import ViewPlan
 
 T = TypeVar("T")
+CHOSEN = "chosen by pretrain where it is None"
 if TYPE_CHECKING:
-    from typing import Annotated
-
-    Chosen = Annotated[T, "chosen by pretrain where it is None"]  # a run is only ever read with all of them chosen
+    Chosen = Annotated[T, CHOSEN]  # a run is only ever read with all of them chosen
 else:
-    Chosen = T | None
+    Chosen = Annotated[T | None, CHOSEN]
 
 Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
+LARGEST_IMAGE = 2**14  # pixels
 OBJECTS = ("data", "method", "encoder", "views")  # what may be an object instead of a name
 
 
-def setting(meaning: str, default: Any = None, *, at_least: float | None = None, word: Any = None) -> Any:
-    """A field with its documentation, its smallest value, and the type of the word that gives it on a command line."""
-    return field(default=default, metadata={"meaning": meaning, "at_least": at_least, "word": word})
+def setting(
+    meaning: str, default: Any = None, *, at_least: float = -inf, at_most: float = inf, word: Any = None
+) -> Any:
+    """A field with its documentation, its range, and the type of the word that gives it on a command line."""
+    return field(default=default, metadata={"meaning": meaning, "range": (at_least, at_most), "word": word})
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,8 @@ class Settings:
     """
 
     data: Any = setting(
-        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, Hub data set or 'digits'; in "
-        "Python also an array or tensor, a datasets.Dataset, a torch Dataset or Images",
+        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, 'hf:owner/name' (a Hub data "
+        "set) or 'digits'; in Python also an array or tensor, a datasets.Dataset, a torch Dataset or Images",
         word=str | None,
     )
     _: KW_ONLY
@@ -48,7 +54,8 @@ class Settings:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict, metadata={"meaning": "the method's own numbers"})
     recipe: str = setting("defaults of the method: 'small' (for small data) or a paper's, by its data's name", "small")
     encoder: Any = setting(
-        "'small' or any timm backbone by name; in Python also a module. Default: the largest that the time allows",
+        "'small', 'medium' or any timm backbone by name; in Python also a module. "
+        "Default: the largest that the time allows",
         word=str | None,
     )
     init: str | None = setting(
@@ -72,12 +79,15 @@ class Settings:
     )
     std: list[float] | None = setting("likewise")
     image_size: Chosen[int] = setting(
-        "pixels; images are resized to it. Default: their own up to 96 px, else what the time allows", at_least=1
+        "pixels; images are resized to it. Default: their own up to 96 px, else what the time allows",
+        at_least=1,
+        at_most=LARGEST_IMAGE,
     )
     crop_size: Chosen[int] = setting(
         "pixels of a view that is not small; below the image size, training is faster and crops lose less. "
-        "Default: the image size, or two thirds of it where that is chosen",
+        "Default: two thirds of the image size where that is chosen, three quarters of 32 to 48 px, else all of it",
         at_least=1,
+        at_most=LARGEST_IMAGE,
     )
     channels: Chosen[int] = setting("1 or 3. Default: 1 where all images are grey", at_least=1)
     split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
@@ -95,8 +105,11 @@ class Settings:
         "time for the whole run: what is not given of encoder, image size, precision and epochs is chosen to fit. "
         "Default: 30, unless epochs or a paper's recipe are given",
         at_least=0.1,
+        at_most=10**6,
     )
-    epochs: Chosen[float] = setting("passes over the images. Default: as many as fit into the minutes", at_least=1e-6)
+    epochs: Chosen[float] = setting(
+        "passes over the images. Default: as many as fit into the minutes", at_least=1e-6, at_most=10**9
+    )
     batch_size: Chosen[int] = setting(
         "images in a batch, over all processes. Default: the recipe's, as for all below that are not set", at_least=1
     )
@@ -106,16 +119,18 @@ class Settings:
     optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "muon"]] = setting(
         "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it) or 'muon'"
     )
-    lr: Chosen[float] = setting("highest learning rate, taken as it is. Default: the recipe's, scaled to the batch")
-    final_lr: Chosen[float] = setting("last learning rate as a share of the highest")
+    lr: Chosen[float] = setting(
+        "highest learning rate, taken as it is. Default: the recipe's, scaled to the batch", at_least=0
+    )
+    final_lr: Chosen[float] = setting("last learning rate as a share of the highest", at_least=0)
     lr_drops: Chosen[list[float]] = setting(
         "epochs at which the learning rate falls to a tenth, in place of a cosine. Default: none, or the recipe's"
     )
-    vector_lr: Chosen[float] = setting("factor on the learning rate of biases and norms")
-    weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms")
+    vector_lr: Chosen[float] = setting("factor on the learning rate of biases and norms", at_least=0)
+    weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms", at_least=0)
     decay_all: Chosen[bool] = setting("let biases and norms decay too")
-    warmup_epochs: Chosen[float] = setting("epochs of linear warm-up")
-    clip_gradient: float | None = setting("largest norm of the gradient")
+    warmup_epochs: Chosen[float] = setting("epochs of linear warm-up", at_least=0)
+    clip_gradient: float | None = setting("largest norm of the gradient", at_least=1e-12)
     precision: Precision = setting(
         "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of the first two", "auto"
     )
@@ -124,14 +139,16 @@ class Settings:
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
     )
     sync_batch_norm: Chosen[bool] = setting("batch statistics over all processes")
-    seed: int = setting("of weights, batches and views", 0)
+    seed: int = setting("of weights, batches and views", 0, at_least=0, at_most=LARGEST_SEED)
     log_every: int = setting("steps between lines of metrics.jsonl", 10, at_least=1)
-    health_every: Chosen[int] = setting("epochs between measurements of health. Default: about twenty in a run")
+    health_every: Chosen[int] = setting(
+        "epochs between measurements of health. Default: about twenty in a run", at_least=1
+    )
     tensorboard: bool = setting("also write tensorboard event files", False)
     cache: bool = setting(
         "keep decoded images on disk; without, and beyond 8 GiB, workers decode and crop them again in each epoch", True
     )
-    workers: int = setting("processes that do so", 2)
+    workers: int = setting("processes that do so", 2, at_least=0, at_most=1000)
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -164,12 +181,21 @@ class Settings:
         """Read settings written by `save`; raises ValueError where the file is not such a one."""
         if not path.is_file():
             raise FileNotFoundError(f"{path.parent} is not a run folder: it holds no {path.name}")
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict) or "method" not in values:
+        values = read_yaml(path)
+        if "method" not in values:
             raise ValueError(f"{path} does not hold the settings of a run")
         names = [one.name for one in settings_fields() if one.name != "hyperparameters"]
-        own = {name: _read(name, values.pop(name)) for name in names if name in values}
-        return cls(**own, hyperparameters={name: _tuples(value) for name, value in values.items()})
+        try:
+            own = {name: _read(name, values.pop(name)) for name in names if name in values}
+            return cls(**own, hyperparameters={name: _tuples(value) for name, value in values.items()})
+        except ValueError as error:
+            raise ValueError(f"{path}: {first_line(error)}") from error
+
+    def unchosen(self) -> list[str]:
+        """List the settings that `pretrain` has yet to choose."""
+        hints = get_type_hints(type(self), include_extras=True)
+        chosen = [name for name, hint in hints.items() if CHOSEN in getattr(hint, "__metadata__", ())]
+        return [name for name in chosen if getattr(self, name) is None]
 
 
 @dataclass(frozen=True)
@@ -177,6 +203,17 @@ class Described:
     """Stands in settings read from a file for an object that the file only describes."""
 
     words: str
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the names and values of a YAML file; raises ValueError for any other."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise ValueError(f"{path} does not hold the settings of a run: it must be names with values")
+    return values
 
 
 def settings_fields() -> list[Field[Any]]:
@@ -191,10 +228,18 @@ _KINDS: dict[Any, tuple[Any, str]] = {
 }
 
 
+def check_numbers(kind: type, numbers: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number of a method that is not of the type that its class declares."""
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        if one.name in numbers and hints[one.name] is not Any:
+            _check(one, hints[one.name], numbers[one.name])
+
+
 def _check(one: Field[Any], hint: Any, value: Any) -> None:
-    """Raise ValueError for a value that is not of the setting's type or below its smallest value."""
+    """Raise ValueError for a value that is not of the setting's type or out of its range."""
     option = f"--{one.name.replace('_', '-')}"
-    kinds = get_args(hint) if get_origin(hint) is not Literal and get_args(hint) else (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     expected = []
     for kind in kinds:
         if kind is type(None) and value is None:
@@ -207,17 +252,17 @@ def _check(one: Field[Any], hint: Any, value: Any) -> None:
             expected.append("true or false")
             if isinstance(value, bool):
                 return
-        elif get_origin(kind) is list:
-            expected.append("numbers")
-            if isinstance(value, list) and all(isinstance(one, Real) for one in value):
+        elif get_origin(kind) in (list, tuple):
+            number, words = _KINDS[get_args(kind)[0]]
+            expected.append(words.removeprefix("a ") + "s")
+            if isinstance(value, get_origin(kind)) and all(isinstance(one, number) and isfinite(one) for one in value):
                 return
         elif kind in _KINDS:
             number, words = _KINDS[kind]
             expected.append(words)
             if isinstance(value, number) and not isinstance(value, bool):
-                least = one.metadata.get("at_least")
-                if least is not None and value < least:
-                    raise ValueError(f"{option} must be at least {least}, not {value}")
+                if kind is not str:
+                    check_range(option, value, *one.metadata.get("range", (-inf,)))
                 return
     raise ValueError(f"{option} must be {' or '.join(expected)}, not {value!r}")
 
@@ -239,7 +284,11 @@ def _written(value: Any) -> Any:
 def _read(name: str, value: Any) -> Any:
     if name in OBJECTS and isinstance(value, dict) and set(value) == {"object"}:
         return Described(str(value["object"]))
-    return ViewPlan.from_dict(value) if name == "views" and isinstance(value, dict) else value
+    if name == "views" and isinstance(value, dict):
+        return ViewPlan.from_dict(value)
+    if name in OBJECTS and not isinstance(value, str | None):
+        raise ValueError(f"--{name} must be a text, not {value!r}")
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -37,24 +37,26 @@ def training_speed(
     channels: int,
     accelerator: str = "auto",
     precision: Any = "32-true",
+    batch_size: int = BATCH,
 ) -> float:
     """Return the images per second that a run would train on, from steps on random pixels; 0 if memory ends.
 
-    image_size: of the images; crop_size: that the encoder is built for. Data that must be decoded meanwhile is slower.
+    image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial; the usual one costs
+    least. Data that must be decoded meanwhile is slower.
     """
     fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)
     log = logging.getLogger("nearfar")
     before, log.disabled = log.disabled, True
     try:
-        model = Model(method, build_backbone(encoder, image_size=crop_size, channels=channels), BATCH)
+        model = Model(method, build_backbone(encoder, image_size=crop_size, channels=channels), batch_size)
     finally:
         log.disabled = before
     fabric.to_device(model)
     optimizer: Any = fabric.setup_optimizers(build_optimizer("sgd", model, lr=0.0, weight_decay=0.0))
     gradient_of = GradientStep(fabric, model)
     generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(256, (BATCH, channels, image_size, image_size), dtype=torch.uint8, generator=generator)
-    pixels, index = fabric.to_device((pixels, torch.arange(BATCH)))
+    pixels = torch.randint(256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator)
+    pixels, index = fabric.to_device((pixels, torch.arange(batch_size)))
     moments = [0.5] * channels
     if fabric.device.type == "cpu":
         Threads().adapt()
@@ -62,7 +64,7 @@ def training_speed(
     def step() -> None:
         optimizer.zero_grad()
         loss, embeddings = gradient_of(
-            lambda rows: make_views(pixels[rows], views, generator, moments, moments), index, BATCH, 0
+            lambda rows: make_views(pixels[rows], views, generator, moments, moments), index, batch_size, 0
         )
         optimizer.step()
         model.after_step(embeddings, 0.0, 1)
@@ -77,4 +79,4 @@ def training_speed(
             steps += 1
     except torch.OutOfMemoryError:
         return 0.0
-    return steps * BATCH / (time.perf_counter() - began)
+    return steps * batch_size / (time.perf_counter() - began)

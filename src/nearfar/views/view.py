@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -61,7 +62,7 @@ class View:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"a view's {name} is a probability from 0 to 1, got {getattr(self, name)}")
         for name in ("degrees", "translate", "shear", "brightness", "contrast", "saturation"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"a view's {name} must not be negative, got {getattr(self, name)}")
         if not 0 <= self.hue <= 0.5:
             raise ValueError(f"a view's hue is a share of a turn from 0 to 0.5, got {self.hue}")
@@ -69,11 +70,11 @@ class View:
             raise ValueError(f"a view's shear must stay below 45 degrees, got {self.shear}")
         for name in ("scale", "ratio", "zoom", "sigma"):
             low, high = getattr(self, name)
-            if not 0 < low <= high:
+            if not 0 < low <= high < math.inf:
                 raise ValueError(f"a view's {name} is a range of positive numbers (low, high), got {(low, high)}")
         if self.scale[1] > 1:
             raise ValueError(f"a view's scale is a share of the area, at most 1, got {self.scale}")
-        if not 0 <= self.noise_std[0] <= self.noise_std[1]:
+        if not 0 <= self.noise_std[0] <= self.noise_std[1] < math.inf:
             raise ValueError(f"a view's noise_std is a range of numbers from 0 (low, high), got {self.noise_std}")
 
 
@@ -128,9 +129,10 @@ def _view(number: int, values: Any) -> View:
     for name, value in values.items():
         is_range = isinstance(defaults[name], tuple)
         parts = value if is_range and isinstance(value, (list, tuple)) else [value]
-        plain = all(isinstance(part, (int, float)) and not isinstance(part, bool) for part in parts)
+        kinds = int if name == "size" else (int, float)
+        plain = all(isinstance(part, kinds) and not isinstance(part, bool) for part in parts)
         if not (plain and len(parts) == 1 + is_range) and not (name == "size" and value is None):
-            kind = "a range [low, high]" if is_range else "a number"
+            kind = "a range [low, high]" if is_range else "a whole number" if name == "size" else "a number"
             raise ValueError(f"{what}: {name} is {kind}, got {value!r}")
         numbers = [part if name == "size" else float(part) for part in parts]
         given[name] = tuple(numbers) if is_range else numbers[0]

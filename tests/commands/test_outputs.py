@@ -1,0 +1,157 @@
+"""What is written never replaces what is not ours, and what cannot be written is noticed before the work."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+
+import nearfar
+
+OPTIONS = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true")
+
+
+@pytest.fixture(scope="module")
+def finished(images_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "halves"
+    return nearfar.pretrain(images_file, out=out, console=Console(quiet=True), **OPTIONS).path
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of the run to spoil."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Fail where anything is computed."""
+
+    def computed(*given, **named):
+        raise AssertionError("computed before the output was looked at")
+
+    for verb in ("embed", "map", "evaluate"):
+        monkeypatch.setattr(f"nearfar.commands.{verb}.open_shown", computed)
+        monkeypatch.setattr(f"nearfar.commands.{verb}.features_shown", computed)
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("cat.html", r"cat\.png exists already, and cat\.html comes with a \.png beside it"),
+        ("dog.html", r"dog\.html exists already; choose another --out"),
+        ("m.png", r"m\.png ends in \.png; choose an --out in \.html"),
+        ("m", r"m ends in nothing"),
+        ("nowhere/m.html", "cannot write into .*nowhere: No such file or directory"),
+        ("dog.html/m.html", "cannot write into .*dog.html: Not a directory"),
+    ],
+)
+def test_a_map_replaces_nothing(out, says, run, tmp_path, quiet, no_work):
+    for name in ("cat.png", "dog.html"):
+        (tmp_path / name).write_text("mine")
+    before = files(tmp_path)
+    with pytest.raises((ValueError, OSError), match=says):
+        nearfar.map_images(run, out=tmp_path / out, console=quiet)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("out", ["rows.xyz", "nowhere/rows.csv", "there.csv"])
+def test_embeddings_replace_nothing(out, run, tmp_path, quiet, no_work):
+    (tmp_path / "there.csv").symlink_to("nothing")
+    before = files(tmp_path)
+    with pytest.raises((ValueError, OSError)):
+        nearfar.embed(run, out=tmp_path / out, console=quiet)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "value"),
+    [
+        *(("map_images", *each) for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1))),
+        *(("evaluate", *each) for each in (("limit", 0), ("seed", 2**32), ("test_share", 1.0), ("protocol", ["nn"]))),
+    ],
+)
+def test_values_that_make_no_sense(verb, option, value, run, quiet, no_work):
+    with pytest.raises(ValueError, match=option.replace("_", "-")):
+        getattr(nearfar, verb)(run, **{option: value}, console=quiet)
+
+
+def test_a_map_whose_page_fails_leaves_no_picture(run, tmp_path, quiet, monkeypatch):
+    def full(*given, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nearfar.commands.map.write_map_page", full)
+    with pytest.raises(OSError, match=r"cannot write .*m\.html: No space left"):
+        nearfar.map_images(run, out=tmp_path / "m.html", epochs=1, num_views=2, console=quiet)
+    assert not list(tmp_path.glob("*m.*"))
+
+
+def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path, quiet):
+    weights = load_file(run / "encoder.safetensors")
+    weights["conv.weight"][0] = torch.nan
+    save_file(weights, run / "encoder.safetensors")
+    with pytest.raises(ValueError, match="80 of 80 images are not finite"):
+        nearfar.embed(run, out=tmp_path / "rows.csv", console=quiet)
+    assert not (tmp_path / "rows.csv").exists()
+    with pytest.raises(ValueError, match="not finite"):
+        nearfar.pretrain("digits", out=tmp_path / "new", init=str(run), console=quiet, **OPTIONS)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"batch_size": None}, "not that of a run: it lacks batch_size"),
+        ({"frobnicate": 3}, "no setting 'frobnicate'"),
+        ({"temperature": "hot"}, "--temperature must be a number"),
+        ({"encoder": "resnet10t"}, "checkpoint .* is of another run"),
+    ],
+)
+def test_a_run_whose_settings_were_changed(change, says, run, quiet):
+    path = run / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
+    with pytest.raises(ValueError, match=says):
+        nearfar.resume(run, console=quiet)
+
+
+@pytest.mark.parametrize("change", [{"step": "x"}, {"model": 5}, {"model": {}}, {"pace": {}}, {"optimizer": {}}, None])
+def test_a_checkpoint_of_something_else(change, run, quiet):
+    path = run / "checkpoints" / "last.ckpt"
+    torch.save([] if change is None else torch.load(path) | change, path)
+    with pytest.raises(ValueError, match=r"last\.ckpt is (not a checkpoint of nearfar|of another run)"):
+        nearfar.resume(run, console=quiet)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"arguments": {"in_chans": 1, "image_size": 8, "checkpoint_path": "x.pth"}}, "argument 'checkpoint_path'"),
+        ({"name": "resnet18", "arguments": {"in_chans": 1, "pretrained_cfg": {}}}, "argument 'pretrained_cfg'"),
+        ({"arguments": {"in_chans": 10**15, "image_size": 8}}, "does not describe an encoder"),
+        ({"arguments": 5}, "does not describe an encoder"),
+        ({"image_size": -4}, "does not describe an encoder"),
+    ],
+)
+def test_an_encoder_that_asks_for_more_than_its_form(change, says, run, unchecked):
+    path = run / "encoder.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=says):
+        nearfar.load(run)
+
+
+@pytest.mark.parametrize(
+    "content", [b"text\n", b"", b"PK\x03\x04", 5, {}, {1: torch.ones(2)}, {("x",): torch.ones(2)}, {"state_dict": 5}]
+)
+def test_starting_weights_that_are_none(content, tmp_path, images_file, quiet):
+    path = tmp_path / "weights.pth"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(ValueError, match=r"weights\.pth"):
+        nearfar.pretrain(images_file, out=tmp_path / "new", init=str(path), console=quiet, **OPTIONS)
+    assert not (tmp_path / "new").exists()

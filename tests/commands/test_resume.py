@@ -1,0 +1,260 @@
+"""--resume works on the folder it is given, on the data that the run began with, and alone."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from PIL import Image
+from safetensors.torch import load_file
+
+import nearfar
+from nearfar.cli import main
+from nearfar.commands.owner import LOCK, owned
+from nearfar.training import loop
+
+SETTINGS = dict(epochs=2, batch_size=8, held_out=8, encoder="small", method="simclr", log_every=1, precision="32-true")
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Forty small pictures in the folder photos, and a cache of their own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for number in range(40):
+        place = tmp_path / "photos" / ("cats" if number % 2 else "dogs")
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{number:02d}.png")
+    return tmp_path / "photos"
+
+
+def begin(data, out, quiet, monkeypatch, stop=3, **options):
+    """Begin a run that is stopped after some steps."""
+    advance = loop.TrainingProgress.advance
+
+    def stopping(self, step):
+        advance(self, step)
+        if step == stop:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingProgress, "advance", stopping)
+        with pytest.raises(nearfar.TrainingStopped):
+            nearfar.pretrain(data, out=str(out), console=quiet, **SETTINGS | options)
+
+
+def weights(folder):
+    return load_file(folder / "encoder.safetensors")
+
+
+def same(one, two):
+    return all(torch.equal(value, two[name]) for name, value in one.items())
+
+
+def contents(folder):
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monkeypatch):
+    """From another working directory, with DATA and starting weights that were given by relative paths."""
+    first = nearfar.pretrain("photos", out="first", console=quiet, **SETTINGS)
+    start = os.path.relpath(first.path / "encoder.safetensors")
+    begin("photos", "run", quiet, monkeypatch, init=start)
+    whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS, init=start)
+    other = tmp_path / "elsewhere" / "again"
+    other.parent.mkdir()
+    shutil.copytree("run", other)
+    shutil.rmtree("first")
+    before = contents(tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run = nearfar.resume("again", console=quiet)
+    assert contents(tmp_path / "run") == before
+    assert same(weights(other), weights(tmp_path / whole.path))
+    assert len(np.load(nearfar.embed(run, out="rows.npz", console=quiet))["embedding"]) == 40
+    assert "starting_weights" in nearfar.evaluate("again", protocol=("knn",), console=quiet)
+    assert nearfar.map_images("again", epochs=1, num_views=1, console=quiet).is_file()
+    assert contents(tmp_path / "run") == before
+
+
+def test_data_and_run_that_have_moved_go_on(photos, tmp_path, quiet, monkeypatch, capsys):
+    begin("photos", "run", quiet, monkeypatch)
+    photos.rename(tmp_path / "pictures")
+    (tmp_path / "run").rename(tmp_path / "renamed")
+    assert main(["pretrain", "--resume", "renamed"]) == 2
+    assert "nearfar pretrain DATA --resume renamed" in capsys.readouterr().err
+    shutil.copytree("renamed", "copy")
+    assert main(["pretrain", "pictures", "--resume", "renamed"]) == 0
+    assert nearfar.resume("copy", data=tmp_path / "pictures", console=quiet).settings.data == str(tmp_path / "pictures")
+    assert nearfar.Run.of("renamed").settings.data == str(tmp_path / "pictures")
+
+
+def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, monkeypatch, capsys):
+    begin("photos", "run", quiet, monkeypatch)
+    before = contents(tmp_path / "run")
+    shutil.copy(photos / "cats/01.png", photos / "cats/99.png")
+    shutil.copy(photos / "cats/03.png", photos / "cats/98.png")
+    (photos / "dogs/00.png").unlink()
+    assert main(["pretrain", "--resume", "run"]) == 2
+    err = "".join(line for line in capsys.readouterr().err.splitlines(True) if line.startswith("nearfar: "))
+    assert "2 files added, 1 removed: first cats/98.png" in err and "--data-changed" in err and err.count("\n") == 1
+    assert contents(tmp_path / "run") == before
+    assert main(["pretrain", "--resume", "run", "--data-changed"]) == 0
+    assert main(["pretrain", "--resume", "run"]) == 0  # finished; what it went on with is its data from then on
+
+
+def test_numbers_of_an_image_never_land_on_another(photos, quiet, monkeypatch):
+    begin("photos", "run", quiet, monkeypatch, method="sogclr")
+    shutil.copy(photos / "cats/01.png", photos / "cats/03.png")
+    for changed in (False, True):
+        with pytest.raises(ValueError, match=r"1 file changed: first cats/03\.png.*numbers for each image"):
+            nearfar.resume("run", data_changed=changed, console=quiet)
+
+
+@pytest.mark.parametrize("kind", ["array", "list"])
+def test_objects_are_compared_too(kind, tmp_path, quiet, monkeypatch):
+    array = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    given, other = (list(one) if kind == "list" else one for one in (array, array[::-1].copy()))
+    begin(given, tmp_path / "run", quiet, monkeypatch)
+    with pytest.raises(ValueError, match=r"images changed: first among 0 to 39.*data_changed=True"):
+        nearfar.resume(tmp_path / "run", data=other, console=quiet)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    nearfar.resume(tmp_path / "run", data=given, console=quiet)
+    nearfar.resume(tmp_path / "copy", data=other, data_changed=True, console=quiet)
+    assert not same(weights(tmp_path / "run"), weights(tmp_path / "copy"))
+
+
+def test_a_run_inside_its_data_goes_on(photos, quiet, monkeypatch):
+    whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS)
+    begin("photos", photos / "run", quiet, monkeypatch)
+    shutil.copy(photos / "cats/01.png", photos / "run" / "map.png")
+    run = nearfar.resume(photos / "run", console=quiet)
+    assert same(weights(run.path), weights(whole.path))
+
+
+def test_a_folder_has_one_owner(photos, tmp_path, quiet, monkeypatch):
+    begin("photos", "run", quiet, monkeypatch)
+    before = contents(tmp_path / "run")
+    with owned(tmp_path / "run"):
+        before |= {str(tmp_path / "run" / LOCK): (tmp_path / "run" / LOCK).read_bytes()}
+        says = rf"run is being written by process {os.getpid()} on "
+        with pytest.raises(ValueError, match=says):
+            nearfar.resume(tmp_path / "run", console=quiet)
+        monkeypatch.setattr("nearfar.commands.resolve.open_shown", None)  # nothing is decoded for it
+        with pytest.raises(ValueError, match=says):
+            nearfar.pretrain("photos", out=str(tmp_path / "run"), console=quiet, **SETTINGS)
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    begun = FORK.Event()
+
+    def hold():
+        with owned(tmp_path):
+            begun.set()
+            time.sleep(60)
+
+    holder = FORK.Process(target=hold)
+    holder.start()
+    assert begun.wait(30)
+    with pytest.raises(ValueError, match=f"process {holder.pid} "), owned(tmp_path):
+        pass
+    holder.kill()
+    holder.join()
+    with owned(tmp_path):
+        pass
+
+
+def test_workers_of_a_killed_process_are_waited_for(tmp_path):
+    """A process that ended may leave workers that hold its lock for some seconds."""
+    gone = FORK.Process(target=int)
+    gone.start()
+    gone.join()
+    with owned(tmp_path):
+        host = (tmp_path / LOCK).read_text().split()[1]
+    left = FileLock(tmp_path / LOCK, thread_local=False)
+    left.acquire()
+    (tmp_path / LOCK).write_text(f"{gone.pid} {host}\n")
+    threading.Timer(0.5, left.release).start()
+    with owned(tmp_path):
+        assert (tmp_path / LOCK).read_text().startswith(f"{os.getpid()} ")
+
+
+def interrupted_before_a_checkpoint(data, out, quiet, monkeypatch, step=0):
+    """A run that dies, as from a power cut, after some steps and without a checkpoint."""
+
+    def die(*given):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingProgress, "advance" if step else "__enter__", die)
+        with pytest.raises(MemoryError):
+            nearfar.pretrain(data, out=str(out), console=quiet, **SETTINGS)
+    assert not (out / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("again", ["--resume", "the same command"])
+def test_no_dead_end_before_the_first_checkpoint(again, step, photos, tmp_path, quiet, monkeypatch):
+    whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS)
+    interrupted_before_a_checkpoint("photos", tmp_path / "run", quiet, monkeypatch, step)
+    if again == "--resume":
+        run = nearfar.resume("run", console=quiet)
+    else:
+        run = nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS)
+    assert same(weights(run.path), weights(whole.path))
+    clocks = ("images_per_second", "data_wait")
+    one, two = ([{k: v for k, v in line.items() if k not in clocks} for line in r.metrics] for r in (run, whole))
+    assert json.dumps(one) == json.dumps(two)  # logged once
+
+
+def test_a_run_that_diverged_at_once_is_begun_anew(photos, quiet):
+    with pytest.raises(nearfar.TrainingDiverged, match="can be used again"):
+        nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS | dict(method="vicreg", lr=1e18))
+    run = nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS | dict(method="vicreg", lr=1e-3))
+    assert run.settings.lr == 1e-3 and (run.path / "encoder.safetensors").is_file()
+
+
+@pytest.mark.parametrize("mine", ["config.yaml", "notes.txt"])
+def test_a_folder_with_a_file_of_the_users_is_left_alone(mine, photos, tmp_path, quiet, monkeypatch):
+    interrupted_before_a_checkpoint("photos", tmp_path / "run", quiet, monkeypatch)
+    if mine == "config.yaml":  # nothing else is there
+        shutil.rmtree("run")
+        os.mkdir("run")
+    (tmp_path / "run" / mine).write_text("mine")
+    before = contents(tmp_path / "run")
+    with pytest.raises(ValueError, match="exists already"):
+        nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS)
+    assert {**contents(tmp_path / "run"), str(tmp_path / "run" / LOCK): b""} == {
+        **before,
+        str(tmp_path / "run" / LOCK): b"",
+    }
+
+
+def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, tmp_path, quiet):
+    run = nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS)
+    shutil.rmtree(run.path / "checkpoints")
+    for go_on in (lambda: nearfar.resume("run"), lambda: nearfar.pretrain("photos", out="run", console=quiet)):
+        with pytest.raises(ValueError, match=r"finished run|exists already"):
+            go_on()
+
+
+def test_a_closed_terminal_stops_a_run_with_a_checkpoint(photos, tmp_path, quiet, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "SIGINT", signal.SIGHUP)
+        begin("photos", "run", quiet, patch)
+    assert (tmp_path / "run/checkpoints/last.ckpt").is_file()
+
+
+def test_data_changed_is_for_resume(photos, capsys):
+    assert main(["pretrain", "photos", "--data-changed"]) == 2
+    assert "--resume" in capsys.readouterr().err

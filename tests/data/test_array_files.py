@@ -1,0 +1,106 @@
+"""Broken .npy and .npz files: one line each, no pickle loaded, no memory taken for what a header only claims."""
+
+import io
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.data import list_splits, open_images
+
+IMAGES = np.arange(4 * 5 * 5, dtype=np.uint8).reshape(4, 5, 5)
+
+
+def saved(array, **options):
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def header(text, content=b"\0" * 100):
+    """A .npy file with a header of this text."""
+    text += " " * (118 - len(text) - 1) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + content
+
+
+def claims(shape, kind="|u1"):
+    return header(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}")
+
+
+BROKEN = {
+    "empty": (b"", "it is empty"),
+    "text": (b"images, honestly", "neither a .npy nor a .npz"),
+    "cut": (saved(IMAGES)[:150], "its header claims an array"),
+    "cut header": (saved(IMAGES)[:40], ""),
+    "huge": (claims((10**12, 100, 100)), "its header claims an array"),
+    "21 digits": (claims((10**21, 8, 8)), "its header claims an array"),
+    "negative": (claims((-4, 5, 5)), "its header claims an array"),
+    "twice negative": (claims((-4, -5, 5)), "its header claims an array"),
+    "no shape": (header("{'descr': '|u1'}"), ""),
+    "code": (header("__import__('os').abort()"), ""),
+    "objects": (saved(np.array([{"a": 1}], object), allow_pickle=True), "Python objects"),
+    "fields": (saved(np.zeros((4, 5, 5), [("a", "u1")])), "must be uint8"),
+    "longdouble": (saved(IMAGES.astype(np.longdouble)), "must be uint8 .*float128"),
+    "complex": (saved(IMAGES.astype(complex)), "must be uint8"),
+    "texts": (saved(IMAGES.astype(str)), "must be uint8"),
+    "no images": (saved(IMAGES[:0]), "must be an array"),
+    "vectors": (saved(IMAGES[0]), "must be an array"),
+    "version 9": (b"\x93NUMPY\x09\x00" + saved(IMAGES)[8:], ""),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["npy", "npz"])
+@pytest.mark.parametrize(("content", "words"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_array_is_one_line(tmp_path, content, words, inside, peak):
+    path = tmp_path / ("a.npz" if inside else "a.npy")
+    path.write_bytes(content)
+    if inside:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("images.npy", content)
+        words = "" if words in ("it is empty", "neither a .npy nor a .npz") else words
+    with pytest.raises(ValueError, match=f"cannot use '{path}': .*{words}") as error:
+        open_images(path)
+    assert peak() < 20_000_000 and "\n" not in str(error.value)
+
+
+def test_a_broken_npz_is_one_line(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, images=IMAGES, labels=np.arange(4))
+    whole = path.read_bytes()
+    middle = bytearray(whole)
+    middle[60:90] = b"\xff" * 30
+    for content in (whole[: len(whole) // 2], whole[:4], bytes(middle), b""):
+        path.write_bytes(content)
+        for ask in (open_images, list_splits):
+            if content != bytes(middle) or ask is open_images:
+                with pytest.raises(ValueError, match=f"cannot use '{path}': ") as error:
+                    ask(path)
+                assert "\n" not in str(error.value)
+
+
+def test_a_name_does_not_matter(tmp_path):
+    (tmp_path / "a.npz").write_bytes(saved(IMAGES))
+    np.savez(tmp_path / "b.npz", images=IMAGES)
+    (tmp_path / "b.npz").rename(tmp_path / "b.npy")
+    for name in ("a.npz", "b.npy"):
+        assert (open_images(tmp_path / name).pixels[:, 0].numpy() == IMAGES).all()
+        assert list_splits(tmp_path / name) == []
+
+
+def test_an_array_larger_than_the_memory_is_refused_unread(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 100, 100), np.uint8))
+    monkeypatch.setattr("nearfar.data.array_files._memory", lambda: 99_999)
+    with pytest.raises(ValueError, match="more than this machine has"):
+        open_images(tmp_path / "a.npz")
+
+
+def test_odd_arrays_in_memory():
+    assert (open_images(IMAGES[::-1]).pixels[:, 0].numpy() == IMAGES[::-1]).all()
+    assert (open_images(torch.eye(5, dtype=torch.bfloat16)[None]).pixels[0, 0] == 255 * torch.eye(5)).all()
+    for wrong in (torch.eye(5)[None].to_sparse(), IMAGES.astype(np.longdouble), IMAGES.astype(object)):
+        with pytest.raises(ValueError, match="images must be"):
+            open_images(wrong)
+    with pytest.raises(ValueError, match=r"labels must lie below 2\*\*63"):
+        open_images((IMAGES, np.full(4, 2**63, np.uint64)))

@@ -1,0 +1,71 @@
+"""Data sets of the Hub: named as such, asked for once, and read without decoding by `datasets`."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearfar.data import open_images
+
+
+def png(number):
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What is asked of a Hub that cannot be reached."""
+    import datasets
+    import huggingface_hub
+
+    requests = []
+
+    def unreachable(self, name, **options):
+        requests.append(name)
+        raise ConnectionError("[Errno -2] Name or service not known\nwith many\nlines")
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", unreachable)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: requests.append(f"load {name}"))
+    return requests
+
+
+def test_a_mistyped_folder_is_no_hub_name(tmp_path, paint, monkeypatch, asked):
+    monkeypatch.chdir(tmp_path)
+    paint(tmp_path / "photos" / "cats" / "0.png", 0)
+    assert len(open_images("photos/cats")) == 1
+    with pytest.raises(FileNotFoundError, match="in 'photos', did you mean 'cats'"):
+        open_images("photos/catz")
+    with pytest.raises(FileNotFoundError, match=r"in '\.', did you mean 'photos'"):
+        open_images("phtos/cats")
+    with pytest.raises(FileNotFoundError, match=r"on the Hugging Face Hub is called 'hf:owner/name'"):
+        open_images("owner/name")
+    assert asked == []
+
+
+def test_a_hub_that_cannot_be_reached_is_one_request_and_one_line(asked):
+    with pytest.raises(ValueError, match=r"cannot open 'owner/name' of the Hugging Face Hub: .*not known") as error:
+        open_images("hf:owner/name")
+    assert asked == ["owner/name"] and "\n" not in str(error.value)
+
+
+def test_without_a_network_nothing_is_requested():
+    """The fixture `offline` fails a test that looks for another machine; HF_HUB_OFFLINE is set in all tests."""
+    with pytest.raises(ValueError, match=r"cannot open 'owner/name' of the Hugging Face Hub: ") as error:
+        open_images("hf:owner/name")
+    assert "\n" not in str(error.value) and "a test tried" not in str(error.value)
+
+
+def test_hub_tables_are_read_without_decoding_by_datasets(monkeypatch):
+    import datasets
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["u", "v"])})
+    cells = [{"bytes": data, "path": None} for data in (png(0), b"broken", png(2))]
+    table = datasets.Dataset.from_dict({"image": cells, "label": [0, 1, 1]}, features=features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict({"train": table, "test": table}))
+    images = open_images("hf:owner/name", split="test")
+    assert images.names == ["test/000000", "test/000002"] and images.labels.tolist() == [0, 1]
+    assert images.skipped == [("test/000001", "not an image of a known format")]

@@ -1,0 +1,106 @@
+"""What lies in a folder besides good images: pipes, unreadable folders, odd names."""
+
+import os
+import socket
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearfar.data import open_few, open_images
+from nearfar.evaluation import write_table
+
+LATIN = os.fsdecode(b"caf\xe9")  # a name that is not UTF-8
+
+
+def test_pipes_sockets_and_devices_are_listed_and_not_opened(tmp_path, paint):
+    paint(tmp_path / "a" / "good.png", 0)
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    os.mkfifo(tmp_path / "a" / "pipe")
+    os.mkfifo(tmp_path / "metadata.csv")
+    (tmp_path / "link.png").symlink_to(tmp_path / "a" / "pipe.png")
+    (tmp_path / "zeros.png").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind(os.path.relpath(tmp_path / "s.png"))
+        images = open_images(tmp_path)
+    assert images.names == ["a/good.png"]
+    assert images.skipped == [
+        ("a/pipe.png", "a named pipe, not a file"),
+        ("link.png", "a named pipe, not a file"),
+        ("s.png", "a socket, not a file"),
+        ("zeros.png", "a device, not a file"),
+    ]
+    assert open_few(tmp_path, 4).names == ["a/good.png"]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.parquet", "x.tar", "x"])
+def test_a_pipe_as_the_source_is_refused(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match="is a named pipe, neither a file nor a folder"):
+        open_images(tmp_path / name)
+
+
+def test_metadata_cannot_name_what_is_not_an_image_of_the_folder(tmp_path, paint):
+    paint(tmp_path / "in" / "0.png", 0)
+    os.mkfifo(tmp_path / "in" / "pipe.png")
+    (tmp_path / "in" / "metadata.csv").write_text("file_name,kind\n0.png,1\npipe.png,2\nmissing.png,3\n")
+    images = open_images(tmp_path / "in", label_column="kind")
+    assert images.names == ["0.png"] and images.labels.tolist() == [1]
+    assert dict(images.skipped)["missing.png"] == "named in the metadata, and not an image in the folder"
+    assert images.originals == [str(tmp_path / "in" / "0.png")]
+
+
+def test_a_folder_that_cannot_be_read_is_listed(tmp_path, paint, monkeypatch):
+    paint(tmp_path / "a" / "0.png", 0)
+    paint(tmp_path / "locked" / "1.png", 1)
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert open_images(tmp_path).skipped == [("locked/", "the folder cannot be read: Permission denied")]
+    (tmp_path / "a" / "0.png").unlink()
+    with pytest.raises(ValueError, match=r"holds no images.*'locked/': the folder cannot be read: Permission denied"):
+        open_images(tmp_path)
+    with pytest.raises(ValueError, match="locked' cannot be read: Permission denied"):
+        open_images(tmp_path / "locked")
+
+
+def test_names_that_are_not_utf8_or_hold_line_breaks(tmp_path, paint):
+    names = [f"{LATIN}/{LATIN}.png", "two\nlines/tab\there.png", "two\nlines/\u2028.png", "é/💡\u202fü.png"]
+    for number, name in enumerate(names):
+        paint(tmp_path / "in" / name, number)
+        (tmp_path / "in" / name).with_name("broken " + os.path.basename(name)).write_text("x")
+    shown = {name: number for number, name in enumerate((
+        "caf\\xe9/caf\\xe9.png", "two\\nlines/tab\\there.png", "two\\nlines/\\u2028.png", "é/💡\u202fü.png"
+    ))}  # fmt: skip
+    for images in (open_images(tmp_path / "in"), open_images(tmp_path / "in")):  # decoded, and from the cache
+        assert set(images.names) == set(shown)
+        assert sorted(images.class_names) == sorted(["caf\\xe9", "two\\nlines", "é"])
+        for name, label, path in zip(images.names, images.labels, images.originals, strict=True):
+            assert name.startswith(images.class_names[label])
+            assert path == str(tmp_path / "in" / names[shown[name]])
+        assert len(images.skipped) == 4
+        assert all(len(line.splitlines()) == 1 and line.encode() for entry in images.skipped for line in entry)
+    assert set(open_few(tmp_path / "in", 8).names) == set(shown)
+    for ending in (".parquet", ".csv", ".npz"):
+        write_table(tmp_path / f"table{ending}", images.names, np.zeros((4, 2), np.float32), images.labels)
+    assert np.load(tmp_path / "table.npz")["name"].tolist() == images.names
+
+
+def test_names_of_metadata_beside_names_that_are_not_utf8(tmp_path, paint):
+    paint(tmp_path / "0.png", 0)
+    paint(tmp_path / f"{LATIN}.png", 1)
+    (tmp_path / "metadata.csv").write_text("file_name,kind\n0.png,1\n")
+    assert open_images(tmp_path, label_column="kind").names == ["0.png"]
+    assert len(open_images(tmp_path)) == 2
+
+
+def test_a_root_that_is_not_utf8(tmp_path):
+    root = tmp_path / LATIN
+    root.mkdir()
+    Image.new("RGB", (8, 8)).save(root / "0.png")
+    assert open_images(root).names == ["0.png"]

@@ -1,0 +1,94 @@
+"""What decoding takes at once: shared by all threads, and little for each pixel."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearfar.data import decode, open_few, open_images
+from nearfar.data.building import LARGEST
+from nearfar.data.memory import SharedMemory
+
+
+def test_threads_share_and_more_than_all_is_lent_to_one_alone():
+    memory, together, most, lock = SharedMemory(100), [], [], threading.Lock()
+
+    def work(wanted):
+        with memory.lent(wanted):
+            with lock:
+                together.append(wanted)
+                most.append(list(together))
+            threading.Event().wait(0.002)
+            with lock:
+                together.remove(wanted)
+
+    threads = [threading.Thread(target=work, args=(wanted,)) for wanted in [40, 50, 10, 70, 500, 30, 1000] * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert memory.free == 100 and len(most) == 21
+    assert all(sum(at_once) <= 100 or len(at_once) == 1 for at_once in most)
+
+
+def test_an_error_gives_the_memory_back():
+    memory = SharedMemory(100)
+    with pytest.raises(ValueError, match="broken"), memory.lent(60):
+        assert memory.free == 40
+        raise ValueError("broken")
+    assert memory.free == 100
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_all_of_it():
+    memory = SharedMemory(100)
+    with memory.lent(100):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if memory.free == 100 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_wide_values_are_converted_in_strips(mode, peak):
+    image = Image.new(mode, (3000, 2000), 7)
+    decode.plain(image)
+    assert peak() < 6_000_000 + 40 * 2**20  # it took 25 bytes a pixel: 150 MB
+
+
+def test_all_decoding_asks_for_memory(tmp_path, monkeypatch):
+    for i in range(6):
+        Image.fromarray(np.full((50, 40 + i), i, np.uint16)).save(tmp_path / f"{i}.png")
+    asked, real = [], decode._MEMORY.lent
+    monkeypatch.setattr(decode._MEMORY, "lent", lambda wanted: asked.append(wanted) or real(wanted))
+    open_images(tmp_path, workers=1)
+    assert asked[-6:] == [16 * 50 * (40 + i) for i in range(6)]
+
+
+@pytest.mark.parametrize("size", [0, -1, LARGEST + 1, 10**21])
+def test_impossible_sizes(tmp_path, paint, size):
+    paint(tmp_path / "a.png", 0)
+    for ask in (lambda: open_images(tmp_path, image_size=size), lambda: open_few(tmp_path, 1, image_size=size)):
+        with pytest.raises(ValueError, match=rf"image_size must lie in 1\.\.{LARGEST}"):
+            ask()
+
+
+def test_large_results_are_decoded_few_at_a_time(tmp_path, paint, monkeypatch):
+    """Not 32 at once in each thread, and then eight times as much for the statistics."""
+    from nearfar.data import building
+
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", i)
+    sizes = []
+    real = building._chunks
+
+    def chunks(records, most):
+        for chunk in real(records, most):
+            sizes.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr(building, "_chunks", chunks)
+    open_images(tmp_path, image_size=2048, cache=False)
+    assert sizes == [1, 1, 1, 1]

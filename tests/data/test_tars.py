@@ -1,0 +1,133 @@
+"""Tars in WebDataset form: examples, labels, and what is damaged, cut off or no file."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearfar.data import open_images
+
+
+def png(number, size=8):
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def tar(path, members):
+    """Write (name, content) pairs; a TarInfo in place of a pair is written as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as file:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                file.addfile(member)
+                continue
+            info = tarfile.TarInfo(member[0])
+            info.size = len(member[1])
+            file.addfile(info, io.BytesIO(member[1]))
+
+
+def test_examples_labels_and_splits(tmp_path):
+    tar(tmp_path / "train-0.tar", [("a.png", png(0)), ("a.cls", b"4"), ("b.png", png(1)[:60]), ("b.cls", b"5")])
+    tar(tmp_path / "train-1.tar", [("c.png", png(2)), ("c.cls", b"6")])
+    tar(tmp_path / "test-0.tar", [("d.png", png(3)), ("d.cls", b"7")])
+    images = open_images(tmp_path)
+    assert images.names == ["train/train-0/a", "train/train-1/c"]
+    assert images.labels.tolist() == [4, 6]
+    assert [name for name, _ in images.skipped] == ["train/train-0/b"]
+    assert open_images(tmp_path / "test-0.tar").labels.tolist() == [7]
+
+
+def test_other_fields_hidden_members_and_texts(tmp_path):
+    members = [("README", b"no ending"), ("x/._a.png", b"hidden"), ("x/a.seg.PNG", png(1)), ("x/a.jpg", png(0))]
+    members += [("x/a.txt", b" moss\n"), ("x/a.json", b"{broken"), ("x/a.pth", b"never read"), ("alone.txt", b"fern")]
+    tar(tmp_path / "a.tar", [*members, ("x/b.jpg", png(2)), ("x/b.txt", b"fern")])
+    images = open_images(tmp_path / "a.tar", label_column="txt")
+    assert images.names == ["a/x/a", "a/x/b"] and images.skipped == []
+    assert images.class_names == ["fern", "moss"] and images.labels.tolist() == [1, 0]
+    expected = np.asarray(Image.open(io.BytesIO(png(0)))).transpose(2, 0, 1)
+    assert (images.pixels[0].numpy() == expected).all()
+    with pytest.raises(ValueError, match=r"no column 'cls' for labels; its columns: seg.PNG, jpg, txt, json, pth"):
+        open_images(tmp_path / "a.tar", label_column="cls")
+
+
+def test_originals_are_those_of_the_kept_images(tmp_path):
+    for part in range(2):
+        members = [(f"{i}.png", b"broken" if i == 2 else png(10 * part + i)) for i in range(5)]
+        tar(tmp_path / f"{part}.tar", members)
+    images = open_images(tmp_path, cache=False)
+    assert len(images) == 8 and len(images.originals) == 8
+    assert images.originals[2] == png(3) and images.originals[7] == png(14)
+    kept = open_images(tmp_path).pixels
+    assert torch.equal(images.gather(torch.arange(8)), kept)
+
+
+def test_a_damaged_header_is_listed_and_what_follows_is_read(tmp_path):
+    tar(tmp_path / "a.tar", [(f"{i:02d}.png", png(i)) for i in range(30)])
+    with tarfile.open(tmp_path / "a.tar") as file:
+        place = file.getmembers()[10].offset
+    damaged = bytearray((tmp_path / "a.tar").read_bytes())
+    damaged[place : place + 512] = b"\xff" * 512
+    (tmp_path / "a.tar").write_bytes(damaged)
+    images = open_images(tmp_path / "a.tar")
+    assert images.names == [f"a/{i:02d}" for i in range(30) if i != 10]
+    [(name, reason)] = images.skipped
+    assert name == "a.tar" and f"damaged from byte {place:,} to" in reason
+
+
+@pytest.mark.parametrize(("where", "reason"), [("header", "cut off"), ("content", "damaged or cut off at byte")])
+def test_a_tar_that_is_cut_off_is_listed(tmp_path, where, reason):
+    tar(tmp_path / "a.tar", [(f"{i}.png", png(i)) for i in range(5)])
+    with tarfile.open(tmp_path / "a.tar") as file:
+        last = file.getmembers()[4]
+    whole = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "a.tar").write_bytes(whole[: last.offset if where == "header" else last.offset_data + 20])
+    images = open_images(tmp_path / "a.tar")
+    assert images.names == [f"a/{i}" for i in range(4)]
+    assert reason in dict(images.skipped)["a.tar"]
+
+
+def test_links_devices_and_sparse_files_are_listed_and_not_followed(tmp_path):
+    def member(name, kind, link=""):
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, link
+        return info
+
+    odd = [
+        member("soft.png", tarfile.SYMTYPE, "/etc/passwd"),
+        member("hard.png", tarfile.LNKTYPE, "../../a.png"),
+        member("pipe.png", tarfile.FIFOTYPE),
+        member("device.png", tarfile.CHRTYPE),
+        member("folder.png", tarfile.DIRTYPE),
+        member("link", tarfile.SYMTYPE, "a.png"),
+    ]
+    tar(tmp_path / "a.tar", [("/etc/a.png", png(0)), ("../../b.png", png(1)), *odd, ("c.png", png(2))])
+    images = open_images(tmp_path / "a.tar")
+    assert images.names == ["a//etc/a", "a/../../b", "a/c"]
+    assert [name for name, _ in images.skipped] == [f"a/{info.name}" for info in odd[:5]]
+    assert "not followed" in dict(images.skipped)["a/soft.png"] and "not a file" in dict(images.skipped)["a/pipe.png"]
+
+
+@pytest.mark.parametrize("content", [b"nothing like a tar" * 100, b"", bytes(10240), b"\x1f\x8b\x08" + bytes(600)])
+def test_what_is_no_tar_is_one_line_that_names_the_file(tmp_path, content):
+    tar(tmp_path / "a.tar", [("a.png", png(0))])
+    (tmp_path / "b.tar").write_bytes(content)
+    with pytest.raises(ValueError, match=r"cannot read '.*b\.tar'") as error:
+        open_images(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_size_below_zero_ends_the_reading(tmp_path):
+    tar(tmp_path / "a.tar", [("a.png", png(0)), ("b.png", png(1)), ("c.png", png(2))])
+    with tarfile.open(tmp_path / "a.tar") as file:
+        second = file.getmembers()[1]
+    second.size = -1024
+    content = bytearray((tmp_path / "a.tar").read_bytes())
+    content[second.offset : second.offset + 512] = second.tobuf(tarfile.GNU_FORMAT)[:512]
+    (tmp_path / "a.tar").write_bytes(content)
+    images = open_images(tmp_path / "a.tar")
+    assert images.names[0] == "a/a" and "a/b" not in images.names
+    assert "a.tar" in dict(images.skipped)

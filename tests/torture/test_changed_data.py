@@ -1,0 +1,174 @@
+"""Twenty ways in which data changes between the stop of a run and its going on: each is refused in one line.
+
+And those that change nothing that is trained on, which are not.
+"""
+
+import io
+import os
+import shutil
+import tarfile
+
+import numpy as np
+import pytest
+from datasets import Dataset as Table
+from PIL import Image
+from rich.console import Console
+
+import nearfar
+from nearfar.training import loop
+
+COUNT = 24
+SETTINGS = dict(epochs=2, batch_size=8, held_out=4, encoder="small", log_every=1, precision="32-true", image_size=8)
+
+
+def pixels(number):
+    return np.random.default_rng(number).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+
+
+def save(path, number, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels(number)).save(path, **options)
+
+
+def encoded(number):
+    file = io.BytesIO()
+    Image.fromarray(pixels(number)).save(file, "bmp")
+    return file.getvalue()
+
+
+def swap(one, two):
+    content = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(content)
+
+
+def as_folder(place):
+    for number in range(COUNT):
+        save(place / ("ab"[number % 2]) / f"{number:02d}.bmp", number)
+
+
+def as_tar(place, numbers=range(COUNT)):
+    place.mkdir(exist_ok=True)
+    with tarfile.open(place / "train-0.tar", "w") as tar:
+        for name, number in enumerate(numbers):
+            member = tarfile.TarInfo(f"{name:04d}.bmp")
+            member.size = len(encoded(number))
+            tar.addfile(member, io.BytesIO(encoded(number)))
+
+
+def as_parquet(place, numbers=range(COUNT)):
+    place.mkdir(exist_ok=True)
+    table = Table.from_dict({"image": [{"bytes": encoded(number), "path": None} for number in numbers]})
+    table.to_parquet(place / "train-0.parquet")
+
+
+def as_npy(place, numbers=range(COUNT)):
+    place.mkdir(exist_ok=True)
+    np.save(place / "all.npy", np.stack([pixels(number) for number in numbers]))
+
+
+def one_other(number=17):
+    return [99 if n == number else n for n in range(COUNT)]
+
+
+def swapped():
+    return [1, 0, *range(2, COUNT)]
+
+
+FOLDER = {  # what happens, and what the line says of it
+    "a file added": (lambda f: save(f / "a/99.bmp", 99), "1 file added: first a/99.bmp"),
+    "many files added": (lambda f: [save(f / f"b/x{n}.bmp", n) for n in range(30)], "30 files added: first b/x0.bmp"),
+    "a file removed": (lambda f: (f / "b/01.bmp").unlink(), "1 file removed: first b/01.bmp"),
+    "a class removed": (lambda f: shutil.rmtree(f / "b"), "12 files removed: first b/01.bmp"),
+    "a file renamed": (lambda f: (f / "a/00.bmp").rename(f / "a/zz.bmp"), "1 file added, 1 removed: first a/00.bmp"),
+    "a file in another class": (lambda f: (f / "a/00.bmp").rename(f / "b/00.bmp"), "1 file added, 1 removed"),
+    "two files swapped": (lambda f: swap(f / "a/00.bmp", f / "b/01.bmp"), "2 files changed: first a/00.bmp"),
+    "a file of the same size": (lambda f: save(f / "a/04.bmp", 99), "1 file changed: first a/04.bmp"),
+    "the same size and time": (
+        lambda f: (
+            before := (f / "a/04.bmp").stat(),
+            save(f / "a/04.bmp", 99),
+            os.utime(f / "a/04.bmp", ns=(before.st_atime_ns, before.st_mtime_ns)),
+        ),
+        "1 file changed: first a/04.bmp",
+    ),
+    "a file cut off": (lambda f: os.truncate(f / "a/00.bmp", 100), "1 file changed: first a/00.bmp"),
+    "a file emptied": (lambda f: os.truncate(f / "a/00.bmp", 0), "1 file changed: first a/00.bmp"),
+    "other images under all names": (lambda f: [save(p, n + 50) for n, p in enumerate(f.glob("*/*"))], "24 files ch"),
+    "another folder": (lambda f: (shutil.rmtree(f), [save(f / f"{n}.png", n) for n in range(COUNT)]), "24 files added"),
+}
+OTHERS = {
+    "a member of a tar changed": (as_tar, lambda f: as_tar(f, one_other()), "1 file changed: first train-0.tar"),
+    "members of a tar swapped": (as_tar, lambda f: as_tar(f, swapped()), "1 file changed: first train-0.tar"),
+    "a row of a table changed": (as_parquet, lambda f: as_parquet(f, one_other()), "1 file changed: first train-0"),
+    "rows of a table swapped": (as_parquet, lambda f: as_parquet(f, swapped()), "1 file changed: first train-0"),
+    "an array's image changed": (as_npy, lambda f: as_npy(f, one_other()), "1 file changed: first all.npy"),
+    "an array's images swapped": (as_npy, lambda f: as_npy(f, swapped()), "1 file changed: first all.npy"),
+    "an array cut": (as_npy, lambda f: as_npy(f, range(20)), "1 file changed: first all.npy"),
+}
+CHANGES = {name: (as_folder, *told) for name, told in FOLDER.items()} | OTHERS
+SAME = {
+    "touched": lambda f: [path.touch() for path in f.glob("*/*")],
+    "copied": lambda f: (shutil.copytree(f, f.parent / "c"), shutil.rmtree(f), (f.parent / "c").rename(f)),
+    "a text and a hidden image": lambda f: ((f / "a/notes.txt").write_text("mine"), save(f / ".trash/1.bmp", 9)),
+    "linked": lambda f: (f.rename(f.parent / "there"), f.symlink_to(f.parent / "there")),
+}
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch, quiet):
+    """Begin a run on data that is written by a function, and return the data's folder and the run's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def begin(write, **options):
+        write(tmp_path / "data")
+        data = tmp_path / "data" / "all.npy" if write is as_npy else tmp_path / "data"
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "SAVE_SECONDS", 0.0)
+            advance = loop.TrainingProgress.advance
+
+            def dies(self, step):
+                advance(self, step)
+                if step == 3:
+                    raise MemoryError
+
+            patch.setattr(loop.TrainingProgress, "advance", dies)
+            with pytest.raises(MemoryError):
+                nearfar.pretrain(data, out=tmp_path / "run", console=quiet, **SETTINGS, **options)
+        return tmp_path / "data", tmp_path / "run"
+
+    return begin
+
+
+def test_there_are_twenty():
+    assert len(CHANGES) == 20
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_refused_and_may_be_let_through(name, stopped, quiet):
+    write, change, says = CHANGES[name]
+    folder, run = stopped(write, method="simclr")
+    change(folder)
+    with pytest.raises(ValueError, match="the data of this run has changed") as caught:
+        nearfar.resume(run, console=quiet)
+    assert f"({says}" in str(caught.value) and "\n" not in str(caught.value)
+    assert not (run / "encoder.safetensors").exists()
+    assert (nearfar.resume(run, data_changed=True, console=quiet).path / "encoder.safetensors").is_file()
+
+
+@pytest.mark.parametrize("options", [dict(method="sogclr"), dict(method="isogclr"), dict(method="saclr", scale="row")])
+@pytest.mark.parametrize("name", ["a file added", "two files swapped", "a file of the same size"])
+def test_numbers_of_images_are_never_mixed_up(name, options, stopped, quiet):
+    write, change, _ = CHANGES[name]
+    folder, run = stopped(write, **options)
+    change(folder)
+    for changed in (False, True):
+        with pytest.raises(ValueError, match="keeps numbers for each image"):
+            nearfar.resume(run, data_changed=changed, console=quiet)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_is_the_same_data_goes_on(name, stopped):
+    folder, run = stopped(as_folder, method="sogclr")
+    SAME[name](folder)
+    assert (nearfar.resume(run, console=Console(quiet=True)).path / "encoder.safetensors").is_file()

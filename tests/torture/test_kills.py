@@ -1,0 +1,155 @@
+"""Runs that are killed at any moment, that two processes want, or whose terminal closes: nothing is lost.
+
+Processes are forked from one server that has imported everything, so that a moment is a moment of the run.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pty
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import nearfar
+from nearfar.cli import main
+from nearfar.training import loop
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["nearfar.commands.pretrain", "nearfar.cli", "sklearn", "matplotlib.figure", "datasets"])
+SETTINGS = dict(epochs=6, batch_size=8, held_out=8, encoder="small", log_every=1, precision="32-true")
+METHODS = {
+    "saclr-row": dict(method="saclr", scale="row"),
+    "moco-v2": dict(method="moco-v2", queue_size=20),
+    "two-processes": dict(method="simclr", devices=2, accelerator="cpu"),
+}
+LONG = 600  # seconds that nothing here takes, but on a machine that does other things too
+
+
+def train(data: str, out: str, **options: object) -> None:
+    """Begin a run, or go on with it where it has begun."""
+    loop.SAVE_SECONDS = 0.0  # a checkpoint after each epoch
+    with (
+        open(Path(out).with_suffix(".log"), "a") as log,
+        contextlib.redirect_stderr(log),
+        contextlib.redirect_stdout(log),
+    ):
+        if (Path(out) / "config.yaml").is_file():
+            code = main(["pretrain", "--resume", out])
+        else:
+            words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+            code = main(["pretrain", data, "--out", out, *words])
+    os._exit(code)
+
+
+def started(data, out, **options):
+    process = SERVER.Process(target=train, args=(str(data), str(out)), kwargs=SETTINGS | options)
+    process.start()
+    return process
+
+
+def finished(data, out, **options):
+    process = started(data, out, **options)
+    process.join(LONG)
+    assert process.exitcode == 0, out.with_suffix(".log").read_text()
+    return (out / "encoder.safetensors").read_bytes()
+
+
+def losses(out):
+    return [line["loss"] for line in nearfar.Run(out).metrics if "loss" in line]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(40):
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def whole(photos, tmp_path_factory):
+    """Uninterrupted runs by name: their weights, losses and seconds."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def of(name):
+        began = time.monotonic()
+        weights = finished(photos, folder / name, **METHODS[name])
+        return weights, losses(folder / name), time.monotonic() - began
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "times"),
+    [
+        ("saclr-row", signal.SIGKILL, 5),
+        ("saclr-row", signal.SIGHUP, 4),
+        ("moco-v2", signal.SIGKILL, 6),
+        ("two-processes", signal.SIGKILL, 1),
+    ],
+)
+def test_killed_at_random_moments_and_resumed_is_uninterrupted(name, number, times, photos, whole, tmp_path):
+    weights, logged, seconds = whole(name)
+    moments = random.Random(f"{number} {name}")
+    out = tmp_path / "run"
+    for _ in range(times):
+        process = started(photos, out, **METHODS[name])
+        time.sleep(moments.uniform(0, seconds))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+        process.join(LONG)
+        assert process.exitcode is not None
+    assert finished(photos, out, **METHODS[name]) == weights, out.with_suffix(".log").read_text()
+    assert losses(out) == logged
+
+
+def test_one_of_two_processes_owns_the_folder(photos, whole, tmp_path):
+    out = tmp_path / "run"
+    both = [started(photos, out, **METHODS["saclr-row"]) for _ in range(2)]
+    for process in both:
+        process.join(LONG)
+    assert sorted(process.exitcode for process in both) == [0, 2]
+    winner = next(process for process in both if process.exitcode == 0)
+    said = [line for line in out.with_suffix(".log").read_text().splitlines() if line.startswith("nearfar: ")]
+    assert len(said) == 1 and f"being written by process {winner.pid} " in said[0]
+    assert (out / "encoder.safetensors").read_bytes() == whole("saclr-row")[0]
+    assert losses(out) == whole("saclr-row")[1]
+
+
+def test_a_terminal_that_closes_leaves_a_checkpoint(photos, tmp_path):
+    """The output of the run goes to the terminal, and every line after its end is an error."""
+    out = tmp_path / "run"
+    options = SETTINGS | dict(epochs=2000, method="simclr")
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "nearfar", "pretrain", str(photos), "--out", str(out), *words]
+    attach = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", attach, *command], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    deadline = time.monotonic() + LONG
+    while len(losses(out)) < 3 and time.monotonic() < deadline:
+        os.read(ours, 2**16)  # a full terminal would block the run
+        time.sleep(0.05)
+    assert not (out / "checkpoints").exists()
+    os.close(ours)
+    assert process.wait(LONG) == 130
+    assert (out / "checkpoints/last.ckpt").is_file()

@@ -1,0 +1,330 @@
+"""Broken and odd data of every kind: each is read, listed as skipped or refused by one line, in bounded memory."""
+
+import io
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tarfile
+import textwrap
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from nearfar.cli import main
+from nearfar.data import open_images
+
+GREEN = Image.new("RGB", (16, 16), (0, 200, 0))
+OTHER = Image.new("RGB", (16, 16), (90, 90, 0))
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def encoded(image, form, **options):
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width, height, depth=8, colour=2, content=b"", extra=b""):
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + extra + chunk(b"IDAT", zlib.compress(content)) + chunk(b"IEND", b"")
+
+
+def resized(form, place, code, width, height):
+    """An image whose header claims another size."""
+    data = bytearray(encoded(GREEN, form))
+    struct.pack_into(code, data, place, width, height)
+    return bytes(data)
+
+
+def turned(form):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(GREEN, form, exif=exif)
+
+
+def wide(kind, value):
+    return Image.fromarray(np.full((16, 16), value, kind))
+
+
+WHOLE = {
+    form: encoded(NOISE, form) for form in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "ICO", "TGA", "PCX")
+}
+
+READ = {  # read, with the value of the first pixel in the second of three channels, within 3
+    "exif.jpg": (turned("JPEG"), 200),
+    "exif.png": (turned("PNG"), 200),
+    "exif.tif": (turned("TIFF"), 200),
+    "exif.webp": (turned("WEBP"), 200),
+    "broken-exif.png": (encoded(GREEN, "PNG", exif=b"Exif\0\0MM\0broken"), 200),
+    "16-bit.png": (encoded(wide(np.uint16, 257 * 90), "PNG"), 90),
+    "16-bit.tif": (encoded(wide(np.uint16, 257 * 90), "TIFF"), 90),
+    "16-bit.pgm": (b"P5 16 16 65535\n" + b"\x5a\x5a" * 256, 90),
+    "16-bit-rgb.png": (png(16, 16, 16, 2, (b"\0" + b"\0\0\x5a\x5a\0\0" * 16) * 16), 90),
+    "32-bit.tif": (encoded(wide(np.int32, 60), "TIFF"), 60),
+    "float.tif": (encoded(wide(np.float32, 0.2), "TIFF"), 51),
+    "float255.tif": (encoded(wide(np.float32, 70), "TIFF"), 70),
+    "cmyk.jpg": (encoded(GREEN.convert("CMYK"), "JPEG"), 200),
+    "cmyk.tif": (encoded(GREEN.convert("CMYK"), "TIFF"), 200),
+    "lab.tif": (encoded(GREEN.convert("LAB"), "TIFF"), 200),
+    "palette.gif": (encoded(GREEN, "GIF"), 200),
+    "one-bit.png": (encoded(Image.new("1", (16, 16), 1), "PNG"), 255),
+    "clear.png": (encoded(Image.new("RGBA", (16, 16), (0, 0, 0, 0)), "PNG"), 255),
+    "grey-clear.png": (encoded(Image.new("LA", (16, 16), (0, 0)), "PNG"), 255),
+    "animated.gif": (encoded(GREEN, "GIF", save_all=True, append_images=[OTHER]), 200),
+    "animated.webp": (
+        encoded(GREEN, "WEBP", lossless=True, save_all=True, append_images=[NOISE.resize((16, 16))]),
+        200,
+    ),
+    "really-a.png.jpg": (encoded(GREEN, "PNG"), 200),
+    "REALLY.PNG": (encoded(GREEN, "PNG"), 200),
+    "trailing.jpg": (encoded(GREEN, "JPEG") + b"<?php trailing ?>" * 100, 200),
+    "one-pixel.png": (encoded(Image.new("RGB", (1, 1), (0, 200, 0)), "PNG"), 200),
+    "long.png": (encoded(Image.new("RGB", (20_000, 1), (0, 200, 0)), "PNG"), 200),
+    "tall.png": (encoded(Image.new("RGB", (1, 20_000), (0, 200, 0)), "PNG"), 200),
+}
+
+SKIPPED = {
+    "empty.png": b"",
+    "one-byte.jpg": b"\xff",
+    "text.png": b"hello",
+    "html.jpg": b"<html><body>404 not found</body></html>",
+    "svg.png": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
+    "zeros.png": bytes(1000),
+    "noise.jpg": random.Random(0).randbytes(5000),
+    "only-a-signature.png": b"\x89PNG\r\n\x1a\n",
+    "no-size.png": png(0, 0),
+    "no-width.png": png(0, 5),
+    "bomb.png": png(30_000, 30_000),
+    "2**31.png": png(2**31 - 1, 2**31 - 1),
+    "too-short.png": png(64, 64, content=bytes(10)),
+    "bits.png": png(8, 8, depth=7),
+    "text-bomb.png": png(8, 8, extra=chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(10**8)))),
+    "21-digits.ppm": b"P6 " + b"9" * 21 + b" 1 255\n",
+    "negative.ppm": b"P6 -5 -5 255\n" + bytes(75),
+    "21-digits.xbm": b"#define im_width " + b"9" * 21 + b"\n#define im_height 9\nstatic char im_bits[] = {\n0x00};",
+    "bomb.bmp": resized("BMP", 18, "<ii", 10**9, 10**9),
+    "no-width.bmp": resized("BMP", 18, "<ii", 0, 16),
+    "bomb.gif": b"GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\x08\0;",
+    "bomb.tga": resized("TGA", 12, "<HH", 65535, 65535),
+    "bomb.jp2": resized("JPEG2000", 48, ">II", 10**9, 10**9),
+    "not-finite.tif": encoded(wide(np.float32, np.nan), "TIFF"),
+    "infinite.tif": encoded(wide(np.float32, np.inf), "TIFF"),
+    "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n",
+    **{f"half.{form.lower()}": data[: len(data) // 3] for form, data in WHOLE.items() if form not in ("ICO", "PCX")},
+}  # fmt: skip
+
+
+def put(folder, files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def held(images):
+    """Whether what is kept and what is skipped is well formed."""
+    lines = [*images.names, *(line for entry in images.skipped for line in entry)]
+    assert all(line and len(line.splitlines()) == 1 and line.encode() for line in lines)
+    return set(images.names), dict(images.skipped)
+
+
+def refused(ask, *words):
+    """What is said by a ValueError or OSError of one line."""
+    with pytest.raises((ValueError, OSError)) as error:
+        ask()
+    said = str(error.value)
+    assert len(said.splitlines()) == 1 and all(word in said for word in words), said
+    return said
+
+
+def test_odd_images_are_read_right_and_broken_ones_listed(tmp_path):
+    files = {name: data for name, (data, _) in READ.items()}
+    images = open_images(put(tmp_path / "in", files | SKIPPED), image_size=16, channels=3)
+    kept, skipped = held(images)
+    assert kept == set(READ) and set(skipped) == set(SKIPPED)
+    for place, name in enumerate(images.names):
+        assert abs(int(images.pixels[place, 1, 0, 0]) - READ[name][1]) <= 3, name
+
+
+@pytest.mark.parametrize("form", WHOLE)
+def test_damaged_images_never_stop_the_others(tmp_path, form, capfd):
+    chance, files = random.Random(form), {"good.png": WHOLE["PNG"]}
+    for number in range(60):
+        data = bytearray(WHOLE[form])
+        for _ in range(chance.choice((1, 3, 30))):
+            data[chance.randrange(min(len(data), chance.choice((60, 10**6))))] = chance.randrange(256)
+        files[f"{number}.{form.lower()}"] = bytes(data[: chance.choice((10**6, chance.randrange(len(data))))])
+    kept, skipped = held(open_images(put(tmp_path / "in", files), image_size=16, channels=3))
+    assert "good.png" in kept and kept | set(skipped) == set(files)
+    assert capfd.readouterr().err == ""
+
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+CELLS = [{"bytes": encoded(GREEN, "PNG"), "path": None}] * 4
+NOTES = {"info": {"features": {"img": {"_type": "Image"}}}}
+
+
+def noted(notes):
+    return pa.table({"img": pa.array(CELLS, IMAGE)}).replace_schema_metadata({"huggingface": json.dumps(notes)})
+
+
+TABLES = {  # a table, and how many images it holds; None: it is refused
+    "good": (pa.table({"img": pa.array(CELLS, IMAGE)}), 4),
+    "nulls": (pa.table({"img": pa.array([None, *CELLS[:2], {"bytes": None, "path": None}], IMAGE)}), 2),
+    "paths": (
+        pa.table({"img": pa.array([*CELLS, *({"path": p} for p in ("", "\0", "/", "..", "x" * 9999))], IMAGE)}),
+        4,
+    ),
+    "all null": (pa.table({"img": pa.array([None] * 4, IMAGE)}), None),
+    "no rows": (pa.table({"img": pa.array([], IMAGE)}), None),
+    "no columns": (pa.table({}), None),
+    "no images": (pa.table({"a": [1, 2]}), None),
+    "texts": (pa.table({"img": ["a", "b"]}), None),
+    "odd struct": (pa.table({"img": [{"bytes": 5, "path": 7}]}), None),
+    "lists": (pa.table({"img": [[1, 2], [3]]}), None),
+    "binary": (pa.table({"img": pa.array([c["bytes"] for c in CELLS], pa.binary())}), 4),
+    "large binary": (pa.table({"img": pa.array([c["bytes"] for c in CELLS], pa.large_binary())}), 4),
+    "float labels": (pa.table({"img": pa.array(CELLS, IMAGE), "label": [0.0, float("nan"), float("inf"), 1.0]}), 4),
+    "large labels": (pa.table({"img": pa.array(CELLS, IMAGE), "label": pa.array([2**64 - 1] * 4, pa.uint64())}), None),
+    "notes": (noted(NOTES), 4),
+    "notes of nothing": (noted({}), 4),
+    "notes of a list": (noted([1, 2]), 4),
+    "notes of no type": (noted({"info": {"features": {"img": {"_type": "Nonsense"}}}}), None),
+    "notes of another column": (noted({"info": {"features": {"other": {"_type": "Image"}}}}), 4),
+    "notes that nest": (noted({"info": {"features": {"img": {"_type": "List", "feature": {"_type": "Image"}}}}}), 4),
+}
+
+
+@pytest.mark.parametrize(("table", "count"), TABLES.values(), ids=TABLES)
+def test_odd_tables(tmp_path, table, count):
+    pq.write_table(table, tmp_path / "a.parquet")
+    if count is None:
+        refused(lambda: open_images(tmp_path / "a.parquet"))
+    else:
+        assert len(held(open_images(tmp_path / "a.parquet"))[0]) == count
+
+
+def test_labels_that_are_no_numbers_are_refused_where_they_are_asked_for(tmp_path):
+    pq.write_table(TABLES["float labels"][0], tmp_path / "a.parquet")
+    refused(lambda: open_images(tmp_path / "a.parquet", label_column="label"), "whole numbers or texts")
+
+
+def test_damaged_tables_are_refused_by_the_name_of_the_file(tmp_path):
+    pq.write_table(pa.table({"img": pa.array(CELLS * 20, IMAGE)}), tmp_path / "a.parquet")
+    whole, chance = (tmp_path / "a.parquet").read_bytes(), random.Random(0)
+    said = 0
+    for number in range(60):
+        data = bytearray(whole)
+        for _ in range(1 + number % 5):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        (tmp_path / "b.parquet").write_bytes(data if number % 3 else data[: chance.randrange(len(data))])
+        try:
+            held(open_images(tmp_path))
+        except ValueError as error:
+            said += 1
+            assert len(str(error).splitlines()) == 1
+            assert "b.parquet'" in str(error) or "has no column of images" in str(error), error
+    assert said > 20
+
+
+def test_tables_that_differ_are_refused_by_the_name_of_the_file(tmp_path):
+    pq.write_table(TABLES["good"][0], tmp_path / "a.parquet")
+    pq.write_table(pa.table({"img": [1, 2]}), tmp_path / "b.parquet")
+    assert len(open_images(tmp_path).skipped) == 2
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
+    refused(lambda: open_images(tmp_path), "b.parquet'")
+
+
+def test_damaged_tars_give_what_is_whole(tmp_path):
+    with tarfile.open(tmp_path / "whole.tar", "w") as file:
+        for number in range(30):
+            for ending, content in (("png", CELLS[0]["bytes"]), ("cls", b"%d" % number)):
+                info = tarfile.TarInfo(f"{number:02d}.{ending}")
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
+    whole, chance = (tmp_path / "whole.tar").read_bytes(), random.Random(0)
+    (tmp_path / "whole.tar").unlink()
+    for number in range(60):
+        data = bytearray(whole)
+        for _ in range(1 + number % 4):  # in headers: two of three blocks of 512 bytes are one
+            place = chance.randrange(len(data) // 512 - 20) * 512 + chance.randrange(512)
+            data[place] = chance.randrange(256)
+        cut = chance.randrange(2048, len(data)) if number % 3 == 0 else len(data)
+        (tmp_path / "a.tar").write_bytes(data[:cut])
+        images = open_images(tmp_path / "a.tar")
+        kept, skipped = held(images)
+        assert len(kept) >= (30 - 4 if cut == len(data) else cut // 2048 - 4)
+        assert cut == len(data) or "a.tar" in skipped or cut >= 60 * 1024
+
+
+ODD = {
+    "negative.csv": "file_name,kind\n-1,\n",
+    "empty.csv": "",
+    "binary.csv": "\0\1\2",
+    "no-names.csv": "a,b\n1,2\n",
+    "quote.csv": 'file_name,kind\n"0.png,1\n',
+    "nulls.csv": "file_name,kind\n,\n,\n",
+    "above.csv": "file_name,kind\n../../0.png,1\n",
+    "broken.jsonl": '{"file_name": "0.png", "kind": ',
+    "list.jsonl": "[1, 2]\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_metadata_is_one_line(tmp_path, name):
+    put(tmp_path / "in", {"0.png": CELLS[0]["bytes"], f"metadata{os.path.splitext(name)[1]}": ODD[name].encode()})
+    refused(lambda: open_images(tmp_path / "in", label_column="kind"), str(tmp_path))
+    assert len(open_images(tmp_path / "in")) == 1
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.parquet", "a.tar", "a.txt", "folder"])
+@pytest.mark.parametrize(
+    "content", [b"", b"no data", random.Random(1).randbytes(20_000)], ids=["empty", "text", "noise"]
+)
+def test_the_command_line_ends_in_one_line_and_leaves_no_run_folder(tmp_path, capsys, name, content):
+    source = put(tmp_path / "in", {name: content}) / name
+    if name == "folder":
+        source = put(tmp_path / "folder", {"a.png": content})
+    assert main(["pretrain", str(source), "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and str(source) in said[0] and not (tmp_path / "run").exists()
+
+
+MEASURED = """
+    import resource, sys
+    from nearfar.data import building, open_images
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    images = open_images(sys.argv[1], image_size=1024, workers=4)
+    print(len(images), len(images.skipped), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize(("depth", "colour"), [(16, 0), (16, 6), (8, 3)], ids=["grey", "clear", "palette"])
+def test_large_images_of_few_bytes_share_the_memory(tmp_path, depth, colour):
+    """Four threads, each with 36 million pixels from 100 kB: grey of 16 bits alone took 1 GB in each thread."""
+    side, values = 6000, {0: 1, 3: 1, 6: 4}[colour]
+    palette = chunk(b"PLTE", bytes(range(48))) if colour == 3 else b""
+    data = png(side, side, depth, colour, (b"\0" + b"\1" * (side * values * depth // 8)) * side, palette)
+    assert len(data) < 2_000_000
+    folder = put(tmp_path / "in", {f"{number}.png": data for number in range(4)})
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(MEASURED), str(folder)], capture_output=True, text=True, check=True
+    )
+    count, skipped, megabytes = map(int, done.stdout.split())
+    assert (count, skipped) == (4, 0) and megabytes < 800, done.stdout

@@ -1,0 +1,235 @@
+"""Files made to run code, to leave their folder or to fill the memory: nothing runs or leaves, little is taken."""
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+import textwrap
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import nearfar
+from nearfar.data import list_splits, open_few, open_images
+
+IMAGE = io.BytesIO()
+Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(IMAGE, "PNG")
+GOOD = IMAGE.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+class Payload:
+    """Loaded as a pickle it makes a folder."""
+
+    def __init__(self, mark):
+        self.mark = str(mark)
+
+    def __reduce__(self):
+        return os.makedirs, (self.mark,)
+
+
+def array_of_objects(mark):
+    file = io.BytesIO()
+    np.save(file, np.array([Payload(mark)], object), allow_pickle=True)
+    return file.getvalue()
+
+
+def checkpoint(mark):
+    file = io.BytesIO()
+    torch.save({"weight": Payload(mark)}, file)
+    return file.getvalue()
+
+
+def zipped(members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+PAYLOADS = {"pickle": lambda mark: pickle.dumps(Payload(mark)), "objects": array_of_objects, "torch": checkpoint}
+NAMES = ["a.npy", "a.npz", "a.parquet", "a.tar", "a.pt", "a.pkl", "in/a.png", "in/a.jpg", "in/a.tif", "in/a.npy"]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pickle_under_any_name_is_never_loaded(tmp_path, name, payload):
+    mark, content = tmp_path / "ran", PAYLOADS[payload](tmp_path / "ran")
+    pickle.loads(pickle.dumps(Payload(mark)))
+    assert mark.is_dir()  # the payload works
+    mark.rmdir()
+    (tmp_path / "in").mkdir()
+    (tmp_path / name).write_bytes(content)
+    source = tmp_path / name if "/" not in name else tmp_path / "in"
+    for ask in (open_images, list_splits, lambda path: open_few(path, 2)):
+        try:
+            ask(source)
+        except (ValueError, OSError) as error:
+            assert len(str(error).splitlines()) == 1
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_pickle_inside_an_archive_is_never_loaded(tmp_path, payload):
+    mark, content = tmp_path / "ran", PAYLOADS[payload](tmp_path / "ran")
+    for names in (["images.npy"], ["images", "x.npy"], ["x.npy", "y.npy"], ["data.pkl"]):
+        (tmp_path / "a.npz").write_bytes(zipped(dict.fromkeys(names, content)))
+        with pytest.raises(ValueError, match=r"a\.npz"):
+            open_images(tmp_path / "a.npz")
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        members = {
+            f"0.{ending}": content
+            for ending in ("pkl", "pickle", "pyd", "pth", "pt", "npy", "npz", "ten", "cls", "json")
+        }
+        for name, data in (members | {"0.png": GOOD, "1.png": content}).items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+    images = open_images(tmp_path / "a.tar")
+    assert images.names == ["a/0"] and [name for name, _ in images.skipped] == ["a/1"]
+    cells = [{"bytes": data, "path": None} for data in (content, GOOD)]
+    for notes in (
+        {"pandas": json.dumps({"columns": [{"name": "img", "pandas_type": "object", "numpy_type": "object"}]})},
+        {"huggingface": json.dumps({"info": {"features": {"img": {"_type": "os.system", "command": "x"}}}})},
+        {"huggingface": content},
+        {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": content},
+    ):
+        pq.write_table(pa.table({"img": cells}).replace_schema_metadata(notes), tmp_path / "a.parquet")
+        try:
+            assert open_images(tmp_path / "a.parquet").names == ["000001"]
+        except ValueError as error:
+            assert len(str(error).splitlines()) == 1
+    assert not mark.exists()
+
+
+def test_nothing_outside_the_source_is_read_or_written(tmp_path):
+    (tmp_path / "secret.png").write_bytes(GOOD)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    paths = ["../secret.png", str(tmp_path / "secret.png"), "file:///etc/passwd", "http://127.0.0.1/a.png", "~/a.png"]
+    cells = [{"bytes": None, "path": path} for path in paths] + [{"bytes": GOOD, "path": "../../written.png"}]
+    pq.write_table(pa.table({"image": cells}), folder / "a.parquet")
+    assert open_images(folder / "a.parquet").names == ["000005"]
+    with tarfile.open(folder / "a.tar", "w") as file:
+        for name in ("../../written.png", str(tmp_path / "written.png"), "ok.png"):
+            info = tarfile.TarInfo(name)
+            info.size = len(GOOD)
+            file.addfile(info, io.BytesIO(GOOD))
+        link = tarfile.TarInfo("link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "../secret.png"
+        file.addfile(link)
+    assert len(open_images(folder / "a.tar")) == 3
+    (folder / "a.parquet").unlink()
+    (folder / "a.tar").unlink()
+    for path in paths[:4]:
+        (folder / "metadata.csv").write_text(f"file_name,kind\n{path},1\n")
+        (folder / "0.png").write_bytes(GOOD)
+        with pytest.raises(ValueError, match=r"cannot read|none of the 1 images"):
+            open_images(folder, label_column="kind")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+SCRIPTS = [
+    "<script>alert(1)<\u2044script>.png",
+    "<img src=x onerror=alert(1)>.png",
+    "'\"><svg onload=alert(1)>.png",
+    "$(touch ran).png",
+    "`touch ran`.png",
+    "; touch ran #.png",
+    "-rf.png",
+    "[red]red[|red].png",
+    "{{data}} {0} %s %n.png",
+    "=cmd|' \u2044C calc'!A0.png",
+    "\x1b[31mred.png",
+    "\u202egnp.txe.png",
+    "two\nlines.png",
+    os.fsdecode(b"caf\xe9.png"),
+]
+
+
+def test_scripts_in_names_stay_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(40):
+        for name in SCRIPTS if number == 0 else [f"{number}.png"]:
+            pixels = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            (tmp_path / "in").mkdir(exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / "in" / name, "PNG")
+            (tmp_path / "in" / f"broken {name}").write_text("broken")
+    run = nearfar.pretrain(str(tmp_path / "in"), out="run", encoder="small", epochs=1, batch_size=16)
+    nearfar.embed(run, out="table.parquet")
+    nearfar.map_images(run, out="map.html")
+    written = [path for path in tmp_path.rglob("*.html") if path.is_file()]
+    assert len(written) >= 2
+    for page in written:
+        text = page.read_text(encoding="utf-8")
+        assert "<script>alert" not in text and "<img src=x" not in text and "<svg onload" not in text
+    names = pq.read_table("table.parquet")["name"].to_pylist()
+    assert len(names) == len(SCRIPTS) + 39 and r"caf\xe9.png" in names and r"two\nlines.png" in names
+    lines = (tmp_path / "run" / "skipped.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(names) and all(line.endswith("\tnot an image of a known format") for line in lines)
+    assert not (tmp_path / "ran").exists()
+
+
+LIMITED = """
+    import resource, sys
+    from nearfar.data import open_images
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        print(len(open_images(sys.argv[1], image_size=32)))
+    except ValueError as error:
+        print("refused:", str(error).splitlines()[0][:200])
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def bomb(kind, path):
+    """Write a small file that claims or unpacks to gigabytes."""
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w") as file:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "|u1", "fortran_order": False, "shape": (10**9, 64, 64)}
+            )
+            for _ in range(300):
+                file.write(bytes(2**20))
+    elif kind == "sparse":
+        info = tarfile.TarInfo("a.png")
+        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(2**50)}
+        info.size = 512
+        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as file:
+            file.addfile(info, io.BytesIO(b"1\n0\n512\n".ljust(512, b"\0")))
+    elif kind == "gzip":
+        import gzip
+
+        content = gzip.compress(bytes(500 * 2**20))
+        with tarfile.open(path, "w") as file:
+            info = tarfile.TarInfo("a.png.gz")
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    else:
+        cells = pa.array([{"bytes": bytes(2**23)}] * 100)
+        pq.write_table(pa.table({"image": cells}), path, use_dictionary=True, compression="zstd")
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("zip", "npz"), ("sparse", "tar"), ("gzip", "tar"), ("table", "parquet")])
+def test_a_bomb_takes_little_memory(tmp_path, kind, ending):
+    bomb(kind, tmp_path / f"a.{ending}")
+    assert (tmp_path / f"a.{ending}").stat().st_size < 2_000_000
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LIMITED), str(tmp_path / f"a.{ending}")], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.startswith("refused:"), done.stderr
+    assert int(done.stdout.split()[-1]) < 400

@@ -36,7 +36,7 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
     "demo": ("run_demo", ("data",)),
 }
 OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
-LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std")
+LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std", "--probe_lr")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

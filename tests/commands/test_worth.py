@@ -49,6 +49,15 @@ def test_starting_weights_that_were_better_are_kept():
     )
 
 
+def test_a_column_is_compared_where_it_was_measured():
+    """Fine-tuning has rows for encoders alone; a column of the trained encoder alone is compared with nothing."""
+    table = results((0.6, 0.7), hog=(0.4, 0.4), untrained=(0.3, 0.3))
+    tuned = {"untrained": {"finetune": 0.8}, "trained": {"transfer": 0.2, "finetune": 0.9}}
+    assert sentence(tuned) == "The encoder beats the untrained encoder in fine-tuning."
+    mixed = {row: numbers | tuned.get(row, {}) for row, numbers in table.items()}
+    assert sentence(mixed) == "The encoder beats HOG and the untrained encoder in every column."
+
+
 def test_nothing_to_compare_with_says_nothing():
     assert sentence(results((0.5, 0.5))) == ""
 

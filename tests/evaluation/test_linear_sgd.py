@@ -1,51 +1,108 @@
 import pytest
 import torch
+import torch.nn.functional as F
 
-from nearfar.evaluation import linear_sgd_accuracy
+from nearfar.evaluation import PROBES, Probe, linear_sgd_accuracy, probe_settings, usual_probe
+from nearfar.evaluation.linear_sgd import log_spaced, train_heads
+from nearfar.methods import method_class, method_names
 
 
-def test_sgd_probe_is_near_the_bayes_rule_on_gaussian_classes(clouds):
-    train_x, train_y, test_x, test_y = clouds
+def settings(lr, **changes):
+    return Probe("a test", lr if isinstance(lr, tuple) else (lr,), **changes)
+
+
+@pytest.mark.parametrize("drops", [(), (0.6, 0.8)])
+def test_sgd_probe_is_near_the_bayes_rule_on_gaussian_classes(clouds, drops):
+    test_x, test_y = clouds[2:]
     best = (test_x[:, :4].argmax(1).numpy() == test_y).mean()
-    assert linear_sgd_accuracy(train_x, train_y, test_x, test_y, lr=0.3, epochs=30) == pytest.approx(best, abs=0.02)
-    stepped = linear_sgd_accuracy(train_x, train_y, test_x, test_y, lr=0.3, epochs=30, drop_at=(18, 24))
-    assert stepped == pytest.approx(best, abs=0.02)
+    probe = settings(0.3, epochs=30, drop_at=drops)
+    assert linear_sgd_accuracy(*clouds, probe) == pytest.approx(best, abs=0.02)
 
 
-def test_one_full_batch_step_moves_along_the_class_means():
-    """From (almost) zero weights the first step's weight is lr (class sum - mean / classes): predictions follow."""
-    generator = torch.Generator().manual_seed(2)
-    x, y = torch.randn(64, 10, generator=generator), torch.arange(64) % 2
-    test = torch.randn(500, 10, generator=generator)
-    direction = x[y == 1].mean(0) - x[y == 0].mean(0)
-    sides = (test @ direction > 0).long()
-    accuracy = linear_sgd_accuracy(x, y.numpy(), test, sides.numpy(), lr=1e6, epochs=1, batch_size=64)
-    assert accuracy > 0.95  # the start weights, N(0, 0.01^2), turn the direction a little
+def one_head(probe, lr, x, y, classes, seed):
+    """The same by torch's layer, loss and optimiser."""
+    generator = torch.Generator().manual_seed(seed)
+    layer = torch.nn.Linear(x.shape[1], classes)
+    with torch.no_grad():
+        layer.weight.copy_(0.01 * torch.randn(classes, x.shape[1], generator=generator))
+        layer.bias.zero_()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=lr, momentum=0.9, weight_decay=probe.weight_decay)
+    steps = probe.epochs * -(-len(x) // probe.batch_size)
+    if probe.drop_at:
+        at = [round(share * probe.epochs) * steps // probe.epochs for share in probe.drop_at]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, at)
+    else:
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(probe.epochs):
+        for index in torch.randperm(len(x), generator=generator).split(probe.batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(layer(x[index]), y[index]).backward()
+            optimizer.step()
+            schedule.step()
+    return layer
 
 
-def test_the_rate_ends_at_zero_or_at_its_last_drop(clouds, monkeypatch):
+@pytest.mark.parametrize("drops", [(), (0.6, 0.8)])
+def test_every_head_of_a_sweep_is_the_fit_that_torch_makes_alone(clouds, drops):
+    x, y = clouds[0][:330], torch.from_numpy(clouds[1][:330])
+    probe = settings((0.05, 1.0, 30.0), weight_decay=1e-3, epochs=5, batch_size=100, drop_at=drops)
+    weight, bias = train_heads(probe, x, y, 4, seed=3)
+    for number, lr in enumerate(probe.lrs):
+        alone = one_head(probe, lr, x, y, 4, seed=3)
+        scale = float(alone.weight.detach().abs().max())
+        torch.testing.assert_close(weight[number], alone.weight.detach(), rtol=1e-3, atol=1e-4 * scale)
+        torch.testing.assert_close(bias[number], alone.bias.detach(), rtol=1e-3, atol=1e-4 * scale)
+
+
+def test_held_out_training_images_choose_the_rate(clouds):
+    useless = settings((1e-7, 0.3, 1e-6), epochs=10)
+    alone = settings(0.3, epochs=10)
+    assert linear_sgd_accuracy(*clouds, useless) == linear_sgd_accuracy(*clouds, alone)
     train_x, train_y, test_x, test_y = clouds
-    rates = []
-    step = torch.optim.SGD.step
-    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: (rates.append(self.param_groups[0]["lr"]), step(self))[1])
-    linear_sgd_accuracy(train_x, train_y, test_x, test_y, lr=2.0, epochs=10, batch_size=300)
-    assert len(rates) == 40 and rates[0] == 2.0 and rates[20] == pytest.approx(1.0)
-    assert 0 < rates[-1] < 0.004
-    rates.clear()
-    linear_sgd_accuracy(train_x, train_y, test_x, test_y, lr=2.0, epochs=10, batch_size=300, drop_at=(6, 8))
-    assert rates == pytest.approx([2.0] * 24 + [0.2] * 8 + [0.02] * 8)
+    changed = linear_sgd_accuracy(train_x, train_y, test_x, (test_y + 1) % 4, useless)
+    assert changed < 0.25  # wrong test labels choose nothing: the rate stays the one that fits the training images
+
+
+def test_steps_may_end_within_an_epoch(clouds):
+    seen = []
+    probe = settings(0.3, steps=7, batch_size=300)
+    train_heads(probe, clouds[0], torch.from_numpy(clouds[1]), 4, progress=lambda *told: seen.append(told))
+    assert seen == [(4, 7), (7, 7)]
+
+
+def test_the_papers_settings():
+    """SACLR A.1.4, SCE 4.1 and 4.3 (0.1 for 256 images, so 0.4 for 1024), MoCo 4.1, LORAC 6.1."""
+    assert PROBES["saclr-imagenet"].lrs == (0.3,) and PROBES["saclr-imagenet"].weight_decay == 1e-6
+    assert PROBES["sce"].lrs == PROBES["moco"].lrs == PROBES["saclr-cifar"].lrs == (30.0,)
+    assert PROBES["sce"].drop_at == (0.6, 0.8) and PROBES["saclr-cifar"].drop_at == ()
+    ours = PROBES["sce-imagenet"]
+    assert (ours.lrs, ours.epochs, ours.batch_size) == ((0.1 * 1024 / 256,), 90, 1024)
+    assert PROBES["lorac"].lrs == (1.2,) and {probe.batch_size for probe in PROBES.values()} == {256, 1024}
+    assert log_spaced(0.1, 100, 7) == pytest.approx([10 ** (half / 2) for half in range(-2, 5)])
+
+
+def test_the_recipe_chooses_the_settings():
+    assert usual_probe("linear-sgd sce-imagenet", 224) == "sce-imagenet"
+    assert usual_probe("knn linear-sgd simsiam-cifar", 32) == "simsiam-cifar"
+    assert usual_probe("", 32) == "saclr-cifar" and usual_probe("linear", 224) == "saclr-imagenet"
+    protocols = [recipe.protocol for name in method_names() for recipe in method_class(name).recipes.values()]
+    named = {one.split("linear-sgd ")[1] for one in protocols if "linear-sgd" in one}
+    assert len(named) >= 6 and named <= set(PROBES)
 
 
 def test_a_seed_is_a_result(clouds):
-    train_x, train_y, test_x, test_y = clouds
-    runs = [linear_sgd_accuracy(train_x, train_y, test_x, test_y, epochs=2, seed=seed) for seed in (0, 0, 1)]
+    runs = [linear_sgd_accuracy(*clouds, settings(30.0, epochs=2), seed=seed) for seed in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]
 
 
 def test_bad_settings_are_named(clouds):
-    train_x, train_y, test_x, test_y = clouds
-    for wrong in ({"lr": 0.0}, {"epochs": 0}, {"batch_size": -1}):
+    for wrong in ({"lr": 0.0}, {"lr": 1.0, "epochs": 0}, {"lr": 1.0, "batch_size": -1}, {"lr": 1.0, "steps": 0}):
         with pytest.raises(ValueError, match="must be positive"):
-            linear_sgd_accuracy(train_x, train_y, test_x, test_y, **wrong)
+            settings(**wrong)
+    with pytest.raises(ValueError, match="did you mean 'saclr-cifar'"):
+        probe_settings("saclr-cifr")
+    with pytest.raises(ValueError, match="must be positive"):
+        probe_settings("sce", [])
+    train_x, _, test_x, test_y = clouds
     with pytest.raises(ValueError, match="no labels"):
         linear_sgd_accuracy(train_x, None, test_x, test_y)

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from nearfar.atomic import check_folder
 from nearfar.commands.detection import TASKS, evaluate_detectors
-from nearfar.commands.opening import features_shown, open_shown
+from nearfar.commands.finetuning import finetuned, percent_of
+from nearfar.commands.labelled import open_labelled
+from nearfar.commands.opening import shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
-from nearfar.commands.worth import accuracies, best_rows, sentence
-from nearfar.data import Images, list_splits
-from nearfar.evaluation import check_protocols, colour_histogram, evaluate_features, hog, raw_pixels
+from nearfar.commands.worth import ENCODERS, accuracies, best_rows, sentence
+from nearfar.evaluation import (
+    FINETUNE,
+    WITH_VALIDATION,
+    Choices,
+    check_protocols,
+    colour_histogram,
+    evaluate_features,
+    hog,
+    probe_settings,
+    raw_pixels,
+    usual_probe,
+)
 from nearfar.messages import check_range
+from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder
-from nearfar.training import initial_backbone
+from nearfar.training import Settings, initial_backbone
 from nearfar.training.seeding import LARGEST_SEED
 
 
@@ -35,6 +49,10 @@ def evaluate(
     test_share: float = 0.2,
     seed: int = 0,
     baselines: bool = True,
+    root: str | None = None,
+    probe: str | None = None,
+    probe_lr: list[float] | None = None,
+    labels: str | None = None,
     encoder: nn.Module | None = None,
     detector: str = "small",
     epochs: float | None = None,
@@ -45,25 +63,33 @@ def evaluate(
     Args:
         run: run folder.
         data: labelled images with a train and a test split, or without: then a share is kept for the test.
-            Default: the data of the run.
-        protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "sgd" (linear, as in the papers),
-            "few" (1 and 5 labels a class, 20 trials); or "detect", "segment", "keypoints", apart from the others: data
-            are annotations then, a folder in VOC's or COCO's layout or a COCO json (docs/detection.md).
+            Default: the data of the run. Or torchvision:NAME, a data set of the transfer tables, from files in --root.
+        protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "few" (1 and 5 labels a class, 20
+            trials); and as the papers have them "linear-sgd", "transfer", "transfer-sgd", "low-shot" (mean average
+            precision), "finetune" (all labels) and "finetune-P" (P per cent of them), see docs/evaluation.md; or
+            "detect", "segment", "keypoints", apart from the others: data are annotations then, a folder in VOC's or
+            COCO's layout or a COCO json (docs/detection.md).
         limit: use the first so many training images only. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: of that split and of the trials.
         baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training.
+        root: folder with the files of a data set of torchvision.
+        probe: settings of linear-sgd by a paper's name, such as "sce". Default: the recipe's, else SACLR's.
+        probe_lr: learning rates of linear-sgd; of several, a fifth of the training images chooses.
+        labels: file with the names of the labelled images for finetune-P, one a line. Default: a draw from each class.
         encoder: the module that was trained, where it was an object of your own, with its weights before training.
         detector: settings of the detector: "small", "small-c4", or a paper's: "lorac", "sce".
         epochs: of the detector's training. Default: as its settings say.
         console: where progress is shown.
 
     Returns:
-        Accuracies by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
-        and "trained"; also written to results.json and into the report.
+        Results 0..1 by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
+        and "trained"; also written into results.json, beside what other protocols wrote, and into the report. Columns
+        of a data set of torchvision end with its name.
 
     Raises:
-        ValueError: for data without labels.
+        ValueError: for data without labels, unknown names, and what a protocol cannot be measured on.
+        FileNotFoundError: for a data set of torchvision that is not there.
     """
     console = console or Console()
     run = Run.of(run)
@@ -75,60 +101,94 @@ def evaluate(
             run, data, protocol, detector=detector, epochs=epochs, limit=limit, test_share=test_share, seed=seed,
             baselines=baselines, encoder=encoder, console=console,
         )  # fmt: skip
-    settings = run.settings
     check_range("--limit", limit, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
     if not 0 < test_share < 1:
         raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
-    check_protocols(protocol)
+    frozen = [one for one in protocol if percent_of(one) is None]
+    check_protocols(frozen, FINETUNE)
     check_folder(run.path)
-    train, test = _train_and_test(run, data, test_share, seed, console)
-    limit = settings.limit if limit is None and data is None else limit
-    if limit is not None:
-        train = train.subset(range(min(limit, len(train))))
-    trained = load(run, encoder=encoder)
-    encoders: dict[str, Callable[[Tensor], Tensor]] = {"trained": trained}
-    if baselines:
-        untrained = Encoder(
-            initial_backbone(settings, settings.given("encoder") if encoder is None else encoder),
-            image_size=settings.image_size,
-            channels=settings.channels,
-            mean=trained.mean.flatten().tolist(),
-            std=trained.std.flatten().tolist(),
-        )
-        start = "untrained" if settings.init is None else "starting_weights"
-        simple = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
-        encoders = {**simple, start: untrained, **encoders}
-    results = {}
-    for name, kind in encoders.items():
-        fit, held = (features_shown(kind, images, console, name.replace("_", " ")) for images in (train, test))
-        results[name] = evaluate_features(fit, train.labels, held, test.labels, protocols=protocol, seed=seed)
-    run.write_results(results)
+    if labels is not None and not any((percent_of(one) or 100) < 100 for one in protocol):
+        raise ValueError("--labels is for finetune-P, such as finetune-1, which --protocol does not ask for")
+    if (probe or probe_lr) and "linear-sgd" not in protocol:
+        raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
+    listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
+    settings = replace(run.settings, frozen=0)  # what is fine-tuned is trained as a whole
+    source = settings.given("data") if data is None else data
+    chosen = probe_settings(probe or usual_probe(_protocol_of(settings), settings.image_size), probe_lr)
+    fitted = dict(image_size=settings.image_size, channels=settings.channels)
+    needs_validation = any(one in WITH_VALIDATION for one in protocol)
+    sets = open_labelled(
+        source, console, fitted, root=root, share=test_share, seed=seed, validation=needs_validation
+    ).limited(settings.limit if limit is None and data is None else limit)
+    sets.must_suit(protocol)
+    encoders = _encoders(run, settings, encoder, baselines)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    choices = Choices(chosen, seed=seed, device=device)
+    if sets.standard is not None:
+        choices = choices._replace(metric=sets.standard.metric, steps=sets.standard.steps)
+    results: dict[str, dict[str, float]] = {row: {} for row in encoders}
+    for row, splits in sets.features(encoders, console) if frozen else ():
+        for one in frozen:
+            with shown(console, f"{row.replace('_', ' ')}: {one}") as progress:
+                results[row] |= evaluate_features(
+                    *splits["train"],
+                    *splits["test"],
+                    (one,),
+                    validation=splits.get("validation"),
+                    choices=choices,
+                    progress=progress,
+                )
+    _add_to_results(run, results, sets.name)
+    for one in protocol:
+        if (percent := percent_of(one)) is not None:
+            tuned = finetuned(encoders, sets, settings, percent, listed, seed, console)
+            for row, value in tuned.items():
+                results[row][one.replace("-", "_")] = value
+            _add_to_results(run, results, sets.name)
+    results = {row: _named(numbers, sets.name) for row, numbers in results.items() if numbers}
     write_report(run.path)
-    console.print(_results_table(results, len(train), len(test)))
+    console.print(_results_table(results, sets.count("train"), sets.count("test")))
     console.print(Text(sentence(results)))
     return results
 
 
-def _train_and_test(run: Run, data: Any, share: float, seed: int, console: Console) -> tuple[Images, Images]:
-    """Open labelled images for fitting and for testing; both splits of the data, or a stratified cut of all of it."""
-    source = run.settings.given("data") if data is None else data
-    fitted = dict(image_size=run.settings.image_size, channels=run.settings.channels)
-    if {"train", "test"} <= set(list_splits(source)):
-        sets = [open_shown(source, console, split=split, **fitted) for split in ("train", "test")]
-    else:
-        images = open_shown(source, console, **fitted)
-        _must_have_labels(images)
-        rows = train_test_split(range(len(images)), test_size=share, random_state=seed, stratify=images.labels)
-        sets = [images.subset(part) for part in rows]
-    for images in sets:
-        _must_have_labels(images)
-    return sets[0], sets[1]
+def _protocol_of(settings: Settings) -> str:
+    """The evaluation that goes with the recipe of a run; empty for a method of one's own."""
+    recipes = method_class(settings.method).recipes if settings.method in method_names() else {}
+    return recipes[settings.recipe].protocol if settings.recipe in recipes else ""
 
 
-def _must_have_labels(images: Images) -> None:
-    if images.labels is None:
-        raise ValueError("these images have no labels to evaluate with; the report's verdict needs none")
+def _encoders(
+    run: Run, settings: Settings, encoder: nn.Module | None, baselines: bool
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    """What is compared, by row: simple features, the encoder before training, and after it."""
+    trained = load(run, encoder=encoder)
+    if not baselines:
+        return {"trained": trained}
+    untrained = Encoder(
+        initial_backbone(settings, settings.given("encoder") if encoder is None else encoder),
+        image_size=settings.image_size,
+        channels=settings.channels,
+        mean=trained.mean.flatten().tolist(),
+        std=trained.std.flatten().tolist(),
+    )
+    start = "untrained" if settings.init is None else "starting_weights"
+    simple = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
+    return {**simple, start: untrained, "trained": trained}
+
+
+def _named(numbers: dict[str, float], name: str) -> dict[str, float]:
+    """Columns that end with the name of a data set of torchvision; a deviation keeps its ending behind it."""
+    ends = {key: "_std" if key.endswith("_std") else "" for key in numbers}
+    return {f"{key.removesuffix(ends[key])}_{name}{ends[key]}" if name else key: numbers[key] for key in numbers}
+
+
+def _add_to_results(run: Run, results: dict[str, dict[str, float]], name: str) -> None:
+    """Write results beside those that are there already, rows in the order of every table."""
+    there = run.results
+    merged = {row: there.get(row, {}) | _named(results.get(row, {}), name) for row in ENCODERS}
+    run.write_results({row: numbers for row, numbers in merged.items() if numbers})
 
 
 def _results_table(results: dict[str, dict[str, float]], train: int, test: int) -> Table:
@@ -137,7 +197,10 @@ def _results_table(results: dict[str, dict[str, float]], train: int, test: int) 
     table = Table("", *(name.replace("_", " ") for name in columns), title=f"{train} images to fit, {test} to test")
     for row, numbers in results.items():
         cells = [
-            f"{numbers[c]:.3f}" + (f" ± {numbers[c + '_std']:.3f}" if c + "_std" in numbers else "") for c in columns
+            f"{numbers[c]:.3f}" + (f" ± {numbers[c + '_std']:.3f}" if c + "_std" in numbers else "")
+            if c in numbers
+            else "-"
+            for c in columns
         ]
         bold = [f"[bold]{cell}[/]" if row in best[c] else cell for c, cell in zip(columns, cells, strict=True)]
         table.add_row(row.replace("_", " "), *bold)

@@ -155,7 +155,7 @@ def _numbers(results: dict[str, dict[str, float]]) -> str:
         f'<section><h2>What it is worth</h2><div class="scroll"><table class="numbers"><thead><tr><td></td>{head}</tr>'
         f"</thead><tbody>{rows}</tbody></table></div>{said}"
         '<p class="note">Accuracy on images that no classifier was fitted to, in percent; ± is the standard deviation '
-        "over trials. The encoder is frozen and saw no labels.</p></section>"
+        "over trials. The encoder is frozen and saw no labels, but for fine-tuning.</p></section>"
     )
 
 

@@ -10,6 +10,10 @@ PROTOCOLS = {
     "knn": "kNN",
     "linear": "linear probe",
     "linear_sgd": "linear probe by SGD",
+    "transfer": "transfer",
+    "transfer_sgd": "transfer by SGD",
+    "low_shot_all": "SVMs on all labels",
+    "finetune": "fine-tuning",
     "one_label": "1 label per class",
     "five_labels": "5 labels per class",
 }
@@ -41,12 +45,14 @@ def sentence(results: Results) -> str:
     Other columns are named where they say otherwise. A tie counts against the encoder. Empty without anything to
     compare with.
     """
-    others = {row: numbers for row, numbers in results.items() if row != "trained"}
-    if not others:
+    rows = [numbers for row, numbers in results.items() if row != "trained"]
+    columns = [column for column in accuracies(results) if any(column in numbers for numbers in rows)]
+    if not columns:
         return ""
-    won = [column for column in accuracies(results) if best_rows(results, column) == ["trained"]]
-    lost = [column for column in accuracies(results) if column not in won]
-    first = accuracies(results)[0]
+    first = columns[0]
+    others = {row: numbers for row, numbers in results.items() if row != "trained" and first in numbers}
+    won = [column for column in columns if best_rows(results, column) == ["trained"]]
+    lost = [column for column in columns if column not in won]
     if first in won:
         where = "every column" if won[1:] and not lost else _listed(PROTOCOLS, won)
         exceptions = f", but not in {_listed(PROTOCOLS, lost)}" if lost else ""

@@ -1,33 +1,59 @@
-"""Frozen features and what they are worth: kNN, linear probes, few labels."""
+"""What features are worth: kNN, linear probes, few labels, and the protocols of the papers."""
 
 from nearfar.evaluation.baselines import colour_histogram, hog, raw_pixels
-from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features
+from nearfar.evaluation.evaluate import (
+    FOR_MANY_LABELS,
+    PROTOCOLS,
+    WITH_VALIDATION,
+    Choices,
+    check_protocols,
+    evaluate_features,
+)
 from nearfar.evaluation.features import extract, extract_view
 from nearfar.evaluation.few_labels import Score, few_label_accuracy
+from nearfar.evaluation.finetune import FINETUNE, draw_labels, finetune_accuracy, listed_rows, tuning
 from nearfar.evaluation.knn import knn_accuracy, knn_predict, neighbours
 from nearfar.evaluation.labelled import mean_per_class_accuracy
-from nearfar.evaluation.linear import linear_accuracy, linear_predict, linear_sgd_accuracy, transfer_accuracy
+from nearfar.evaluation.linear import linear_accuracy, linear_predict
+from nearfar.evaluation.linear_sgd import PROBES, Probe, linear_sgd_accuracy, probe_settings, usual_probe
+from nearfar.evaluation.low_shot import low_shot_precision
 from nearfar.evaluation.table import FORMATS, write_table
+from nearfar.evaluation.transfer import Transfer, transfer_accuracy, transfer_sgd_accuracy
 
 __all__ = [
+    "FINETUNE",
     "FORMATS",
+    "FOR_MANY_LABELS",
+    "PROBES",
     "PROTOCOLS",
+    "WITH_VALIDATION",
+    "Choices",
+    "Probe",
     "Score",
+    "Transfer",
     "check_protocols",
     "colour_histogram",
+    "draw_labels",
     "evaluate_features",
     "extract",
     "extract_view",
     "few_label_accuracy",
+    "finetune_accuracy",
     "hog",
     "knn_accuracy",
     "knn_predict",
     "linear_accuracy",
     "linear_predict",
     "linear_sgd_accuracy",
+    "listed_rows",
+    "low_shot_precision",
     "mean_per_class_accuracy",
     "neighbours",
+    "probe_settings",
     "raw_pixels",
     "transfer_accuracy",
+    "transfer_sgd_accuracy",
+    "tuning",
+    "usual_probe",
     "write_table",
 ]

@@ -1,16 +1,37 @@
-"""All protocols on one pair of cached feature sets."""
+"""All protocols on one set of cached features."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
+import torch
+
+from nearfar.evaluation.average_precision import Metric
 from nearfar.evaluation.few_labels import few_label_accuracy
 from nearfar.evaluation.knn import neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
-from nearfar.evaluation.linear import linear_accuracy, linear_sgd_accuracy
+from nearfar.evaluation.linear import linear_accuracy
+from nearfar.evaluation.linear_sgd import Probe, Progress, linear_sgd_accuracy
+from nearfar.evaluation.low_shot import low_shot_precision
+from nearfar.evaluation.transfer import STEPS, transfer_accuracy, transfer_sgd_accuracy
+from nearfar.messages import did_you_mean
 
-PROTOCOLS = ("knn", "linear", "sgd", "few", "knn_K")
+PROTOCOLS = ("knn", "knn_K", "linear", "linear-sgd", "few", "transfer", "transfer-sgd", "low-shot")
+WITH_VALIDATION = ("transfer", "transfer-sgd", "low-shot")  # the others fit to the training split alone
+FOR_MANY_LABELS = ("transfer", "low-shot")  # the others need one label an image
 KNN_DEFAULT = 20
+
+
+class Choices(NamedTuple):
+    """What protocols leave open: the settings of linear-sgd, metric and steps of transfer, and the seed."""
+
+    probe: str | Probe = "saclr-cifar"
+    metric: Metric = "accuracy"
+    steps: int | None = STEPS
+    seed: int = 0
+    device: torch.device | str = "cpu"
 
 
 def evaluate_features(
@@ -20,20 +41,32 @@ def evaluate_features(
     test_y: Labels,
     protocols: Sequence[str] = ("knn", "linear", "few"),
     seed: int = 0,
+    *,
+    validation: tuple[Features, Labels] | None = None,
+    choices: Choices | None = None,
+    progress: Progress = None,
 ) -> dict[str, float]:
-    """Accuracies 0..1 of frozen features, by protocol.
+    """Results 0..1 of frozen features, by protocol: accuracies unless it says otherwise.
 
     knn: key "knn", k = 20; knn_K with any K, such as knn_200: the key is the protocol's own name. linear: key "linear".
-    sgd: key "linear_sgd", the papers' protocol. few: keys "one_label", "one_label_std", "five_labels",
-    "five_labels_std" over 20 trials. Test images of a class that training lacks count as wrong in all of them; images
-    whose label is -1 (missing) are left out.
+    few: keys "one_label", "one_label_std", "five_labels", "five_labels_std" over 20 trials. linear-sgd, transfer,
+    transfer-sgd: keys "linear_sgd", "transfer", "transfer_sgd", the papers' protocols; transfer by the metric of the
+    choices. low-shot: mean average precisions "low_shot_16", "low_shot_16_std", ... "low_shot_all".
+    Test images of a class that training lacks count as wrong in all of them; images whose label is -1 (missing) are
+    left out. validation: a split that transfer chooses on and low-shot adds to the training images. choices: their
+    seed is `seed` where they are not given. progress: called with (steps done, in all), for each protocol anew.
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
     """
-    ks = check_protocols(protocols)
+    choices = choices or Choices(seed=seed)
+    check_protocols(protocols)
     train_x, labels = labelled(train_x, train_y)
     test_x, truth = labelled(test_x, test_y, "test")
+    alone = [name for name in protocols if name not in FOR_MANY_LABELS]
+    if alone and labels.ndim > 1:
+        raise ValueError(f"{alone[0]} needs one label an image, these have several: choose transfer or low-shot")
+    seed, device = choices.seed, choices.device
     results: dict[str, float] = {}
-    votes = {name: k for name, k in ks.items() if k is not None}
+    votes = {name: k for name in protocols if (k := _neighbours_of(name)) is not None}
     if votes:
         classes, number = numbered(labels)
         cosine, index = neighbours(train_x, test_x, max(votes.values()))
@@ -41,26 +74,47 @@ def evaluate_features(
             results[name] = accuracy(classes[vote(cosine[:, :k], number[index[:, :k]], len(classes)).numpy()], truth)
     if "linear" in protocols:
         results["linear"] = linear_accuracy(train_x, labels, test_x, truth, seed=seed)
-    if "sgd" in protocols:
-        results["linear_sgd"] = linear_sgd_accuracy(train_x, labels, test_x, truth, seed=seed)
+    if "linear-sgd" in protocols:
+        probe = choices.probe
+        results["linear_sgd"] = linear_sgd_accuracy(train_x, labels, test_x, truth, probe, seed, device, progress)
     if "few" in protocols:
         scores = few_label_accuracy(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=seed)
         for per_class, key in ((1, "one_label"), (5, "five_labels")):
             results[key], results[f"{key}_std"] = scores[per_class]
+    splits = (train_x, labels), validation, (test_x, truth)
+    if "transfer" in protocols:
+        found = transfer_accuracy(*splits, choices.metric, seed=seed, device=device, progress=progress)
+        results["transfer"] = found.score
+    if "transfer-sgd" in protocols:
+        found = transfer_sgd_accuracy(*splits, choices.metric, choices.steps, seed, device, progress)
+        results["transfer_sgd"] = found.score
+    if "low-shot" in protocols:
+        if validation is not None:
+            held_x, held_y = labelled(*validation, "validation")
+            train_x, labels = torch.cat([train_x, held_x]), np.concatenate([labels, held_y])
+        for shots, score in low_shot_precision(train_x, labels, test_x, truth, seed=seed, progress=progress).items():
+            key = f"low_shot_{shots or 'all'}"
+            results[key] = score.mean
+            if shots is not None:
+                results[f"{key}_std"] = score.deviation
     return results
 
 
-def check_protocols(protocols: Sequence[str]) -> dict[str, int | None]:
-    """Return each protocol with its number of neighbours, None for the others; ValueError for an unknown name."""
-    return {name: _neighbours_of(name) for name in protocols}
+def check_protocols(protocols: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Raise ValueError for a name that is neither a protocol on features nor one of the others."""
+    known = [*PROTOCOLS, *others]
+    for name in protocols:
+        if (name not in known or name == "knn_K") and _neighbours_of(name) is None:
+            near = did_you_mean(name, known, cutoff=0.6)
+            raise ValueError(
+                f"unknown protocol {name!r}: {near + ' ' if near else ''}choose among {', '.join(known)} "
+                "(such as knn_100)"
+            )
 
 
 def _neighbours_of(protocol: str) -> int | None:
-    """k of a kNN protocol, None for the others; ValueError for a name that is neither."""
+    """k of a kNN protocol, None for the others."""
     if protocol == "knn":
         return KNN_DEFAULT
-    if protocol.startswith("knn_") and protocol[4:].isdecimal() and int(protocol[4:]) > 0:
-        return int(protocol[4:])
-    if protocol not in PROTOCOLS or protocol == "knn_K":
-        raise ValueError(f"unknown protocol {protocol!r}: choose among {', '.join(PROTOCOLS)} (such as knn_100)")
-    return None
+    number = protocol.removeprefix("knn_")
+    return int(number) if protocol.startswith("knn_") and number.isdecimal() and int(number) > 0 else None

@@ -29,10 +29,11 @@ def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
 
 def labelled(
     x: Features, y: Labels, name: str = "training"
-) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, " images"]]:
+) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, "images ..."]]:
     """Checked features of the images that have a label, and their labels, which may be numbers or strings.
 
-    Images with a negative number as their label, which says that it is missing, are left out.
+    Images with a negative number as their label, which says that it is missing, are left out. Labels may also be a
+    matrix [images, classes] of 1, -1 and 0 (not known), which is taken as it is.
     ValueError when no image has a label, or labels and images differ in number.
     """
     none = (
@@ -43,6 +44,8 @@ def labelled(
         raise ValueError(none)
     checked = features(x, name)
     labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    if labels.ndim == 2 and len(labels) == len(checked):
+        return checked, labels
     if labels.shape != (len(checked),):
         raise ValueError(f"{len(checked)} {name} images need {len(checked)} labels, got shape {labels.shape}")
     if np.issubdtype(labels.dtype, np.number) and (labels < 0).any():

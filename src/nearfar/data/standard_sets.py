@@ -1,0 +1,145 @@
+"""Labelled data sets of torchvision by name: which splits and which metric the transfer tables use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+import numpy as np
+from jaxtyping import Int
+from torch.utils.data import Dataset, Subset
+
+from nearfar.messages import did_you_mean, first_line
+
+PREFIX = "torchvision:"
+VOC_CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
+    *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+
+@dataclass(frozen=True)
+class StandardSet:
+    """A data set of torchvision as the transfer tables use it.
+
+    kind: class in torchvision.datasets. train, test, validation: arguments that give these splits; no validation split:
+    a random fifth of the training split is used. metric: of SCE's Table 9. steps: of LORAC's Table 2, None for 100
+    epochs. drawn: where torchvision has one split only, the images of a class that are drawn for training and for the
+    test (None: all others).
+    """
+
+    kind: str
+    train: Mapping[str, Any]
+    test: Mapping[str, Any]
+    validation: Mapping[str, Any] | None = None
+    metric: Literal["accuracy", "mean_per_class", "eleven_point_map"] = "accuracy"
+    steps: int | None = 5_000
+    drawn: tuple[int, int | None] | None = None
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _by_split(kind: str, train: str, test: str, validation: str | None = None, **rest: Any) -> StandardSet:
+    held = None if validation is None else {"split": validation}
+    return StandardSet(kind, {"split": train}, {"split": test}, held, **rest)
+
+
+STANDARD_SETS = {
+    "aircraft": _by_split("FGVCAircraft", "train", "test", "val", metric="mean_per_class"),
+    "caltech101": StandardSet("Caltech101", {}, {}, metric="mean_per_class", drawn=(30, None)),
+    "cars": _by_split("StanfordCars", "train", "test", steps=30_000),
+    "cifar10": StandardSet("CIFAR10", {"train": True}, {"train": False}, steps=30_000),
+    "cifar100": StandardSet("CIFAR100", {"train": True}, {"train": False}, steps=30_000),
+    "dtd": _by_split("DTD", "train", "test", "val"),
+    "flowers102": _by_split("Flowers102", "train", "test", "val", metric="mean_per_class"),
+    "food101": _by_split("Food101", "train", "test", steps=30_000),
+    "pets": _by_split("OxfordIIITPet", "trainval", "test", metric="mean_per_class"),
+    "places365": _by_split("Places365", "train-standard", "val", steps=None, common={"small": True}),
+    "sun397": StandardSet("SUN397", {}, {}, steps=30_000, drawn=(50, 50)),
+    "voc2007": StandardSet(
+        "VOCDetection",
+        {"image_set": "train"},
+        {"image_set": "test"},
+        {"image_set": "val"},
+        metric="eleven_point_map",
+        common={"year": "2007"},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images with labels that are read item by item; `matrix` [images, classes] holds several labels an image."""
+
+    images: Dataset[Any]
+    matrix: Int[np.ndarray, "images classes"] | None = None
+
+
+def standard_set(source: str) -> tuple[str, StandardSet] | None:
+    """Name and entry of "torchvision:NAME", None for any other source; ValueError for a name that is not known."""
+    if not source.startswith(PREFIX):
+        return None
+    name = source.removeprefix(PREFIX).lower()
+    kinds = {one.kind.lower(): key for key, one in STANDARD_SETS.items()}
+    name = kinds.get(name, name)
+    if name not in STANDARD_SETS:
+        near = did_you_mean(name, [*STANDARD_SETS, *kinds], f"there are {', '.join(STANDARD_SETS)}")
+        raise ValueError(f"no protocol here uses a data set of torchvision called {name!r}: {near}")
+    return name, STANDARD_SETS[name]
+
+
+def open_standard(chosen: StandardSet, root: str | os.PathLike[str] | None, seed: int = 0) -> dict[str, Split]:
+    """Open "train", "test" and, where there is one, "validation", from the files that lie in `root`.
+
+    Nothing is downloaded. seed: of the splits that are drawn. ValueError without a root, FileNotFoundError without the
+    files.
+    """
+    if root is None:
+        raise ValueError(f"say where the files of torchvision's {chosen.kind} are: --root DIR")
+    parts = {"train": chosen.train, "validation": chosen.validation, "test": chosen.test}
+    if chosen.drawn is not None:
+        whole = _open(chosen, {}, root)
+        train, test = _draw(np.asarray(getattr(whole, "y", None) or whole._labels), chosen.drawn, seed)
+        return {"train": Split(Subset(whole, train)), "test": Split(Subset(whole, test))}
+    opened = {part: _open(chosen, which, root) for part, which in parts.items() if which is not None}
+    several = chosen.metric == "eleven_point_map"
+    return {part: Split(images, _voc_labels(images) if several else None) for part, images in opened.items()}
+
+
+def _open(chosen: StandardSet, which: Mapping[str, Any], root: str | os.PathLike[str]) -> Any:
+    import torchvision.datasets
+
+    try:
+        if not os.path.isdir(root):
+            raise FileNotFoundError("there is no such folder")  # torchvision would make some
+        return getattr(torchvision.datasets, chosen.kind)(os.fspath(root), **which, **chosen.common)
+    except (RuntimeError, OSError) as error:
+        reason = first_line(error).split(". ")[0].rstrip(".")  # the next sentence offers a download
+        raise FileNotFoundError(
+            f"torchvision.datasets.{chosen.kind} finds no files in '{os.fspath(root)}' ({reason}): put them there as "
+            "torchvision lays them out; nothing is downloaded"
+        ) from error
+
+
+def _draw(labels: np.ndarray, numbers: tuple[int, int | None], seed: int) -> tuple[list[int], list[int]]:
+    """Positions of so many images of each class, and of so many others."""
+    generator = np.random.default_rng(seed)
+    train: list[int] = []
+    test: list[int] = []
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label)).tolist()
+        train += rows[: numbers[0]]
+        test += rows[numbers[0] : None if numbers[1] is None else sum(filter(None, numbers))]
+    return train, test
+
+
+def _voc_labels(dataset: Any) -> Int[np.ndarray, "images classes"]:
+    """1 for a class that an image shows, 0 where every object of it is difficult, else -1."""
+    labels = np.full((len(dataset), len(VOC_CLASSES)), -1)
+    for row, path in zip(labels, dataset.annotations, strict=True):
+        for thing in ElementTree.parse(path).iter("object"):
+            column = VOC_CLASSES.index(thing.findtext("name", ""))
+            row[column] = max(row[column], 0 if thing.findtext("difficult") == "1" else 1)
+    return labels

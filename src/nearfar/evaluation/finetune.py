@@ -1,0 +1,156 @@
+"""`finetune`: encoder and classifier trained together, with all labels or a few."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int64, Shaped
+from torch import Tensor, nn
+
+from nearfar.data import Images
+from nearfar.evaluation.features import extract
+from nearfar.evaluation.labelled import accuracy, labelled
+from nearfar.evaluation.linear_sgd import Progress
+from nearfar.networks import Encoder
+from nearfar.views import compose, fit_views, make_views
+
+FINETUNE = ("finetune", "finetune-P")  # with all labels, and with P per cent of them
+MOMENTUM = 0.9
+FALLS, FACTOR = (0.6, 0.8), 0.2  # of both learning rates, after these shares of the steps
+LEAST_STEPS = 300  # of small sets, which an epoch of a few batches would leave as they were
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Rates of the encoder (`lr`) and the classifier (`head_lr`), epochs and images in a batch; and where from."""
+
+    source: str
+    lr: float
+    head_lr: float
+    epochs: int
+    batch_size: int = 256
+
+
+def tuning(percent: float) -> Tuning:
+    """The settings for that share of the labels, in percent: those of the nearest of 1, 10 and 100 below or at it."""
+    if percent < 10:
+        return Tuning("LORAC, section 6.1 (head 250 x encoder, its rate from the range searched)", 0.001, 0.25, 30)
+    if percent < 100:
+        return Tuning("LORAC, section 6.1; rates: SwAV's released script (head 20 x encoder)", 0.01, 0.2, 50)
+    return Tuning("nearfar: as with 10 %, for minutes on two cores", 0.01, 0.2, 10)
+
+
+def draw_labels(labels: Shaped[np.ndarray, " images"], percent: float, seed: int = 0) -> Int64[np.ndarray, " chosen"]:
+    """Rows of a random share of every class, rounded, at least one image of each; sorted.
+
+    Rows whose label is negative (missing) are never drawn. ValueError for a share outside 0 to 100 %.
+    """
+    if not 0 < percent <= 100:
+        raise ValueError(f"finetune takes more than 0 and at most 100 % of the labels, got {percent:g} %")
+    generator = np.random.default_rng([seed, round(1000 * percent)])
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels[labels >= 0])]
+    chosen = [generator.permutation(rows)[: max(1, round(len(rows) * percent / 100))] for rows in members]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray, " chosen"]:
+    """Rows of the images that a list names, by the whole name or what follows the last "/" (SimCLR's splits).
+
+    ValueError where the list names no image of these, or the first that is missing.
+    """
+    wanted = {name.strip().rpartition("/")[2] for name in listed if name.strip()}
+    rows = [row for row, name in enumerate(names) if name.rpartition("/")[2] in wanted]
+    missing = wanted - {names[row].rpartition("/")[2] for row in rows}
+    if missing or not rows:
+        example = f", such as {min(missing)!r}" if missing else ""
+        raise ValueError(f"{len(missing)} of the {len(wanted)} images in the list of labels are not here{example}")
+    return np.array(rows, dtype=np.int64)
+
+
+def finetune_accuracy(
+    encoder: Encoder,
+    train: Images,
+    test: Images,
+    rows: Int64[np.ndarray, " chosen"],
+    settings: Tuning,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    bfloat16: bool = False,
+    progress: Progress = None,
+) -> float:
+    """Accuracy 0..1 on the test images of an encoder that is trained further, together with a linear classifier.
+
+    The protocol of LORAC, section 6.1 and Table 3 (after SimCLR, section 6, and SwAV): SGD with momentum 0.9 and no
+    weight decay on every parameter, the classifier's rate a multiple of the encoder's, both times 0.2 after 60 and 80 %
+    of the training; random crops and flips. Last epoch; the test images are looked at once, uncropped. The encoder that
+    is given stays as it is. rows: the training images whose labels are used.
+
+    Differs from the paper: rates are fixed, where it searches 7 from 0.01 to 10 for the classifier; crops are the
+    package's weak views (of 0.2 of the area and more, small grey images moved and not mirrored); small sets get more
+    epochs: 300 steps at least.
+    """
+    if train.labels is None or test.labels is None:
+        raise ValueError("these images have no labels to fine-tune with")
+    classes, number = np.unique(train.labels[rows], return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError("fine-tuning needs at least two classes among the labels that it uses, there is one")
+    net, head = _trainable(encoder, len(classes), seed)
+    device = torch.device(device)
+    net, head = net.to(device), head.to(device)
+    target = torch.from_numpy(number.reshape(-1).astype(np.int64)).to(device)
+    optimizer = torch.optim.SGD(
+        [{"params": net.parameters(), "lr": settings.lr}, {"params": head.parameters(), "lr": settings.head_lr}],
+        momentum=MOMENTUM,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    size = min(settings.batch_size, len(rows))
+    per_epoch = max(1, len(rows) // size)  # a last, smaller batch would only disturb the batch statistics
+    total = per_epoch * max(settings.epochs, -(-LEAST_STEPS // per_epoch))
+    falls = {round(share * total) for share in FALLS}
+    where = torch.from_numpy(rows)
+    done = 0
+    while done < total:
+        for batch in torch.randperm(len(rows), generator=generator).split(size)[:per_epoch]:
+            if done in falls:
+                for group in optimizer.param_groups:
+                    group["lr"] *= FACTOR
+            views = _views(net, train.gather(where[batch]).to(device), generator)
+            with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+                loss = F.cross_entropy(head(net.backbone(views)).float(), target[batch.to(device)])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        if not torch.isfinite(loss):
+            raise ValueError(f"fine-tuning has diverged at learning rates {settings.lr:g} and {settings.head_lr:g}")
+    features, truth = labelled(extract(net, test), test.labels, "test")
+    with torch.no_grad():
+        predicted = head(features.to(device)).argmax(1).cpu()
+    return accuracy(classes[predicted.numpy()], truth)
+
+
+def _trainable(encoder: Encoder, classes: int, seed: int) -> tuple[Encoder, nn.Linear]:
+    """A copy of the encoder in training mode with every parameter free, and a classifier of small random weights."""
+    net = copy.deepcopy(encoder).cpu().requires_grad_(True).train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = nn.Linear(net.num_features, classes)
+        nn.init.normal_(head.weight, std=0.01)
+        nn.init.zeros_(head.bias)
+    return net, head
+
+
+def _views(encoder: Encoder, pixels: Tensor, generator: torch.Generator) -> Tensor:
+    """One crop of each image, mirrored at random, normalised as the encoder's images are."""
+    side, channels = encoder.image_size, encoder.channels
+    plan = compose(fit_views(("weak",), side, channels), side, channels)
+    [views] = make_views(pixels, plan, generator, encoder.mean.flatten().tolist(), encoder.std.flatten().tolist())
+    return views

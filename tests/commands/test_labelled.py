@@ -1,0 +1,49 @@
+"""Labelled images for the protocols: splits, pieces, and what cannot be read."""
+
+import pytest
+import torch
+from PIL import Image
+
+from nearfar.commands.labelled import open_labelled
+from nearfar.data.standard_sets import VOC_CLASSES
+from tests.data.test_standard_sets import write_dtd, write_voc
+
+FITTED = dict(image_size=8, channels=3)
+OPTIONS = dict(share=0.2, seed=0)
+
+
+def means(pixels):
+    return pixels.float().mean((2, 3))
+
+
+def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, quiet, monkeypatch):
+    monkeypatch.setattr("nearfar.commands.labelled.CHUNK", 4)
+    write_voc(tmp_path, train=6, test=6)
+    (tmp_path / "VOCdevkit/VOC2007/JPEGImages/test001.jpg").write_bytes(b"no image")
+    sets = open_labelled("torchvision:voc2007", quiet, FITTED, root=tmp_path, validation=True, **OPTIONS)
+    twice = {"once": means, "again": lambda pixels: 2 * means(pixels)}
+    found = dict(sets.features(twice, quiet))
+    features, labels = found["once"]["test"]
+    assert features.shape == (5, 3) and torch.equal(found["again"]["test"][0], 2 * features)
+    reds = torch.tensor([0.0, 125, 0, 250, 125])  # of images 0, 2, 3, 4 and 5
+    assert (features[:, 0] - reds).abs().max() < 10
+    assert labels[:, VOC_CLASSES.index("cat")].tolist() == [1, 1, 1, -1, 1]
+    assert labels[:, VOC_CLASSES.index("bus")].tolist() == [0, -1, -1, -1, -1]
+    assert len(found["once"]["train"][1]) == len(found["once"]["validation"][1]) == 6
+
+
+def test_the_first_training_images_can_be_taken_alone(tmp_path, quiet, images_file):
+    write_dtd(tmp_path)
+    sets = open_labelled("torchvision:dtd", quiet, FITTED, root=tmp_path, validation=False, **OPTIONS)
+    assert list(sets.splits) == ["train", "test"] and sets.limited(5).count("train") == 5
+    [(_, found)] = sets.limited(5).features({"means": means}, quiet)
+    assert found["train"][1].tolist() == [0] * 4 + [1] and len(found["test"][1]) == 6
+    own = open_labelled(images_file, quiet, {}, root=None, validation=True, **OPTIONS)
+    assert (own.count("train"), own.count("test"), own.limited(10).count("train")) == (64, 16, 10)
+
+
+def test_images_without_labels_are_refused(tmp_path, quiet):
+    for name in ("a", "b"):
+        Image.new("RGB", (9, 9)).save(tmp_path / f"{name}.png")
+    with pytest.raises(ValueError, match="no labels to evaluate with"):
+        open_labelled(str(tmp_path), quiet, FITTED, root=None, validation=False, **OPTIONS)

@@ -79,7 +79,7 @@ def test_a_file_that_holds_no_settings(text, tmp_path):
         Settings.load(tmp_path / "config.yaml")
 
 
-@pytest.mark.parametrize("content", [b"{", b"a: b: c", b"\xff", b"[" * 3000, b"!!python/object/apply:os.getcwd []"])
+@pytest.mark.parametrize("content", [b"{", b"a: b: c", b"\xff", b"[" * 1500, b"!!python/object/apply:os.getcwd []"])
 def test_a_file_that_is_not_yaml(content, tmp_path):
     (tmp_path / "config.yaml").write_bytes(content)
     with pytest.raises(ValueError, match=r"config\.yaml is not YAML"):

@@ -33,9 +33,9 @@ def no_work(monkeypatch):
     def computed(*given, **named):
         raise AssertionError("computed before the output was looked at")
 
-    for verb in ("embed", "map", "evaluate"):
-        monkeypatch.setattr(f"nearfar.commands.{verb}.open_shown", computed)
-        monkeypatch.setattr(f"nearfar.commands.{verb}.features_shown", computed)
+    for file in ("embed", "map", "labelled"):
+        monkeypatch.setattr(f"nearfar.commands.{file}.open_shown", computed)
+        monkeypatch.setattr(f"nearfar.commands.{file}.features_shown", computed)
 
 
 def files(folder):

@@ -101,6 +101,7 @@ def evaluate(
             run, data, protocol, detector=detector, epochs=epochs, limit=limit, test_share=test_share, seed=seed,
             baselines=baselines, encoder=encoder, console=console,
         )  # fmt: skip
+    settings = replace(run.settings, frozen=0)  # what is fine-tuned is trained as a whole
     check_range("--limit", limit, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
     if not 0 < test_share < 1:
@@ -113,7 +114,6 @@ def evaluate(
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
-    settings = replace(run.settings, frozen=0)  # what is fine-tuned is trained as a whole
     source = settings.given("data") if data is None else data
     chosen = probe_settings(probe or usual_probe(_protocol_of(settings), settings.image_size), probe_lr)
     fitted = dict(image_size=settings.image_size, channels=settings.channels)

@@ -57,6 +57,8 @@ def fitted_to(given: Settings, method: Method, recipe: Recipe, images: int, cons
         for size in sizes:
             try:
                 _try(fitted, size, images)
+            except _NotBuiltError:
+                raise
             except ValueError as error:
                 complaint = complaint or error
                 continue
@@ -101,6 +103,10 @@ class _Features(nn.Sequential):
         super().__init__(nn.BatchNorm2d(self.shape[0]), nn.Flatten())
 
 
+class _NotBuiltError(ValueError):
+    """Networks cannot be built, whatever the batch."""
+
+
 def _try(method: Method, batch_size: int, images: int) -> None:
     """Raise ValueError where heads and loss cannot take a batch of so many images.
 
@@ -109,10 +115,19 @@ def _try(method: Method, batch_size: int, images: int) -> None:
     for rows in dict.fromkeys([min(batch_size, TRIAL), batch_size]):
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                model = Model(method, _Features(), images).train()
+                model = _built(method, images)
                 views: list[Tensor] = [torch.randn(rows, *_Features.shape) for _ in method.views]
                 model.compute_loss(model(views), torch.arange(rows))
             return
-        except (ValueError, RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        except _NotBuiltError:
+            raise
+        except (ValueError, RuntimeError) as error:
             complaint = ValueError(first_line(error))
     raise complaint
+
+
+def _built(method: Method, images: int) -> Model:
+    try:
+        return Model(method, _Features(), images).train()
+    except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        raise _NotBuiltError(f"the networks cannot be built with these settings: {first_line(error)}") from error

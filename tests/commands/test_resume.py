@@ -38,14 +38,14 @@ def photos(tmp_path, monkeypatch):
     return tmp_path / "photos"
 
 
-def begin(data, out, quiet, monkeypatch, stop=3, **options):
+def begin(data, out, quiet, monkeypatch, number=signal.SIGINT, **options):
     """Begin a run that is stopped after some steps."""
     advance = loop.TrainingProgress.advance
 
     def stopping(self, step):
         advance(self, step)
-        if step == stop:
-            os.kill(os.getpid(), signal.SIGINT)
+        if step == 3:
+            os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.TrainingProgress, "advance", stopping)
@@ -249,9 +249,7 @@ def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, tmp_path, q
 
 
 def test_a_closed_terminal_stops_a_run_with_a_checkpoint(photos, tmp_path, quiet, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(signal, "SIGINT", signal.SIGHUP)
-        begin("photos", "run", quiet, patch)
+    begin("photos", "run", quiet, monkeypatch, number=signal.SIGHUP)
     assert (tmp_path / "run/checkpoints/last.ckpt").is_file()
 
 

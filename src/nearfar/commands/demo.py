@@ -11,8 +11,8 @@ from rich.text import Text
 
 from nearfar.commands.evaluate import evaluate
 from nearfar.commands.map import map_images
+from nearfar.commands.objects import open_data
 from nearfar.commands.pretrain import pretrain
-from nearfar.commands.resolve import open_data
 from nearfar.commands.run import Run
 
 EPOCHS = 75

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
+from nearfar.commands.objects import chosen_method, chosen_views, lasting, must_fit, open_data, split_of
 from nearfar.commands.owner import CONFIG, FINGERPRINT
-from nearfar.commands.resolve import chosen_method, chosen_views, lasting, must_fit, open_data, split_of
 from nearfar.data import Fingerprint, Images, fingerprint_of, fingerprint_of_images
 from nearfar.methods import Method
 from nearfar.training import Job, Settings

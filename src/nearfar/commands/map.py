@@ -11,9 +11,9 @@ from rich.text import Text
 from torch import nn
 
 from nearfar.atomic import check_folder, replacing
+from nearfar.commands.objects import chosen_views
 from nearfar.commands.opening import PAGES, check_output, features_shown, open_shown
 from nearfar.commands.report import write_report
-from nearfar.commands.resolve import chosen_views
 from nearfar.commands.run import Run, load
 from nearfar.maps import draw_map, fit_map, write_map_page
 from nearfar.messages import check_range

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nearfar.atomic import replacing
+from nearfar.commands.objects import chosen_method, chosen_views, must_fit, views_for
 from nearfar.commands.opening import PAGES, check_output
-from nearfar.commands.resolve import chosen_method, chosen_views, must_fit, views_for
 from nearfar.commands.run import Run
 from nearfar.commands.views_page import views_page
 from nearfar.data import Images, describe, open_few

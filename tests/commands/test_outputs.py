@@ -155,3 +155,10 @@ def test_starting_weights_that_are_none(content, tmp_path, images_file, quiet):
     with pytest.raises(ValueError, match=r"weights\.pth"):
         nearfar.pretrain(images_file, out=tmp_path / "new", init=str(path), console=quiet, **OPTIONS)
     assert not (tmp_path / "new").exists()
+
+
+def test_tensorboard_without_its_package_is_one_line_and_no_folder(images_file, tmp_path, quiet, monkeypatch):
+    monkeypatch.setattr("nearfar.commands.resolve.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install"):
+        nearfar.pretrain(images_file, epochs=1, batch_size=16, tensorboard=True, out=str(tmp_path / "r"), console=quiet)
+    assert not (tmp_path / "r").exists()

@@ -99,7 +99,8 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
         save_encoder(folder / STARTING, start)
     if images.skipped:
         with replacing(folder / "skipped.txt") as unfinished:
-            unfinished.write_text("".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
+            listed = "".join(f"{name}\t{reason}\n" for name, reason in images.skipped)
+            unfinished.write_text(listed, encoding="utf-8")
         console.print(Text(f"{len(images.skipped)} unreadable files skipped, listed in {folder / 'skipped.txt'}"))
     write_views(folder, job)
     note_data(folder, data, settings.split, images)

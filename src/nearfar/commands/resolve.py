@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     processes = world_size(given.devices)
     check_processes(processes, _or(given.batch_size, recipe.batch_size), given.micro_batch, bool(given.sync_batch_norm))
     check_machine(given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes)
+    if given.tensorboard and find_spec("tensorboard") is None:
+        raise ValueError("--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'")
     given = _timed(given, recipe)
 
     def views_at(crop_size: int, channels: int) -> Any:

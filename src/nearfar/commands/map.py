@@ -19,7 +19,7 @@ from nearfar.maps import draw_map, fit_map, write_map_page
 from nearfar.messages import check_range
 from nearfar.training.seeding import LARGEST_SEED, stream
 
-MOST_VIEWS = 1000
+MOST_VIEWS, MOST_EPOCHS = 1000, 10_000
 
 
 def map_images(
@@ -59,7 +59,7 @@ def map_images(
     run = Run.of(run)
     check_range("--limit", limit, 1)
     check_range("--num-views", num_views, 2, MOST_VIEWS)
-    check_range("--epochs", epochs, 1)
+    check_range("--epochs", epochs, 1, MOST_EPOCHS)
     check_range("--seed", seed, 0, LARGEST_SEED)
     settings = run.settings
     page = run.path / "map.html" if out is None else Path(out)

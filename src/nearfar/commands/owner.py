@@ -41,6 +41,9 @@ def owned(folder: Path) -> Iterator[None]:
         by = f"process {number} on {host}" if number else "another process"
         raise ValueError(f"{folder} is being written by {by}; let it end, or choose another --out") from error
     except OSError as error:
+        if lock.is_locked:  # and the disk is full
+            note.unlink()
+            lock.release()
         raise ValueError(f"the run folder {folder} cannot be written: {error.strerror or error}") from error
     try:
         yield

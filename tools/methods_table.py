@@ -71,7 +71,8 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
     drops = " and ".join(f"{drop:g}" for drop in recipe["lr_drops"])
     end = f"{recipe['final_lr']:g} of it" if recipe["final_lr"] else "0"
     size = f"{recipe['image_size']} px" if recipe["image_size"] else "images at their own size"
-    encoder = f"{recipe['encoder']}, {size}"
+    stem = ", 3x3 stem" if recipe["small_stem"] or recipe["image_size"] is None else ""
+    encoder = f"{recipe['encoder']}{stem}, {size}"
     decay = f"{recipe['weight_decay']:g}, {'of everything' if recipe['decay_all'] else 'not of biases and norms'}"
     if recipe["optimizer"] == "larc":
         decay = f"{recipe['weight_decay']:g}, of everything"

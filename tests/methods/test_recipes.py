@@ -25,6 +25,7 @@ FACTS = {
     ("wmse", "cifar"): dict(optimizer="adam", decay_all=True, warmup_epochs=500 * 512 / 50000, weight_decay=1e-6),
     ("sigclr", "cifar"): dict(batch_size=128, lr=0.3, reference_batch=64, views=None, encoder="resnet18"),
     ("sce", "cifar"): dict(encoder="resnet18", norm_groups=8, temperature=0.2, target_temperature=0.1),
+    ("sce", "stl10"): dict(small_stem=True, queue_size=16384, momentum=0.996, target_temperature=0.05),
     ("sce", "imagenet100"): dict(lr=0.3, projector=(4096, 256), batch_size=512),
     ("sce", "imagenet"): dict(lr=0.5, projector=(2048, 2048, 256), output_norm=True),
     ("sce", "imagenet-lars"): dict(optimizer="lars", batch_size=4096, symmetric=True, predictor=(4096, 256)),

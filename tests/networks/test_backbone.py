@@ -141,3 +141,11 @@ def test_modules_that_are_no_backbone_are_refused(module: nn.Module, message: st
     with pytest.raises(ValueError, match=message) as caught:
         build_backbone(module, image_size=16, channels=3)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("size", "asked", "stride"), [(96, None, 2), (96, True, 1), (32, None, 1), (32, False, 2)])
+def test_a_small_stem_can_be_asked_for_at_any_size(size, asked, stride):
+    """SCE takes the 3x3 stem for STL-10's 96 px too."""
+    backbone = build_backbone("resnet18", image_size=size, channels=3, small_stem=asked)
+    assert backbone.net.conv1.stride == (stride, stride)
+    assert backbone.architecture.small_stem == (stride == 1)

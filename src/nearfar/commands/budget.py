@@ -150,6 +150,7 @@ def _speed(
     given: Settings, method: Method, encoder: Any, views: Views, size: int, crop: int, channels: int, precision: str
 ) -> float:
     wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, accelerator=given.accelerator)
+    wanted["small_stem"] = given.small_stem
     try:
         try:
             return training_speed(method, encoder, views, **wanted, precision=precision)

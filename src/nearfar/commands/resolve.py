@@ -29,6 +29,7 @@ from nearfar.data import Images, survey
 from nearfar.data.building import SMALL
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe, method_name
+from nearfar.networks.backbone import SMALL_STEM_BELOW
 from nearfar.training import Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.training.settings import OBJECTS, describe_object
@@ -84,6 +85,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         encoder=machine.encoder if isinstance(machine.encoder, str) else describe_object(machine.encoder),
         image_size=images.image_size,
         crop_size=machine.crop_size,
+        small_stem=_or(given.small_stem, machine.crop_size < SMALL_STEM_BELOW),
         layer_decay=_or(given.layer_decay, adapting.LAYER_DECAY if given.adapt else 1.0),
         frozen=_or(given.frozen, adapting.FROZEN if given.adapt else 0),
         mean=mean,
@@ -127,6 +129,7 @@ def _as_the_paper(given: Settings, recipe: Recipe) -> Settings:
     return replace(
         given,
         encoder=_or(given.encoder, None if given.init else recipe.encoder),
+        small_stem=_or(given.small_stem, recipe.small_stem),
         image_size=_or(given.image_size, recipe.image_size),
         views=_or(given.views, recipe.views),
         sync_batch_norm=_or(given.sync_batch_norm, recipe.sync_batch_norm),

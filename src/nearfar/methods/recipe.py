@@ -14,8 +14,8 @@ class Recipe:
     """Encoder, views, optimiser, schedule and hyper-parameters of a method for one kind of data.
 
     source: where the numbers come from, but for those in `sources`, which names settings and where each is from.
-    encoder, image_size, views: as the settings of a run; None: the images' own size, the method's own views. A paper's
-    views are taken untouched, at every size.
+    encoder, small_stem, image_size, views: as the settings of a run; None: a small stem below 64 px, the images' own
+    size, the method's own views. A paper's views are taken untouched, at every size.
     lr: for a batch of `reference_batch` images, scaled to the batch that is used by `lr_scaling` ("linear":
     lr * batch / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never scaled.
     vector_lr: factor on the rate of biases and norms. decay_all: they decay as well.
@@ -29,6 +29,7 @@ class Recipe:
     _: KW_ONLY
     epochs: int
     encoder: str = "small"
+    small_stem: bool | None = None
     image_size: int | None = None
     views: str | None = None
     batch_size: int = 256

@@ -67,7 +67,9 @@ _MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "fin
 
 def _small_images(name: str, **hyperparameters: Any) -> Recipe:
     """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
-    recipe = Recipe(f"SCE, appendix E and Table 13 ({name})", **CIFAR, epochs=200, protocol="linear-sgd sce-cifar")
+    recipe = Recipe(
+        f"SCE, appendix E and Table 13 ({name})", **CIFAR, small_stem=True, epochs=200, protocol="linear-sgd sce-cifar"
+    )
     return recipe.sets(**hyperparameters).cites(norm_groups="released code: 8 splits of the keys' batch norm")
 
 

@@ -100,14 +100,20 @@ def qualified_name(module: nn.Module) -> str:
 
 
 def build_backbone(
-    encoder: str | nn.Module, *, image_size: int, channels: int, init: str | Path | None = None
+    encoder: str | nn.Module,
+    *,
+    image_size: int,
+    channels: int,
+    init: str | Path | None = None,
+    small_stem: bool | None = None,
 ) -> Backbone:
     """Build a backbone by name, or from a module.
 
     encoder: "small", "medium", any timm backbone, or a module that takes normalised float images [batch, channels,
     size, size] and returns features [batch, dim]: it is copied with the weights that it has, and otherwise left alone.
     image_size: pixels; below 64 px a named ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR,
-    Appendix B.9), and a named vision transformer is built for the size. The choice is logged. channels: of the images.
+    Appendix B.9), or where `small_stem` says so, and a named vision transformer is built for the size. The choice is
+    logged. channels: of the images.
     init: starting weights, see `find_weights`: a net that they name is built as theirs was. Nothing touches the network
     unless it is named so.
     Raises ValueError for an unknown name, an image size that the backbone cannot take, or a module that does not
@@ -122,7 +128,8 @@ def build_backbone(
     else:
         _check_name(encoder)
         net, arguments = _fitted(encoder, image_size, channels, start)
-        small_stem = image_size < SMALL_STEM_BELOW and stem_of(net) is not None
+        small_stem = image_size < SMALL_STEM_BELOW if small_stem is None else small_stem
+        small_stem = small_stem and stem_of(net) is not None
         small_stem = small_stem if start is None or start.small_stem is None else start.small_stem
         backbone = _finished(net, Architecture(encoder, arguments, small_stem), image_size, channels)
         choice = _choice(backbone.net, arguments, small_stem, image_size)
@@ -212,7 +219,7 @@ def _finished(net: nn.Module, architecture: Architecture | None, image_size: int
 
 def _choice(net: nn.Module, arguments: dict[str, Any], small_stem: bool, image_size: int) -> str:
     if small_stem:
-        return f"3x3 stem with stride 1 and no max-pool, as images of {image_size} px are below {SMALL_STEM_BELOW} px"
+        return f"3x3 stem with stride 1 and no max-pool, for images of {image_size} px"
     if isinstance(net, SmallNet):
         side = net.conv.kernel_size[0]
         return f"a {side}x{side} stem with stride {net.conv.stride[0]}, for {image_size} px"

@@ -85,7 +85,13 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     init: str | Path | None = settings.init
     if init is not None and (copied := Path(settings.out) / STARTING).is_dir():
         init = copied
-    backbone = build_backbone(encoder, image_size=settings.crop_size, channels=settings.channels, init=init)
+    backbone = build_backbone(
+        encoder,
+        image_size=settings.crop_size,
+        channels=settings.channels,
+        init=init,
+        small_stem=settings.small_stem,
+    )
     backbone.freeze(settings.frozen)
     if init is not None:
         torch.manual_seed(derive_seed(settings.seed, "projector"))  # alike wherever the weights were read

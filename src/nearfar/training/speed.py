@@ -38,6 +38,7 @@ def training_speed(
     accelerator: str = "auto",
     precision: Any = "32-true",
     batch_size: int = BATCH,
+    small_stem: bool | None = None,
 ) -> float:
     """Return the images per second that a run would train on, from steps on random pixels; 0 if memory ends.
 
@@ -48,7 +49,8 @@ def training_speed(
     log = logging.getLogger("nearfar")
     before, log.disabled = log.disabled, True
     try:
-        model = Model(method, build_backbone(encoder, image_size=crop_size, channels=channels), batch_size)
+        backbone = build_backbone(encoder, image_size=crop_size, channels=channels, small_stem=small_stem)
+        model = Model(method, backbone, batch_size)
     finally:
         log.disabled = before
     fabric.to_device(model)

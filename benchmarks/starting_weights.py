@@ -1,6 +1,6 @@
 """Are starting weights worth having, and adapting them? CIFAR-10: supervised on five classes, used on the other five.
 
-    python benchmarks/starting_weights.py ../shared/data/cifar10 --out /tmp/starting --epochs 10 --limit 10000
+    python benchmarks/starting_weights.py ../shared/data/cifar10 --out runs/starting --epochs 10 --limit 10000
 
 trains the small net on the labels of the first five classes, saves it as a folder that `--init` reads, and pretrains on
 images of the other five without labels: from random weights, from those weights with the usual settings, and with

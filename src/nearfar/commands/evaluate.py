@@ -128,13 +128,15 @@ def evaluate(
     if sets.standard is not None:
         choices = choices._replace(metric=sets.standard.metric, steps=sets.standard.steps)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
+    votes = [one for one in frozen if one.startswith("knn")]  # from one search
+    parts = [part for part in (votes, *([one] for one in frozen if one not in votes)) if part]
     for row, splits in sets.features(encoders, console) if frozen else ():
-        for one in frozen:
-            with shown(console, f"{row.replace('_', ' ')}: {one}") as progress:
+        for part in parts:
+            with shown(console, f"{row.replace('_', ' ')}: {', '.join(part)}") as progress:
                 results[row] |= evaluate_features(
                     *splits["train"],
                     *splits["test"],
-                    (one,),
+                    part,
                     validation=splits.get("validation"),
                     choices=choices,
                     progress=progress,

@@ -87,5 +87,5 @@ OWN_NETS: dict[str, Callable[..., SmallNet]] = {
     "small": SmallNet,
     "medium": partial(SmallNet, widths=(32, 64, 128, 256), side=32),
 }
-"""Our own encoders by name. "medium" has three blocks on maps twice as large: 43 million multiply-adds at 32 px, 1.2
+"""Our own encoders by name. "medium" has three blocks on maps twice as large: 45 million multiply-adds at 32 px, 1.2
 million parameters; it is the better one once a run sees 200 000 images (docs/photographs.md)."""

@@ -146,14 +146,14 @@ class Seen(nn.Module):
         return self.backbone((pixels - 0.5) / 0.25)
 
 
-def train_nearfar(data: str, minutes: list[float], seed: int) -> Iterator[Any]:
-    """Yield (minutes, encoder) of a whole run for each time, with an empty cache."""
+def train_nearfar(data: str, minutes: list[float], seed: int, keep: Path | None) -> Iterator[Any]:
+    """Yield (minutes, encoder) of a whole run for each time, with an empty cache; `keep`: where its folder stays."""
     import nearfar
 
     for each in minutes:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["XDG_CACHE_HOME"] = folder
-            run = nearfar.pretrain(data, minutes=each, seed=seed, out=f"{folder}/run")
+            run = nearfar.pretrain(data, minutes=each, seed=seed, out=(keep or Path(folder)) / f"{each:g}-{seed}")
             yield each, nearfar.load(run)
 
 
@@ -167,6 +167,7 @@ def main() -> None:
         "--crop", type=int, help="pixels of the others' views; default: 32 for images of 32 px, else 128"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="keep nearfar's run folders in this folder")
     parser.add_argument("--out", type=Path, default=Path("runs/time.jsonl"))
     args = parser.parse_args()
     if args.data.endswith(".jsonl"):
@@ -176,7 +177,7 @@ def main() -> None:
     whole = open_images(args.data, split="train")
     size = args.crop or (whole.image_size if whole.image_size < 64 else 128)
     marks = (
-        train_nearfar(args.data, args.minutes, args.seed)
+        train_nearfar(args.data, args.minutes, args.seed, args.keep)
         if args.contender == "nearfar"
         else train_other(args.contender, whole, size, sorted(args.minutes), args.seed)
     )

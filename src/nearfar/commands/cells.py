@@ -29,17 +29,19 @@ from nearfar.training.progress import duration
 DONE = "measured.json"
 """In the folder of a run: what was measured on it, with commands and seconds."""
 ALWAYS_THERE = ("digits",)
+STANDARD = "torchvision:"
 PRETRAINED = "pretrain"
 
 
 @dataclass
 class Task:
-    """One run, with all cells that want a number of it."""
+    """One run, with all cells that want a number of it. data: the folder that holds data sets by name."""
 
     folder: Path
     settings: Mapping[str, Any]
     source: str | None
     seed: int
+    data: Path = Path()
     cells: list[Cell] = field(default_factory=list)
 
 
@@ -47,6 +49,12 @@ def source_of(cell: Cell, data: Path) -> Path | str | None:
     """Return what `pretrain` takes for a cell's data; None for a cell without."""
     name = cell.settings.get("data")
     return name if name is None or name in ALWAYS_THERE else data / name
+
+
+def needed_by(cell: Cell, data: Path) -> list[Path]:
+    """Return where the data of a cell must lie, that of its run and that of its evaluation."""
+    names = (cell.settings.get("data"), cell.evaluate.get("data"))
+    return [data / name for name in names if name and name not in ALWAYS_THERE and not name.startswith(STANDARD)]
 
 
 def folder_of(cell: Cell, seed: int, out: Path) -> Path:
@@ -144,11 +152,16 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> Non
         _note(folder, PRETRAINED, dict(commands=[_line(words)], seconds=time.perf_counter() - began))
         began = time.perf_counter()
     if cell.measure in ("run", "detect"):
-        words = ["evaluate", str(folder), "--protocol", *cell.protocol, "--baselines", "false"]
-        words += _options(cell.evaluate)
+        options = dict(cell.evaluate)
+        other = options.pop("data", "")
+        others = (
+            [other, "--root", str(task.data)] if other.startswith(STANDARD) else [str(task.data / other)] * bool(other)
+        )
+        words = ["evaluate", str(folder), *others, "--protocol", *cell.protocol, "--baselines", "false"]
+        words += _options(options)
         run(["-m", "nearfar", *words])
         results = json.loads((folder / "results.json").read_text())
-        numbers = results["trained"] if cell.measure == "run" else _trained_detector(results)
+        numbers = results["trained"] if cell.measure == "run" else _trained_detector(results, cell.protocol[0])
         alike = [one for one in task.cells if _how(one) == _how(cell)]
         values = {one.reading: 100 * numbers[one.metric] for one in alike}
     else:
@@ -166,9 +179,8 @@ def _how(cell: Cell) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
     return cell.measure, cell.protocol, cell.evaluate
 
 
-def _trained_detector(results: dict[str, Any]) -> dict[str, float]:
-    (task,) = results["detection"].values()
-    return task["results"]["trained"]
+def _trained_detector(results: dict[str, Any], task: str) -> dict[str, float]:
+    return results["detection"][task]["results"]["trained"]
 
 
 def _note(folder: Path, name: str, what: dict[str, Any]) -> None:

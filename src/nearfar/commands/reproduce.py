@@ -14,7 +14,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 from nearfar.atomic import check_folder
-from nearfar.commands.cells import Task, folder_of, run_tasks, source_of
+from nearfar.commands.cells import Task, folder_of, needed_by, run_tasks, source_of
 from nearfar.commands.outcome import found_so_far, has, state_of, write_outcome
 from nearfar.messages import check_range, did_you_mean
 from nearfar.papers import Paper, Table, paper_names, read_paper
@@ -74,13 +74,15 @@ def reproduce(
             source = source_of(cell, Path(data))
             if only and cell.row not in only:
                 continue
-            if isinstance(source, Path) and not source.exists():
-                missing[one.name][source.name] = f"{source}: {paper.data.get(source.name, source.name)}"
+            if lacking := [path for path in needed_by(cell, Path(data)) if not path.exists()]:
+                missing[one.name] |= {path.name: f"{path}: {paper.data.get(path.name, path.name)}" for path in lacking}
                 continue
             for seed in range(seeds or one.at(scale).seeds):
                 if not has(found, cell, seed):
                     folder = folder_of(cell, seed, place)
-                    task = tasks.setdefault(folder, Task(folder, cell.settings, source and str(source), seed))
+                    task = tasks.setdefault(
+                        folder, Task(folder, cell.settings, source and str(source), seed, Path(data))
+                    )
                     task.cells.append(cell)
     for where in sorted({where for each in missing.values() for where in each.values()}):
         console.print(Text(f"not here, so its cells stay empty: {where}"))

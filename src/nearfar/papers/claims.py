@@ -28,7 +28,8 @@ def judge(claim: Claim, table: Table, columns: Sequence[str], values: Values) ->
     The interval is Welch's for the difference of two means. Numbers of a single run, but for measurements of memory and
     of what is counted, decide nothing.
     """
-    cells = cells_of(claim, columns)
+    stands = {} if table.small is None else {one.like: one.name for one in table.small.columns.values()}
+    cells = [(row, where if where in columns else stands.get(where, where)) for row, where in cells_of(claim, columns)]
     column = cells[0][1]
     if column is None or column not in columns:
         return Judgement("not decided", "its data is not here")

@@ -35,6 +35,7 @@ class Column:
     metric: str | None = None
     measure: str | None = None
     unit: str | None = None
+    evaluate: Mapping[str, Any] = field(default_factory=dict)
     like: str | None = None
 
 
@@ -100,7 +101,8 @@ class Cell:
     def reading(self) -> str:
         """Name what is read from the run."""
         options = [f"{name}={value}" for name, value in sorted(self.evaluate.items())]
-        return " ".join(word for word in (self.measure, self.metric, *options) if word)
+        task = self.protocol if self.measure == "detect" else ()
+        return " ".join(word for word in (self.measure, *task, self.metric, *options) if word)
 
     @property
     def key(self) -> str:
@@ -111,7 +113,11 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table or figure of a paper. needs, cost: of the full scale. small_not: why there is no small scale."""
+    """A table or figure of a paper.
+
+    needs, cost: of the full scale. small_not: why there is no small scale. own: by "ROW COLUMN", settings (`run`) and
+    options of the evaluation of single cells at full scale.
+    """
 
     paper: str
     name: str
@@ -127,6 +133,7 @@ class Table:
     measure: str = "run"
     better: str = "higher"
     claims: tuple[Claim, ...] = ()
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def at(self, size: Size) -> Scale:
         """Return the scale of a size; raises ValueError where the table has none."""
@@ -149,6 +156,7 @@ class Table:
                 if measure == "none" or left_empty:
                     continue
                 own = dict(row.run or {}) | (dict(row.small) if size == "small" else {})
+                cell = self.own.get(f"{row.name} {column.name}", {}) if size == "full" else {}
                 data = {} if column.data is None else {"data": column.data}
                 cells.append(
                     Cell(
@@ -158,8 +166,8 @@ class Table:
                         unit=self.unit if column.unit is None else column.unit,
                         metric=column.metric or scale.metric,
                         protocol=scale.protocol if column.protocol is None else column.protocol,
-                        evaluate=scale.evaluate,
-                        settings={**scale.common, **data, **column.run, **own},
+                        evaluate={**scale.evaluate, **column.evaluate, **cell.get("evaluate", {})},
+                        settings={**scale.common, **data, **column.run, **own, **cell.get("run", {})},
                     )
                 )
         return cells

@@ -56,7 +56,8 @@ def _table(paper: str, name: str, given: dict[str, Any], paper_common: dict[str,
     full = _scale({**scale, "common": common}, columns, rows, place)
     claims = tuple(_claim(_mapping(one), place) for one in given.pop("claims", []))
     sizes = dict(full=full, small=None if small is None else _small(_mapping(small), scale, columns, rows, place))
-    known = dict(given, paper=paper, name=name, rows=rows, claims=claims, **sizes)
+    own = _mapping(given.pop("cells", {}))
+    known = dict(given, paper=paper, name=name, rows=rows, claims=claims, own=own, **sizes)
     table = _part(Table, place, known, also=("common", "columns", *OF_SCALES))
     _one_of(MEASURES, table.measure, place, "measure")
     _one_of(COSTS, table.cost, place, "cost")
@@ -118,6 +119,9 @@ def _check_names(table: Table, place: str) -> None:
     for row in table.rows.values():
         if strange := set(row.paper) - columns:
             raise ValueError(f"{place}, row {row.name}: there is no column {min(strange)}")
+    for cell in table.own:
+        if tuple(cell.split(" ")) not in {(row, column) for row in table.rows for column in columns}:
+            raise ValueError(f"{place}: there is no cell {cell}")
     for claim in table.claims:
         for row, column in cells_of(claim, columns):
             if row not in table.rows:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from rich.table import Table as Shown
 from rich.text import Text
 
 from nearfar.atomic import check_folder
@@ -119,7 +118,7 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in paper_names():
         paper = read_paper(name)
-        shown = Shown("table", "", "data", "protocol", "full scale", "needs", f"in {out}", title=paper.title)
+        console.print(Text(paper.title, style="bold"))
         for table in paper.tables.values():
             columns = table.full.columns.values()
             data = dict.fromkeys(column.data for column in columns if column.data)
@@ -130,8 +129,11 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
                 state=state_of(table, out),
             )  # fmt: skip
             found[f"{name}/{table.name}"] = fact
-            words = [", ".join(fact["data"]), ", ".join(fact["protocol"]), table.cost, table.needs, fact["state"]]
-            shown.add_row(f"{name}/{table.name}", table.title, *map(Text, words))
-        console.print(shown)
+            words = [*fact["data"], *fact["protocol"], f"{table.cost} ({table.needs})" if table.needs else table.cost]
+            small = "also small" if table.small else f"not small: {table.small_not}" if table.small_not else ""
+            console.print(Text(f"  {name}/{table.name}  {table.title}"))
+            console.print(
+                Text(f"      {', '.join(words)}; {small + '; ' if small else ''}{fact['state']}", style="dim")
+            )
     console.print("nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for two cores")
     return found

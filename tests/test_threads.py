@@ -49,6 +49,19 @@ def test_a_number_that_is_as_good_is_kept(machine):
     assert torch.get_num_threads() == 2
 
 
+def test_all_threads_are_there_again_for_who_comes_next(machine):
+    seconds, _ = machine
+    torch.set_num_threads(2)
+    seconds |= {1: 1.0, 2: 9.0}
+    with threads.Threads() as watch:
+        watch.adapt()
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    with threads.Threads("cuda") as watch:
+        watch.adapt()
+        assert torch.get_num_threads() == 2
+
+
 def test_the_users_number_stays(machine, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(2)

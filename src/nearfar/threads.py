@@ -20,12 +20,23 @@ class Threads:
     The threads of a step wait for each other hundreds of times. Where another process has one of the cores, each wait
     can last until the system gives the core back: on two cores two threads are then several times slower than one.
     So from time to time a small convolution is tried with all, one less, half of the threads and one, and the fastest
-    number is kept. A number that the user chose by OMP_NUM_THREADS is left alone.
+    number is kept; at the end of the `with` block all threads are there again, for who comes next. A number that the
+    user chose by OMP_NUM_THREADS is left alone.
     """
 
-    def __init__(self) -> None:
-        self.most = 1 if "OMP_NUM_THREADS" in os.environ else torch.get_num_threads()
+    def __init__(self, device: str = "cpu") -> None:
+        """device: what computes; only a CPU is watched over."""
+        fixed = "OMP_NUM_THREADS" in os.environ or device != "cpu"
+        self.before = torch.get_num_threads()
+        self.most = 1 if fixed else self.before
         self.wait, self.tried = SECONDS, float("-inf")
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.most > 1:
+            torch.set_num_threads(self.before)
 
     def adapt(self) -> None:
         """Try other numbers of threads, if it is time to, and keep the fastest; called at every step."""

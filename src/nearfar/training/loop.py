@@ -70,7 +70,6 @@ def fit(
     pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
     drops = [epoch * per_epoch for epoch in settings.lr_drops or ()]
-    threads = Threads() if fabric.device.type == "cpu" else None
 
     fabric.to_device(model)
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
@@ -115,6 +114,7 @@ def fit(
         MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero) as metrics,
         TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
         StopRequest() as stop,
+        Threads(fabric.device.type) as threads,
     ):
         if step == 0:
             log_health(at_an_end=True)
@@ -122,8 +122,7 @@ def fit(
         waited, seen = 0.0, 0
         coming = _batches_from(batches, step)
         while step < pace.steps:
-            if threads is not None:
-                threads.adapt()
+            threads.adapt()
             asked = time.perf_counter()
             pixels, index = fabric.to_device(next(coming))
             waited += time.perf_counter() - asked

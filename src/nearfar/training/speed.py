@@ -62,8 +62,6 @@ def training_speed(
     pixels = torch.randint(256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator)
     pixels, index = fabric.to_device((pixels, torch.arange(batch_size)))
     moments = [0.5] * channels
-    if fabric.device.type == "cpu":
-        Threads().adapt()
 
     def step() -> None:
         optimizer.zero_grad()
@@ -75,12 +73,14 @@ def training_speed(
         loss.item()  # waits for a GPU
 
     model.train()
-    try:
-        step()
-        began, steps = time.perf_counter(), 0
-        while steps < 2 or time.perf_counter() - began < SECONDS:
+    with Threads(fabric.device.type) as threads:
+        threads.adapt()
+        try:
             step()
-            steps += 1
-    except torch.OutOfMemoryError:
-        return 0.0
-    return steps * batch_size / (time.perf_counter() - began)
+            began, steps = time.perf_counter(), 0
+            while steps < 2 or time.perf_counter() - began < SECONDS:
+                step()
+                steps += 1
+        except torch.OutOfMemoryError:
+            return 0.0
+        return steps * batch_size / (time.perf_counter() - began)

@@ -108,6 +108,7 @@ def test_no_grab_bags_and_no_long_files():
 
 def test_public_names():
     verbs = ["embed", "evaluate", "list_methods", "load", "map_images", "pretrain", "resume", "run_demo", "show_views"]
+    verbs += ["cluster_images", "find_duplicates", "search_images", "select_images"]
     others = ["ProcessLost", "Run", "TrainingDiverged", "TrainingStopped", "__version__", "register_method"]
     assert sorted(nearfar.__all__) == sorted(verbs + others)
     assert all(hasattr(nearfar, name) for name in nearfar.__all__)

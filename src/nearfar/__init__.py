@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from nearfar.commands.cluster import cluster_images
     from nearfar.commands.demo import run_demo
+    from nearfar.commands.duplicates import find_duplicates
     from nearfar.commands.embed import embed
     from nearfar.commands.evaluate import evaluate
     from nearfar.commands.map import map_images
     from nearfar.commands.methods import list_methods
     from nearfar.commands.pretrain import pretrain, resume
     from nearfar.commands.run import Run, load
+    from nearfar.commands.search import search_images
+    from nearfar.commands.select import select_images
     from nearfar.commands.views import show_views
     from nearfar.methods import register_method
     from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
@@ -27,8 +31,10 @@ _HOMES = {
     "Run": "commands.run",
     "TrainingDiverged": "training",
     "TrainingStopped": "training",
+    "cluster_images": "commands.cluster",
     "embed": "commands.embed",
     "evaluate": "commands.evaluate",
+    "find_duplicates": "commands.duplicates",
     "list_methods": "commands.methods",
     "load": "commands.run",
     "map_images": "commands.map",
@@ -36,6 +42,8 @@ _HOMES = {
     "register_method": "methods",
     "resume": "commands.pretrain",
     "run_demo": "commands.demo",
+    "search_images": "commands.search",
+    "select_images": "commands.select",
     "show_views": "commands.views",
 }
 
@@ -45,8 +53,10 @@ __all__ = [
     "TrainingDiverged",
     "TrainingStopped",
     "__version__",
+    "cluster_images",
     "embed",
     "evaluate",
+    "find_duplicates",
     "list_methods",
     "load",
     "map_images",
@@ -54,6 +64,8 @@ __all__ = [
     "register_method",
     "resume",
     "run_demo",
+    "search_images",
+    "select_images",
     "show_views",
 ]
 

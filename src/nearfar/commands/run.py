@@ -73,6 +73,30 @@ class Run:
         with replacing(self.path / "results.json") as unfinished:
             unfinished.write_text(json.dumps(whole, indent=2) + "\n")
 
+    def search(self, *images: Any, **options: Any) -> dict[str, list[Any]]:
+        """Find the images most alike to these; `nearfar.search_images` with this run. For pandas.DataFrame(...)."""
+        from nearfar.commands.search import search_images
+
+        return search_images(self, images[0] if len(images) == 1 else list(images), **options)
+
+    def duplicates(self, data: Any = None, **options: Any) -> dict[str, list[Any]]:
+        """Find copies and images that are nearly alike; `nearfar.find_duplicates` with this run."""
+        from nearfar.commands.duplicates import find_duplicates
+
+        return find_duplicates(self, data, **options)
+
+    def select(self, *images: Any, **options: Any) -> dict[str, list[Any]]:
+        """Choose images to label or to look at; `nearfar.select_images` with this run."""
+        from nearfar.commands.select import select_images
+
+        return select_images(self, images[0] if len(images) == 1 else list(images), **options)
+
+    def cluster(self, data: Any = None, **options: Any) -> dict[str, list[Any]]:
+        """Group the images without labels; `nearfar.cluster_images` with this run."""
+        from nearfar.commands.cluster import cluster_images
+
+        return cluster_images(self, data, **options)
+
     @property
     def verdict(self) -> Verdict | None:
         """Whether the representation is healthy, in words; None for a run without held-out images."""

@@ -41,9 +41,9 @@ function shown(group, near, title, marked) {
   const figures = group.slice(0, MOST_MEMBERS).map((row, place) => {
     const { name, url, href } = images[row];
     const kind = Math.min(...near.filter(([, a, b]) => a === row || b === row).map((link) => link[3]));
-    const said = (marked && place ? `${kinds[kind]}, ` : "") + facts(images[row]);
     const caption = element("figcaption", { title: name }, [
-      element("b", { textContent: name.split("/").pop() }), element("br"), said,
+      element("b", { textContent: name.split("/").pop() }), element("br"), facts(images[row]),
+      ...(marked && place ? [element("br"), kinds[kind]] : []),
     ]);
     const figure = element("figure", {}, [element("img", { src: url, alt: name, loading: "lazy" }), caption]);
     const inside = href ? element("a", { href }, [figure]) : figure;

@@ -49,9 +49,9 @@ def write_duplicates_page(
         f'<p class="note">Move the slider until no group of copies is wrong and none is missing, then make the lists '
         f'with this distance; nothing is removed.{more}</p><pre><code id="command"></code></pre>'
         '<h2>Copies</h2><p class="note">Confirmed by their pixels. The first one, marked, has the most pixels and is '
-        'kept; the others are listed.</p><div class="groups" id="copies"></div>'
+        'kept; the others are listed.</p><div class="groups pairs" id="copies"></div>'
         '<h2>Merely alike</h2><p class="note">Near by their features, and other pixels: all are kept.</p>'
-        f'<div class="groups" id="alike"></div><script type="application/json" id="data">{data}</script>'
+        f'<div class="groups pairs" id="alike"></div><script type="application/json" id="data">{data}</script>'
         f"<script>\n{script}</script>"
     )
     write_gallery(path, "Near-duplicates", f"among {len(known.images)} images", main, scripts=True)

@@ -90,5 +90,5 @@ def _sheet(known: Featured, asked: Queries, found: Any) -> str:
         own = figure(picture(pixels), name, "asked for", marked=True)
         others = gallery(known, near, [f"{rank}: {d:.4f}" for rank, d in enumerate(far, 1)], urls)
         sections += "<section>" + others.replace('<ul class="gallery">', f'<ul class="gallery">{own}', 1) + "</section>"
-    note = '<p class="note">The line below a name is its place, and its distance: 0 for copies, 1 for unrelated.</p>'
+    note = '<p class="note">The line below a name is its place, and its distance: 0 for copies.</p>'
     return f'{note}<div class="groups">{sections}</div>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -19,7 +19,6 @@ from nearfar.messages import check_range, did_you_mean
 from nearfar.neighbours import diverse_rows, remote_rows, typical_rows
 from nearfar.training.seeding import LARGEST_SEED
 
-By = Literal["diverse", "typical", "outlier", "near"]
 MEANING = {
     "diverse": "its distance to those before it",
     "typical": "its mean distance to its neighbours",
@@ -34,7 +33,7 @@ def select_images(
     images: Any = (),
     *,
     n: int = 100,
-    by: By = "diverse",
+    by: str = "diverse",
     data: Any = None,
     k: int = 10,
     out: str | Path | None = None,
@@ -102,7 +101,9 @@ def select_images(
     return columns
 
 
-def _chosen(known: Featured, images: Any, n: int, by: By, k: int, seed: int, console: Console) -> tuple[Tensor, Tensor]:
+def _chosen(
+    known: Featured, images: Any, n: int, by: str, k: int, seed: int, console: Console
+) -> tuple[Tensor, Tensor]:
     """Positions of the images in the order of choice, and their distances."""
     total = len(known.images)
     if by == "near":

@@ -194,9 +194,11 @@ def test_what_the_page_of_duplicates_holds(run, quiet, tmp_path):
 )
 def test_a_mistake_is_one_line(words, says, run, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (run.path / "features.safetensors").unlink(missing_ok=True)
     assert main([str(run.path) if word == "RUN" else word for word in words]) == 2
     err = capsys.readouterr().err
     assert says in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+    assert not (run.path / "features.safetensors").exists()  # noticed before the work
 
 
 def test_lists_replace_nothing_that_was_named(run, tmp_path, quiet):

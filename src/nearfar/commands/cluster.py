@@ -13,7 +13,7 @@ from torch import nn
 from nearfar.commands.gallery import gallery, pictures, write_gallery
 from nearfar.commands.listing import TABLE, Columns, output_of, write_table
 from nearfar.commands.run import Run
-from nearfar.commands.run_features import Featured, features_of
+from nearfar.commands.run_features import Featured, open_featured
 from nearfar.messages import check_range
 from nearfar.neighbours import Clusters, clusters_of
 from nearfar.training.seeding import LARGEST_SEED
@@ -58,7 +58,7 @@ def cluster_images(
     check_range("--clusters", clusters, 1, MOST_CLUSTERS)
     check_range("--seed", seed, 0, LARGEST_SEED)
     page = output_of(run, out, "clusters")
-    known = features_of(run, data, split, encoder, console, least=max(3, clusters or 3))
+    known = open_featured(run, data, split, encoder, console, least=max(3, clusters or 3))
     with console.status("grouping images"):
         found = clusters_of(known.features, clusters, seed)
     columns: Columns = {

@@ -15,7 +15,7 @@ from nearfar.commands.copies import ALIKE, KINDS, Facts, Link, facts_of, find_li
 from nearfar.commands.duplicates_page import write_duplicates_page
 from nearfar.commands.listing import FILES, TABLE, Columns, output_of, removing, write_files, write_table
 from nearfar.commands.run import Run
-from nearfar.commands.run_features import Featured, features_of
+from nearfar.commands.run_features import Featured, open_featured
 from nearfar.messages import check_range
 
 BEYOND = 2.0  # times the distance: how far the page's slider goes
@@ -57,7 +57,7 @@ def find_duplicates(
     run = Run.of(run)
     check_range("--distance", distance, 0, 2)
     page = output_of(run, out, "duplicates")
-    known = features_of(run, data, split, encoder, console)
+    known = open_featured(run, data, split, encoder, console)
     usual = usual_distance(known) if distance is None else distance
     links = find_links(known, BEYOND * usual, console)
     columns, facts = _columns(known, links, usual)

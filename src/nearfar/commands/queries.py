@@ -48,19 +48,18 @@ def queries_of(given: Any, data: Featured) -> Queries:
         return Queries(others.names, extract(data.encoder, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
     place = {name: row for row, name in enumerate(data.images.names)}
     files = {os.path.realpath(path): row for row, path in enumerate(data.paths or [])}
-    names, rows, pixels, features = [], [], [], []
+    names, rows, pixels = [], [], []
     for word in _words(words, place):
         row = place[word] if word in place else files.get(os.path.realpath(word), -1)
         names.append(printable(word) if row < 0 else data.images.names[row])
         rows.append(row)
-        if row < 0:
-            pixels.append(_decoded(word, data))
-            features.append(extract(data.encoder, pixels[-1][None])[0])
-        else:
-            pixels.append(data.images.gather(torch.tensor([row]))[0])
-            features.append(data.features[row])
+        pixels.append(_decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0])
     if not names:
         raise ValueError("name the images to look for: their names in the data, files, or a text file of either")
+    features = [
+        extract(data.encoder, one[None])[0] if row < 0 else data.features[row]
+        for row, one in zip(rows, pixels, strict=True)
+    ]
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
 
 

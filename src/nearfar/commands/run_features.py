@@ -31,11 +31,33 @@ FILE = "features.safetensors"
 
 @dataclass(frozen=True)
 class Featured:
-    """Images with the encoder and the features that it gives them, float32 on the CPU."""
+    """Images with the encoder, and the features that it gives them; these are computed when they are first asked for.
+
+    The run folder keeps those of the last data: features.safetensors, valid for the very encoder and data. Where it
+    cannot be written, that is said and the features are used all the same.
+    """
 
     images: Images
-    features: Float[Tensor, "images dim"]
     encoder: Encoder
+    folder: Path
+    source: Any
+    split: str | None
+    console: Console
+
+    @cached_property
+    def features(self) -> Float[Tensor, "images dim"]:
+        """The features, float32 on the CPU; ValueError where they are not finite."""
+        path = self.folder / FILE
+        key = _key(self)
+        features = _kept(path, key)
+        if features is None:
+            features = features_shown(self.encoder, self.images, self.console, "computing features")
+            try:
+                with replacing(path) as unfinished:
+                    save_file({"features": features}, unfinished, metadata={"key": key})
+            except OSError as error:
+                self.console.print(Text(f"the features are not kept for the next time: {first_line(error)}"))
+        return features
 
     @cached_property
     def paths(self) -> list[str] | None:
@@ -50,15 +72,10 @@ class Featured:
         return {} if self.paths is None else {"path": [self.paths[row] for row in rows]}
 
 
-def features_of(
+def open_featured(
     run: Run, data: Any, split: str | None, encoder: nn.Module | None, console: Console, least: int = 2
 ) -> Featured:
-    """Open the data of a run, or other data, and compute its features, or read those that the run folder keeps.
-
-    The run folder keeps those of the last data: features.safetensors, valid for the very encoder and data. Where it
-    cannot be written, that is said and the features are used all the same.
-    Raises ValueError for fewer than `least` images, and for features that are not finite.
-    """
+    """Open the data of a run, or other data; ValueError for fewer than `least` images."""
     settings = run.settings
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
@@ -66,25 +83,17 @@ def features_of(
     images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
     if len(images) < least:
         raise ValueError(f"there are only {len(images)} images in {images.source}, and {least} are needed")
-    key = _key(run.path, source, split, images)
-    features = _kept(run.path / FILE, key)
-    if features is None:
-        features = features_shown(trained, images, console, "computing features")
-        try:
-            with replacing(run.path / FILE) as unfinished:
-                save_file({"features": features}, unfinished, metadata={"key": key})
-        except OSError as error:
-            console.print(Text(f"the features are not kept for the next time: {first_line(error)}"))
-    return Featured(images, features, trained)
+    return Featured(images, trained, run.path, source, split, console)
 
 
-def _key(folder: Path, source: Any, split: str | None, images: Images) -> str:
+def _key(known: Featured) -> str:
     """What features depend on, in one word: the encoder's files, the data and how it was opened."""
     digest = hashlib.blake2b(digest_size=16)
     for file in (WEIGHTS, DESCRIPTION):
-        digest.update((folder / file).read_bytes())
-    fingerprint = fingerprint_of(source, split) or fingerprint_of_images(images)
-    opened = [asdict(fingerprint), split, images.names, images.image_size, images.channels]
+        digest.update((known.folder / file).read_bytes())
+    images = known.images
+    fingerprint = fingerprint_of(known.source, known.split) or fingerprint_of_images(images)
+    opened = [asdict(fingerprint), known.split, images.names, images.image_size, images.channels]
     digest.update(json.dumps(opened).encode())
     return digest.hexdigest()
 

@@ -14,7 +14,7 @@ from nearfar.commands.gallery import figure, gallery, picture, pictures, write_g
 from nearfar.commands.listing import TABLE, Columns, output_of, write_table
 from nearfar.commands.queries import Queries, queries_of
 from nearfar.commands.run import Run
-from nearfar.commands.run_features import Featured, features_of, nearest_shown
+from nearfar.commands.run_features import Featured, nearest_shown, open_featured
 from nearfar.messages import check_range
 
 
@@ -52,10 +52,9 @@ def search_images(
     run = Run.of(run)
     check_range("--k", k, 1)
     page = None if out is None else output_of(run, out, "search")
-    known = features_of(run, data, split, encoder, console)
+    known = open_featured(run, data, split, encoder, console)
+    check_range("--k", k, 1, len(known.images) - 1)
     asked = queries_of(images, known)
-    if k > len(known.images) - 1:
-        raise ValueError(f"--k must be 1 to {len(known.images) - 1} among {len(known.images)} images, not {k}")
     found = nearest_shown(known.features, k, console, asked.features, asked.own)
     rows, distances = found.index.tolist(), found.distance.tolist()
     flat = [row for some in rows for row in some]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from nearfar.commands.gallery import gallery, pictures, write_gallery
 from nearfar.commands.listing import FILES, TABLE, Columns, copying, output_of, write_files, write_table
 from nearfar.commands.queries import queries_of
 from nearfar.commands.run import Run
-from nearfar.commands.run_features import Featured, features_of, nearest_shown
+from nearfar.commands.run_features import Featured, nearest_shown, open_featured
 from nearfar.messages import check_range, did_you_mean
 from nearfar.neighbours import diverse_rows, remote_rows, typical_rows
 from nearfar.training.seeding import LARGEST_SEED
@@ -78,7 +79,9 @@ def select_images(
     check_range("--k", k, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
     page = output_of(run, out, "selection")
-    known = features_of(run, data, split, encoder, console)
+    known = open_featured(run, data, split, encoder, console)
+    check_range("--n", n, 1, len(known.images))
+    check_range("--k", k, 1, len(known.images) - 1 if by == "outlier" else math.inf)
     chosen, distance = _chosen(known, images, n, by, k, seed, console)
     rows = chosen.tolist()
     columns: Columns = {
@@ -105,18 +108,15 @@ def _chosen(
     known: Featured, images: Any, n: int, by: str, k: int, seed: int, console: Console
 ) -> tuple[Tensor, Tensor]:
     """Positions of the images in the order of choice, and their distances."""
-    total = len(known.images)
     if by == "near":
         asked = queries_of(images, known)
-        others = torch.ones(total, dtype=torch.bool)
+        others = torch.ones(len(known.images), dtype=torch.bool)
         others[asked.own[asked.own >= 0]] = False
         check_range("--n", n, 1, int(others.sum()))
         found = nearest_shown(asked.features, 1, console, known.features[others])
         distance, order = found.distance[:, 0].sort(stable=True)
         return others.nonzero()[:, 0][order[:n]], distance[:n]
-    check_range("--n", n, 1, total)
     if by == "outlier":
-        check_range("--k", k, 1, total - 1)
         return remote_rows(nearest_shown(known.features, k, console).distance, n)
     with console.status("choosing"):
         return diverse_rows(known.features, n) if by == "diverse" else typical_rows(known.features, n, seed)

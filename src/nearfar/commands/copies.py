@@ -115,7 +115,7 @@ def facts_of(known: Featured, row: int) -> Facts:
     data = originals[row]
     size = len(data) if isinstance(data, bytes) else os.path.getsize(data)
     with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=formats()) as image:
-        return Facts(*image.size, size)
+        return Facts(image.width, image.height, size)
 
 
 def _same_files(known: Featured, console: Console) -> np.ndarray:
@@ -151,5 +151,5 @@ def _same_pixels(known: Featured, one: int, other: int) -> bool:
     originals = known.images.originals
     if originals is None:
         return torch.equal(*known.images.gather(torch.tensor([one, other])))
-    images = [np.asarray(to_pil(originals[row], at_least=2**30)[0]) for row in (one, other)]
-    return np.array_equal(*images)
+    first, second = (np.asarray(to_pil(originals[row], at_least=2**30)[0]) for row in (one, other))
+    return np.array_equal(first, second)

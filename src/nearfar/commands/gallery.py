@@ -23,7 +23,8 @@ GATHERED = 256  # images that are held at a time
 
 def pictures(data: Featured, rows: Sequence[int]) -> dict[int, str]:
     """Small pictures of images as data URLs, by their positions in the data."""
-    wanted, urls = torch.tensor(sorted(set(rows)), dtype=torch.int64), {}
+    wanted = torch.tensor(sorted(set(rows)), dtype=torch.int64)
+    urls: dict[int, str] = {}
     for some in wanted.split(GATHERED):
         urls.update(zip(some.tolist(), map(picture, data.images.gather(some)), strict=True))
     return urls

@@ -43,8 +43,8 @@ def pixel_difference(
     Images of less contrast than 2 of 255 are taken to have that much.
     """
     square = (first - second).square().flatten(1).mean(1)
-    contrast = sum(one.flatten(2).var(2, unbiased=False).mean(1) for one in (first, second)) / 2
-    return (square / contrast.clamp_min(LEAST**2)).sqrt()
+    variances = torch.stack([one.flatten(2).var(2, unbiased=False).mean(1) for one in (first, second)])
+    return (square / variances.mean(0).clamp_min(LEAST**2)).sqrt()
 
 
 def altered(pixels: UInt8[Tensor, "images channels side side"]) -> list[UInt8[Tensor, "images channels side side"]]:

@@ -23,7 +23,7 @@ class Nearest(NamedTuple):
     """Distances and positions of the nearest rows of each query, nearest first."""
 
     distance: Float[Tensor, "queries k"]
-    index: Int64[Tensor, "queries k"]
+    index: Int64[Tensor, "queries k"]  # type: ignore[assignment]  # tuple.index, which nobody asks for here
 
 
 def nearest_rows(
@@ -132,13 +132,15 @@ def _keys(similarity: Tensor, position: Tensor) -> Tensor:
 def _ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tuple[Tensor, Tensor]:
     """Distances from differences, and the positions in their order."""
     index = index.sort(1).values
-    square = torch.empty(index.shape, device=rows.device)
+    distance = torch.empty(index.shape, device=rows.device)
     step = max(1, GATHERED // max(1, index.shape[1] * rows.shape[1]))
     for start in range(0, len(index), step):
         part = slice(start, start + step)
-        square[part] = (rows[index[part]] - queries[part, None]).square().sum(2)
-    if metric == "cosine":
-        zero = (queries.square().sum(1) == 0)[:, None] | (rows.square().sum(1) == 0)[index]
-        square = torch.where(zero, torch.ones_like(square), square / 2)
-    distance, order = (square if metric == "cosine" else square.sqrt()).sort(dim=1, stable=True)
+        found, asked = rows[index[part]], queries[part, None]
+        square = (found - asked).square().sum(2)
+        if metric == "cosine":  # |x - y|^2 = 2 - 2 cos, but for rows of zeros
+            distance[part] = torch.where(found.any(2) & asked.any(2), square / 2, torch.ones_like(square))
+        else:
+            distance[part] = square.sqrt()
+    distance, order = distance.sort(dim=1, stable=True)
     return distance, index.gather(1, order)

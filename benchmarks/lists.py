@@ -1,0 +1,168 @@
+"""What `duplicates` and `select` find, on photographs with known answers: planted copies, and labels.
+
+    python benchmarks/lists.py DATA plant photos            # a folder of photographs with planted copies
+    nearfar pretrain photos --out run --minutes 3
+    python benchmarks/lists.py DATA copies run photos --out docs/results/duplicates.json
+    python benchmarks/lists.py DATA select run --out docs/results/select.json
+
+DATA: Parquet files with JPEG photographs in a column "image" and classes in "label", in splits train and test. Planted
+are, from photographs at random: the same file, the same pixels as PNG, half to one and a half times the size, JPEG of
+quality 30 to 80; and what is no copy: 85 % of the picture, its mirror image, and a brighter one.
+`select`: from each of five random pools of the training photographs images are chosen by each algorithm and at random;
+a linear probe is fitted to the labels of those alone and asked for the test photographs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from rich.console import Console
+
+import nearfar
+from nearfar.data import Images, open_images
+from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
+from nearfar.neighbours import diverse_rows, nearest_rows, remote_rows, typical_rows
+
+COPIES = ("same file", "same pixels", "resized", "recompressed")
+OTHERS = ("cropped", "mirrored", "brighter")
+SEEDS, POOL, ASKED = 5, 2000, 1000
+
+
+def plant(images: Images, folder: Path, count: int, each: int) -> None:
+    """Write photographs as they are, and altered ones named KIND-NUMBER."""
+    folder.mkdir(parents=True)
+    originals, chance = images.originals, np.random.default_rng(0)
+    assert originals is not None
+    picked = chance.permutation(count)
+    for number in range(count):
+        data = originals[number]
+        assert isinstance(data, bytes)
+        (folder / f"{number:05d}.jpg").write_bytes(data)
+    for place, kind in enumerate(COPIES + OTHERS):
+        for number in picked[place * each : (place + 1) * each]:
+            path = folder / f"{number:05d}.jpg"
+            image, target = Image.open(path).convert("RGB"), folder / f"{kind}-{number:05d}.jpg"
+            if kind == "same file":
+                target.write_bytes(path.read_bytes())
+            elif kind == "same pixels":
+                image.save(target.with_suffix(".png"))
+            elif kind == "resized":
+                side = int(224 * chance.uniform(0.5, 1.5))
+                image.resize((side, side), Image.Resampling.LANCZOS).save(target, quality=90)
+            elif kind == "recompressed":
+                image.save(target, quality=int(chance.integers(30, 81)))
+            elif kind == "cropped":
+                image.crop((0, 0, 190, 190)).save(target, quality=90)
+            elif kind == "mirrored":
+                ImageOps.mirror(image).save(target, quality=90)
+            else:
+                ImageEnhance.Brightness(image).enhance(1.4).save(target, quality=90)
+
+
+def copies(run: str, photos: str, each: int, distance: float | None) -> dict[str, Any]:
+    """Recall by kind, and precision, of the pairs (original, altered) in groups of copies and of those alike."""
+    folder = Path(run) / "duplicates.html"
+    found = nearfar.find_duplicates(run, photos, distance=distance, console=Console())
+    together: dict[str, dict[int, set[str]]] = {"copies": {}, "alike": {}}
+    for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
+        together["alike" if kind == "alike" else "copies"].setdefault(group, set()).add(name)
+    altered = [path.name for path in Path(photos).iterdir() if "-" in path.name]
+
+    def original(name: str) -> str:
+        return name.rpartition("-")[2].rpartition(".")[0] + ".jpg"
+
+    def share(kind: str, groups: dict[int, set[str]]) -> float:
+        names = [name for name in altered if name.startswith(kind)]
+        return sum(any({name, original(name)} <= group for group in groups.values()) for name in names) / len(names)
+
+    wrong = [
+        group for group in together["copies"].values() if len({n if "-" not in n else original(n) for n in group}) > 1
+    ]
+    removed = [name for name, kept in zip(found["name"], found["kept"], strict=True) if not kept]
+    right = sum(
+        any(
+            group
+            for group in together["copies"].values()
+            if name in group and len({original(n) if "-" in n else n for n in group}) == 1
+        )
+        for name in removed
+    )
+    return {
+        "images": len(list(Path(photos).iterdir())), "planted_each": each,
+        "recall": {kind: share(kind, together["copies"]) for kind in COPIES},
+        "taken_for_copies": {kind: share(kind, together["copies"]) for kind in OTHERS},
+        "precision": right / len(removed), "listed": len(removed), "wrong_groups": [sorted(group) for group in wrong],
+        "alike": {kind: share(kind, together["alike"]) for kind in OTHERS}, "alike_groups": len(together["alike"]),
+        "page_bytes": folder.stat().st_size,
+    }  # fmt: skip
+
+
+def select(run: str, data: str, counts: list[int]) -> dict[str, Any]:
+    """Accuracy of a linear probe on the labels of chosen images, for random pools of the training photographs."""
+    encoder, settings = nearfar.load(run), nearfar.Run(Path(run)).settings
+    features, labels = {}, {}
+    for split in ("train", "test"):
+        images = open_images(data, split=split, image_size=settings.image_size, channels=settings.channels)
+        order = np.random.default_rng(0).permutation(len(images))[: POOL * 2 if split == "train" else ASKED]
+        images = images.subset(np.sort(order))
+        features[split], labels[split] = extract(encoder, images), images.labels
+    unit = {name: torch.nn.functional.normalize(rows, dim=1) for name, rows in features.items()}
+    results: dict[str, Any] = {"pool": POOL, "asked": ASKED, "seeds": SEEDS, "accuracy": {}}
+    results["knn_accuracy"] = knn_accuracy(unit["train"], labels["train"], unit["test"], labels["test"])
+    near = nearest_rows(unit["train"], k=10).index
+    results["knn_purity"] = float((labels["train"][near.numpy()] == labels["train"][:, None]).mean())
+    results["linear_of_pool"] = linear_accuracy(unit["train"], labels["train"], unit["test"], labels["test"])
+    for count in counts:
+        accuracy: dict[str, list[float]] = {}
+        for seed in range(SEEDS):
+            pool = torch.from_numpy(np.random.default_rng(seed).permutation(2 * POOL)[:POOL])
+            rows, truth = unit["train"][pool], labels["train"][pool.numpy()]
+            chosen = {
+                "random": torch.arange(count),
+                "diverse": diverse_rows(rows, count)[0],
+                "typical": typical_rows(rows, count, seed)[0],
+                "outlier": remote_rows(nearest_rows(rows, k=10).distance, count)[0],
+            }
+            for name, some in chosen.items():
+                got = linear_accuracy(rows[some], truth[some.numpy()], unit["test"], labels["test"], seed=seed)
+                accuracy.setdefault(name, []).append(got)
+        results["accuracy"][count] = {
+            name: {"mean": float(np.mean(got)), "std": float(np.std(got, ddof=1))} for name, got in accuracy.items()
+        }
+        print(count, json.dumps(results["accuracy"][count]), flush=True)
+    return results
+
+
+def main() -> None:
+    """Plant, or measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("what", choices=["plant", "copies", "select"])
+    parser.add_argument("places", nargs="+", help="folder to write; run and folder; run")
+    parser.add_argument("--count", type=int, default=3000, help="photographs")
+    parser.add_argument("--each", type=int, default=100, help="planted of each kind")
+    parser.add_argument("--distance", type=float)
+    parser.add_argument("--labels", type=int, nargs="+", default=[10, 20, 50, 100, 200, 500])
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if args.what == "plant":
+        plant(open_images(args.data, split="train", image_size=96), Path(args.places[0]), args.count, args.each)
+        return
+    result = (
+        copies(args.places[0], args.places[1], args.each, args.distance)
+        if args.what == "copies"
+        else select(args.places[0], args.data, args.labels)
+    )
+    print(json.dumps(result, indent=2))
+    if args.out is not None:
+        args.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

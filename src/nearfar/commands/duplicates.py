@@ -63,6 +63,7 @@ def find_duplicates(
     columns, facts = _columns(known, links, usual)
     command = f"nearfar duplicates {shlex.quote(str(run.path))}"
     command += f" {shlex.quote(str(data))}" if isinstance(data, (str, Path)) else ""
+    command += "" if split is None else f" --split {shlex.quote(split)}"
     write_duplicates_page(page, known, links, facts, usual, command)
     write_table(page.with_suffix(TABLE), columns)
     copies = [row for row, keep in enumerate(columns["kept"]) if not keep]

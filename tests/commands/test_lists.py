@@ -64,6 +64,7 @@ def test_planted_copies_are_found_and_told_apart(run, pictures, quiet):
 
 def test_the_command_that_is_printed_archives_and_removes_the_copies_alone(run, pictures, tmp_path):
     folder = shutil.copytree(pictures, tmp_path / "it's")
+    (folder / "0.png").symlink_to("000.png")  # must not be what is kept, though its name comes first
     console = Console(record=True, file=open("/dev/null", "w"), width=100, soft_wrap=True)  # noqa: SIM115
     before = {path.name for path in folder.iterdir()}
     found = nearfar.find_duplicates(run, folder, out=tmp_path / "the list.html", console=console)
@@ -72,9 +73,10 @@ def test_the_command_that_is_printed_archives_and_removes_the_copies_alone(run, 
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     gone = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
     left = {path.name for path in folder.iterdir()}
-    assert len(gone) == 4 and before - left == {path.rpartition("/")[2] for path in gone}
+    assert len(gone) == 5 and before - left == {path.rpartition("/")[2] for path in gone}
+    assert {"0.png", ODD} <= before - left and "000.png" in left
     packed = subprocess.run(["tar", "-tf", tmp_path / "the list.tar"], check=True, capture_output=True, text=True)
-    assert packed.stdout.count("\n") == 4
+    assert packed.stdout.count("\n") == 5
 
 
 def test_a_distance_of_nothing_leaves_the_same_files(run, tmp_path, quiet):

@@ -38,11 +38,12 @@ class Link(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What decides which copy is kept: the most pixels, then the largest file."""
+    """What decides which copy is kept: a file before a link to one, then the most pixels, then the largest file."""
 
     width: int
     height: int
     bytes: int
+    link: bool = False
 
 
 def usual_distance(known: Featured) -> float:
@@ -115,7 +116,7 @@ def facts_of(known: Featured, row: int) -> Facts:
     data = originals[row]
     size = len(data) if isinstance(data, bytes) else os.path.getsize(data)
     with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=formats()) as image:
-        return Facts(image.width, image.height, size)
+        return Facts(image.width, image.height, size, isinstance(data, str) and os.path.islink(data))
 
 
 def _same_files(known: Featured, console: Console) -> np.ndarray:

@@ -88,8 +88,9 @@ def _columns(known: Featured, links: list[Link], distance: float) -> tuple[Colum
     """The groups at a distance as columns, and the facts on all images that links name."""
     facts = {row: facts_of(known, row) for row in sorted({row for link in links for row in link[1:3]})}
 
-    def largest(row: int) -> tuple[int, int, int]:
-        return -facts[row].width * facts[row].height, -facts[row].bytes, row
+    def largest(row: int) -> tuple[bool, int, int, int]:
+        width, height, size, link = facts[row]
+        return link, -width * height, -size, row  # a link that is kept might lead to a file that is removed
 
     kind: dict[int, int] = {}  # the closest of an image's links
     for link in links:
@@ -119,7 +120,7 @@ def _columns(known: Featured, links: list[Link], distance: float) -> tuple[Colum
         "kept": [kept for _, _, _, kept in rows],
         "name": [known.images.names[row] for row in positions],
         "distance": apart,
-        **{field: [getattr(facts[row], field) for row in positions] for field in Facts._fields},
+        **{field: [getattr(facts[row], field) for row in positions] for field in Facts._fields[:3]},
         **known.files(positions),
     }
     return columns, facts

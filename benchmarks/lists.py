@@ -4,6 +4,7 @@
     nearfar pretrain photos --out run --minutes 3
     python benchmarks/lists.py DATA copies run photos --out docs/results/duplicates.json
     python benchmarks/lists.py DATA select run --out docs/results/select.json
+    python benchmarks/lists.py DATA pixels --out docs/results/copies-pixels.json    # how far pixels of copies are apart
 
 DATA: Parquet files with JPEG photographs in a column "image" and classes in "label", in splits train and test. Planted
 are, from photographs at random: the same file, the same pixels as PNG, half to one and a half times the size, JPEG of
@@ -22,28 +23,35 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageEnhance, ImageOps
+from pyarrow.dataset import dataset
 from rich.console import Console
 
 import nearfar
-from nearfar.data import Images, open_images
+from nearfar.data import open_images
 from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
-from nearfar.neighbours import diverse_rows, nearest_rows, remote_rows, typical_rows
+from nearfar.neighbours import (
+    altered,
+    diverse_rows,
+    nearest_rows,
+    pixel_difference,
+    remote_rows,
+    small_images,
+    typical_rows,
+)
 
 COPIES = ("same file", "same pixels", "resized", "recompressed")
 OTHERS = ("cropped", "mirrored", "brighter")
 SEEDS, POOL, ASKED = 5, 2000, 1000
 
 
-def plant(images: Images, folder: Path, count: int, each: int) -> None:
+def plant(data: str, folder: Path, count: int, each: int) -> None:
     """Write photographs as they are, and altered ones named KIND-NUMBER."""
     folder.mkdir(parents=True)
-    originals, chance = images.originals, np.random.default_rng(0)
-    assert originals is not None
+    cells = dataset(sorted(Path(data).glob("train*.parquet"))).head(count, columns=["image"])["image"].to_pylist()
+    chance = np.random.default_rng(0)
     picked = chance.permutation(count)
-    for number in range(count):
-        data = originals[number]
-        assert isinstance(data, bytes)
-        (folder / f"{number:05d}.jpg").write_bytes(data)
+    for number, cell in enumerate(cells):
+        (folder / f"{number:05d}.jpg").write_bytes(cell["bytes"])
     for place, kind in enumerate(COPIES + OTHERS):
         for number in picked[place * each : (place + 1) * each]:
             path = folder / f"{number:05d}.jpg"
@@ -103,6 +111,26 @@ def copies(run: str, photos: str, each: int, distance: float | None) -> dict[str
     }  # fmt: skip
 
 
+def pixels(data: str, count: int) -> dict[str, list[float]]:
+    """Quantiles (0, 0.5, 0.99, 1) of the difference that confirms a copy, for copies and for the nearest others."""
+    images = open_images(data, split="test", image_size=224)
+    images = images.subset(range(count))
+    small = small_images(images, torch.arange(count))
+    half, jpeg = zip(*(altered(images.gather(rows)) for rows in torch.arange(count).split(64)), strict=True)
+    apart = {
+        name: pixel_difference(small, small_images(open_images(torch.cat(some)), torch.arange(count)))
+        for name, some in (("half the size", half), ("JPEG of quality 50", jpeg))
+    }
+    others = []
+    for row in range(count):
+        difference = pixel_difference(small[row].expand_as(small), small)
+        difference[row] = torch.inf
+        others.append(difference.min())
+    apart["the nearest other image"] = torch.stack(others)
+    places = torch.tensor([0, 0.5, 0.99, 1])
+    return {name: [round(one, 4) for one in some.quantile(places).tolist()] for name, some in apart.items()}
+
+
 def select(run: str, data: str, counts: list[int]) -> dict[str, Any]:
     """Accuracy of a linear probe on the labels of chosen images, for random pools of the training photographs."""
     encoder, settings = nearfar.load(run), nearfar.Run(Path(run)).settings
@@ -143,8 +171,8 @@ def main() -> None:
     """Plant, or measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
-    parser.add_argument("what", choices=["plant", "copies", "select"])
-    parser.add_argument("places", nargs="+", help="folder to write; run and folder; run")
+    parser.add_argument("what", choices=["plant", "copies", "select", "pixels"])
+    parser.add_argument("places", nargs="*", help="folder to write; run and folder; run; nothing")
     parser.add_argument("--count", type=int, default=3000, help="photographs")
     parser.add_argument("--each", type=int, default=100, help="planted of each kind")
     parser.add_argument("--distance", type=float)
@@ -152,13 +180,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.what == "plant":
-        plant(open_images(args.data, split="train", image_size=96), Path(args.places[0]), args.count, args.each)
+        plant(args.data, Path(args.places[0]), args.count, args.each)
         return
-    result = (
-        copies(args.places[0], args.places[1], args.each, args.distance)
-        if args.what == "copies"
-        else select(args.places[0], args.data, args.labels)
-    )
+    if args.what == "copies":
+        result = copies(args.places[0], args.places[1], args.each, args.distance)
+    elif args.what == "select":
+        result = select(args.places[0], args.data, args.labels)
+    else:
+        result = pixels(args.data, args.count)
     print(json.dumps(result, indent=2))
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=2) + "\n")

@@ -133,10 +133,10 @@ def pixels(data: str, count: int) -> dict[str, list[float]]:
 
 def select(run: str, data: str, counts: list[int]) -> dict[str, Any]:
     """Accuracy of a linear probe on the labels of chosen images, for random pools of the training photographs."""
-    encoder, settings = nearfar.load(run), nearfar.Run(Path(run)).settings
+    encoder = nearfar.load(run)
     features, labels = {}, {}
     for split in ("train", "test"):
-        images = open_images(data, split=split, image_size=settings.image_size, channels=settings.channels)
+        images = open_images(data, split=split, image_size=encoder.image_size, channels=encoder.channels)
         order = np.random.default_rng(0).permutation(len(images))[: POOL * 2 if split == "train" else ASKED]
         images = images.subset(np.sort(order))
         features[split], labels[split] = extract(encoder, images), images.labels

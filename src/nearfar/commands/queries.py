@@ -47,10 +47,11 @@ def queries_of(given: Any, data: Featured) -> Queries:
         pixels = list(others.gather(torch.arange(len(others))))
         return Queries(others.names, extract(data.encoder, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
     place = {name: row for row, name in enumerate(data.images.names)}
-    files = {os.path.realpath(path): row for row, path in enumerate(data.paths or [])}
+    files = {path: row for row, path in enumerate(data.paths or [])}
     names, rows, pixels = [], [], []
     for word in _words(words, place):
-        row = place[word] if word in place else files.get(os.path.realpath(word), -1)
+        folder, name = os.path.split(word)
+        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
         names.append(printable(word) if row < 0 else data.images.names[row])
         rows.append(row)
         pixels.append(_decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,6 +97,14 @@ class Run:
         from nearfar.commands.cluster import cluster_images
 
         return cluster_images(self, data, **options)
+
+    def _repr_html_(self) -> str:
+        """The report, where a notebook shows the run: verdict, table, map and curves."""
+        report = self.path / "report.html"
+        if not report.is_file():
+            return f"<p>{html.escape(str(self))}</p>"
+        page = html.escape(report.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 720px; border: 0" title="report"></iframe>'
 
     @property
     def verdict(self) -> Verdict | None:

@@ -34,7 +34,7 @@ function element(tag, properties = {}, children = []) {
 }
 
 function facts({ width, height, bytes }) {
-  return `${width} × ${height}` + (bytes ? `, ${bytes < 1e5 ? (bytes / 1e3).toFixed(1) : Math.round(bytes / 1e3)} kB` : "");
+  return `${width}\u00d7${height}` + (bytes ? `, ${(bytes / 1e3).toFixed(bytes < 1e4 ? 1 : 0)} kB` : "");
 }
 
 function shown(group, near, title, marked) {

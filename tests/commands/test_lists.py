@@ -79,6 +79,29 @@ def test_the_command_that_is_printed_archives_and_removes_the_copies_alone(run, 
     assert packed.stdout.count("\n") == 5
 
 
+def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path, quiet):
+    """Encoders see the centre square: what lies beside it would be lost."""
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    for number, digit in enumerate(load_digits().images[:12]):
+        image = Image.fromarray((digit * 255 / 16).astype(np.uint8)).resize((64, 64), Image.Resampling.BICUBIC)
+        wide = Image.new("L", (96, 64), 40)
+        wide.paste(image, (16, 0))
+        wide.save(folder / f"{number}.png")
+    wide.crop((16, 0, 80, 64)).save(folder / "middle.png")
+    wide.transpose(Image.Transpose.ROTATE_90).save(folder / "turned.png", exif=_turned())
+    found = run.duplicates(folder, distance=1e-4, out=tmp_path / "wide.html", console=quiet)
+    told = dict(zip(zip(found["name"], found["kept"], strict=True), found["kind"], strict=True))
+    assert told["middle.png", True] == "alike" and ("middle.png", False) not in told
+    assert {"same pixels"} == {kind for (_, kept), kind in told.items() if not kept}  # the one that EXIF turns back
+
+
+def _turned():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
 def test_a_distance_of_nothing_leaves_the_same_files(run, tmp_path, quiet):
     found = run.duplicates(distance=0, out=tmp_path / "none.html", console=quiet)
     assert set(found["kind"]) >= {"first", "same file"} and "copy" not in found["kind"] and "alike" not in found["kind"]

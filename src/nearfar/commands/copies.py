@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ KINDS = ("same file", "same pixels", "copy", "alike")
 ALIKE = KINDS.index("alike")
 NEIGHBOURS = 8  # of each image that are looked at
 TRIED, SHARE = 128, 0.99  # images that are altered to see how far features move, and the share of them to be found
+STRETCHED = 0.03  # difference of shape up to which images are copies; one may also be turned, as by EXIF
 PAIRS = 8192  # that are compared at a time
 
 
@@ -63,8 +65,8 @@ def find_links(known: Featured, most: float, console: Console) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
     Same files are found by their bytes, whatever their features. Of each other image the eight nearest are looked at;
-    pairs are copies where small versions of them differ by less than a fifth of their contrast, and have the same
-    pixels where these are equal in full size.
+    pairs are copies where they have the same shape and small versions of them differ by less than a fifth of their
+    contrast, and have the same pixels where these are equal in full size.
     """
     same = _same_files(known, console)
     links = [Link(0.0, int(first), row, 0) for row, first in enumerate(same) if first != row]
@@ -83,8 +85,7 @@ def find_links(known: Featured, most: float, console: Console) -> list[Link]:
             small = small_images(known.images, involved, progress)
         apart = torch.cat([pixel_difference(small[some[:, 0]], small[some[:, 1]]) for some in at.split(PAIRS)])
         for (one, other), far, pixels in zip(pairs.tolist(), distance.tolist(), apart.tolist(), strict=True):
-            equal = pixels <= COPY / 10 and _same_pixels(known, one, other)
-            links.append(Link(far, one, other, 1 if equal else 2 if pixels <= COPY else ALIKE))
+            links.append(Link(far, one, other, _kind(known, one, other, pixels)))
     return sorted(links)
 
 
@@ -146,6 +147,17 @@ def _digest(data: bytes | str) -> bytes:
             while part := file.read(2**22):
                 digest.update(part)
     return digest.digest()
+
+
+def _kind(known: Featured, one: int, other: int, difference: float) -> int:
+    """What two images are whose small versions differ so much; those hold the centre squares alone."""
+    if difference > COPY:
+        return ALIKE
+    (width, height, *_), (wide, high, *_) = facts_of(known, one), facts_of(known, other)
+    stretched = min(abs(math.log(width * high / (height * wide))), abs(math.log(width * wide / (height * high))))
+    if stretched > STRETCHED:
+        return ALIKE
+    return 1 if difference <= COPY / 10 and _same_pixels(known, one, other) else 2
 
 
 def _same_pixels(known: Featured, one: int, other: int) -> bool:

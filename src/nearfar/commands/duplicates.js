@@ -82,7 +82,7 @@ function draw() {
   const exact = Number(distance.toPrecision(4));
   document.getElementById("said").textContent =
     `${exact}: ${gone} copies in ${copies.length} groups; ${others.length} groups that are merely alike`;
-  document.getElementById("command").textContent = `${told.command} --distance ${Math.ceil(distance * 1e6) / 1e6}`;
+  document.getElementById("command").textContent = `${told.command} --distance ${Number((distance * 1.000001).toPrecision(7))}`;
   slider.setAttribute("aria-valuetext", `distance ${exact}`);
 }
 

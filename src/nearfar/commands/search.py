@@ -16,6 +16,7 @@ from nearfar.commands.queries import Queries, queries_of
 from nearfar.commands.run import Run
 from nearfar.commands.run_features import Featured, nearest_shown, open_featured
 from nearfar.messages import check_range
+from nearfar.neighbours import Nearest
 
 
 def search_images(
@@ -81,7 +82,7 @@ def _table(columns: Columns) -> Table:
     return table
 
 
-def _sheet(known: Featured, asked: Queries, found: Any) -> str:
+def _sheet(known: Featured, asked: Queries, found: Nearest) -> str:
     rows, distances = found.index.tolist(), found.distance.tolist()
     urls = pictures(known, [row for some in rows for row in some])
     sections = ""

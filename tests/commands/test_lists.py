@@ -227,8 +227,9 @@ def test_a_mistake_is_one_line(words, says, run, capsys, tmp_path, monkeypatch):
 
 
 def test_lists_replace_nothing_that_was_named(run, tmp_path, quiet):
-    (tmp_path / "mine.list").write_text("mine")
-    for verb in (run.duplicates, run.select, run.cluster):
-        with pytest.raises(ValueError, match=r"mine\.list exists already"):
-            verb(out=tmp_path / "mine.html", console=quiet)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.list"]
+    for name in ("mine.list", "ours.csv"):
+        (tmp_path / name).write_text("mine")
+    for verb, name in ((run.duplicates, "mine"), (run.select, "mine"), (run.select, "ours"), (run.cluster, "ours")):
+        with pytest.raises(ValueError, match=rf"{name}\.\w+ exists already"):
+            verb(out=tmp_path / f"{name}.html", console=quiet)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"mine.list": "mine", "ours.csv": "mine"}

@@ -57,7 +57,7 @@ def cluster_images(
     run = Run.of(run)
     check_range("--clusters", clusters, 1, MOST_CLUSTERS)
     check_range("--seed", seed, 0, LARGEST_SEED)
-    page = output_of(run, out, "clusters")
+    page = output_of(run, out, "clusters", TABLE)
     known = open_featured(run, data, split, encoder, console, least=max(3, clusters or 3))
     with console.status("grouping images"):
         found = clusters_of(known.features, clusters, seed)

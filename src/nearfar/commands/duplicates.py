@@ -56,7 +56,7 @@ def find_duplicates(
     console = console or Console()
     run = Run.of(run)
     check_range("--distance", distance, 0, 2)
-    page = output_of(run, out, "duplicates")
+    page = output_of(run, out, "duplicates", TABLE, FILES)
     known = open_featured(run, data, split, encoder, console)
     usual = usual_distance(known) if distance is None else distance
     links = find_links(known, BEYOND * usual, console)

@@ -20,16 +20,16 @@ Columns = dict[str, list[Any]]
 TABLE, FILES = ".csv", ".list"
 
 
-def output_of(run: Run, out: str | Path | None, name: str) -> Path:
-    """The page to write, with a .csv and a .list beside it: `out`, or NAME.html in the run folder, replaced if there.
+def output_of(run: Run, out: str | Path | None, name: str, *beside: str) -> Path:
+    """The page to write: `out`, or NAME.html in the run folder, replaced if there. beside: endings of its companions.
 
     Raises ValueError where one of them exists that the user named, OSError where nothing can be written.
     """
     if out is None:
         check_folder(run.path)
         return run.path / f"{name}.html"
-    for beside in (TABLE, FILES):
-        check_output(Path(out), PAGES, beside=beside)
+    for ending in beside:
+        check_output(Path(out), PAGES, beside=ending)
     return Path(out)
 
 

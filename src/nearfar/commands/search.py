@@ -52,7 +52,7 @@ def search_images(
     console = console or Console()
     run = Run.of(run)
     check_range("--k", k, 1)
-    page = None if out is None else output_of(run, out, "search")
+    page = None if out is None else output_of(run, out, "search", TABLE)
     known = open_featured(run, data, split, encoder, console)
     check_range("--k", k, 1, len(known.images) - 1)
     asked = queries_of(images, known)

@@ -78,7 +78,7 @@ def select_images(
     check_range("--n", n, 1)
     check_range("--k", k, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
-    page = output_of(run, out, "selection")
+    page = output_of(run, out, "selection", TABLE, FILES)
     known = open_featured(run, data, split, encoder, console)
     check_range("--n", n, 1, len(known.images))
     check_range("--k", k, 1, len(known.images) - 1 if by == "outlier" else math.inf)

@@ -75,40 +75,36 @@ def plant(data: str, folder: Path, count: int, each: int) -> None:
 
 
 def copies(run: str, photos: str, each: int, distance: float | None) -> dict[str, Any]:
-    """Recall by kind, and precision, of the pairs (original, altered) in groups of copies and of those alike."""
-    folder = Path(run) / "duplicates.html"
+    """Recall by kind, precision of what is listed, and what became of the altered images that are no copies."""
     found = nearfar.find_duplicates(run, photos, distance=distance, console=Console())
-    together: dict[str, dict[int, set[str]]] = {"copies": {}, "alike": {}}
+    groups: dict[int, list[str]] = {}
+    of_copies: set[int] = set()
     for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
-        together["alike" if kind == "alike" else "copies"].setdefault(group, set()).add(name)
-    altered = [path.name for path in Path(photos).iterdir() if "-" in path.name]
+        groups.setdefault(group, []).append(name)
+        of_copies |= set() if kind == "alike" else {group}
+    files = [path.name for path in Path(photos).iterdir()]
 
     def original(name: str) -> str:
         return name.rpartition("-")[2].rpartition(".")[0] + ".jpg"
 
-    def share(kind: str, groups: dict[int, set[str]]) -> float:
-        names = [name for name in altered if name.startswith(kind)]
-        return sum(any({name, original(name)} <= group for group in groups.values()) for name in names) / len(names)
+    def source(name: str) -> str:
+        """What an image is a copy of: itself, where it is none."""
+        return original(name) if name.startswith(COPIES) else name
 
-    wrong = [
-        group for group in together["copies"].values() if len({n if "-" not in n else original(n) for n in group}) > 1
-    ]
-    removed = [name for name, kept in zip(found["name"], found["kept"], strict=True) if not kept]
-    right = sum(
-        any(
-            group
-            for group in together["copies"].values()
-            if name in group and len({original(n) if "-" in n else n for n in group}) == 1
-        )
-        for name in removed
-    )
+    def together(kind: str, copies: bool) -> float:
+        names = [name for name in files if name.startswith(kind)]
+        joined = [set(group) for number, group in groups.items() if (number in of_copies) == copies]
+        return sum(any({name, original(name)} <= group for group in joined) for name in names) / len(names)
+
+    listed = [(source(name), source(groups[number][0])) for number in of_copies for name in groups[number][1:]]
     return {
-        "images": len(list(Path(photos).iterdir())), "planted_each": each,
-        "recall": {kind: share(kind, together["copies"]) for kind in COPIES},
-        "taken_for_copies": {kind: share(kind, together["copies"]) for kind in OTHERS},
-        "precision": right / len(removed), "listed": len(removed), "wrong_groups": [sorted(group) for group in wrong],
-        "alike": {kind: share(kind, together["alike"]) for kind in OTHERS}, "alike_groups": len(together["alike"]),
-        "page_bytes": folder.stat().st_size,
+        "images": len(files), "planted_of_each_kind": each,
+        "recall": {kind: together(kind, True) for kind in COPIES},
+        "precision": sum(one == other for one, other in listed) / len(listed), "listed": len(listed),
+        "wrong": sorted(pair for pair in listed if pair[0] != pair[1]),
+        "no_copies_listed": {kind: together(kind, True) for kind in OTHERS},
+        "no_copies_alike": {kind: together(kind, False) for kind in OTHERS},
+        "alike_groups": len(groups) - len(of_copies),
     }  # fmt: skip
 
 

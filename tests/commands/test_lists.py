@@ -65,7 +65,7 @@ def test_planted_copies_are_found_and_told_apart(run, pictures, quiet):
 def test_the_command_that_is_printed_archives_and_removes_the_copies_alone(run, pictures, tmp_path):
     folder = shutil.copytree(pictures, tmp_path / "it's")
     (folder / "0.png").symlink_to("000.png")  # must not be what is kept, though its name comes first
-    console = Console(record=True, file=open("/dev/null", "w"), width=100, soft_wrap=True)  # noqa: SIM115
+    console = Console(record=True, file=open("/dev/null", "w"), width=40)  # noqa: SIM115
     before = {path.name for path in folder.iterdir()}
     found = nearfar.find_duplicates(run, folder, out=tmp_path / "the list.html", console=console)
     assert {path.name for path in folder.iterdir()} == before
@@ -150,7 +150,7 @@ def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, quiet
 
 @pytest.mark.parametrize("by", ["diverse", "typical", "outlier"])
 def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path):
-    console = Console(record=True, file=open("/dev/null", "w"), width=100, soft_wrap=True)  # noqa: SIM115
+    console = Console(record=True, file=open("/dev/null", "w"), width=40)  # noqa: SIM115
     page = tmp_path / "to label.html"
     chosen = run.select(n=7, by=by, out=page, console=console)
     assert len(set(chosen["name"])) == 7 and chosen["rank"] == list(range(1, 8))

@@ -77,7 +77,8 @@ def find_duplicates(
         files = page.with_suffix(FILES)
         write_files(files, [columns["path"][row] for row in copies])
     if "path" in columns and copies:
-        console.print(Text(f"nothing was removed; to archive and then remove the copies: {removing(files)}"))
+        said = f"nothing was removed; to archive and then remove the copies: {removing(files)}"
+        console.print(Text(said), soft_wrap=True)  # a command that is broken into lines is another command
     return columns
 
 

@@ -100,7 +100,7 @@ def select_images(
     if "path" in columns:
         files = page.with_suffix(FILES)
         write_files(files, columns["path"])
-        console.print(Text(f"to pack copies of them into an archive: {copying(files)}"))
+        console.print(Text(f"to pack copies of them into an archive: {copying(files)}"), soft_wrap=True)
     return columns
 
 

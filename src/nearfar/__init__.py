@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from nearfar.commands.cluster import cluster_images
     from nearfar.commands.demo import run_demo
+    from nearfar.commands.duplicates import find_duplicates
     from nearfar.commands.embed import embed
     from nearfar.commands.evaluate import evaluate
     from nearfar.commands.map import map_images
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from nearfar.commands.pretrain import pretrain, resume
     from nearfar.commands.reproduce import reproduce
     from nearfar.commands.run import Run, load
+    from nearfar.commands.search import search_images
+    from nearfar.commands.select import select_images
     from nearfar.commands.views import show_views
     from nearfar.methods import register_method
     from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
@@ -28,8 +32,10 @@ _HOMES = {
     "Run": "commands.run",
     "TrainingDiverged": "training",
     "TrainingStopped": "training",
+    "cluster_images": "commands.cluster",
     "embed": "commands.embed",
     "evaluate": "commands.evaluate",
+    "find_duplicates": "commands.duplicates",
     "list_methods": "commands.methods",
     "load": "commands.run",
     "map_images": "commands.map",
@@ -38,6 +44,8 @@ _HOMES = {
     "reproduce": "commands.reproduce",
     "resume": "commands.pretrain",
     "run_demo": "commands.demo",
+    "search_images": "commands.search",
+    "select_images": "commands.select",
     "show_views": "commands.views",
 }
 
@@ -47,8 +55,10 @@ __all__ = [
     "TrainingDiverged",
     "TrainingStopped",
     "__version__",
+    "cluster_images",
     "embed",
     "evaluate",
+    "find_duplicates",
     "list_methods",
     "load",
     "map_images",
@@ -57,6 +67,8 @@ __all__ = [
     "reproduce",
     "resume",
     "run_demo",
+    "search_images",
+    "select_images",
     "show_views",
 ]
 

@@ -31,11 +31,16 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
     "evaluate": ("evaluate", ("run", "data")),
     "embed": ("embed", ("run", "data")),
     "map": ("map_images", ("run", "data")),
+    "search": ("search_images", ("run", "images...")),
+    "duplicates": ("find_duplicates", ("run", "data")),
+    "select": ("select_images", ("run", "images...")),
+    "cluster": ("cluster_images", ("run", "data")),
     "views": ("show_views", ("data",)),
     "methods": ("list_methods", ()),
     "reproduce": ("reproduce", ("table",)),
     "demo": ("run_demo", ("data",)),
 }
+LISTING = ("search", "duplicates", "select")  # verbs that give paths to other programs
 OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
 LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std", "--probe_lr", "--only")
 
@@ -59,11 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for names that are not text
-    console = Console(soft_wrap=True, quiet=is_follower())
+    piped = words[0] in LISTING and not sys.stdout.isatty()  # then paths alone go to stdout
+    console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped)
     logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     try:
-        _run(words[0], words[1:], console)
+        _run(words[0], words[1:], console, piped)
         return 0
     except (NotWrittenError, TrainingDiverged, ProcessLost) as error:
         return _complain(error, 1)
@@ -77,13 +83,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(_defect(words, error), 1)
 
 
-def _run(verb: str, words: list[str], console: Console) -> None:
+def _run(verb: str, words: list[str], console: Console, piped: bool) -> None:
     words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
     words = _lists_joined(words)
     chosen = _chosen(words)
     parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
+    null = verb in LISTING and "--null" in words
+    words = [word for word in words if not (null and word == "--null")]
     try:
-        values = parser.parse_args(words).as_dict()
+        values = parser.parse_args(_places_first(words) if verb in LISTING else words).as_dict()
     except ArgumentError as error:
         raise ValueError(_plain_words(str(error), verb, parser)) from error
     values.pop("config", None)
@@ -93,10 +101,28 @@ def _run(verb: str, words: list[str], console: Console) -> None:
     if values.pop("data_changed", False):
         raise ValueError("--data-changed goes with --resume")
     values.pop("resume", None)
-    given = [values.pop(name) for name in VERBS[verb][1]]
+    values.pop("null", None)
+    given = [values.pop(name.rstrip(".")) for name in VERBS[verb][1]]
     if VERBS[verb][1][:1] == ("run",) and given[0] is None:
         raise ValueError(f"name the run folder: nearfar {verb} RUN")
-    function_of(verb)(*given, **values, console=console)
+    result = function_of(verb)(*given, **values, console=console)
+    if piped:
+        from nearfar.commands.listing import for_pipes
+
+        sys.stdout.flush()
+        sys.stdout.buffer.write(for_pipes(result, "\0" if null else "\n"))
+
+
+def _places_first(words: Sequence[str]) -> list[str]:
+    """Put what is given by its place before the options, which take one value each: argparse wants it together."""
+    placed: list[str] = []
+    options: list[str] = []
+    takes = False
+    for word in words:
+        is_option = word.startswith("--")
+        (options if takes or is_option else placed).append(word)
+        takes = is_option and "=" not in word
+    return [*placed, *options]
 
 
 def _resume(words: list[str], values: dict[str, Any], console: Console) -> None:
@@ -124,10 +150,14 @@ def build_parser(
     function, positionals = function_of(verb), VERBS[verb][1]
     summary = (function.__doc__ or "").split("\n")[0]
     parser = DashedParser(prog=f"nearfar {verb}", exit_on_error=False, description=summary)
-    for name in positionals:
+    for placed in positionals:
+        name = placed.rstrip(".")
         usual = inspect.signature(function).parameters[name].default
         default = data if verb == "pretrain" else None if usual is inspect.Parameter.empty else usual
-        parser.add_argument(name, nargs="?", default=default, help=_help_of(function, name))
+        parser.add_argument(name, nargs="*" if placed != name else "?", default=default, help=_help_of(function, name))
+    if verb in LISTING:
+        meaning = "where the output is piped: a zero byte behind each path, for xargs -0"
+        parser.add_argument("--null", action="store_true", help=meaning)
     if verb == "pretrain":
         parser.add_argument("--config", action="config", help="YAML file with any of these settings")
         parser.add_argument("--resume", type=str | None, help="run folder to go on with; give it alone")
@@ -135,7 +165,7 @@ def build_parser(
         parser.add_argument("--data_changed", type=bool, nargs="?", const=True, default=False, help=meaning)
         add_settings(parser, method or Settings.method, recipe or Settings.recipe)
     else:
-        skipped: set[str | int] = {*positionals, *(OBJECTS - {verb})}
+        skipped: set[str | int] = {*(name.rstrip(".") for name in positionals), *(OBJECTS - {verb})}
         parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     return parser
 

@@ -1,7 +1,9 @@
 """The verbs on a tiny run: what they return, what they write."""
 
+import html
 import io
 import json
+import re
 
 import numpy as np
 import pyarrow.parquet
@@ -36,6 +38,12 @@ def test_the_run_folder_is_complete(run):
     assert json.loads((run.path / "environment.json").read_text())["seed"] == 0
     assert run.settings.method == "simclr"
     assert run.verdict.words
+
+
+def test_a_notebook_shows_the_report(run, tmp_path):
+    shown = re.fullmatch('<iframe srcdoc="([^"]*)" style="[^"]*" title="report"></iframe>', run._repr_html_())
+    assert html.unescape(shown[1]) == (run.path / "report.html").read_text()
+    assert nearfar.Run(tmp_path / "<nothing>")._repr_html_().count("<") == 2
 
 
 def test_rankme_is_measured_each_time_and_lidar_before_and_after(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -72,6 +73,38 @@ class Run:
             whole["detection"] = kept
         with replacing(self.path / "results.json") as unfinished:
             unfinished.write_text(json.dumps(whole, indent=2) + "\n")
+
+    def search(self, *images: Any, **options: Any) -> dict[str, list[Any]]:
+        """Find the images most alike to these; `nearfar.search_images` with this run. For pandas.DataFrame(...)."""
+        from nearfar.commands.search import search_images
+
+        return search_images(self, images[0] if len(images) == 1 else list(images), **options)
+
+    def duplicates(self, data: Any = None, **options: Any) -> dict[str, list[Any]]:
+        """Find copies and images that are nearly alike; `nearfar.find_duplicates` with this run."""
+        from nearfar.commands.duplicates import find_duplicates
+
+        return find_duplicates(self, data, **options)
+
+    def select(self, *images: Any, **options: Any) -> dict[str, list[Any]]:
+        """Choose images to label or to look at; `nearfar.select_images` with this run."""
+        from nearfar.commands.select import select_images
+
+        return select_images(self, images[0] if len(images) == 1 else list(images), **options)
+
+    def cluster(self, data: Any = None, **options: Any) -> dict[str, list[Any]]:
+        """Group the images without labels; `nearfar.cluster_images` with this run."""
+        from nearfar.commands.cluster import cluster_images
+
+        return cluster_images(self, data, **options)
+
+    def _repr_html_(self) -> str:
+        """The report, where a notebook shows the run: verdict, table, map and curves."""
+        report = self.path / "report.html"
+        if not report.is_file():
+            return f"<p>{html.escape(str(self))}</p>"
+        page = html.escape(report.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 720px; border: 0" title="report"></iframe>'
 
     @property
     def verdict(self) -> Verdict | None:

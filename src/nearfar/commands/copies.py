@@ -1,0 +1,168 @@
+"""Pairs of images that are copies or nearly alike, and the groups that they form at a distance."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.console import Console
+
+from nearfar.commands.opening import shown
+from nearfar.commands.run_features import Featured, nearest_shown
+from nearfar.data.decode import formats, to_pil
+from nearfar.evaluation import extract
+from nearfar.neighbours import COPY, altered, components, pixel_difference, small_images
+from nearfar.training.seeding import stream
+
+KINDS = ("same file", "same pixels", "copy", "alike")
+ALIKE = KINDS.index("alike")
+NEIGHBOURS = 8  # of each image that are looked at
+TRIED, SHARE = 128, 0.99  # images that are altered to see how far features move, and the share of them to be found
+STRETCHED = 0.03  # difference of shape up to which images are copies; one may also be turned, as by EXIF
+PAIRS = 8192  # that are compared at a time
+
+
+class Link(NamedTuple):
+    """Two images by their positions, the distance of their features, and what they are: a place in KINDS."""
+
+    distance: float
+    first: int
+    second: int
+    kind: int
+
+
+class Facts(NamedTuple):
+    """What decides which copy is kept: a file before a link to one, then the most pixels, then the largest file."""
+
+    width: int
+    height: int
+    bytes: int
+    link: bool = False
+
+
+def usual_distance(known: Featured) -> float:
+    """The distance within which copies lie: that of 99 % of altered images of the data from the originals.
+
+    128 images at random, each once at half its size and once as JPEG of quality 50.
+    """
+    order = torch.randperm(len(known.images), generator=stream(0, "altered"))[:TRIED]
+    unit = torch.nn.functional.normalize
+    own, found = unit(known.features[order], dim=1), []
+    for pixels in altered(known.images.gather(order)):
+        found.append((own - unit(extract(known.encoder, pixels), dim=1)).square().sum(1) / 2)
+    return float(torch.cat(found).quantile(SHARE))
+
+
+def find_links(known: Featured, most: float, console: Console) -> list[Link]:
+    """Find pairs of images no farther apart than `most`, nearest first.
+
+    Same files are found by their bytes, whatever their features. Of each other image the eight nearest are looked at;
+    pairs are copies where they have the same shape and small versions of them differ by less than a fifth of their
+    contrast, and have the same pixels where these are equal in full size.
+    """
+    same = _same_files(known, console)
+    links = [Link(0.0, int(first), row, 0) for row, first in enumerate(same) if first != row]
+    kept = torch.from_numpy(np.unique(same))
+    if len(kept) < 2:
+        return links
+    found = nearest_shown(known.features[kept], min(NEIGHBOURS, len(kept) - 1), console)
+    rows, places = torch.where(found.distance <= most)
+    first, second = kept[rows], kept[found.index[rows, places]]
+    pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
+    pairs, inverse = pairs.unique(dim=0, return_inverse=True)
+    distance = torch.zeros(len(pairs)).index_put_((inverse,), found.distance[rows, places])
+    if len(pairs):
+        involved, at = pairs.unique(return_inverse=True)
+        with shown(console, "comparing pixels") as progress:
+            small = small_images(known.images, involved, progress)
+        apart = torch.cat([pixel_difference(small[some[:, 0]], small[some[:, 1]]) for some in at.split(PAIRS)])
+        for (one, other), far, pixels in zip(pairs.tolist(), distance.tolist(), apart.tolist(), strict=True):
+            links.append(Link(far, one, other, _kind(known, one, other, pixels)))
+    return sorted(links)
+
+
+def groups_at(links: Sequence[Link], count: int, distance: float) -> tuple[list[list[int]], list[list[int]]]:
+    """Groups of copies, and groups of images that are merely alike, by links of at most this distance.
+
+    Of a group of copies only the first number takes part in the others. Both in the order of their first links.
+    """
+    near = [link for link in links if link.distance <= distance]
+    copies = components(count, [(link.first, link.second) for link in near if link.kind < ALIKE])
+    ends = [(int(copies[link.first]), int(copies[link.second])) for link in near if link.kind == ALIKE]
+    alike = components(count, ends)
+    order = [row for link in near for row in (link.first, link.second)]
+    return _collected(copies, order), _collected(alike, [int(copies[row]) for row in order])
+
+
+def _collected(label: np.ndarray, order: Sequence[int]) -> list[list[int]]:
+    groups: dict[int, list[int]] = {}
+    for row in dict.fromkeys(order):
+        groups.setdefault(int(label[row]), []).append(row)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def facts_of(known: Featured, row: int) -> Facts:
+    """Size in pixels and bytes of one image, as its file has it; zero bytes where pixels are all there is."""
+    originals = known.images.originals
+    if originals is None:
+        return Facts(known.images.image_size, known.images.image_size, 0)
+    data = originals[row]
+    size = len(data) if isinstance(data, bytes) else os.path.getsize(data)
+    with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=formats()) as image:
+        return Facts(image.width, image.height, size, isinstance(data, str) and os.path.islink(data))
+
+
+def _same_files(known: Featured, console: Console) -> np.ndarray:
+    """For each image the first one with the same bytes. Files are read only where others have the same size."""
+    originals, total = known.images.originals, len(known.images)
+    first = np.arange(total)
+    if originals is None:
+        return first
+    wanted: Sequence[int] = range(total)
+    if known.paths is not None:
+        sizes = defaultdict(list)
+        for row, path in enumerate(known.paths):
+            sizes[os.path.getsize(path)].append(row)
+        wanted = sorted(row for rows in sizes.values() if len(rows) > 1 for row in rows)
+    seen: dict[bytes, int] = {}
+    with shown(console, "comparing files") as progress:
+        for done, row in enumerate(wanted, 1):
+            first[row] = seen.setdefault(_digest(originals[row]), row)
+            progress(done, len(wanted))
+    return first
+
+
+def _digest(data: bytes | str) -> bytes:
+    digest = hashlib.blake2b(data if isinstance(data, bytes) else b"", digest_size=16)
+    if isinstance(data, str):
+        with open(data, "rb") as file:
+            while part := file.read(2**22):
+                digest.update(part)
+    return digest.digest()
+
+
+def _kind(known: Featured, one: int, other: int, difference: float) -> int:
+    """What two images are whose small versions differ so much; those hold the centre squares alone."""
+    if difference > COPY:
+        return ALIKE
+    (width, height, *_), (wide, high, *_) = facts_of(known, one), facts_of(known, other)
+    stretched = min(abs(math.log(width * high / (height * wide))), abs(math.log(width * wide / (height * high))))
+    if stretched > STRETCHED:
+        return ALIKE
+    return 1 if difference <= COPY / 10 and _same_pixels(known, one, other) else 2
+
+
+def _same_pixels(known: Featured, one: int, other: int) -> bool:
+    originals = known.images.originals
+    if originals is None:
+        return torch.equal(*known.images.gather(torch.tensor([one, other])))
+    first, second = (np.asarray(to_pil(originals[row], at_least=2**30)[0]) for row in (one, other))
+    return np.array_equal(first, second)

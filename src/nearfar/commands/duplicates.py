@@ -1,0 +1,127 @@
+"""Find copies of images, exact, resized or encoded again, and images that are nearly alike."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.text import Text
+from torch import nn
+
+from nearfar.commands.copies import ALIKE, KINDS, Facts, Link, facts_of, find_links, groups_at, usual_distance
+from nearfar.commands.duplicates_page import write_duplicates_page
+from nearfar.commands.listing import FILES, TABLE, Columns, output_of, removing, write_files, write_table
+from nearfar.commands.run import Run
+from nearfar.commands.run_features import Featured, open_featured
+from nearfar.messages import check_range
+
+BEYOND = 2.0  # times the distance: how far the page's slider goes
+
+
+def find_duplicates(
+    run: str | Path | Run,
+    data: Any = None,
+    *,
+    distance: float | None = None,
+    out: str | Path | None = None,
+    split: str | None = None,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> Columns:
+    """Find copies of images, exact, resized or encoded again, and images that are nearly alike.
+
+    Args:
+        run: run folder.
+        data: images to compare. Default: the data of the run.
+        distance: 1 - cos of the features up to which images are taken to be nearly alike; the page has a slider to
+            choose it by looking. Default: measured on 128 of the images, halved in size or as JPEG of quality 50.
+        out: page to write, .html, with a .csv, and a .list of the files that are copies, beside it; none may exist.
+            Default: duplicates.html in the run folder, replaced if it is there.
+        split: part of the data. Default: that of the run.
+        encoder: the module that was trained, where it was an object of your own.
+        console: where it is said what was found, and what to do with it.
+
+    Returns:
+        Columns "group" from 1; "kind": "first", "same file", "same pixels" or "copy" in a group of copies, else
+        "alike"; "kept": False for all copies but the first, which has the most pixels and then the largest file;
+        "name", "distance" to the first of the group, "width", "height", "bytes" and, where images are files, "path".
+        Groups of copies come first. An image that is kept can be in a group that is alike, too. Nothing is removed.
+
+    Raises:
+        ValueError: for a distance below 0 or above 2, or fewer than two images.
+    """
+    console = console or Console()
+    run = Run.of(run)
+    check_range("--distance", distance, 0, 2)
+    page = output_of(run, out, "duplicates", TABLE, FILES)
+    known = open_featured(run, data, split, encoder, console)
+    usual = usual_distance(known) if distance is None else distance
+    links = find_links(known, BEYOND * usual, console)
+    columns, facts = _columns(known, links, usual)
+    command = f"nearfar duplicates {shlex.quote(str(run.path))}"
+    command += f" {shlex.quote(str(data))}" if isinstance(data, (str, Path)) else ""
+    command += "" if split is None else f" --split {shlex.quote(split)}"
+    write_duplicates_page(page, known, links, facts, usual, command)
+    write_table(page.with_suffix(TABLE), columns)
+    copies = [row for row, keep in enumerate(columns["kept"]) if not keep]
+    kinds = [columns["kind"][row] for row in copies]
+    counted = ", ".join(f"{kinds.count(kind)} {said}" for kind, said in zip(KINDS, COUNTED, strict=False))
+    alike = len({group for group, kind in zip(columns["group"], columns["kind"], strict=True) if kind == KINDS[ALIKE]})
+    console.print(Text(f"{len(copies)} of {len(known.images)} images are copies of others: {counted}"))
+    console.print(Text(f"{alike} groups of others are nearly alike, at a distance of up to {usual:.3g}"))
+    console.print(Text(f"look -> {page} and {page.with_suffix(TABLE).name}"))
+    if "path" in columns:
+        files = page.with_suffix(FILES)
+        write_files(files, [columns["path"][row] for row in copies])
+    if "path" in columns and copies:
+        said = f"nothing was removed; to archive and then remove the copies: {removing(files)}"
+        console.print(Text(said), soft_wrap=True)  # a command that is broken into lines is another command
+    return columns
+
+
+COUNTED = ("the same file", "the same pixels", "resized or encoded again")
+
+
+def _columns(known: Featured, links: list[Link], distance: float) -> tuple[Columns, dict[int, Facts]]:
+    """The groups at a distance as columns, and the facts on all images that links name."""
+    facts = {row: facts_of(known, row) for row in sorted({row for link in links for row in link[1:3]})}
+
+    def largest(row: int) -> tuple[bool, int, int, int]:
+        width, height, size, link = facts[row]
+        return link, -width * height, -size, row  # a link that is kept might lead to a file that is removed
+
+    kind: dict[int, int] = {}  # the closest of an image's links
+    for link in links:
+        if link.distance <= distance:
+            kind |= {row: min(link.kind, kind.get(row, ALIKE)) for row in (link.first, link.second)}
+    copies, alike = groups_at(links, len(known.images), distance)
+    best: dict[int, int] = {}  # what stands for a group of copies among those that are alike
+    rows: list[tuple[int, int, str, bool]] = []
+    unit = torch.nn.functional.normalize
+    for number, group in enumerate(copies, 1):
+        first, *others = sorted(group, key=largest)
+        best |= dict.fromkeys(group, first)
+        rows.append((number, first, "first", True))
+        rows += [(number, row, KINDS[kind[row]], False) for row in others]
+    for number, group in enumerate(alike, len(copies) + 1):
+        members = sorted({best.get(row, row) for row in group}, key=largest)
+        rows += [(number, row, KINDS[ALIKE], True) for row in members]
+    first_of: dict[int, int] = {}
+    apart = []
+    for number, row, _, _ in rows:
+        one, other = unit(known.features[[first_of.setdefault(number, row), row]], dim=1)
+        apart.append(float((one - other).square().sum() / 2))
+    positions = [row for _, row, _, _ in rows]
+    columns: Columns = {
+        "group": [number for number, _, _, _ in rows],
+        "kind": [kind for _, _, kind, _ in rows],
+        "kept": [kept for _, _, _, kept in rows],
+        "name": [known.images.names[row] for row in positions],
+        "distance": apart,
+        **{field: [getattr(facts[row], field) for row in positions] for field in Facts._fields[:3]},
+        **known.files(positions),
+    }
+    return columns, facts

@@ -1,0 +1,88 @@
+"""The images that a person asks with: names in the data, files, lists of either, or pixels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from nearfar.commands.run_features import Featured
+from nearfar.data import open_images
+from nearfar.data.columns import printable
+from nearfar.data.decode import decode
+from nearfar.evaluation import extract
+from nearfar.messages import did_you_mean, first_line
+
+LISTS = (".txt", ".list")
+COMPARED = 20_000  # names that a misspelt one is compared with
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Images to ask with. `own`: their positions in the data, -1 for others; `pixels`: as the encoder takes them."""
+
+    names: list[str]
+    features: Float[Tensor, "queries dim"]
+    own: Int64[Tensor, " queries"]
+    pixels: list[UInt8[Tensor, "channels side side"]]
+
+
+def queries_of(given: Any, data: Featured) -> Queries:
+    """Find images by what is given: words, or anything else that `nearfar.data.open_images` takes in memory.
+
+    A word is the name of an image of the data; a file, which is looked up in the data first; or a text file of names
+    and files, one a line or with a zero byte between them. ValueError for a word that is nothing of this, for files
+    that are no images, and where nothing is given.
+    """
+    words = [given] if isinstance(given, (str, os.PathLike)) else given
+    if not (isinstance(words, (list, tuple)) and all(isinstance(word, (str, os.PathLike)) for word in words)):
+        size, channels = data.encoder.image_size, data.encoder.channels
+        others = open_images(given, image_size=size, channels=channels)
+        pixels = list(others.gather(torch.arange(len(others))))
+        return Queries(others.names, extract(data.encoder, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
+    place = {name: row for row, name in enumerate(data.images.names)}
+    files = {path: row for row, path in enumerate(data.paths or [])}
+    names, rows, pixels = [], [], []
+    for word in _words(words, place):
+        folder, name = os.path.split(word)
+        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
+        names.append(printable(word) if row < 0 else data.images.names[row])
+        rows.append(row)
+        pixels.append(_decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0])
+    if not names:
+        raise ValueError("name the images to look for: their names in the data, files, or a text file of either")
+    features = [
+        extract(data.encoder, one[None])[0] if row < 0 else data.features[row]
+        for row, one in zip(rows, pixels, strict=True)
+    ]
+    return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
+
+
+def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
+    """The words, with what text files hold in their places."""
+    out = []
+    for word in map(os.fspath, words):
+        if word in known or Path(word).suffix.lower() not in LISTS or not Path(word).is_file():
+            out.append(word)
+            continue
+        text = Path(word).read_bytes().decode("utf-8", "surrogateescape")
+        out += [line for line in (text.split("\0") if "\0" in text else text.splitlines()) if line]
+    return out
+
+
+def _decoded(word: str, data: Featured) -> UInt8[Tensor, "channels side side"]:
+    if not Path(word).is_file():
+        near = did_you_mean(word, data.images.names[:COMPARED], "see `nearfar embed` for the names")
+        raise ValueError(f"{printable(word)!r} is neither an image of the data nor a file: {near}")
+    if data.encoder.channels not in (1, 3):
+        raise ValueError(f"this encoder takes {data.encoder.channels} channels: name images of the data")
+    try:
+        return torch.from_numpy(decode(word, data.encoder.image_size, data.encoder.channels).pixels.copy())
+    except Exception as error:  # decoders raise anything on damaged data
+        raise ValueError(f"cannot read {printable(word)!r} as an image: {first_line(error)}") from error

@@ -1,0 +1,94 @@
+"""Find the images most alike to given ones: a table, a contact sheet, paths for other commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+from nearfar.commands.gallery import figure, gallery, picture, pictures, write_gallery
+from nearfar.commands.listing import TABLE, Columns, output_of, write_table
+from nearfar.commands.queries import Queries, queries_of
+from nearfar.commands.run import Run
+from nearfar.commands.run_features import Featured, nearest_shown, open_featured
+from nearfar.messages import check_range
+from nearfar.neighbours import Nearest
+
+
+def search_images(
+    run: str | Path | Run,
+    images: Any = (),
+    *,
+    data: Any = None,
+    k: int = 10,
+    out: str | Path | None = None,
+    split: str | None = None,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> Columns:
+    """Find the images most alike to given ones: a table, a contact sheet, paths for other commands.
+
+    Args:
+        run: run folder.
+        images: images to look for: names in the data, files, or text files with a name a line. In Python also pixels.
+        data: images to look among. Default: the data of the run.
+        k: how many to find for each.
+        out: contact sheet to write, .html, with a .csv beside it; neither may exist. Default: none.
+        split: part of the data. Default: that of the run.
+        encoder: the module that was trained, where it was an object of your own.
+        console: where the table is shown.
+
+    Returns:
+        Columns "query", "rank" from 1, "name", "distance" (1 - cos of the features: 0 for copies) and, where images
+        are files, "path". An image of the data does not find itself.
+
+    Raises:
+        ValueError: for images that are not there or cannot be read, and a k that there are too few images for.
+    """
+    console = console or Console()
+    run = Run.of(run)
+    check_range("--k", k, 1)
+    page = None if out is None else output_of(run, out, "search", TABLE)
+    known = open_featured(run, data, split, encoder, console)
+    check_range("--k", k, 1, len(known.images) - 1)
+    asked = queries_of(images, known)
+    found = nearest_shown(known.features, k, console, asked.features, asked.own)
+    rows, distances = found.index.tolist(), found.distance.tolist()
+    flat = [row for some in rows for row in some]
+    columns: Columns = {
+        "query": [name for name in asked.names for _ in range(k)],
+        "rank": [rank for _ in rows for rank in range(1, k + 1)],
+        "name": [known.images.names[row] for row in flat],
+        "distance": [distance for some in distances for distance in some],
+        **known.files(flat),
+    }
+    console.print(_table(columns))
+    if page is not None:
+        write_gallery(page, "Images most alike", f"among {len(known.images)} images", _sheet(known, asked, found))
+        write_table(page.with_suffix(TABLE), columns)
+        console.print(Text(f"contact sheet -> {page}"))
+    return columns
+
+
+def _table(columns: Columns) -> Table:
+    table = Table("image", "", "most alike", "distance")
+    shown = zip(columns["query"], columns["rank"], columns["name"], columns["distance"], strict=True)
+    for query, rank, name, distance in shown:
+        table.add_row(Text(query if rank == 1 else ""), str(rank), Text(name), f"{distance:.4f}")
+    return table
+
+
+def _sheet(known: Featured, asked: Queries, found: Nearest) -> str:
+    rows, distances = found.index.tolist(), found.distance.tolist()
+    urls = pictures(known, [row for some in rows for row in some])
+    sections = ""
+    for name, pixels, near, far in zip(asked.names, asked.pixels, rows, distances, strict=True):
+        own = figure(picture(pixels), name, "asked for", marked=True)
+        others = gallery(known, near, [f"{rank}: {d:.4f}" for rank, d in enumerate(far, 1)], urls)
+        sections += "<section>" + others.replace('<ul class="gallery">', f'<ul class="gallery">{own}', 1) + "</section>"
+    note = '<p class="note">The line below a name is its place, and its distance: 0 for copies.</p>'
+    return f'{note}<div class="groups">{sections}</div>'

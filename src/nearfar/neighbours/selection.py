@@ -1,0 +1,96 @@
+"""Choosing a few rows of many: the most diverse, the most typical, the most remote ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from nearfar.neighbours.nearest import nearest_rows
+from nearfar.pairs.precision import unit_rows
+
+MOST_CLUSTERS = 500  # TypiClust's bound
+FEWEST_IN_CLUSTER = 5  # smaller ones come last, as in TypiClust
+TYPICAL_K = 20  # neighbours of which the mean distance is taken: TypiClust, section 3.2
+BATCH = 1024  # rows of a step of k-means, at least
+
+
+def diverse_rows(
+    rows: Float[Tensor, "rows dim"], count: int
+) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
+    """Choose rows such that every row is near a chosen one, by cosine: farthest point first.
+
+    Gonzalez 1985, "Clustering to minimize the maximum intercluster distance", whose choice is at most twice as far from
+    any row as the best there is; the k-centre greedy of Sener & Savarese 2018, "Active learning for convolutional
+    neural networks: a core-set approach" (algorithm 1). It begins with the row nearest to the mean of all.
+    Returns positions in the order of choice, so that any first part is such a choice too, and the distance (1 - cos) of
+    each to those chosen before it; that of the first is the largest distance of any row to it.
+    """
+    unit = unit_rows(rows, torch.float32)
+    near = torch.full((len(unit),), torch.inf, device=rows.device)
+    chosen, distances = [], []
+    following = int((unit @ unit.mean(0)).argmax())
+    for _ in range(count):
+        chosen.append(following)
+        distances.append(near[following].clone())
+        torch.minimum(near, 1 - unit @ unit[following], out=near)
+        near[following] = -torch.inf  # also where all that is left are copies
+        following = int(near.argmax())
+        if len(chosen) == 1:
+            distances[0] = near[following].clone().clamp_min(0)
+    return torch.tensor(chosen), torch.stack(distances).clamp_min(0).cpu()
+
+
+def typical_rows(
+    rows: Float[Tensor, "rows dim"], count: int, seed: int = 0
+) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
+    """Choose the most typical rows of as many clusters.
+
+    TypiClust: Hacohen, Dekel & Weinshall 2022, "Active learning on a budget: opposite strategies suit high and low
+    budgets": k-means on unit rows into `count` clusters (at most 500), and of each cluster the row with the smallest
+    mean distance to its 20 nearest within the cluster, whose inverse is its typicality (equation 1). Clusters are taken
+    from large to small, again and again where there are fewer than `count`; those of fewer than five rows come last.
+    Returns positions in the order of choice, and their mean Euclidean distances between unit rows.
+    """
+    from sklearn.cluster import MiniBatchKMeans  # here: it takes a second to import
+
+    unit = unit_rows(rows, torch.float32)
+    clusters = min(count, MOST_CLUSTERS)
+    size = min(len(rows), max(BATCH, 4 * clusters))
+    means = MiniBatchKMeans(clusters, batch_size=size, n_init=3, random_state=seed)
+    cluster = means.fit_predict(unit.cpu().numpy())
+    queues: list[list[tuple[int, float]]] = []
+    for number in np.argsort(-np.bincount(cluster, minlength=clusters), kind="stable"):
+        members = torch.from_numpy(np.flatnonzero(cluster == number))
+        mean = torch.zeros(len(members))
+        if len(members) > 1:
+            k = min(TYPICAL_K, len(members) - 1)
+            mean = nearest_rows(unit[members.to(unit.device)], k=k, metric="euclidean").distance.mean(1).cpu()
+        mean, order = mean.sort(stable=True)
+        queues.append(list(zip(members[order].tolist(), mean.tolist(), strict=True)))
+    small = [queue for queue in queues if len(queue) < FEWEST_IN_CLUSTER]
+    queues = [queue for queue in queues if len(queue) >= FEWEST_IN_CLUSTER]
+    found = _in_turns(queues)[:count]
+    found += _in_turns(small)[: count - len(found)]
+    positions, means_ = zip(*found, strict=True)
+    return torch.tensor(positions), torch.tensor(means_)
+
+
+def _in_turns(queues: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
+    """The first of each queue, then the second of each that has one, and so on."""
+    deepest = max(map(len, queues), default=0)
+    return [queue[place] for place in range(deepest) for queue in queues if place < len(queue)]
+
+
+def remote_rows(
+    distance: Float[Tensor, "rows k"], count: int
+) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
+    """Choose the rows that are farthest from their k-th nearest other row, the last column of `nearest_rows`.
+
+    Ramaswamy, Rastogi & Shim 2000, "Efficient algorithms for mining outliers from large data sets"; on unit features:
+    Sun et al. 2022, "Out-of-distribution detection with deep nearest neighbors".
+    Returns positions, the farthest first, and those distances.
+    """
+    far, order = distance[:, -1].sort(descending=True, stable=True)
+    return order[:count], far[:count]

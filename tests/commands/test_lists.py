@@ -1,0 +1,235 @@
+"""The verbs that list images, on a folder of digits with planted copies."""
+
+import csv
+import json
+import re
+import shlex
+import shutil
+import subprocess
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from sklearn.datasets import load_digits
+
+import nearfar
+from nearfar.cli import main
+
+ODD = "copy of\n'000' $HOME.png"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Eighty digits of 32 px, and copies of four: the same file, the same pixels, encoded again, and larger."""
+    folder = tmp_path_factory.mktemp("digits") / "my pictures"
+    folder.mkdir()
+    for number, digit in enumerate(load_digits().images[:80]):
+        image = Image.fromarray((digit * 255 / 16).astype(np.uint8))
+        image.resize((32, 32), Image.Resampling.BICUBIC).save(folder / f"{number:03d}.png")
+    shutil.copy(folder / "000.png", folder / ODD)
+    Image.open(folder / "001.png").save(folder / "001 again.png", compress_level=0)
+    Image.open(folder / "002.png").save(folder / "002.jpg", quality=60)
+    Image.open(folder / "003.png").resize((48, 48), Image.Resampling.BICUBIC).save(folder / "003 large.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(pictures, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "a run"
+    options = dict(epochs=4, batch_size=32, held_out=8, image_size=32, encoder="small", method="simclr")
+    return nearfar.pretrain(pictures, out=out, console=Console(quiet=True), **options)
+
+
+def test_planted_copies_are_found_and_told_apart(run, pictures, quiet):
+    found = pandas.DataFrame(run.duplicates(console=quiet))
+    copies = found[found.kind != "alike"]
+    told = [list(zip(rows.name, rows.kind, strict=True)) for _, rows in copies.groupby("group")]
+    large, small = sorted(["002.jpg", "002.png"], key=lambda name: -(pictures / name).stat().st_size)
+    assert sorted(told) == [
+        [("000.png", "first"), (ODD.replace("\n", "\\n"), "same file")],
+        [("001 again.png", "first"), ("001.png", "same pixels")],  # the larger file
+        [(large, "first"), (small, "copy")],
+        [("003 large.png", "first"), ("003.png", "copy")],  # the most pixels
+    ]
+    assert found.kept.tolist() == [kind in ("first", "alike") for kind in found.kind]
+    sizes = [(pictures / path).stat().st_size for path in found.path]
+    assert found.bytes.tolist() == sizes
+    with open(run.path / "duplicates.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == found.path.tolist()
+
+
+def test_the_command_that_is_printed_archives_and_removes_the_copies_alone(run, pictures, tmp_path):
+    folder = shutil.copytree(pictures, tmp_path / "it's")
+    (folder / "0.png").symlink_to("000.png")  # must not be what is kept, though its name comes first
+    console = Console(record=True, file=open("/dev/null", "w"), width=40)  # noqa: SIM115
+    before = {path.name for path in folder.iterdir()}
+    found = nearfar.find_duplicates(run, folder, out=tmp_path / "the list.html", console=console)
+    assert {path.name for path in folder.iterdir()} == before
+    command = re.search(r"remove the copies: (.*)", console.export_text())[1]
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    gone = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
+    left = {path.name for path in folder.iterdir()}
+    assert len(gone) == 5 and before - left == {path.rpartition("/")[2] for path in gone}
+    assert {"0.png", ODD} <= before - left and "000.png" in left
+    packed = subprocess.run(["tar", "-tf", tmp_path / "the list.tar"], check=True, capture_output=True, text=True)
+    assert packed.stdout.count("\n") == 5
+
+
+def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path, quiet):
+    """Encoders see the centre square: what lies beside it would be lost."""
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    for number, digit in enumerate(load_digits().images[:12]):
+        image = Image.fromarray((digit * 255 / 16).astype(np.uint8)).resize((64, 64), Image.Resampling.BICUBIC)
+        wide = Image.new("L", (96, 64), 40)
+        wide.paste(image, (16, 0))
+        wide.save(folder / f"{number}.png")
+    wide.crop((16, 0, 80, 64)).save(folder / "middle.png")
+    wide.transpose(Image.Transpose.ROTATE_90).save(folder / "turned.png", exif=_turned())
+    found = run.duplicates(folder, distance=1e-4, out=tmp_path / "wide.html", console=quiet)
+    told = dict(zip(zip(found["name"], found["kept"], strict=True), found["kind"], strict=True))
+    assert told["middle.png", True] == "alike" and ("middle.png", False) not in told
+    assert {"same pixels"} == {kind for (_, kept), kind in told.items() if not kept}  # the one that EXIF turns back
+
+
+def _turned():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+def test_a_distance_of_nothing_leaves_the_same_files(run, tmp_path, quiet):
+    found = run.duplicates(distance=0, out=tmp_path / "none.html", console=quiet)
+    assert set(found["kind"]) >= {"first", "same file"} and "copy" not in found["kind"] and "alike" not in found["kind"]
+
+
+def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):
+    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet))
+    names = embedded["name"].tolist()
+    unit = torch.nn.functional.normalize(torch.from_numpy(embedded["embedding"]).double(), dim=1)
+    row = names.index("005.png")
+    cosine = unit @ unit[row]
+    cosine[row] = -1
+    expected = cosine.topk(4)
+    (tmp_path / "asked.txt").write_text(f"005.png\n{pictures / '005.png'}\n")
+    stranger = tmp_path / "stranger.png"
+    shutil.copy(pictures / "007.png", stranger)
+    found = run.search(str(tmp_path / "asked.txt"), str(stranger), k=4, console=quiet)
+    assert found["name"][:4] == found["name"][4:8] == [names[i] for i in expected.indices]
+    assert found["distance"][:4] == pytest.approx((1 - expected.values).tolist(), rel=1e-3)
+    assert found["name"][8] == "007.png" and found["distance"][8] < 1e-6
+    assert found["rank"] == [1, 2, 3, 4] * 3 and found["path"][8] == str(pictures.resolve() / "007.png")
+    pixels = np.array(Image.open(pictures / "007.png"))[None]
+    assert run.search(pixels, k=1, console=quiet)["name"] == ["007.png"]
+
+
+def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, quiet, monkeypatch):
+    computed = []
+    real = nearfar.commands.run_features.features_shown
+    monkeypatch.setattr(
+        "nearfar.commands.run_features.features_shown", lambda *given: computed.append(1) or real(*given)
+    )
+    (run.path / "features.safetensors").write_bytes(b"damaged")
+    run.search("005.png", console=quiet)
+    run.select(n=3, console=quiet)
+    run.cluster(console=quiet)
+    assert len(computed) == 1
+    run.select(n=3, data=load_digits().images.astype(np.uint8)[:30], console=quiet)
+    assert len(computed) == 2
+    weights = (run.path / "encoder.safetensors").read_bytes()
+    run.select(n=3, console=quiet)
+    (run.path / "encoder.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    run.select(n=3, console=quiet)
+    (run.path / "encoder.safetensors").write_bytes(weights)
+    assert len(computed) == 4
+
+
+@pytest.mark.parametrize("by", ["diverse", "typical", "outlier"])
+def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path):
+    console = Console(record=True, file=open("/dev/null", "w"), width=40)  # noqa: SIM115
+    page = tmp_path / "to label.html"
+    chosen = run.select(n=7, by=by, out=page, console=console)
+    assert len(set(chosen["name"])) == 7 and chosen["rank"] == list(range(1, 8))
+    assert (tmp_path / "to label.list").read_bytes().decode().split("\0")[:-1] == chosen["path"]
+    subprocess.run(["sh", "-c", re.search(r"archive: (.*)", console.export_text())[1]], check=True, capture_output=True)
+    packed = subprocess.run(["tar", "-tf", tmp_path / "to label.tar"], check=True, capture_output=True, text=True)
+    assert packed.stdout.count("\n") == 7
+    assert page.read_text().count("<figure>") == 7
+
+
+def test_near_chooses_the_nearest_to_any_of_the_images(run, tmp_path, quiet):
+    chosen = run.select("005.png", "007.png", by="near", n=5, out=tmp_path / "near.html", console=quiet)
+    each = run.search("005.png", "007.png", k=20, console=quiet)
+    nearest = {}
+    for name, distance in zip(each["name"], each["distance"], strict=True):
+        nearest[name] = min(distance, nearest.get(name, 2))
+    expected = sorted(set(nearest) - {"005.png", "007.png"}, key=nearest.get)[:5]
+    assert chosen["name"] == expected
+
+
+def test_clusters_hold_every_image_once_and_can_be_counted(run, tmp_path, quiet):
+    groups = pandas.DataFrame(run.cluster(clusters=6, out=tmp_path / "six.html", console=quiet))
+    assert len(groups) == 84 and groups.name.is_unique
+    sizes = groups.cluster.value_counts()
+    assert sorted(sizes.index) == [1, 2, 3, 4, 5, 6] and sizes.sort_index().is_monotonic_decreasing
+    assert pandas.read_csv(tmp_path / "six.csv").cluster.tolist() == groups.cluster.tolist()
+
+
+def test_paths_alone_go_to_a_pipe(run, pictures, capfdbinary):
+    assert main(["search", str(run.path), "--k", "2", "000.png", "--null"]) == 0
+    said = capfdbinary.readouterr()
+    assert said.out.split(b"\0")[0] == str(pictures.resolve() / ODD).encode() and said.out.count(b"\0") == 2
+    assert b"distance" in said.err
+    assert main(["duplicates", str(run.path)]) == 0
+    piped = capfdbinary.readouterr().out.decode()
+    assert piped == (run.path / "duplicates.list").read_bytes().decode().replace("\0", "\n")
+    assert main(["select", str(run.path), "--n", "3", "--by", "near", "007.png", "008.png"]) == 0
+    assert capfdbinary.readouterr().out.count(b"\n") == 3
+
+
+def test_what_the_page_of_duplicates_holds(run, quiet, tmp_path):
+    run.duplicates(distance=0.001, out=tmp_path / "page.html", console=quiet)
+    page = (tmp_path / "page.html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert f"nearfar duplicates {shlex.quote(str(run.path))}" == data["command"]
+    assert [link[0] for link in data["links"]] == sorted(link[0] for link in data["links"])
+    assert max(link[0] for link in data["links"]) <= 0.002
+    assert not re.search(r"https?://", page)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["search", "RUN"], "name the images to look for"),
+        (["search", "RUN", "005.pn"], "did you mean '005.png'"),
+        (["search", "RUN", "000.png", "--k", "84"], "--k must be 1 to 83"),
+        (["search", "RUN", "000.png", "--kk", "4"], "did you mean"),
+        (["select", "RUN", "--n", "85"], "--n must be 1 to 84, not 85"),
+        (["select", "RUN", "--by", "nearest"], "did you mean 'near'"),
+        (["select", "RUN", "--by", "near"], "--by near needs images"),
+        (["select", "RUN", "000.png"], "--by near needs images"),
+        (["duplicates", "RUN", "--distance", "-1"], "--distance must be 0 to 2"),
+        (["duplicates", "RUN", "--out", "x.csv"], "choose an --out in .html"),
+        (["cluster", "RUN", "--clusters", "85"], "85 are needed"),
+    ],
+)
+def test_a_mistake_is_one_line(words, says, run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (run.path / "features.safetensors").unlink(missing_ok=True)
+    assert main([str(run.path) if word == "RUN" else word for word in words]) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+    assert not (run.path / "features.safetensors").exists()  # noticed before the work
+
+
+def test_lists_replace_nothing_that_was_named(run, tmp_path, quiet):
+    for name in ("mine.list", "ours.csv"):
+        (tmp_path / name).write_text("mine")
+    for verb, name in ((run.duplicates, "mine"), (run.select, "mine"), (run.select, "ours"), (run.cluster, "ours")):
+        with pytest.raises(ValueError, match=rf"{name}\.\w+ exists already"):
+            verb(out=tmp_path / f"{name}.html", console=quiet)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"mine.list": "mine", "ours.csv": "mine"}

@@ -1,0 +1,70 @@
+"""Choices of rows, against loops in float64 and planted answers."""
+
+from itertools import combinations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nearfar.neighbours import diverse_rows, nearest_rows, remote_rows, typical_rows
+
+
+@pytest.fixture
+def blobs():
+    """Eight groups of 40 rows on the unit sphere, and five rows alone."""
+    generator = torch.Generator().manual_seed(0)
+    centres = F.normalize(torch.randn(8, 12, generator=generator), dim=1)
+    rows = centres.repeat_interleave(40, 0) + 0.05 * torch.randn(320, 12, generator=generator)
+    return torch.cat([rows, torch.randn(5, 12, generator=generator)])
+
+
+def distances(rows):
+    unit = F.normalize(rows.double(), dim=1)
+    return 1 - unit @ unit.T
+
+
+def test_diverse_rows_are_those_of_a_plain_loop(blobs):
+    chosen, apart = diverse_rows(blobs, 30)
+    far = distances(blobs)
+    for place in range(1, 30):
+        near = far[:, chosen[:place]].amin(1)
+        near[chosen[:place]] = -1
+        assert near.argmax() == chosen[place]
+        assert apart[place] == pytest.approx(float(near.max()), abs=1e-5)
+    assert sorted({int(i) // 40 for i in chosen[:13]}) == list(range(9))  # all groups, and the five alone
+
+
+def test_diverse_rows_are_at_most_twice_as_far_as_the_best_choice():
+    """Gonzalez 1985, theorem 2.2, for the angle, a metric that orders rows as the cosine does."""
+    rows = torch.randn(14, 3, generator=torch.Generator().manual_seed(1))
+    angle = (1 - distances(rows)).clamp(-1, 1).arccos()
+    chosen, _ = diverse_rows(rows, 3)
+    best = min(float(angle[:, list(three)].amin(1).max()) for three in combinations(range(14), 3))
+    assert float(angle[:, chosen].amin(1).max()) <= 2 * best
+
+
+def test_diverse_rows_go_on_through_copies():
+    rows = torch.eye(3).repeat(4, 1)
+    chosen, apart = diverse_rows(rows, 12)
+    assert sorted(chosen.tolist()) == list(range(12)) and (apart[3:] == 0).all()
+
+
+def test_typical_rows_are_one_of_each_cluster_from_its_middle(blobs):
+    chosen, _ = typical_rows(blobs, 8)
+    assert sorted(int(i) // 40 for i in chosen) == list(range(8))
+    far = distances(blobs)
+    for i in chosen.tolist():
+        group = torch.arange(i // 40 * 40, i // 40 * 40 + 40)
+        spread = far[group][:, group].mean(1)
+        assert (spread < spread[i % 40]).double().mean() < 0.25
+
+
+def test_as_many_typical_rows_as_there_are_rows(blobs):
+    assert sorted(typical_rows(blobs, 325)[0].tolist()) == list(range(325))
+    assert sorted(typical_rows(blobs[:30], 29)[0].tolist()) == sorted(set(typical_rows(blobs[:30], 29)[0].tolist()))
+
+
+def test_remote_rows_are_those_alone(blobs):
+    chosen, far = remote_rows(nearest_rows(blobs, k=6).distance, 5)
+    assert sorted(chosen.tolist()) == list(range(320, 325))
+    assert far.tolist() == sorted(far.tolist(), reverse=True)

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "methods": {"losses", "views", "networks"},
     "training": {"methods", "data", "losses", "views", "networks", "pairs"},
     "evaluation": {"networks", "data", "losses", "views"},
-    "maps": {"networks", "data", "losses"},
+    "maps": {"pairs", "views", "networks", "data", "losses", "evaluation"},
     "commands": {"pairs", "views", "networks", "data", "losses", "methods", "training", "evaluation", "maps"},
 }
 ANYWHERE = {"allocator", "atomic", "messages", "threads"}  # files at the root that know nothing of nearfar

@@ -23,10 +23,11 @@ MAY_IMPORT = {
     "losses": {"pairs"},
     "methods": {"losses", "views", "networks"},
     "training": {"methods", "data", "losses", "views", "networks", "pairs"},
-    "evaluation": {"networks", "data", "losses", "views"},
-    "maps": {"pairs", "views", "networks", "data", "losses", "evaluation"},
-    "commands": {"pairs", "views", "networks", "data", "losses", "methods", "training", "evaluation", "maps"},
+    "neighbours": {"pairs", "networks", "data"},
+    "evaluation": {"neighbours", "networks", "data", "losses", "views"},
+    "maps": {"pairs", "views", "networks", "data", "losses", "neighbours", "evaluation"},
 }
+MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above
 ANYWHERE = {"allocator", "atomic", "messages", "threads"}  # files at the root that know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 

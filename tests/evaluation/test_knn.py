@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearfar.evaluation import knn_accuracy, knn_predict
 from nearfar.evaluation.knn import neighbours, vote
@@ -40,28 +39,6 @@ def test_neighbours_come_nearest_first_for_any_tile(clouds):
         cosine, index = neighbours(train_x, test_x[:90], 9, chunk)
         torch.testing.assert_close(cosine.double(), whole.values[:90, :9], rtol=0, atol=1e-6)
         assert (index == whole.indices[:90, :9]).double().mean() > 0.99
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers the largest result of any operation, in numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.largest = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for one in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(one, torch.Tensor):
-                self.largest = max(self.largest, one.numel())
-        return out
-
-
-def test_memory_is_bounded_by_the_chunk_not_by_train_times_test():
-    x = torch.randn(6000, 4)
-    with LargestTensor() as seen:
-        knn_accuracy(x, np.arange(6000) % 3, x, np.arange(6000) % 3, k=5, chunk=128)
-    assert seen.largest <= 6000 * 5  # the neighbours; the tiles are 128 x 128, train x test would be 36 000 000
 
 
 def test_unseen_test_classes_count_as_wrong(clouds):

@@ -1,23 +1,17 @@
 import pytest
 import torch
 
-from nearfar.maps.affinities import entropic_affinities, nearest_others
+from nearfar.maps.affinities import entropic_affinities, nearest_squared
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_neighbours_are_those_of_the_whole_matrix_of_distances(metric):
+def test_squared_distances_are_those_of_the_rows_or_of_unit_rows(metric):
     rows = torch.randn(70, 5, generator=torch.Generator().manual_seed(0))
     unit = torch.nn.functional.normalize(rows, dim=1) if metric == "cosine" else rows
     matrix = torch.cdist(unit.double(), unit.double()).square().fill_diagonal_(torch.inf)
-    squared, index = nearest_others(rows, 7, metric)
+    squared, index = nearest_squared(rows, None, 7, metric)
     assert torch.equal(index, matrix.topk(7, largest=False).indices)
     assert torch.allclose(squared.double(), matrix.gather(1, index), atol=1e-5)
-
-
-def test_no_row_is_its_own_neighbour_among_equal_rows():
-    for metric in ("euclidean", "cosine"):
-        index = nearest_others(torch.ones(30, 3), 4, metric)[1]
-        assert not (index == torch.arange(30)[:, None]).any()
 
 
 def test_entropic_affinities_are_gaussian_and_have_the_perplexity_asked_for():

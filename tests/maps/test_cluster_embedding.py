@@ -5,7 +5,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from nearfar.maps import ClusterEmbedding, map_quality
-from nearfar.maps.affinities import entropic_affinities, nearest_others
+from nearfar.maps.affinities import entropic_affinities, nearest_squared
 from nearfar.maps.cluster_embedding import divergence, mean_similarity, sampled_mean_similarity
 
 DRAWS = 500
@@ -13,7 +13,7 @@ DRAWS = 500
 
 def symmetric(rows, k, perplexity):
     """The matrix p of all pairs, from its definition: the mean of p_j|i / n and p_i|j / n."""
-    squared, index = nearest_others(rows, k)
+    squared, index = nearest_squared(rows, None, k, "euclidean")
     one_way = np.zeros((len(rows), len(rows)))
     np.put_along_axis(one_way, index.numpy(), entropic_affinities(squared.double(), perplexity).numpy(), 1)
     return (one_way + one_way.T) / (2 * len(rows))
@@ -47,7 +47,7 @@ def test_value_gradient_and_scale_are_those_of_a_plain_loop_over_several_steps(c
     rng = np.random.default_rng(count)
     rows = torch.from_numpy(rng.normal(size=(count, 5)).astype(np.float32))
     start = rng.normal(size=(count, 2))
-    squared, index = nearest_others(rows, 9)
+    squared, index = nearest_squared(rows, None, 9, "euclidean")
     weights = (entropic_affinities(squared.double(), 3.0) / count).flatten()
     edges = torch.arange(count).repeat_interleave(9), index.flatten()
     partition = torch.ones((), dtype=torch.float64)
@@ -65,7 +65,7 @@ def test_the_estimator_takes_the_steps_of_the_plain_loop():
     rows, start = rng.normal(size=(24, 6)).astype(np.float32), rng.normal(size=(24, 2))
     found = ClusterEmbedding(perplexity=4, init=start, max_iter=6, alpha=0.3).fit(rows)
     steps = list(plain_loop(start, symmetric(torch.from_numpy(rows), 12, 4.0), 0.3, 0.5, 6))
-    value, gradient, normaliser, places = steps[-1]
+    _, gradient, normaliser, places = steps[-1]
     move = 0.5 * (1 / 6) * 24 * gradient
     places = places - move * np.minimum(1, 5 / np.linalg.norm(move, axis=1, keepdims=True))
     assert np.allclose(found.embedding_, places - places.mean(0), atol=1e-5)
@@ -167,7 +167,7 @@ def test_few_or_equal_rows_have_finite_places(rows):
         (dict(max_iter=0), "max_iter must be at least 1, not 0"),
         (dict(learning_rate=0.0), "learning_rate must be above 0"),
         (dict(affinity="both"), "affinity must be 'entropic' or 'knn', not 'both'"),
-        (dict(metric="manhattan"), "metric must be 'euclidean' or 'cosine'"),
+        (dict(metric="manhattan"), "metric must be 'cosine' or 'euclidean'"),
         (dict(init="spectral"), "init must be 'pca', 'random' or an array"),
         (dict(init=np.zeros((3, 2))), r"init must be finite numbers \[9, 2\], not \[3, 2\]"),
     ],

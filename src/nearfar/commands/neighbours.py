@@ -12,7 +12,8 @@ import torch
 
 from nearfar.atomic import replacing
 from nearfar.data import Images
-from nearfar.evaluation import extract, neighbours, raw_pixels
+from nearfar.evaluation import extract, raw_pixels
+from nearfar.neighbours import nearest_rows
 from nearfar.networks import Encoder
 from nearfar.training.seeding import stream
 
@@ -58,9 +59,9 @@ def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) 
 
 def _nearest(features: torch.Tensor) -> list[list[int]]:
     """The nearest other rows of each of the first rows."""
+    queries = features[:QUERIES]
     count = min(NEAREST, len(features) - 1)
-    _, index = neighbours(features, features[:QUERIES], count + 1)
-    return [[j for j in row if j != i][:count] for i, row in enumerate(index.tolist())]
+    return nearest_rows(features, queries, count, own=torch.arange(len(queries))).index.tolist()
 
 
 def neighbours_section(folder: Path) -> str:

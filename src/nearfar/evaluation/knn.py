@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
+from nearfar.neighbours import nearest_rows
 
 TEMPERATURE = 0.07  # of the weights exp(cos / temperature): Wu et al. 2018, and every table since
 
@@ -43,7 +43,7 @@ def knn_predict(
     """Predicted label of each test image, one of the training labels.
 
     Features [images, dim], compared by cosine. Memory beyond the features and one normalised copy of them: a few
-    tiles of chunk x chunk pairs and images x k neighbours.
+    tiles of at most chunk x chunk pairs and images x k neighbours.
     """
     train_x, labels = labelled(train_x, train_y)
     classes, number = numbered(labels)
@@ -54,34 +54,18 @@ def knn_predict(
 def neighbours(
     train_x: Float[Tensor, "train dim"], test_x: Float[Tensor, "test test_dim"], k: int, chunk: int = 2048
 ) -> tuple[Float[Tensor, "test k"], Int[Tensor, "test k"]]:
-    """Cosine and position of the k nearest training rows of each test row, nearest first.
-
-    Runs over tiles of chunk x chunk pairs and carries the best k along: never a test x train matrix.
-    """
+    """Cosine and position of the k nearest training rows of each test row, nearest first; see `nearest_rows`."""
     if not 1 <= k <= len(train_x):
         raise ValueError(
             f"k = {k} neighbours cannot be taken from {len(train_x)} training images: choose k from 1 to {len(train_x)}"
         )
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, got {chunk}")
     if train_x.shape[1] != test_x.shape[1]:
         raise ValueError(
             f"training features have {train_x.shape[1]} dimensions and test features {test_x.shape[1]}: "
             "take both from the same encoder"
         )
-    train, test = F.normalize(train_x, dim=1), F.normalize(test_x, dim=1)
-    cosines, indices = [], []
-    for rows in test.split(chunk):
-        best, where = torch.empty(len(rows), 0), torch.empty(len(rows), 0, dtype=torch.int64)
-        for start in range(0, len(train), chunk):
-            tile = rows @ train[start : start + chunk].T  # [rows, columns]
-            top, column = tile.topk(min(k, tile.shape[1]), dim=1)
-            best, where = torch.cat([best, top], 1), torch.cat([where, column + start], 1)
-            best, order = best.topk(min(k, best.shape[1]), dim=1)
-            where = where.gather(1, order)
-        cosines.append(best)
-        indices.append(where)
-    return torch.cat(cosines), torch.cat(indices)
+    found = nearest_rows(train_x, test_x, k, chunk=chunk)
+    return 1 - found.distance, found.index
 
 
 def vote(

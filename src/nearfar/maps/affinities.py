@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 from torch.nn import functional as F
 
-from nearfar.evaluation import neighbours
+from nearfar.neighbours import nearest_rows
 
-Metric = Literal["euclidean", "cosine"]
-METRICS = ("euclidean", "cosine")
 CHUNK = 2**14  # rows whose probabilities are searched for at a time
 HALVINGS = 60  # of the interval of each row's precision
 
 
-def nearest_others(
-    rows: Float[Tensor, "rows dim"], k: int, metric: Metric = "euclidean"
-) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
-    """Squared distance and position of the k nearest other rows of each row, nearest first; exact, in linear memory.
+def nearest_squared(
+    rows: Float[Tensor, "rows dim"], queries: Float[Tensor, "queries dim"] | None, k: int, metric: str
+) -> tuple[Float[Tensor, "queries k"], Int[Tensor, "queries k"]]:
+    """Squared distances and positions of the k nearest rows of each query (None: the rows, each without itself).
 
-    metric: of the rows as they are, or of unit rows. Raises ValueError unless 1 <= k < rows.
+    metric: "euclidean", or "cosine" for the distances of unit rows. Raises ValueError for a k that is out of range.
     """
-    if not 1 <= k < len(rows):
-        raise ValueError(f"{k} neighbours cannot be taken from {len(rows)} points: give k from 1 to {len(rows) - 1}")
-    if metric == "euclidean":
-        distance, index = NearestNeighbors(n_neighbors=k).fit(rows.numpy()).kneighbors()
-        return torch.from_numpy(distance).to(rows.dtype).square(), torch.from_numpy(index)
-    cosine, index = neighbours(rows, rows, k + 1)
-    own = index == torch.arange(len(rows))[:, None]
-    own[:, -1] |= ~own.any(1)  # among many equal rows a row need not be its own nearest
-    return (2 - 2 * cosine[~own].view(-1, k)).clamp_min(0), index[~own].view(-1, k)
-
-
-def nearest_among(
-    old: Float[Tensor, "old dim"], new: Float[Tensor, "new dim"], k: int, metric: Metric = "euclidean"
-) -> tuple[Float[Tensor, "new k"], Int[Tensor, "new k"]]:
-    """Squared distance and position of the k nearest old rows of each new row, nearest first."""
-    if metric == "euclidean":
-        distance, index = NearestNeighbors(n_neighbors=k).fit(old.numpy()).kneighbors(new.numpy())
-        return torch.from_numpy(distance).to(new.dtype).square(), torch.from_numpy(index)
-    cosine, index = neighbours(old, new, k)
-    return (2 - 2 * cosine).clamp_min(0), index
+    distance, index = nearest_rows(rows, queries, k, metric=metric)
+    return 2 * distance if metric == "cosine" else distance.square(), index
 
 
 def entropic_affinities(squared: Float[Tensor, "rows k"], perplexity: float) -> Float[Tensor, "rows k"]:

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 from torch.nn import functional as F
 
-from nearfar.maps.affinities import METRICS, Metric, entropic_affinities, nearest_others
+from nearfar.maps.affinities import entropic_affinities, nearest_squared
 from nearfar.maps.placement import NeighbourPlacement
+from nearfar.neighbours import METRICS
 from nearfar.pairs import cauchy, sample_others, sampled_sum, weighted_sum
 
 MOST_EXACT = 2000  # points up to which all pairs are looked at in every step
@@ -33,11 +34,11 @@ class ClusterEmbedding(BaseEstimator):
 
     n_components: numbers of a place. alpha: 0 gives the repulsion of t-SNE; nearer to 1 it gets weaker, clusters
     tighter. affinity: "entropic" (p_j|i of that perplexity over 3 * perplexity neighbours) or "knn" (n_neighbors of
-    equal weight), either made symmetric. metric: "euclidean" or "cosine". max_iter: steps; each point is drawn to one
-    neighbour in a step (to all, where exact). learning_rate: of the first step; falls to 0 in a line. negatives: 4 m + 2
-    pairs push each point in a step. exact: all pairs instead; "auto": up to 2000 points. init: "pca", "random" or places
-    [n, n_components], which are taken as they are. random_state: of all that is random; torch's own state is kept.
-    progress: called with (steps done, steps).
+    equal weight), either made symmetric. metric: "euclidean" or "cosine". max_iter: steps, in each of which a point is
+    drawn to one neighbour (to all, where exact). learning_rate: of the first step; falls to 0 in a line. negatives:
+    with m, some 4 m + 1 random points push each one in a step. exact: all points instead; "auto": up to 2000. init:
+    "pca", "random" or places [n, n_components], which are taken as they are. random_state: of all that is random;
+    torch's own state is kept. progress: called with (steps done, steps).
     Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n - 1)).
     Raises ValueError for numbers out of range, fewer than two rows and numbers that are not finite.
     Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster Embedding", 2023.
@@ -58,7 +59,7 @@ class ClusterEmbedding(BaseEstimator):
         affinity: Literal["entropic", "knn"] = "entropic",
         perplexity: float = 30.0,
         n_neighbors: int = 15,
-        metric: Metric = "euclidean",
+        metric: Literal["euclidean", "cosine"] = "euclidean",
         max_iter: int = 1000,
         learning_rate: float = 0.5,
         negatives: int = 2,
@@ -127,7 +128,7 @@ class ClusterEmbedding(BaseEstimator):
         """The neighbours of each row, and p_j|i, which sums to one."""
         entropic = self.affinity == "entropic"
         k = min(round(3 * self.perplexity) if entropic else self.n_neighbors, len(rows) - 1)
-        squared, index = nearest_others(rows, k, self.metric)
+        squared, index = nearest_squared(rows, None, k, self.metric)
         if entropic:
             return index, entropic_affinities(squared, min(self.perplexity, k))
         return index, torch.full_like(squared, 1 / k)
@@ -139,7 +140,7 @@ class ClusterEmbedding(BaseEstimator):
             if tuple(places.shape) != shape or not places.is_floating_point() or not places.isfinite().all():
                 raise ValueError(f"init must be finite numbers {list(shape)}, not {list(places.shape)}")
             return places.clone()
-        if self.init == "random" or min(rows.shape) < self.n_components:
+        if self.init == "random" or min(rows.shape) < self.n_components or not rows.var(0).any():
             return START * torch.randn(shape)
         if self.init != "pca":
             raise ValueError(f"init must be 'pca', 'random' or an array, not {self.init!r}")
@@ -209,7 +210,7 @@ def mean_similarity(places: Float[Tensor, "rows dim"]) -> Float[Tensor, ""]:
 
 
 def sampled_mean_similarity(places: Float[Tensor, "rows dim"], negatives: int) -> Float[Tensor, ""]:
-    """Mean of q over pairs of different rows of which each is as likely, 4 * negatives + 2 with each row."""
+    """Mean of q over pairs of different rows of which each is as likely, each with the same probability."""
     half = len(places) // 2
     first, second = (places.index_select(0, rows) for rows in torch.randperm(len(places))[: 2 * half].split(half))
     negatives = min(negatives, half - 1)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.maps.affinities import Metric, entropic_affinities, nearest_among
+from nearfar.maps.affinities import entropic_affinities, nearest_squared
 
 NEIGHBOURS, PERPLEXITY = 25, 5.0
 ROUNDS = 30  # after which a place moves by less than a thousandth of its neighbours' spread
@@ -25,7 +25,7 @@ class NeighbourPlacement(nn.Module):
     places: Tensor
 
     def __init__(
-        self, features: Float[Tensor, "old dim"], places: Float[Tensor, "old 2"], metric: Metric = "cosine"
+        self, features: Float[Tensor, "old dim"], places: Float[Tensor, "old 2"], metric: str = "cosine"
     ) -> None:
         super().__init__()
         self.metric = metric
@@ -35,7 +35,7 @@ class NeighbourPlacement(nn.Module):
     @torch.no_grad()
     def forward(self, features: Float[Tensor, "new dim"]) -> Float[Tensor, "new 2"]:
         k = min(NEIGHBOURS, len(self.places))
-        squared, index = nearest_among(self.features.float(), features, k, self.metric)
+        squared, index = nearest_squared(self.features.float(), features, k, self.metric)
         probability = entropic_affinities(squared, min(PERPLEXITY, k))
         around = self.places[index]  # [new, k, 2]
         places = around.median(1).values

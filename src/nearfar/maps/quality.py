@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int, Int64
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 from torch.nn import functional as F
 
-from nearfar.maps.affinities import nearest_others
+from nearfar.neighbours import nearest_rows
 
 NEIGHBOURS = 15
 MOST_RANKED = 2000  # images whose neighbours on the map are ranked among all by the features: time is images x ranked
@@ -21,15 +22,16 @@ CHUNK_OF_PAIRS = 2**22
 class MapQuality:
     """Numbers of a map, 0..1 but for the counts; accuracies are None without labels.
 
-    neighbours: k, 15 or fewer where there are few images. kept: for each image, the share of its k nearest by the
-    features (cosine) that are among its k nearest on the map; neighbours_kept: its mean. trustworthiness: Venna & Kaski
-    2001, as in scikit-learn, over `ranked` images (all, or 2000 at random), each ranked among all others.
+    neighbours: k, 15 or fewer where there are few images. nearest: the k nearest others by the features (cosine), and
+    kept: the share of them that are among the k nearest on the map; neighbours_kept: its mean. trustworthiness: Venna &
+    Kaski 2001, as in scikit-learn, over `ranked` images (all, or 2000 at random), each ranked among all others.
     knn_map, knn_features: accuracy of the vote of the k nearest others, each image with a label left out in turn.
     """
 
     images: int
     neighbours: int
     kept: Float32[np.ndarray, " images"]
+    nearest: Int64[np.ndarray, "images neighbours"]
     trustworthiness: float
     ranked: int
     knn_map: float | None = None
@@ -83,8 +85,8 @@ def map_quality(
         return None
     features, places = features.detach().cpu().float(), places.detach().cpu().float()
     k = min(NEIGHBOURS, (count - 1) // 2)
-    near = nearest_others(features, k, "cosine")[1]
-    on_map = nearest_others(places, k)[1]
+    near = nearest_rows(features, k=k).index
+    on_map = torch.from_numpy(NearestNeighbors(n_neighbors=k).fit(places.numpy()).kneighbors(return_distance=False))
     kept = (on_map[:, :, None] == near[:, None, :]).any(2).float().mean(1).numpy()
     chosen = torch.arange(count)
     if count > most_ranked:
@@ -94,7 +96,7 @@ def map_quality(
         truth = torch.from_numpy(np.asarray(labels))
         accuracy = left_out_accuracy(on_map, truth), left_out_accuracy(near, truth)
     trust = trustworthiness(features, on_map[chosen], chosen)
-    return MapQuality(count, k, kept, trust, len(chosen), *accuracy)
+    return MapQuality(count, k, kept, near.numpy(), trust, len(chosen), *accuracy)
 
 
 def trustworthiness(

@@ -1,0 +1,144 @@
+"""The exact nearest rows of a matrix, in linear memory: no matrix of all pairs is ever made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from nearfar.pairs.precision import unit_rows
+from nearfar.pairs.products import dot_products
+
+Metric = Literal["cosine", "euclidean"]
+METRICS = ("cosine", "euclidean")
+QUERIES, ROWS = 1024, 8192  # of a tile of similarities: 32 MB
+BLOCK = 32  # similarities of which first only the largest is looked at
+GATHERED = 2**22  # numbers of the neighbours that are compared again at a time
+
+
+class Nearest(NamedTuple):
+    """Distances and positions of the nearest rows of each query, nearest first."""
+
+    distance: Float[Tensor, "queries k"]
+    index: Int64[Tensor, "queries k"]
+
+
+def nearest_rows(
+    rows: Float[Tensor, "rows dim"],
+    queries: Float[Tensor, "queries other"] | None = None,
+    k: int = 10,
+    *,
+    metric: Metric = "cosine",
+    own: Int64[Tensor, " queries"] | None = None,
+    chunk: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Nearest:
+    """Find the k nearest rows of each query by comparing it with all of them.
+
+    rows, queries: on one device, in any float dtype, compared in float32. queries: None takes the rows themselves, each
+    without itself. own: the row that is not to be found by a query since it is the query; -1 for none. metric:
+    "cosine" gives 1 - cos in 0..2 (a row of zeros is at distance 1 from all), "euclidean" the length of the difference.
+    chunk: at most so many queries and rows in a tile. progress: called as progress(queries done, in all).
+
+    Of rows at equal distances the first ones are taken, first. Similarities are inner products in float32, so two rows
+    whose cosines differ by less than 1e-6 may change places at the end of the list; for Euclidean distances the same
+    share of the rows' squared distance from their mean. Distances are then computed again from differences: those of
+    equal rows are 0, small ones are right to seven digits, and the order is theirs.
+    Memory, besides one copy of the rows and the result: a few tiles.
+    ValueError for a k that there are not enough rows for, other dimensions, or an unknown metric.
+    """
+    if queries is None:
+        queries, own = rows, torch.arange(len(rows), device=rows.device)
+    most = len(rows) - (own is not None and bool((own >= 0).any()))
+    if not 1 <= k <= most:
+        raise ValueError(f"{k} neighbours cannot be taken from {most} rows: choose a number from 1 to {most}")
+    if rows.shape[1] != queries.shape[1]:
+        raise ValueError(f"rows of {rows.shape[1]} and queries of {queries.shape[1]} numbers cannot be compared")
+    if metric not in METRICS:
+        raise ValueError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    searched, asked, penalty = _prepared(rows.detach(), queries.detach(), metric)
+    distance = torch.empty(len(asked), k, device=rows.device)
+    index = torch.empty(len(asked), k, dtype=torch.int64, device=rows.device)
+    step = min(chunk or QUERIES, QUERIES)
+    for start in range(0, len(asked), step):
+        part = slice(start, start + step)
+        found = _largest(
+            searched, asked[part], penalty, k, None if own is None else own[part], min(chunk or ROWS, ROWS)
+        )
+        distance[part], index[part] = _ordered(searched, asked[part], found, metric)
+        if progress is not None:
+            progress(min(start + step, len(asked)), len(asked))
+    return Nearest(distance, index)
+
+
+def _prepared(rows: Tensor, queries: Tensor, metric: Metric) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Rows and queries of which larger inner products, less a penalty for each row, are smaller distances."""
+    same = queries is rows
+    if metric == "cosine":
+        searched = unit_rows(rows, torch.float32)
+        return searched, searched if same else unit_rows(queries, torch.float32), None
+    mean = rows.double().mean(0)  # distances stay, and the squared lengths that drown small ones do not
+    searched = (rows - mean).float()
+    return searched, searched if same else (queries - mean).float(), searched.square().sum(1) / 2
+
+
+def _largest(
+    rows: Tensor, queries: Tensor, penalty: Tensor | None, k: int, own: Tensor | None, step: int
+) -> Int64[Tensor, "queries k"]:
+    """Positions of the k rows with the largest similarities, in any order."""
+    best = torch.empty(len(queries), 0, dtype=torch.int64, device=rows.device)
+    for start in range(0, len(rows), step):
+        tile = dot_products(queries, rows[start : start + step])
+        if penalty is not None:
+            tile -= penalty[start : start + step]
+        if own is not None:
+            (mine,) = torch.where((own >= start) & (own < start + tile.shape[1]))
+            tile[mine, own[mine] - start] = -torch.inf
+        best = torch.cat([best, _candidates(tile, start, k)], 1)
+        best = best.topk(min(k, best.shape[1]), dim=1, sorted=False).values
+    return 0xFFFFFFFF - (best & 0xFFFFFFFF)
+
+
+def _candidates(tile: Tensor, start: int, k: int) -> Tensor:
+    """Keys of similarities that hold the k largest of each row of the tile, and of equal ones the first.
+
+    The k largest lie in the k blocks with the largest maxima: any other block's maximum has k numbers before it.
+    """
+    count = tile.shape[1] // BLOCK
+    columns = torch.arange(start, start + tile.shape[1], device=tile.device)
+    if count <= 2 * k:
+        return _keys(tile, columns)
+    whole = count * BLOCK
+    blocks = tile[:, :whole].unflatten(1, (count, BLOCK))
+    chosen = _keys(blocks.amax(2), columns[:count] - start).topk(k, dim=1, sorted=False).values
+    chosen = (0xFFFFFFFF - (chosen & 0xFFFFFFFF))[:, :, None].expand(-1, -1, BLOCK)
+    inside = chosen * BLOCK + columns[:BLOCK]
+    keys = _keys(blocks.gather(1, chosen), inside).flatten(1)
+    return torch.cat([keys, _keys(tile[:, whole:], columns[whole:])], 1)
+
+
+def _keys(similarity: Tensor, position: Tensor) -> Tensor:
+    """Whole numbers in the order of the similarities, and of equal ones in the reverse order of their positions."""
+    bits = similarity.add(0.0).view(torch.int32).long()  # -0.0 + 0.0 is 0.0
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (ordered << 32) | (0xFFFFFFFF - position)
+
+
+def _ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tuple[Tensor, Tensor]:
+    """Distances from differences, and the positions in their order."""
+    index = index.sort(1).values
+    square = torch.empty(index.shape, device=rows.device)
+    step = max(1, GATHERED // max(1, index.shape[1] * rows.shape[1]))
+    for start in range(0, len(index), step):
+        part = slice(start, start + step)
+        square[part] = (rows[index[part]] - queries[part, None]).square().sum(2)
+    if metric == "cosine":
+        zero = (queries.square().sum(1) == 0)[:, None] | (rows.square().sum(1) == 0)[index]
+        square = torch.where(zero, torch.ones_like(square), square / 2)
+    distance, order = (square if metric == "cosine" else square.sqrt()).sort(dim=1, stable=True)
+    return distance, index.gather(1, order)

@@ -25,8 +25,8 @@ FUNCTION, BACKBONE = "function.", "backbone."
 class SavedMap:
     """A map as a function.
 
-    function: features [images, dim] -> places [images, 2]. backbone: weights of the encoder that makes the features,
-    None where they are the run's. places: of the images it was made of. about: what else is known: "layout", "data", ...
+    function: features [images, dim] -> places [images, 2]. places: of the images it was made of. about: what else is
+    known: "layout", "data", ... backbone: weights of the encoder that makes the features, None where it is the run's.
     """
 
     function: Projector | NeighbourPlacement
@@ -36,10 +36,15 @@ class SavedMap:
 
 
 def save_map(path: str | os.PathLike[str], saved: SavedMap) -> None:
-    """Write a map to a file; features of the old images, where placing needs them, in half precision."""
+    """Write a map to a file; features of the old images, where placing needs them, in half precision.
+
+    Raises ValueError for a placement that does not compare by cosine, which is what a file stands for.
+    """
     tensors = {"places": saved.places}
     tensors |= {FUNCTION + name: value for name, value in saved.function.state_dict().items()}
     if isinstance(saved.function, NeighbourPlacement):
+        if saved.function.metric != "cosine":
+            raise ValueError("only placements that compare features by cosine are saved")
         tensors[FUNCTION + "features"] = saved.function.features.half()
         del tensors[FUNCTION + "places"]
     tensors |= {BACKBONE + name: value for name, value in (saved.backbone or {}).items()}

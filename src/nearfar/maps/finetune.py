@@ -17,7 +17,7 @@ from nearfar.views import Views, make_views
 
 LEAST_STEPS, LEAST_EPOCHS = 300, 20
 WARMUP = 0.02  # of the steps: 10 of 450 epochs
-RATE, PROJECTOR_RATE = 1e-4, 1e-3
+RATE, PROJECTOR_RATE = 3e-4, 1e-3
 WEIGHT_DECAY = 0.1
 
 
@@ -43,7 +43,7 @@ def finetune_map(
 
     Differs from the paper:
     1. It trains for 1000, 50 and 450 epochs, by SGD with momentum 0.9 and a rate of 0.03 * batch / 256, in the third
-       stage a thousandth of that. Here AdamW, at 1e-4 for the encoder and 1e-3 for the projector, does in 20 epochs
+       stage a thousandth of that. Here AdamW, at 3e-4 for the encoder and 1e-3 for the projector, does in 20 epochs
        what time allows.
     2. The second stage fits a whole projector to features of a few views, in place of the last linear layer to all.
     3. The loss is SACLR's with the Cauchy kernel (its Figure 2), not InfoNCE.

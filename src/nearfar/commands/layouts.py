@@ -54,9 +54,10 @@ def lay_out(
 ) -> Layout:
     """Place images on a plane; features: those of the trained encoder, without augmentation."""
     if layout == "cluster-embedding":
-        given = {} if epochs is None else {"max_iter": epochs}
         with shown(console, "laying out the map") as progress:
-            embedding = ClusterEmbedding(metric="cosine", random_state=seed, progress=progress, **given)
+            embedding = ClusterEmbedding(metric="cosine", random_state=seed, progress=progress)
+            if epochs is not None:
+                embedding.set_params(max_iter=epochs)
             places = torch.from_numpy(embedding.fit_transform(features.numpy()))
         return Layout(places, NeighbourPlacement(features, places))
     seen, count = [], NUM_VIEWS if num_views is None else num_views

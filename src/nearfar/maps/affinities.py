@@ -8,14 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from nearfar.neighbours import nearest_rows
+from nearfar.neighbours.nearest import Metric, nearest_rows
 
 CHUNK = 2**14  # rows whose probabilities are searched for at a time
 HALVINGS = 60  # of the interval of each row's precision
 
 
 def nearest_squared(
-    rows: Float[Tensor, "rows dim"], queries: Float[Tensor, "queries dim"] | None, k: int, metric: str
+    rows: Float[Tensor, "rows dim"], queries: Float[Tensor, "queries dim"] | None, k: int, metric: Metric
 ) -> tuple[Float[Tensor, "queries k"], Int[Tensor, "queries k"]]:
     """Squared distances and positions of the k nearest rows of each query (None: the rows, each without itself).
 

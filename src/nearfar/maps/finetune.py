@@ -50,7 +50,9 @@ def finetune_map(
     """
     if len(images) < 2:
         raise ValueError("a map whose encoder is trained needs at least two images")
-    net, head = (copy.deepcopy(module).requires_grad_(True).to(device) for module in (encoder, projector))
+    net, head = copy.deepcopy(encoder), copy.deepcopy(projector)
+    for module in (net, head):
+        module.requires_grad_(True).to(device)
     batch = min(BATCH_SIZE, len(images))
     per_epoch = len(images) // batch
     epochs = max(LEAST_EPOCHS, -(-LEAST_STEPS // per_epoch)) if epochs is None else epochs

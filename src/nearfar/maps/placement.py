@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.maps.affinities import entropic_affinities, nearest_squared
+from nearfar.neighbours.nearest import Metric
 
 NEIGHBOURS, PERPLEXITY = 25, 5.0
 ROUNDS = 30  # after which a place moves by less than a thousandth of its neighbours' spread
@@ -25,7 +26,7 @@ class NeighbourPlacement(nn.Module):
     places: Tensor
 
     def __init__(
-        self, features: Float[Tensor, "old dim"], places: Float[Tensor, "old 2"], metric: str = "cosine"
+        self, features: Float[Tensor, "old dim"], places: Float[Tensor, "old 2"], metric: Metric = "cosine"
     ) -> None:
         super().__init__()
         self.metric = metric

@@ -91,7 +91,7 @@ def map_quality(
     chosen = torch.arange(count)
     if count > most_ranked:
         chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most_ranked].sort().values
-    accuracy = (None, None)
+    accuracy: tuple[float | None, float | None] = (None, None)
     if labels is not None and (labels >= 0).any():
         truth = torch.from_numpy(np.asarray(labels))
         accuracy = left_out_accuracy(on_map, truth), left_out_accuracy(near, truth)

@@ -72,6 +72,7 @@ def map_images(
         raise ValueError("--onto places images on a map as it is: leave --layout, --num-views, --epochs and views out")
     layout = layout or LAYOUTS[0]
     check_layout(layout, num_views)
+    settings = run.settings
     page = run.path / ("map.html" if onto is None else "map-new.html") if out is None else Path(out)
     if out is None:
         check_folder(run.path)
@@ -79,7 +80,6 @@ def map_images(
         check_output(page, PAGES, beside=BESIDE if onto is None else BESIDE[:2])
     if onto is not None:
         return place_onto(run, data, onto, page, split=split, limit=limit, encoder=encoder, console=console)
-    settings = run.settings
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)

@@ -131,5 +131,5 @@ def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, othe
     with pytest.raises(ValueError, match=r"the encoder of .*run changed since"):
         nearfar.map_images(run, other, onto="map", console=quiet)
     nearfar.map_images(run, few["images"], layout="cluster-embedding", epochs=5, console=quiet)
-    with pytest.raises(ValueError, match="an object that no file holds"):
+    with pytest.raises(ValueError, match="an object, which no file holds"):
         nearfar.map_images(run, other, onto="map", console=quiet)

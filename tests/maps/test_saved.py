@@ -19,11 +19,11 @@ def test_a_projector_places_alike_after_it_was_saved(groups, tmp_path):
     projector = fit_projector(groups, epochs=20)
     places = projector(groups[0])
     weights = {"conv.weight": torch.ones(2, 3)}
-    save_map(tmp_path / "map.safetensors", SavedMap(projector, places, {"layout": "projector", "limit": 3}, weights))
+    save_map(tmp_path / "map.safetensors", SavedMap(projector, places, {"layout": "projector", "images": 3}, weights))
     found = load_map(tmp_path / "map.safetensors")
     assert torch.equal(found.function(groups[1]), projector(groups[1]))
     assert torch.equal(found.places, places)
-    assert found.about == {"layout": "projector", "limit": 3}
+    assert found.about == {"layout": "projector", "images": 3}
     assert torch.equal(found.backbone["conv.weight"], weights["conv.weight"])
 
 

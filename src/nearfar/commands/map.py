@@ -89,7 +89,7 @@ def map_images(
     features = features_shown(trained, images, console, "features")
     made = lay_out(layout, trained, images, features, plan, console, num_views=num_views, epochs=epochs, seed=seed)
     quality = map_quality(features, made.places, images.labels, seed=seed)
-    about = {"layout": layout, "limit": limit, **origin(run, source, split, images)}
+    about = {"layout": layout, **origin(run, source, split, images)}
     weights = None if made.encoder is None else made.encoder.backbone.net.state_dict()
     saved = SavedMap(made.function, made.places, about, weights)
     note = "" if quality is None else f"The map {quality.words}"

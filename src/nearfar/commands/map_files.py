@@ -49,7 +49,7 @@ def origin(run: Run, source: Any, split: str | None, images: Images) -> dict[str
         "data": data if isinstance(data, str) else None,
         "split": split,
         "images": len(images),
-        "names": _digest("\n".join(images.names).encode("utf-8", "surrogateescape")),
+        "names": _digest("\n".join(images.names).encode("utf-8", "surrogatepass")),
         "encoder": _digest((run.path / WEIGHTS).read_bytes()),
     }
 

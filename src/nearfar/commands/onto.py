@@ -45,9 +45,7 @@ def place_onto(
     saved = load_map(file)
     about, settings = saved.about, run.settings
     if about.get("data") is None:
-        raise ValueError(
-            f"the images of {file} were an object that no file holds: draw a map of a folder or file first"
-        )
+        raise ValueError(f"the images of {file} were an object, which no file holds: draw a map of a folder first")
     trained = placing = load(run, encoder=encoder)
     if saved.backbone is not None:
         placing = load(run, encoder=encoder)
@@ -57,7 +55,7 @@ def place_onto(
             raise ValueError(f"{file} holds weights of another encoder than {run.path}") from error
     sizes: dict[str, Any] = dict(image_size=settings.image_size, channels=settings.channels)
     old = open_shown(about["data"], console, split=about.get("split"), **sizes)
-    old = old.subset(range(min(about.get("limit") or len(old), len(old))))
+    old = old.subset(range(min(about.get("images", 0), len(old))))
     now = origin(run, about["data"], about.get("split"), old)
     for part, what in (("encoder", f"the encoder of {run.path}"), ("names", f"the images in {about['data']}")):
         if now[part] != about.get(part):
@@ -88,8 +86,10 @@ def place_onto(
 
 def _file(run: Run, onto: str | Path) -> Path:
     """The saved map of a name in the run folder, or of a page or file anywhere."""
-    inside, given = run.path / f"{onto}.safetensors", Path(onto).with_suffix(".safetensors")
-    return given if given.is_file() and not inside.is_file() else inside
+    path = Path(onto)
+    name = path.with_suffix("") if path.suffix in (".html", ".safetensors") else path
+    inside, elsewhere = run.path / f"{name}.safetensors", Path(f"{name}.safetensors")
+    return elsewhere if elsewhere.is_file() and not inside.is_file() else inside
 
 
 def _together(old: Images, new: Images) -> Images:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nearfar.data import Images
 from nearfar.evaluation import extract
@@ -71,7 +71,7 @@ def finetune_map(
         for _ in range(epochs):
             for index in torch.randperm(len(images), generator=generator).split(batch)[:per_epoch]:
                 pair = make_views(images.gather(index).to(device), plan, generator, mean, std)
-                value = loss(*_projected(net, head, pair))
+                value = loss(*(head.net(head.prepared(net.backbone(view).float())) for view in pair))
                 optimizer.zero_grad(set_to_none=True)
                 value.backward()
                 optimizer.step()
@@ -84,11 +84,6 @@ def finetune_map(
     net, head = net.cpu().eval().requires_grad_(False), head.cpu().requires_grad_(False)
     head.turn(extract(net, images, device=device))
     return net, head
-
-
-def _projected(net: Encoder, head: Projector, pair: list[Tensor]) -> tuple[Tensor, Tensor]:
-    first, second = head.net(head.prepared(net.backbone(torch.cat(pair)).float())).chunk(2)
-    return first, second
 
 
 def _optimizer(

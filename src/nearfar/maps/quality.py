@@ -78,7 +78,7 @@ def map_quality(
 
     features are compared by cosine; places by distance. labels: -1 where there is none; such images neither vote nor
     count. most_ranked: images over which trustworthiness is taken; above it a random sample (by `seed`), whose standard
-    error is below 0.01. Exact neighbours, in linear memory.
+    error is at most 0.011. Exact neighbours, in linear memory.
     """
     count = len(places)
     if count < 3:

@@ -90,9 +90,9 @@ def projected(run: nearfar.Run, images: nearfar.data.Images) -> Callable[[np.nda
 def measure(name: str, rows: Rows, layouts: dict, places: dict[str, np.ndarray]) -> list[dict]:
     found = []
     for layout, lay_out in layouts.items():
-        began = time.perf_counter()
+        began = time.process_time()
         places[layout] = lay_out(rows[0].numpy())
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         quality = map_quality(rows[0], torch.from_numpy(np.array(places[layout], dtype=np.float32)), rows[1])
         found.append({"data": name, "layout": layout, "seconds": round(seconds, 1), **quality.numbers()})
         print(json.dumps(found[-1]), flush=True)
@@ -117,7 +117,7 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
     lines = [
         "# Layouts side by side",
         "",
-        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: one thread, one process, defaults of",
+        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds of one core, defaults of",
         "each library, cosine distances. *Kept*: share of the 15 nearest neighbours that the map keeps. *kNN*: vote",
         "of the 15 nearest others. The projector learns from eight views of each image, whose features are part of",
         "its time; the others see features alone. What to take when: [maps.md](maps.md).",

@@ -168,6 +168,7 @@ def test_few_or_equal_rows_have_finite_places(rows):
         (dict(learning_rate=0.0), "learning_rate must be above 0"),
         (dict(affinity="both"), "affinity must be 'entropic' or 'knn', not 'both'"),
         (dict(metric="manhattan"), "metric must be 'cosine' or 'euclidean'"),
+        (dict(exact="never"), "exact must be True or False or 'auto', not 'never'"),
         (dict(init="spectral"), "init must be 'pca', 'random' or an array"),
         (dict(init=np.zeros((3, 2))), r"init must be finite numbers \[9, 2\], not \[3, 2\]"),
     ],

@@ -86,7 +86,7 @@ class ClusterEmbedding(BaseEstimator):
         """Lay out the rows of X [n, dim]; y is ignored."""
         self._check()
         rows = torch.from_numpy(check_array(X, dtype=np.float32, ensure_min_samples=2))
-        with torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.random_state)
             index, probability = self._graph(rows)
             places, partition = self._optimise(self._start(rows), index, probability)
@@ -107,20 +107,15 @@ class ClusterEmbedding(BaseEstimator):
         return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(rows).numpy()
 
     def _check(self) -> None:
-        for name, least in (
-            ("n_components", 1),
-            ("perplexity", 1),
-            ("n_neighbors", 1),
-            ("max_iter", 1),
-            ("negatives", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name in ("n_components", "perplexity", "n_neighbors", "max_iter", "negatives"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be 0 to 1, not {self.alpha}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
-        for name, known in (("affinity", ("entropic", "knn")), ("metric", METRICS)):
+        choices = {"affinity": ("entropic", "knn"), "metric": METRICS, "exact": (True, False, "auto")}
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {getattr(self, name)!r}")
 
@@ -153,19 +148,20 @@ class ClusterEmbedding(BaseEstimator):
         count, k = index.shape
         exact = count <= MOST_EXACT if self.exact == "auto" else self.exact
         exact = exact or count < 4
-        ends = torch.arange(count).repeat_interleave(k), index.flatten()
-        steps, cumulative = self.max_iter, probability.cumsum(1)
+        if exact:
+            edges = torch.arange(count).repeat_interleave(k), index.flatten()
+            weights = probability.flatten().to(places) / count
+        else:
+            weights = places.new_full((count,), 1 / count)
+            cumulative = probability.cumsum(1)
+        steps, negatives = self.max_iter, None if exact else self.negatives
         places = places.requires_grad_()
         partition = torch.ones((), dtype=places.dtype)
-        one_each = places.new_full((count,), 1 / count)
-        all_weights = probability.flatten().to(places) / count
         for step in range(steps):
-            edges, weights = ends, all_weights
             if not exact:
                 chosen = torch.searchsorted(cumulative, torch.rand(count, 1) * cumulative[:, -1:]).clamp_max(k - 1)
                 edges = torch.arange(count), index.gather(1, chosen).squeeze(1)
-                weights = one_each
-            loss, seen = divergence(places, *edges, weights, partition, self.alpha, None if exact else self.negatives)
+            loss, seen = divergence(places, *edges, weights, partition, self.alpha, negatives)
             [gradient] = torch.autograd.grad(loss, places)
             rate = self.learning_rate * (1 - step / steps)
             move = (rate * count * gradient).renorm(2, 0, LONGEST)
@@ -213,7 +209,7 @@ def mean_similarity(places: Float[Tensor, "rows dim"]) -> Float[Tensor, ""]:
 
 
 def sampled_mean_similarity(places: Float[Tensor, "rows dim"], negatives: int) -> Float[Tensor, ""]:
-    """Mean of q over pairs of different rows of which each is as likely, each with the same probability."""
+    """Mean of q over sampled pairs of different rows, each of which is as likely as any other."""
     half = len(places) // 2
     first, second = (places.index_select(0, rows) for rows in torch.randperm(len(places))[: 2 * half].split(half))
     negatives = min(negatives, half - 1)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nearfar.commands.map import map_images
     from nearfar.commands.methods import list_methods
     from nearfar.commands.pretrain import pretrain, resume
+    from nearfar.commands.reproduce import reproduce
     from nearfar.commands.run import Run, load
     from nearfar.commands.views import show_views
     from nearfar.methods import register_method
@@ -34,6 +35,7 @@ _HOMES = {
     "map_images": "commands.map",
     "pretrain": "commands.pretrain",
     "register_method": "methods",
+    "reproduce": "commands.reproduce",
     "resume": "commands.pretrain",
     "run_demo": "commands.demo",
     "show_views": "commands.views",
@@ -52,6 +54,7 @@ __all__ = [
     "map_images",
     "pretrain",
     "register_method",
+    "reproduce",
     "resume",
     "run_demo",
     "show_views",

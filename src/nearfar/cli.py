@@ -33,10 +33,11 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
     "map": ("map_images", ("run", "data")),
     "views": ("show_views", ("data",)),
     "methods": ("list_methods", ()),
+    "reproduce": ("reproduce", ("table",)),
     "demo": ("run_demo", ("data",)),
 }
 OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
-LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std", "--probe_lr")
+LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std", "--probe_lr", "--only")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -89,7 +89,7 @@ def test_the_faster_precision(machine, gain, precision):
     found = choose(Settings("photos"), 2000, 60.0)
     assert found.precision == precision
     assert found.rate == pytest.approx(100.0 * max(gain if precision != "32-true" else 1.0, 1.0))
-    assert [kind for *_, kind in tried] == ["32-true", "bf16-mixed"] * 2
+    assert [kind for *_, kind in tried] == ["32-true", "bf16-mixed"] * 3
 
 
 def test_epochs_fill_the_time():

@@ -35,6 +35,7 @@ RUNGS: tuple[tuple[str, int], ...] = (
 LARGER = 256  # images of a trial step where the usual number is too few
 FITTING, LEAST_SEEN = (28, 48), 200_000
 """Images of such sides keep them, and get the medium net where a run sees so many; crops have three quarters."""
+TURNS = 3  # trials of each precision, in turn and the best counts, as machines are noisy
 _FASTER = 1.1
 _SECONDS = 10.0
 
@@ -111,7 +112,7 @@ def choose_machine(
         for encoder, size, crop in candidates:
             asked = ["32-true", "bf16-mixed"] if precision == "auto" else [precision]
             rates = dict.fromkeys(asked, 0.0)
-            for kind in asked * len(asked):  # twice in turn where they are compared, as machines are noisy
+            for kind in asked * TURNS if len(asked) > 1 else asked:
                 views = views_at(size, crop)
                 rates[kind] = max(rates[kind], _speed(given, method, encoder, views, size, crop, channels, kind))
             if precision == "auto":

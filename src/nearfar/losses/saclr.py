@@ -27,7 +27,8 @@ class SACLR(nn.Module):
     Defaults: alpha 0.125, Z starts at `initial_partition` 0.01, rho 0.99 (matrix) or 0.9 (row), bandwidth 0.5.
     `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for numbers out of range, a batch of one or not larger than M, and a missing index.
-    Source: SACLR, Eq. 6-11, Algorithms 1 and 2.
+    `monitored` holds the mean similarity of positives and of negatives in the last batch, and the mean of `partition`.
+    Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is monitored.
 
     Differs from the paper:
     1. Equation 6 multiplies by s N where s^-1 ~ N^2, so repulsion is 1/N of the attraction and the model collapses;
@@ -70,6 +71,7 @@ class SACLR(nn.Module):
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.gather = gather
+        self.monitored: dict[str, Tensor] = {}
         self.register_buffer("partition", torch.full((num_images,) if scale == "row" else (), float(initial_partition)))
 
     @on_joined_batch("z1", "z2", "index")
@@ -100,6 +102,7 @@ class SACLR(nn.Module):
             self.partition.lerp_(seen.mean(), 1 - self.rho)
         else:
             self.partition[index] = self.partition[index].lerp(seen, 1 - self.rho)
+        self.monitored = {"positive": positive.mean(), "negative": negative.mean(), "partition": self.partition.mean()}
 
     def _kernel(self) -> Kernel:
         if self.kernel == "cosine":

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,21 +19,21 @@ PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "data
 
 def write_environment(folder: Path, seed: int) -> None:
     """Write versions, commit, seed and hardware to environment.json in a run folder."""
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     facts = {
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "commit": _commit(),
         "seed": seed,
-        "hardware": {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "gpus": gpus,
-        },
+        "hardware": hardware() | {"threads": torch.get_num_threads()},
         "system": platform.system(),
     }
     with replacing(folder / "environment.json") as unfinished:
         unfinished.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def hardware() -> dict[str, Any]:
+    """Return the name of the processor, the number of cores, and the names of the GPUs."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"processor": _processor(), "cores": os.cpu_count(), "gpus": gpus}
 
 
 def _version(package: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.data import Batches, CroppingBatches, Images, rank_rows
 from nearfar.methods import Model
@@ -157,7 +157,7 @@ def fit(
                     raise TrainingDiverged(_what_to_try(step, mean, checkpoint))
                 spent = time.perf_counter() - since
                 speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
-                metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **speed)
+                metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **speed, **_monitored(model.loss))
                 progress.update(step, mean, seen / spent, waited / spent)
                 loss_sum, loss_count = torch.zeros_like(loss_sum), 0
                 waited, seen, since = 0.0, 0, time.perf_counter()
@@ -238,6 +238,12 @@ def _view_maker(
         return make_views(own, plan, generator, images.mean, images.std, joined, settings.batch_size)
 
     return views_of
+
+
+def _monitored(loss: nn.Module) -> dict[str, Any]:
+    """What a loss says of its last batch, as one entry of a line of metrics."""
+    numbers = getattr(loss, "monitored", None)
+    return {"monitored": {name: float(value) for name, value in numbers.items()}} if numbers else {}
 
 
 def _what_to_try(step: int, loss: float, checkpoint: Path) -> str:

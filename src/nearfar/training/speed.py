@@ -18,8 +18,9 @@ from nearfar.training.settings import Precision
 from nearfar.training.step import GradientStep
 from nearfar.views import Views, make_views
 
-BATCH = 64
-SECONDS = 0.6  # of steps, after one that sets everything up; at least two steps
+PIXELS, LEAST, MOST = 64 * 96**2, 64, 128
+"""A trial step has about so many pixels a view, in so many images: few small images would flatter float32."""
+SECONDS = 0.3  # of steps, after one that sets everything up; at least two steps
 
 
 def usual_precision() -> Precision:
@@ -37,14 +38,15 @@ def training_speed(
     channels: int,
     accelerator: str = "auto",
     precision: Any = "32-true",
-    batch_size: int = BATCH,
+    batch_size: int | None = None,
     small_stem: bool | None = None,
 ) -> float:
     """Return the images per second that a run would train on, from steps on random pixels; 0 if memory ends.
 
-    image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial; the usual one costs
-    least. Data that must be decoded meanwhile is slower.
+    image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial; by default 64
+    to 128, the more the smaller the crops are. Data that must be decoded meanwhile is slower.
     """
+    batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
     fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)
     log = logging.getLogger("nearfar")
     before, log.disabled = log.disabled, True

@@ -1,0 +1,202 @@
+"""The runs behind a table's cells: each in processes of its own, several side by side, and never twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from nearfar.atomic import replacing
+from nearfar.commands.opening import shown
+from nearfar.commands.owner import CONFIG
+from nearfar.papers import TRAINED, Cell
+from nearfar.training.progress import duration
+
+DONE = "measured.json"
+"""In the folder of a run: what was measured on it, with commands and seconds."""
+ALWAYS_THERE = ("digits",)
+STANDARD = "torchvision:"
+PRETRAINED = "pretrain"
+
+
+@dataclass
+class Task:
+    """One run, with all cells that want a number of it. data: the folder that holds data sets by name."""
+
+    folder: Path
+    settings: Mapping[str, Any]
+    source: str | None
+    seed: int
+    data: Path = Path()
+    cells: list[Cell] = field(default_factory=list)
+
+
+def source_of(cell: Cell, data: Path) -> Path | str | None:
+    """Return what `pretrain` takes for a cell's data; None for a cell without."""
+    name = cell.settings.get("data")
+    return name if name is None or name in ALWAYS_THERE else data / name
+
+
+def needed_by(cell: Cell, data: Path) -> list[Path]:
+    """Return where the data of a cell must lie, that of its run and that of its evaluation."""
+    names = (cell.settings.get("data"), cell.evaluate.get("data"))
+    return [data / name for name in names if name and name not in ALWAYS_THERE and not name.startswith(STANDARD)]
+
+
+def folder_of(cell: Cell, seed: int, out: Path) -> Path:
+    """Return the folder of a cell's run."""
+    words = (cell.settings.get("method"), cell.settings.get("data"), cell.key, seed)
+    return out / "runs" / "-".join(str(word) for word in words if word is not None)
+
+
+def measured(cell: Cell, folder: Path) -> dict[str, Any] | None:
+    """Return what was measured for a cell in a run folder: value, commands and seconds; None if nothing was."""
+    return measurements(folder).get(cell.reading)
+
+
+def measurements(folder: Path) -> dict[str, Any]:
+    path = folder / DONE
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> None:
+    """Run tasks, `jobs` at a time; one that fails is told and the others go on."""
+    began, failed = time.perf_counter(), 0
+    console.print(f"runs to make: {len(tasks)}, {jobs} at a time")
+    places: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for place in range(jobs):
+        places.put(place)
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        with shown(console, "runs") as progress:
+            futures = [pool.submit(_run, task, places, jobs) for task in tasks]
+            for done, future in enumerate(as_completed(futures), 1):
+                problem, words = future.result()
+                failed += problem
+                left = (time.perf_counter() - began) / done * (len(tasks) - done)
+                console.print(Text(f"{done}/{len(tasks)}  {words}  {duration(left)} left"))
+                progress(done, len(tasks))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if failed:
+        console.print(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
+
+
+def _run(task: Task, places: queue.SimpleQueue[int], jobs: int) -> tuple[bool, str]:
+    """Measure all cells of a task; returns whether it failed, and what to say."""
+    name, log = task.folder.name, task.folder.with_name(f"{task.folder.name}.log")
+    try:
+        with _environment(places, jobs) as environment:
+            run = _runner(log, environment)
+            for cell in task.cells:
+                if measured(cell, task.folder) is None:
+                    _measure(cell, task, run)
+    except subprocess.CalledProcessError as error:
+        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return True, f"{name} failed: {said[-1] if said else error} (see {log})"
+    numbers = {cell.reading: (measured(cell, task.folder) or {})["value"] for cell in task.cells}
+    words = [f"{key} {value:.4g}" for key, value in numbers.items() if isinstance(value, (int, float))]
+    return False, f"{name}: {', '.join(words) or 'done'}"
+
+
+@contextmanager
+def _environment(places: queue.SimpleQueue[int], jobs: int) -> Iterator[dict[str, str]]:
+    """Yield an environment with a share of the cores, and one of the GPUs if there are several."""
+    place = places.get()
+    try:
+        threads = max(1, (os.cpu_count() or 1) // jobs)
+        gpus = torch.cuda.device_count()
+        own = {"CUDA_VISIBLE_DEVICES": str(place % gpus)} if gpus > 1 else {}
+        yield os.environ | {"OMP_NUM_THREADS": str(threads)} | own
+    finally:
+        places.put(place)
+
+
+def _runner(log: Path, environment: dict[str, str]) -> Callable[[Sequence[str]], str]:
+    """Return a function that runs Python with some words, appends what it says to a log and returns its stdout."""
+
+    def run(words: Sequence[str]) -> str:
+        with log.open("a") as file:
+            done = subprocess.run(
+                [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=file, text=True
+            )
+            file.write(done.stdout)
+        done.check_returncode()
+        return done.stdout
+
+    return run
+
+
+def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> None:
+    """Get one number by the commands that it takes, and note it with them."""
+    folder, began = task.folder, time.perf_counter()
+    settings = {key: value for key, value in task.settings.items() if key != "data"}
+    if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
+        words = ["pretrain", str(task.source), *_options(settings), "--seed", str(task.seed), "--out", str(folder)]
+        going_on = ["pretrain", "--resume", str(folder)]
+        run(["-m", "nearfar", *(going_on if (folder / CONFIG).is_file() else words)])
+        _note(folder, PRETRAINED, dict(commands=[_line(words)], seconds=time.perf_counter() - began))
+        began = time.perf_counter()
+    if cell.measure in ("run", "detect"):
+        options = dict(cell.evaluate)
+        other = options.pop("data", "")
+        others = (
+            [other, "--root", str(task.data)] if other.startswith(STANDARD) else [str(task.data / other)] * bool(other)
+        )
+        words = ["evaluate", str(folder), *others, "--protocol", *cell.protocol, "--baselines", "false"]
+        words += _options(options)
+        run(["-m", "nearfar", *words])
+        results = json.loads((folder / "results.json").read_text())
+        numbers = results["trained"] if cell.measure == "run" else _trained_detector(results, cell.protocol[0])
+        alike = [one for one in task.cells if _how(one) == _how(cell)]
+        values = {one.reading: 100 * numbers[one.metric] for one in alike}
+    else:
+        given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)
+        words = ["-m", "nearfar.commands.measures", cell.measure, json.dumps(given), str(folder)]
+        values = {cell.reading: json.loads(run(words).splitlines()[-1])}
+    command = _line(words, "nearfar" if words[0] == "evaluate" else "python")
+    seconds = (time.perf_counter() - began) / len(values)
+    for reading, value in values.items():
+        _note(folder, reading, dict(value=value, commands=[command], seconds=seconds))
+
+
+def _how(cell: Cell) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
+    """How a cell's number is measured: those of one evaluation differ in what is read from it."""
+    return cell.measure, cell.protocol, cell.evaluate
+
+
+def _trained_detector(results: dict[str, Any], task: str) -> dict[str, float]:
+    return results["detection"][task]["results"]["trained"]
+
+
+def _note(folder: Path, name: str, what: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / DONE) as unfinished:
+        unfinished.write_text(json.dumps({**measurements(folder), name: what}, indent=1) + "\n")
+
+
+def _options(settings: Mapping[str, Any]) -> list[str]:
+    """Write settings as options of the command line."""
+    words: list[str] = []
+    for name, value in settings.items():
+        word = value if isinstance(value, str) else json.dumps(value)
+        words += [f"--{name.replace('_', '-')}", word]
+    return words
+
+
+def _line(words: Sequence[str], program: str = "nearfar") -> str:
+    return shlex.join([program, *words])

@@ -1,0 +1,194 @@
+"""What is written of a table: the numbers so far as JSON, and "paper | ours" with the claims as Markdown."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nearfar.atomic import replacing
+from nearfar.commands.cells import PRETRAINED, folder_of, measured, measurements
+from nearfar.messages import first_line
+from nearfar.papers import SIZES, Cell, Column, Paper, Row, Size, Table, draw_lines, judge
+from nearfar.training.environment import hardware
+from nearfar.training.progress import duration
+
+Found = dict[str, dict[str, Any]]
+"""By "row/column": the key of the run, and by seed its value, seconds and commands."""
+
+
+def path_of(table: Table, size: Size, out: Path) -> Path:
+    """Return where a table is written, as Markdown; with .json and .png beside it."""
+    return out / table.paper / f"{table.name}{'' if size == 'full' else '.small'}.md"
+
+
+def found_so_far(table: Table, size: Size, out: Path) -> Found:
+    """Return the numbers of a table: those written before, of runs with the same settings, and those of run folders."""
+    path = path_of(table, size, out).with_suffix(".json")
+    try:
+        before = json.loads(path.read_text())["cells"] if path.is_file() else {}
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{path} is damaged: {first_line(error)}; remove it, its runs are kept") from error
+    found: Found = {}
+    for cell in table.cells(size):
+        name = f"{cell.row}/{cell.column}"
+        old = before.get(name, {})
+        same = old.get("key") == cell.key and old.get("reading") == cell.reading
+        found[name] = {"key": cell.key, "reading": cell.reading, "seeds": dict(old["seeds"]) if same else {}}
+        pattern = folder_of(cell, 0, out)
+        for folder in sorted(pattern.parent.glob(f"{pattern.name.rpartition('-')[0]}-*")):
+            if (number := measured(cell, folder)) is not None:
+                found[name]["seeds"][folder.name.rpartition("-")[2]] = _with_training(number, folder)
+    return found
+
+
+def _with_training(number: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a measurement with the command and the seconds of the run that it was made on."""
+    training = measurements(folder).get(PRETRAINED)
+    if training is None:
+        return number
+    return number | {"commands": training["commands"] + number["commands"], "training_seconds": training["seconds"]}
+
+
+def has(found: Found, cell: Cell, seed: int) -> bool:
+    """Whether a cell has its number for a seed."""
+    return str(seed) in found[f"{cell.row}/{cell.column}"]["seeds"]
+
+
+def state_of(table: Table, out: Path) -> str:
+    """Say in words whether a table was run: "run", "small scale", both, "begun" or "not run"."""
+    words = []
+    for size, word in zip(SIZES, ("run", "small scale"), strict=True):
+        if path_of(table, size, out).with_suffix(".json").is_file():
+            cells = found_so_far(table, size, out).values()
+            words.append(word if all(cell["seeds"] for cell in cells) else f"{word}, begun")
+    return " and ".join(words) or "not run"
+
+
+def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, str], out: Path) -> Path:
+    """Write a table as it stands, as Markdown, JSON and a picture; returns the path of the Markdown.
+
+    missing: what must be put where for data that is not there.
+    """
+    path, found = path_of(table, size, out), found_so_far(table, size, out)
+    values = {
+        (cell.row, cell.column): [one["value"] for one in found[f"{cell.row}/{cell.column}"]["seeds"].values()]
+        for cell in table.cells(size)
+    }
+    lists = any(isinstance(value, list) for numbers in values.values() for value in numbers)
+    columns = list(table.at(size).columns)
+    judgements = [] if lists else [(claim, judge(claim, table, columns, values)) for claim in table.claims]
+    claims = [
+        {"text": claim.text, "section": claim.section, "holds": judgement.holds, "numbers": judgement.words}
+        for claim, judgement in judgements
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = dict(
+        paper=paper.title,
+        table=table.name,
+        scale=size,
+        unit=table.unit,
+        hardware=hardware(),
+        cells=found,
+        claims=claims,
+    )
+    with replacing(path.with_suffix(".json")) as unfinished:
+        unfinished.write_text(json.dumps(facts, indent=1) + "\n")
+    drawn = any(values.values()) and (lists or len(columns) > 2)
+    if drawn:
+        with replacing(path.with_suffix(".png")) as unfinished:
+            draw_lines(unfinished, table, size, values)
+    parts = [
+        _head(paper, table, size),
+        "" if lists else _numbers(table, size, values),
+        f"![{table.title}]({path.with_suffix('.png').name})" if drawn else "",
+        _claims(claims),
+        "\n".join(f"Not here: {where}" for where in missing.values()),
+        _cost(found),
+    ]
+    with replacing(path) as unfinished:
+        unfinished.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    return path
+
+
+def _head(paper: Paper, table: Table, size: Size) -> str:
+    scale = table.at(size)
+    place = f"{paper.title} ({paper.authors} {paper.year})" if paper.authors else paper.title
+    lines = [f"# {table.title}", f"{place}, {table.source}."]
+    if size == "small":
+        lines.append(
+            f"**Small scale**, not the paper's size: {scale.says}. The paper's numbers are there for their order."
+        )
+    how = ", ".join(scale.protocol) or table.measure
+    lines.append(f"In {table.unit or 'numbers'}; {how}; {table.better} is better; mean ± deviation over the seeds.")
+    return "\n\n".join(lines)
+
+
+def _numbers(table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[float]]) -> str:
+    """Lay the table out: three cells for a column, or where there are many columns three lines for a row."""
+    columns = table.at(size).columns.values()
+    parts: dict[str, Callable[[Row, Column], str]] = {
+        "paper": lambda row, column: _spread(row.paper.get(column.like or column.name)),
+        "ours": lambda row, column: _ours(values.get((row.name, column.name), ())),
+    }
+    if size == "full":
+        parts["difference"] = lambda row, column: _difference(row, column, values.get((row.name, column.name), ()))
+    lines: list[list[str]] = []
+    if len(columns) <= 3:
+        lines.append(["", *(f"{column.title}, {part}" for column in columns for part in parts)])
+        for row in table.rows.values():
+            lines.append([row.title, *(show(row, column) for column in columns for show in parts.values())])
+    else:
+        lines.append(["", "", *(column.title for column in columns)])
+        for row in table.rows.values():
+            lines += [[row.title, part, *(show(row, column) for column in columns)] for part, show in parts.items()]
+    lines = [line for line in lines if any(line[2 if len(columns) > 3 else 1 :])]
+    notes = [f"{row.title}: {row.note}." for row in table.rows.values() if row.note]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "".join(f"\n\n{note}" for note in notes)
+
+
+def _ours(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    return _spread((statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None))
+
+
+def _difference(row: Row, column: Column, values: Sequence[float]) -> str:
+    theirs = row.paper.get(column.like or column.name)
+    return "" if theirs is None or not values else f"{statistics.mean(values) - theirs[0]:+.2f}"
+
+
+def _spread(number: tuple[float, float | None] | None) -> str:
+    if number is None:
+        return ""
+    mean, deviation = number
+    digits = 0 if mean == int(mean) and deviation is None else 2
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def _claims(claims: Sequence[Mapping[str, str]]) -> str:
+    if not claims:
+        return ""
+    lines = ["| what the paper says | where | holds here | |", "|---|---|---|---|"]
+    for one in claims:
+        lines.append(f"| {one['text']} | {one['section']} | **{one['holds']}** | {one['numbers']} |")
+    return "\n".join(lines)
+
+
+def _cost(found: Found) -> str:
+    """Say how many runs the table took, on what, and one of its commands."""
+    seeds = {(cell["key"], seed): one for cell in found.values() for seed, one in cell["seeds"].items()}
+    if not seeds:
+        return "Nothing was run."
+    spent = sum(one.get("training_seconds", 0.0) + one["seconds"] for one in seeds.values())
+    place = hardware()
+    where = ", ".join(place["gpus"]) or f"{place['cores']} cores of {place['processor']}"
+    command = next(iter(seeds.values()))["commands"]
+    return (
+        f"{len(seeds)} runs, {duration(spent)} in sum, on {where}. The first of them:\n\n```\n"
+        + "\n".join(command)
+        + "\n```"
+    )

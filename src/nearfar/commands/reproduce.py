@@ -1,0 +1,139 @@
+"""Run the papers' tables: "paper | ours", and which claims hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from nearfar.atomic import check_folder
+from nearfar.commands.cells import Task, folder_of, needed_by, run_tasks, source_of
+from nearfar.commands.outcome import found_so_far, has, state_of, write_outcome
+from nearfar.messages import check_range, did_you_mean
+from nearfar.papers import Paper, Table, paper_names, read_paper
+
+
+def reproduce(
+    table: str | None = None,
+    *,
+    scale: Literal["full", "small"] = "full",
+    data: str = "data",
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    jobs: int | None = None,
+    out: str = "reproduced",
+    console: Console | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Run the papers' tables: "paper | ours", and which claims hold.
+
+    Every number is had by the verbs `pretrain` and `evaluate` in processes of their own, whose commands are kept; what
+    is finished is not run again, and runs with the same settings are shared by all tables in `out`.
+
+    Args:
+        table: PAPER/TABLE such as saclr/table-9, PAPER for all of its tables, or the same with a file of your own,
+            FILE.yaml/TABLE (docs/reproduce.md). Default: list what there is and run nothing.
+        scale: "full" as in the paper, or "small": the same comparison at a size for two cores.
+        data: folder that holds the data sets by name, such as DATA/cifar10.
+        only: rows to run; the table keeps what it has of the others.
+        seeds: runs of each cell. Default: the table's, 3 where an order is claimed at small scale.
+        jobs: runs side by side. Default: the number of GPUs, or of cores.
+        out: folder for the tables and, in OUT/runs, the run folders, which may be removed afterwards.
+        console: where progress is shown.
+
+    Returns:
+        What is written as JSON, by PAPER/TABLE; without `table` the list.
+
+    Raises:
+        ValueError: for an unknown paper, table or row, and a table without that scale.
+    """
+    console = console or Console()
+    check_range("--seeds", seeds, 1, 1000)
+    check_range("--jobs", jobs, 1, 1000)
+    if table is None:
+        return _listed(Path(out), console)
+    paper, tables = _chosen(table, scale)
+    for row in only:
+        known = {name for one in tables for name in one.at(scale).rows}
+        if row not in known:
+            raise ValueError(f"{table} runs no row {row}: {did_you_mean(row, known, ', '.join(sorted(known)))}")
+    place = Path(out)
+    place.mkdir(parents=True, exist_ok=True)
+    check_folder(place)
+    tasks: dict[Path, Task] = {}
+    missing: dict[str, dict[str, str]] = {one.name: {} for one in tables}
+    for one in tables:
+        found = found_so_far(one, scale, place)
+        for cell in one.cells(scale):
+            source = source_of(cell, Path(data))
+            if only and cell.row not in only:
+                continue
+            if lacking := [path for path in needed_by(cell, Path(data)) if not path.exists()]:
+                missing[one.name] |= {path.name: f"{path}: {paper.data.get(path.name, path.name)}" for path in lacking}
+                continue
+            for seed in range(seeds or one.at(scale).seeds):
+                if not has(found, cell, seed):
+                    folder = folder_of(cell, seed, place)
+                    task = tasks.setdefault(
+                        folder, Task(folder, cell.settings, source and str(source), seed, Path(data))
+                    )
+                    task.cells.append(cell)
+    for where in sorted({where for each in missing.values() for where in each.values()}):
+        console.print(Text(f"not here, so its cells stay empty: {where}"))
+    if tasks:
+        (place / "runs").mkdir(exist_ok=True)
+        side_by_side = jobs or torch.cuda.device_count() or os.cpu_count() or 1
+        run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
+    outcomes = {}
+    for one in tables:
+        path = write_outcome(paper, one, scale, missing[one.name], place)
+        console.print(Text(path.read_text(encoding="utf-8")))
+        console.print(Text(f"-> {path}"))
+        outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
+    return outcomes
+
+
+def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Table]]:
+    """Return the paper and the tables that PAPER or PAPER/TABLE names; of a whole paper those that have the scale."""
+    name, _, table = words.rpartition("/") if not words.endswith((".yaml", ".yml")) else (words, "", "")
+    if not name:
+        name, table = table, ""
+    paper = read_paper(name)
+    if table:
+        if table not in paper.tables:
+            raise ValueError(f"{name} has no {table}: {did_you_mean(table, paper.tables, ', '.join(paper.tables))}")
+        paper.tables[table].at(scale)
+        return paper, [paper.tables[table]]
+    run = [one for one in paper.tables.values() if one.measure != "none" and (scale == "full" or one.small)]
+    return paper, run
+
+
+def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
+    """Show all tables of all papers, with what they need and whether they were run into `out`."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in paper_names():
+        paper = read_paper(name)
+        console.print(Text(paper.title, style="bold"))
+        for table in paper.tables.values():
+            columns = table.full.columns.values()
+            data = dict.fromkeys(column.data for column in columns if column.data)
+            protocol = dict.fromkeys([*table.full.protocol, *(p for column in columns for p in column.protocol or ())])
+            fact = dict(
+                title=table.title, source=table.source, data=list(data), protocol=list(protocol) or [table.measure],
+                cost=table.cost, needs=table.needs, small=table.small is not None, small_not=table.small_not,
+                state=state_of(table, out),
+            )  # fmt: skip
+            found[f"{name}/{table.name}"] = fact
+            words = [*fact["data"], *fact["protocol"], f"{table.cost} ({table.needs})" if table.needs else table.cost]
+            small = "also small" if table.small else f"not small: {table.small_not}" if table.small_not else ""
+            console.print(Text(f"  {name}/{table.name}  {table.title}"))
+            console.print(
+                Text(f"      {', '.join(words)}; {small + '; ' if small else ''}{fact['state']}", style="dim")
+            )
+    console.print("nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for two cores")
+    return found

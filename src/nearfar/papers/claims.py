@@ -1,0 +1,91 @@
+"""Whether a claim of a paper holds in our numbers: yes, no, or not decided, by 95 per cent intervals over seeds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from scipy import stats
+
+from nearfar.papers.paper import Claim, Table, cells_of
+
+Values = Mapping[tuple[str, str], Sequence[float]]
+"""By row and column: the number of each seed."""
+
+
+class Judgement(NamedTuple):
+    """Whether a claim holds, and the numbers that say so."""
+
+    holds: Literal["yes", "no", "not decided"]
+    words: str
+
+
+def judge(claim: Claim, table: Table, columns: Sequence[str], values: Values) -> Judgement:
+    """Compare the cells that a claim names; columns: those of the scale that the values come from.
+
+    The interval is Welch's for the difference of two means. Numbers of a single run, but for measurements of memory and
+    of what is counted, decide nothing.
+    """
+    stands = {} if table.small is None else {one.like: one.name for one in table.small.columns.values()}
+    cells = [(row, where if where in columns else stands.get(where, where)) for row, where in cells_of(claim, columns)]
+    column = cells[0][1]
+    if column is None or column not in columns:
+        return Judgement("not decided", "its data is not here")
+    if claim.best is not None:
+        others = [row for row, where in values if where == column and row != claim.best]
+        found = [(_better(table, values, (claim.best, column), (row, column)), row) for row in others]
+        if not found:
+            return Judgement("not decided", "nothing to compare with was run")
+        for holds in ("no", "not decided", "yes"):
+            if those := [(one, row) for one, row in found if one.holds == holds]:
+                closest = (
+                    those[0]
+                    if holds != "yes"
+                    else min(found, key=lambda pair: abs(_gap(values, claim.best, pair[1], column)))
+                )
+                return Judgement(holds, f"against {table.rows[closest[1]].title}: {closest[0].words}")
+    first, second = ((row, where or column) for row, where in cells)
+    return _better(table, values, first, second, None if claim.within is None else claim.within[2])
+
+
+def _gap(values: Values, first: str, second: str, column: str) -> float:
+    return statistics.mean(values[first, column]) - statistics.mean(values[second, column])
+
+
+def _better(
+    table: Table, values: Values, first: tuple[str, str], second: tuple[str, str], within: float | None = None
+) -> Judgement:
+    """Judge that the first cell is better than the second, or within so much of it."""
+    a, b = values.get(first, ()), values.get(second, ())
+    if not a or not b:
+        return Judgement("not decided", "not run here")
+    difference = statistics.mean(a) - statistics.mean(b)
+    sign = 1 if table.better == "higher" else -1
+    told = f"difference {difference:+.3g} {table.unit}".rstrip()
+    if len(a) == 1 and len(b) == 1 and table.measure in ("variables", "loss-memory", "step-memory"):
+        low = high = difference
+    elif min(len(a), len(b)) < 2:
+        return Judgement("not decided", f"{told}, of one seed")
+    elif statistics.pvariance(a) + statistics.pvariance(b) == 0:
+        low = high = difference
+    else:
+        interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+        low, high = float(interval.low), float(interval.high)
+        told += f", 95 % interval {low:+.3g} to {high:+.3g}"
+    if within is not None:
+        yes, no = -within <= low and high <= within, low > within or high < -within
+    else:
+        yes, no = (low > 0, high < 0) if sign > 0 else (high < 0, low > 0)
+    if yes or no:
+        return Judgement("yes" if yes else "no", told)
+    return Judgement("not decided", f"{told}; {_what_would_decide(a, b, difference, within)}")
+
+
+def _what_would_decide(a: Sequence[float], b: Sequence[float], difference: float, within: float | None) -> str:
+    """Say how many seeds would decide, if the difference stays as it is."""
+    distance = abs(difference) if within is None else abs(abs(difference) - within)
+    deviation = math.sqrt(statistics.variance(a) + statistics.variance(b))
+    seeds = math.inf if distance == 0 else math.ceil((1.96 * deviation / distance) ** 2) + 2
+    return f"about {seeds} seeds would decide it" if seeds <= 100 else "no affordable number of seeds would decide it"

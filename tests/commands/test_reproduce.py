@@ -1,0 +1,100 @@
+"""`nearfar reproduce`: what it lists, and a table from its runs to what is written, without running anything twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import nearfar
+from nearfar.cli import main
+from nearfar.papers import read_paper
+
+OWN = """
+title: a paper
+data: {photos: "a folder of photographs"}
+tables:
+  table-1:
+    title: accuracy
+    source: Table 1
+    unit: "%"
+    protocol: [knn]
+    metric: knn
+    common: {epochs: 1, limit: 128, precision: 32-true}
+    columns:
+      digits: {data: digits}
+      photos: {data: photos}
+    rows:
+      simclr: {title: SimCLR, run: {method: simclr}, paper: {digits: 98.5, photos: 70}}
+      theirs: {title: Theirs, paper: {digits: [97, 0.5]}, note: from elsewhere}
+  table-2:
+    title: numbers kept
+    source: Table 2
+    measure: variables
+    better: lower
+    columns: {n: {title: N = 1000, run: {images: 1000}}}
+    rows:
+      matrix: {title: matrix, run: {method: saclr, scale: matrix}, paper: {n: 1}}
+      row: {title: row, run: {method: saclr, scale: row}, paper: {n: 1000}}
+    claims: [{text: a matrix needs fewer, better: [matrix, row]}]
+"""
+
+
+def test_what_there_is_is_listed_without_running_anything(tmp_path, capsys):
+    listed = nearfar.reproduce(out=str(tmp_path / "out"))
+    assert {"saclr/table-7", "saclr/figure-2", "sigclr/table-4"} <= set(listed)
+    assert listed["saclr/table-3"]["data"] == ["cifar10", "cifar100"]
+    assert {fact["state"] for fact in listed.values()} == {"not run"}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_is_written_with_paper_and_ours_and_its_runs_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN)
+    whole = nearfar.reproduce("own.yaml", jobs=2)
+    first, second = whole["own/table-1"], whole["own/table-2"]
+    (number,) = first["cells"]["simclr/digits"]["seeds"].values()
+    run = next(Path("reproduced/runs").glob("simclr-digits-*-0"))
+    assert number["value"] == 100 * json.loads((run / "results.json").read_text())["trained"]["knn"]
+    assert number["commands"][0].startswith("nearfar pretrain digits --epochs 1 --limit 128")
+    assert first["cells"]["simclr/photos"]["seeds"] == {}
+    words = Path("reproduced/own/table-1.md").read_text()
+    assert f"| SimCLR | 98.50 | {number['value']:.2f} | {number['value'] - 98.5:+.2f} | 70 |" in words
+    assert "| Theirs | 97.00 ± 0.50 |" in words and "data/photos: a folder of photographs" in words
+    assert [cell["seeds"]["0"]["value"] for cell in second["cells"].values()] == [1, 1000]
+    assert [claim["holds"] for claim in second["claims"]] == ["yes"]
+
+    def never(*args):
+        raise AssertionError("it was run already")
+
+    monkeypatch.setattr("nearfar.commands.reproduce.run_tasks", never)
+    assert nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"] == second["cells"]
+    for path in Path("reproduced/runs").glob("saclr*/*"):
+        path.unlink()  # the written table keeps the numbers
+    assert nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"] == second["cells"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["saclr/table-33"], "saclr has no table-33: did you mean 'table-3'"),
+        (["sacl/table-3"], "did you mean 'saclr'"),
+        (["saclr/table-3", "--only", "simclrr"], "runs no row simclrr: did you mean 'simclr'"),
+        (["saclr/table-1", "--scale", "small"], "saclr/table-1 has no small scale"),
+        (["missing.yaml"], "missing.yaml"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *words]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN.replace("images: 1000", "images: -1").replace("scale: row", "scale: matrix"))
+    assert main(["reproduce", "own.yaml/table-2", "--jobs", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 1 runs failed" in said and "num_images must be 1 or more" in said
+    assert read_paper("own.yaml").tables["table-2"].rows["row"].paper == {"n": (1000.0, None)}

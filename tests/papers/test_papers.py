@@ -1,0 +1,149 @@
+"""Papers as data: what comes with nearfar can be read and run, settings merge as documented, and mistakes are named."""
+
+import statistics
+
+import pytest
+import yaml
+from scipy import stats
+
+from nearfar.methods import method_class
+from nearfar.papers import Claim, judge, paper_names, read_paper
+from nearfar.training.settings import Settings, settings_fields
+
+OWN = {
+    "title": "a paper",
+    "common": {"epochs": 1000},
+    "tables": {
+        "table-1": {
+            "title": "accuracy",
+            "source": "Table 1",
+            "unit": "%",
+            "protocol": ["knn"],
+            "metric": "knn",
+            "common": {"recipe": "cifar", "batch_size": 64},
+            "columns": {"a": {"data": "cifar10"}, "b": {"data": "cifar100", "run": {"batch_size": 128}}},
+            "rows": {
+                "x": {
+                    "title": "X",
+                    "run": {"method": "simclr", "lr": 1},
+                    "small": {"lr": 2},
+                    "paper": {"a": [90, 0.5]},
+                },
+                "y": {"title": "Y", "run": {"method": "saclr"}, "paper": {"a": 91}},
+                "z": {"title": "Z", "paper": {"b": 3}},
+            },
+            "claims": [{"text": "y is better", "column": "a", "better": ["y", "x"]}],
+            "small": {"common": {"epochs": 2}, "columns": {"a": {"data": "digits"}}, "seeds": 3, "rows": ["x"]},
+        }
+    },
+}
+
+
+def written(folder, change=lambda table: None):
+    whole = yaml.safe_load(yaml.safe_dump(OWN))
+    change(whole["tables"]["table-1"])
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(whole))
+    return path
+
+
+def test_settings_are_merged_from_left_to_right(tmp_path):
+    table = read_paper(written(tmp_path)).tables["table-1"]
+    full = {(cell.row, cell.column): dict(cell.settings) for cell in table.cells("full")}
+    common = {"epochs": 1000, "recipe": "cifar"}
+    assert full["x", "a"] == {**common, "batch_size": 64, "data": "cifar10", "method": "simclr", "lr": 1}
+    assert full["y", "a"] == {**common, "batch_size": 64, "data": "cifar10", "method": "saclr"}
+    assert set(full) == {("x", "a"), ("y", "a")}  # where the paper has numbers
+    (small,) = table.cells("small")
+    assert small.settings == {"epochs": 2, "data": "digits", "method": "simclr", "lr": 2}
+    assert table.rows["x"].paper == {"a": (90.0, 0.5)}
+
+
+def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
+    table = read_paper(written(tmp_path)).tables["table-1"]
+    linear = read_paper(written(tmp_path, lambda one: one.update(metric="linear"))).tables["table-1"]
+    other = read_paper(written(tmp_path, lambda one: one["common"].update(seed=1))).tables["table-1"]
+    assert [cell.key for cell in table.cells("full")] == [cell.key for cell in linear.cells("full")]
+    assert table.cells("full")[0].reading != linear.cells("full")[0].reading
+    assert table.cells("full")[0].key != other.cells("full")[0].key
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.update(protocl=[]), "table-1: there is no key protocl: did you mean 'protocol'"),
+        (lambda table: table.pop("source"), "table-1: source is missing"),
+        (lambda table: table["rows"]["x"]["paper"].update(c=1), "row x: there is no column c"),
+        (lambda table: table["claims"][0].update(better=["w", "x"]), "names a row w that is not there"),
+        (lambda table: table["claims"][0].pop("better"), "needs one of better, within and best"),
+        (lambda table: table["small"].update(rows=["z"]), "the row z that is to be run is not there or has no run"),
+        (lambda table: table.update(cost="years"), "cost must be one of seconds"),
+        (lambda table: table.update(rows=3), "expected names with values"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path, change, words):
+    with pytest.raises(ValueError, match=r"own\.yaml: ") as caught:
+        read_paper(written(tmp_path, change))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_paper_gets_the_nearest_name():
+    with pytest.raises(ValueError, match="did you mean 'saclr'"):
+        read_paper("saclrr")
+
+
+@pytest.mark.parametrize("name", paper_names())
+def test_every_run_of_a_paper_has_settings_that_exist(name):
+    paper = read_paper(name)
+    known = {one.name for one in settings_fields()}
+    for table in paper.tables.values():
+        for size in ("full", "small") if table.small else ("full",):
+            for cell in table.cells(size):
+                if cell.measure == "none":
+                    continue
+                method = method_class(cell.settings["method"])
+                own = set(method.__dataclass_fields__)
+                strange = set(cell.settings) - known - own - {"images"}
+                assert not strange, (table.name, cell.row, strange)
+                assert cell.settings.get("recipe", "small") in method.recipes, (table.name, cell.row)
+                if cell.measure == "run":
+                    assert cell.protocol and cell.metric, (table.name, cell.row)
+                assert cell.settings.get("data", "digits") in {*paper.data, "digits"}, (table.name, cell.row)
+                numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in cell.settings.items() if k in own}
+                method.from_recipe(cell.settings.get("recipe", "small"), **numbers)
+                Settings(**{k: v for k, v in cell.settings.items() if k in known})
+
+
+A, B = [80.1, 80.4, 80.2], [79.0, 79.4, 79.1]
+
+
+def judged(tmp_path, a, b, change=lambda table: None, **claim):
+    table = read_paper(written(tmp_path, change)).tables["table-1"]
+    return judge(Claim(text="", column="a", **claim), table, ["a", "b"], {("x", "a"): a, ("y", "a"): b})
+
+
+def test_a_claim_holds_where_the_interval_says_so(tmp_path):
+    assert judged(tmp_path, A, B, better=("x", "y")).holds == "yes"
+    assert judged(tmp_path, A, B, better=("y", "x")).holds == "no"
+    assert judged(tmp_path, A, B, best="x").holds == "yes"
+    assert judged(tmp_path, A, B, best="y").holds == "no"
+    lower = judged(tmp_path, A, B, lambda table: table.update(better="lower"), better=("y", "x"))
+    assert lower.holds == "yes"
+    interval = stats.ttest_ind(A, B, equal_var=False).confidence_interval(0.95)
+    words = judged(tmp_path, A, B, better=("x", "y")).words
+    assert f"{interval.low:+.3g} to {interval.high:+.3g}" in words
+    assert f"{statistics.mean(A) - statistics.mean(B):+.3g} %" in words
+
+
+def test_what_is_too_close_or_of_one_seed_is_not_decided(tmp_path):
+    near = [79.3, 80.6, 79.9]
+    close = judged(tmp_path, A, near, better=("x", "y"))
+    assert close.holds == "not decided" and "seeds would decide it" in close.words
+    assert judged(tmp_path, A[:1], B[:1], better=("x", "y")).holds == "not decided"
+    assert judged(tmp_path, [], B, better=("x", "y")) == ("not decided", "not run here")
+
+
+def test_within_needs_the_whole_interval(tmp_path):
+    assert judged(tmp_path, A, B, within=("x", "y", 3.0)).holds == "yes"
+    assert judged(tmp_path, A, B, within=("x", "y", 0.2)).holds == "no"
+    assert judged(tmp_path, A, B, within=("x", "y", 1.1)).holds == "not decided"

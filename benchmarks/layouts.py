@@ -117,10 +117,10 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
     lines = [
         "# Layouts side by side",
         "",
-        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds of one core, defaults of",
-        "each library, cosine distances. *Kept*: share of the 15 nearest neighbours that the map keeps. *kNN*: vote",
-        "of the 15 nearest others. The projector learns from eight views of each image, whose features are part of",
-        "its time; the others see features alone. What to take when: [maps.md](maps.md).",
+        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds of one core, defaults of each",
+        "library, cosine distances. *Kept*: share of the 15 nearest neighbours that the map keeps. *kNN*: vote of the",
+        "15 nearest others. The projector, where it is shown, learns from eight views of each image, whose features",
+        "are part of its time; the others see features alone. What to take when: [maps.md](maps.md).",
     ]
     for name, picture in pictures.items():
         rows = [row for row in results if row["data"] == name]

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "training": {"methods", "data", "losses", "views", "networks", "pairs"},
     "neighbours": {"pairs", "networks", "data"},
     "evaluation": {"neighbours", "networks", "data", "losses", "views"},
-    "maps": {"networks", "data", "losses"},
+    "maps": {"pairs", "views", "networks", "data", "losses", "neighbours", "evaluation"},
     "papers": set(),
 }
 MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above

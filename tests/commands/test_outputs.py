@@ -47,6 +47,7 @@ def files(folder):
     [
         ("cat.html", r"cat\.png exists already, and cat\.html comes with a \.png beside it"),
         ("dog.html", r"dog\.html exists already; choose another --out"),
+        ("ant.html", r"ant\.safetensors exists already, and ant\.html comes with a \.safetensors beside it"),
         ("m.png", r"m\.png ends in \.png; choose an --out in \.html"),
         ("m", r"m ends in nothing"),
         ("nowhere/m.html", "cannot write into .*nowhere: No such file or directory"),
@@ -54,7 +55,7 @@ def files(folder):
     ],
 )
 def test_a_map_replaces_nothing(out, says, run, tmp_path, quiet, no_work):
-    for name in ("cat.png", "dog.html"):
+    for name in ("cat.png", "dog.html", "ant.safetensors"):
         (tmp_path / name).write_text("mine")
     before = files(tmp_path)
     with pytest.raises((ValueError, OSError), match=says):
@@ -74,7 +75,10 @@ def test_embeddings_replace_nothing(out, run, tmp_path, quiet, no_work):
 @pytest.mark.parametrize(
     ("verb", "option", "value"),
     [
-        *(("map_images", *each) for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1))),
+        *(
+            ("map_images", *each)
+            for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1), ("layout", "umap"))
+        ),
         *(("evaluate", *each) for each in (("limit", 0), ("seed", 2**32), ("test_share", 1.0), ("protocol", ["nn"]))),
     ],
 )
@@ -87,7 +91,7 @@ def test_a_map_whose_page_fails_leaves_no_picture(run, tmp_path, quiet, monkeypa
     def full(*given, **named):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nearfar.commands.map.write_map_page", full)
+    monkeypatch.setattr("nearfar.commands.map_files.write_map_page", full)
     with pytest.raises(OSError, match=r"cannot write .*m\.html: No space left"):
         nearfar.map_images(run, out=tmp_path / "m.html", epochs=1, num_views=2, console=quiet)
     assert not list(tmp_path.glob("*m.*"))

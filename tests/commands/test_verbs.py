@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.commands.worth import sentence
+from nearfar.maps import Projector
 from nearfar.views import View, ViewPlan
 
 
@@ -164,11 +165,11 @@ def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_pa
     run = nearfar.pretrain(images_file, out=tmp_path / "run", views=ViewPlan("still", (still, still)), **options)
     seen = []
 
-    def fit_map(views, features, **options):
+    def fit_projector(views, features, **options):
         seen.extend([views[0], features])
-        return features[:, :2]
+        return Projector(features.shape[1])
 
-    monkeypatch.setattr("nearfar.commands.map.fit_map", fit_map)
+    monkeypatch.setattr("nearfar.commands.layouts.fit_projector", fit_projector)
     darker = np.load(images_file)["images"] // 4
     nearfar.map_images(run, darker, out=tmp_path / "map.html", num_views=2, console=quiet)
     assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999

@@ -5,19 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.text import Text
 from torch import nn
 
-from nearfar.atomic import check_folder, replacing
+from nearfar.atomic import check_folder
+from nearfar.commands.layouts import LAYOUTS, check_layout, lay_out
+from nearfar.commands.map_files import BESIDE, origin, write_map
 from nearfar.commands.objects import chosen_views
+from nearfar.commands.onto import place_onto
 from nearfar.commands.opening import PAGES, check_output, features_shown, open_shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
-from nearfar.maps import draw_map, fit_map, write_map_page
+from nearfar.maps import SavedMap, map_quality
 from nearfar.messages import check_range
-from nearfar.training.seeding import LARGEST_SEED, stream
+from nearfar.training.seeding import LARGEST_SEED
 
 MOST_VIEWS, MOST_EPOCHS = 1000, 10_000
 
@@ -29,9 +31,11 @@ def map_images(
     out: str | Path | None = None,
     split: str | None = None,
     limit: int = 20_000,
-    num_views: int = 8,
+    layout: str | None = None,
+    num_views: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
+    onto: str | Path | None = None,
     encoder: nn.Module | None = None,
     views: Any = None,
     console: Console | None = None,
@@ -41,13 +45,16 @@ def map_images(
     Args:
         run: run folder.
         data: images to draw. Default: the data of the run.
-        out: page to write, .html, with a .png beside it; neither may exist.
-            Default: map.html in the run folder, replaced if it is there.
+        out: page to write, .html, with .png, .json and .safetensors beside it; none may exist.
+            Default: map.html in the run folder, replaced if it is there; with --onto map-new.html.
         split: part of the data. Default: that of the run.
         limit: draw the first so many images only.
-        num_views: augmented views of each image that the map learns from.
-        epochs: passes over the images. Default: fitted to their number.
+        layout: projector (a small net on the frozen encoder), finetune (it and the encoder are trained further) or
+            cluster-embedding (by the nearest neighbours of the features). Default: projector.
+        num_views: augmented views of each image that the projector learns from. Default: 8.
+        epochs: passes over the images, with finetune those of the encoder. Default: fitted to their number.
         seed: of the map.
+        onto: an earlier map of this run, by its name there or its file: the images are placed among those of that map.
         encoder: the module that was trained, where it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: where progress is shown.
@@ -61,29 +68,34 @@ def map_images(
     check_range("--num-views", num_views, 2, MOST_VIEWS)
     check_range("--epochs", epochs, 1, MOST_EPOCHS)
     check_range("--seed", seed, 0, LARGEST_SEED)
+    if onto is not None and (layout, num_views, epochs, views) != (None, None, None, None):
+        raise ValueError("--onto places images on a map as it is: leave --layout, --num-views, --epochs and views out")
+    layout = layout or LAYOUTS[0]
+    check_layout(layout, num_views)
     settings = run.settings
-    page = run.path / "map.html" if out is None else Path(out)
-    picture = page.with_suffix(".png")
+    page = run.path / ("map.html" if onto is None else "map-new.html") if out is None else Path(out)
     if out is None:
         check_folder(run.path)
     else:
-        check_output(page, PAGES, beside=".png")
+        check_output(page, PAGES, beside=BESIDE if onto is None else BESIDE[:2])
+    if onto is not None:
+        return place_onto(run, data, onto, page, split=split, limit=limit, encoder=encoder, console=console)
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)
     trained = load(run, encoder=encoder)
     images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
     images = images.subset(range(min(limit, len(images))))
-    seen = []
-    for number in range(num_views):
-        title, view = f"view {number + 1} of {num_views}", plan.pick([number % len(plan)])
-        seen.append(features_shown(trained, images, console, title, view, stream(seed, "map", number)))
-    with console.status("laying out the map"):
-        places = fit_map(torch.stack(seen), features_shown(trained, images), epochs=epochs, seed=seed)
-    with replacing(picture) as drawn, replacing(page) as written:  # both or none
-        draw_map(drawn, places, images.labels, images.class_names, images=images)
-        write_map_page(written, places, images)
+    features = features_shown(trained, images, console, "features")
+    made = lay_out(layout, trained, images, features, plan, console, num_views=num_views, epochs=epochs, seed=seed)
+    quality = map_quality(features, made.places, images.labels, seed=seed)
+    about = {"layout": layout, **origin(run, source, split, images)}
+    weights = None if made.encoder is None else made.encoder.backbone.net.state_dict()
+    saved = SavedMap(made.function, made.places, about, weights)
+    note = "" if quality is None else f"The map {quality.words}"
+    write_map(page, made.places, images, quality, {"layout": layout}, note, saved)
     if out is None:
         write_report(run.path)
+    console.print(Text(note), end="\n" if note else "")
     console.print(Text(f"map -> {page}"))
     return page

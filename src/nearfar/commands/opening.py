@@ -37,16 +37,16 @@ def open_shown(source: Any, console: Console, **options: Any) -> Images:
         return open_images(source, progress=progress, **options)
 
 
-def check_output(path: Path, endings: Sequence[str], beside: str | None = None) -> None:
+def check_output(path: Path, endings: Sequence[str], beside: Sequence[str] = ()) -> None:
     """Raise ValueError for an output that exists already, or with another ending; OSError where none can be written.
 
-    beside: the ending of a second file, which is written beside it and must not exist either.
+    beside: endings of further files, which are written beside it and must not exist either.
     """
     if path.suffix not in endings:
         raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {' or '.join(endings)}")
-    for one in (path, path.with_suffix(beside or path.suffix)):
+    for one in (path, *(path.with_suffix(ending) for ending in beside)):
         if os.path.lexists(one):
-            also = "" if one == path else f", and {path.name} comes with a {beside} beside it"
+            also = "" if one == path else f", and {path.name} comes with a {one.suffix} beside it"
             raise ValueError(f"{one} exists already{also}; choose another --out")
     check_folder(path.parent)
 

@@ -1,7 +1,26 @@
-"""Two-dimensional maps of a data set: the projection, a picture of it and an interactive page."""
+"""Two-dimensional maps of a data set: the layouts, how true they are, a picture and an interactive page."""
 
+from nearfar.maps.cluster_embedding import ClusterEmbedding
 from nearfar.maps.draw import draw_map
+from nearfar.maps.finetune import finetune_map
 from nearfar.maps.page import write_map_page
-from nearfar.maps.projector import fit_map
+from nearfar.maps.placement import NeighbourPlacement
+from nearfar.maps.projector import Projector, fit_map, fit_projector
+from nearfar.maps.quality import MapQuality, map_quality
+from nearfar.maps.saved import SavedMap, load_map, save_map
 
-__all__ = ["draw_map", "fit_map", "write_map_page"]
+__all__ = [
+    "ClusterEmbedding",
+    "MapQuality",
+    "NeighbourPlacement",
+    "Projector",
+    "SavedMap",
+    "draw_map",
+    "finetune_map",
+    "fit_map",
+    "fit_projector",
+    "load_map",
+    "map_quality",
+    "save_map",
+    "write_map_page",
+]

@@ -30,9 +30,11 @@ def write_map_page(
     images: Images,
     *,
     title: str = "Map of the images",
+    note: str = "",
 ) -> None:
     """Write a self-contained HTML page with one point for each image: pan, zoom, hover for the image and its name.
 
+    note: a line below the number of images.
     Names are shown as they are, whatever characters they hold; labels, where there are any, give colours and a legend.
     Thumbnails are at most 64 px for up to 5000 images and at most 32 px for up to 20 000; of more images a fixed
     random 20 000 are shown and the page says so. Raises ValueError where images are not one for each point, or
@@ -58,15 +60,19 @@ def write_map_page(
         "classes": [asdict(one) for one in classes],
         "sheets": {"size": sheets.size, "cell": sheets.cell, "perRow": sheets.per_row, "urls": sheets.urls},
     }
-    Path(path).write_text(_page(title, data), encoding="utf-8")
+    Path(path).write_text(_page(title, note, data), encoding="utf-8")
 
 
-def _page(title: str, data: dict[str, Any]) -> str:
+def _page(title: str, note: str, data: dict[str, Any]) -> str:
     page = _asset("page.html")
     for part, name in (("style", "page.css"), ("script", "page.js"), ("controls", "controls.js")):
         page = page.replace("{{" + part + "}}", _asset(name))
     before, after = page.split("{{data}}")
-    return before.replace("{{title}}", html.escape(title)) + _json_in_script(data) + after
+    return (
+        before.replace("{{title}}", html.escape(title)).replace("{{note}}", html.escape(note))
+        + _json_in_script(data)
+        + after
+    )
 
 
 def _asset(name: str) -> str:

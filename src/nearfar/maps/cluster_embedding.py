@@ -1,0 +1,217 @@
+"""Stochastic cluster embedding: a 2-D layout of any rows by their nearest neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from sklearn.base import BaseEstimator
+from sklearn.decomposition import PCA
+from sklearn.utils.validation import check_array, check_is_fitted
+from torch import Tensor
+from torch.nn import functional as F
+
+from nearfar.maps.affinities import entropic_affinities, nearest_squared
+from nearfar.maps.placement import NeighbourPlacement
+from nearfar.neighbours.nearest import METRICS, Metric
+from nearfar.pairs import cauchy, sample_others, sampled_sum, weighted_sum
+
+MOST_EXACT = 1000  # points up to which all pairs are looked at in every step
+START = 1e-4  # standard deviation of the first places along the widest direction
+LONGEST = 5.0  # a step of a point, as in openTSNE: where Z is small, one sampled pair can push very far
+RHO = 0.9  # of the running mean of Z, where pairs are sampled
+
+
+class ClusterEmbedding(BaseEstimator):
+    """Stochastic cluster embedding (Yang et al. 2023) of rows [n, dim] into [n, n_components], as an estimator.
+
+    Minimises sum_ij p_ij log(p_ij / (s q_ij)) - p_ij + s q_ij, q_ij = 1 / (1 + |y_i - y_j|^2), where p is the matrix of
+    nearest neighbours and s^-1 = sum_{i != j} (alpha p_ij n (n - 1) + 1 - alpha) q_ij is taken anew after every step.
+    Memory O(n * neighbours), time per step O(n^2 / 2) tiles of pairs where exact and O(n * negatives) where sampled.
+
+    n_components: numbers of a place. alpha: 0 gives the repulsion of t-SNE; nearer to 1 it gets weaker, clusters
+    tighter. affinity: "entropic" (p_j|i of that perplexity over 3 * perplexity neighbours) or "knn" (n_neighbors of
+    equal weight), either made symmetric. metric: "euclidean" or "cosine". max_iter: steps, in each of which a point is
+    drawn to one neighbour (to all, where exact). learning_rate: of the first step; falls to 0 in a line. negatives:
+    with m, some 4 m + 1 random points push each one in a step. exact: all points instead; "auto": up to 1000. init:
+    "pca", "random" or places [n, n_components], which are taken as they are. random_state: of all that is random;
+    torch's own state is kept. progress: called with (steps done, steps).
+    Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n - 1)).
+    Raises ValueError for numbers out of range, fewer than two rows and numbers that are not finite.
+    Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster Embedding", 2023.
+
+    Differs from the paper:
+    1. One step moves every point (as many edges as points), as the released code does on a GPU with as many workers.
+    2. s follows a running mean over about ten steps of all sampled pairs; the released code moves it by each pair's
+       share of all n (n - 1), and its sampling of one edge with one pair stands for alpha = 1/2.
+    3. The first places are principal components by default (random ones there): the large distances mean more.
+    4. The first rate is half of that code's, and no point moves by more than 5 in a step: all move at once here.
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        alpha: float = 0.5,
+        affinity: Literal["entropic", "knn"] = "entropic",
+        perplexity: float = 30.0,
+        n_neighbors: int = 15,
+        metric: Metric = "euclidean",
+        max_iter: int = 1000,
+        learning_rate: float = 0.5,
+        negatives: int = 5,
+        exact: bool | Literal["auto"] = "auto",
+        init: Any = "pca",
+        random_state: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha = alpha
+        self.affinity = affinity
+        self.perplexity = perplexity
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.negatives = negatives
+        self.exact = exact
+        self.init = init
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> ClusterEmbedding:
+        """Lay out the rows of X [n, dim]; y is ignored."""
+        self._check()
+        rows = torch.from_numpy(check_array(X, dtype=np.float32, ensure_min_samples=2))
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.random_state)
+            index, probability = self._graph(rows)
+            places, partition = self._optimise(self._start(rows), index, probability)
+        self.n_features_in_ = rows.shape[1]
+        self.embedding_ = (places - places.mean(0)).numpy()
+        self.partition_ = float(partition)
+        self._rows = rows
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
+        """Lay out the rows of X [n, dim] and return their places, float32 [n, n_components]."""
+        return self.fit(X).embedding_
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Places of new rows [m, dim] among those that were laid out, which stay; see `NeighbourPlacement`."""
+        check_is_fitted(self, "embedding_")
+        rows = torch.from_numpy(check_array(X, dtype=np.float32))
+        return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(rows).numpy()
+
+    def _check(self) -> None:
+        for name in ("n_components", "perplexity", "n_neighbors", "max_iter", "negatives"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be 0 to 1, not {self.alpha}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        choices = {"affinity": ("entropic", "knn"), "metric": METRICS, "exact": (True, False, "auto")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {getattr(self, name)!r}")
+
+    def _graph(self, rows: Tensor) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
+        """The neighbours of each row, and p_j|i, which sums to one."""
+        entropic = self.affinity == "entropic"
+        k = min(round(3 * self.perplexity) if entropic else self.n_neighbors, len(rows) - 1)
+        squared, index = nearest_squared(rows, None, k, self.metric)
+        if entropic:
+            return index, entropic_affinities(squared, min(self.perplexity, k))
+        return index, torch.full_like(squared, 1 / k)
+
+    def _start(self, rows: Tensor) -> Tensor:
+        shape = (len(rows), self.n_components)
+        if not isinstance(self.init, str):
+            places = torch.as_tensor(np.asarray(self.init))
+            if tuple(places.shape) != shape or not places.is_floating_point() or not places.isfinite().all():
+                raise ValueError(f"init must be finite numbers {list(shape)}, not {list(places.shape)}")
+            return places.clone()
+        if self.init == "random" or min(rows.shape) < self.n_components or not rows.var(0).any():
+            return START * torch.randn(shape)
+        if self.init != "pca":
+            raise ValueError(f"init must be 'pca', 'random' or an array, not {self.init!r}")
+        rows = F.normalize(rows, dim=1) if self.metric == "cosine" else rows
+        places = torch.from_numpy(PCA(self.n_components, random_state=self.random_state).fit_transform(rows.numpy()))
+        places = START * places / places[:, 0].std().clamp_min(1e-12)
+        return places + 1e-2 * START * torch.randn(shape)  # so that equal rows can part
+
+    def _optimise(self, places: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
+        count, k = index.shape
+        exact = count <= MOST_EXACT if self.exact == "auto" else self.exact
+        exact = exact or count < 4
+        if exact:
+            edges = torch.arange(count).repeat_interleave(k), index.flatten()
+            weights = probability.flatten().to(places) / count
+        else:
+            weights = places.new_full((count,), 1 / count)
+            cumulative = probability.cumsum(1)
+        steps, negatives = self.max_iter, None if exact else self.negatives
+        places = places.requires_grad_()
+        partition = torch.ones((), dtype=places.dtype)
+        for step in range(steps):
+            if not exact:
+                chosen = torch.searchsorted(cumulative, torch.rand(count, 1) * cumulative[:, -1:]).clamp_max(k - 1)
+                edges = torch.arange(count), index.gather(1, chosen).squeeze(1)
+            loss, seen = divergence(places, *edges, weights, partition, self.alpha, negatives)
+            [gradient] = torch.autograd.grad(loss, places)
+            rate = self.learning_rate * (1 - step / steps)
+            move = (rate * count * gradient).renorm(2, 0, LONGEST)
+            places = (places.detach() - move).requires_grad_()
+            partition = seen if exact else partition.lerp(seen, 1 - RHO)
+            if self.progress is not None:
+                self.progress(step + 1, steps)
+        return places.detach().float(), partition
+
+
+def divergence(
+    places: Float[Tensor, "rows dim"],
+    first: Int[Tensor, " edges"],
+    second: Int[Tensor, " edges"],
+    weights: Float[Tensor, " edges"],
+    partition: Float[Tensor, ""],
+    alpha: float,
+    negatives: int | None = None,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """The part of the I-divergence that depends on the places, with its gradient, and Z at these places, without.
+
+    first, second, weights: edges that stand for p. partition: Z = 1 / (s n (n - 1)) as it stood before. The repulsion
+    is the mean of q over all pairs, divided by Z; negatives: over sampled pairs, see `ClusterEmbedding`.
+    """
+    columns = places.T.contiguous()  # half the time of gathering rows of two numbers
+    squared = (columns.index_select(1, first) - columns.index_select(1, second)).square().sum(0)
+    attraction = (weights * squared.log1p()).sum()
+    mean = mean_similarity(places) if negatives is None else sampled_mean_similarity(places, negatives)
+    with torch.no_grad():
+        seen = alpha * (weights / (1 + squared)).sum() + (1 - alpha) * mean
+    return attraction + mean / partition, seen
+
+
+def mean_similarity(places: Float[Tensor, "rows dim"]) -> Float[Tensor, ""]:
+    """Mean of q over all pairs of different rows, exact, in linear memory; differentiable once."""
+    count, half = len(places), len(places) // 2
+    if count < 4:
+        return (1 / (1 + torch.pdist(places).square())).mean()
+    ones = places.new_ones(2, half)
+    u, rest, _ = weighted_sum(places[:half], places[half : 2 * half], ones, cauchy())
+    total = rest / 2 + (1 / u).sum()  # each pair once
+    if count % 2:
+        total = total + (1 / (1 + (places[:-1] - places[-1]).square().sum(1))).sum()
+    return total / (count * (count - 1) / 2)
+
+
+def sampled_mean_similarity(places: Float[Tensor, "rows dim"], negatives: int) -> Float[Tensor, ""]:
+    """Mean of q over sampled pairs of different rows, each of which is as likely as any other."""
+    half = len(places) // 2
+    first, second = (places.index_select(0, rows) for rows in torch.randperm(len(places))[: 2 * half].split(half))
+    negatives = min(negatives, half - 1)
+    u, rest, _ = sampled_sum(first, second, sample_others(half, negatives), places.new_ones(2, half), cauchy())
+    return (rest + 2 * (1 / u).sum()) / (2 * half * (2 * negatives + 1))

@@ -1,0 +1,128 @@
+"""How true a map is: whether points that are near on it are near in the features, and the other way round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int, Int64
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+from torch.nn import functional as F
+
+from nearfar.neighbours import nearest_rows
+
+NEIGHBOURS = 15
+MOST_RANKED = 2000  # images whose neighbours on the map are ranked among all by the features: time is images x ranked
+CHUNK_OF_PAIRS = 2**22
+
+
+@dataclass(frozen=True)
+class MapQuality:
+    """Numbers of a map, 0..1 but for the counts; accuracies are None without labels.
+
+    neighbours: k, 15 or fewer where there are few images. nearest: the k nearest others by the features (cosine), and
+    kept: the share of them that are among the k nearest on the map; neighbours_kept: its mean. trustworthiness: Venna &
+    Kaski 2001, as in scikit-learn, over `ranked` images (all, or 2000 at random), each ranked among all others.
+    knn_map, knn_features: accuracy of the vote of the k nearest others, each image with a label left out in turn.
+    """
+
+    images: int
+    neighbours: int
+    kept: Float32[np.ndarray, " images"]
+    nearest: Int64[np.ndarray, "images neighbours"]
+    trustworthiness: float
+    ranked: int
+    knn_map: float | None = None
+    knn_features: float | None = None
+
+    @property
+    def neighbours_kept(self) -> float:
+        return float(self.kept.mean())
+
+    @property
+    def words(self) -> str:
+        """One line for a person."""
+        line = (
+            f"keeps {100 * self.neighbours_kept:.0f} % of the {self.neighbours} nearest neighbours, "
+            f"trustworthiness {self.trustworthiness:.3f}"
+        )
+        if self.knn_map is None or self.knn_features is None:
+            return line
+        accuracies = f"{100 * self.knn_map:.1f} % here, {100 * self.knn_features:.1f} % in the features"
+        return f"{line}, {self.neighbours}-NN accuracy {accuracies}"
+
+    def numbers(self) -> dict[str, float | int | None]:
+        """All but the shares of the single images, for JSON."""
+        return {
+            "images": self.images,
+            "neighbours": self.neighbours,
+            "neighbours_kept": self.neighbours_kept,
+            "trustworthiness": self.trustworthiness,
+            "ranked": self.ranked,
+            "knn_map": self.knn_map,
+            "knn_features": self.knn_features,
+        }
+
+
+def map_quality(
+    features: Float[Tensor, "images dim"],
+    places: Float[Tensor, "images 2"],
+    labels: Int64[np.ndarray, " images"] | None = None,
+    *,
+    most_ranked: int = MOST_RANKED,
+    seed: int = 0,
+) -> MapQuality | None:
+    """Measure a map; see `MapQuality`. None for fewer than three images, of which nothing can be said.
+
+    features are compared by cosine; places by distance. labels: -1 where there is none; such images neither vote nor
+    count. most_ranked: images over which trustworthiness is taken; above it a random sample (by `seed`), whose standard
+    error is at most 0.011. Exact neighbours, in linear memory.
+    """
+    count = len(places)
+    if count < 3:
+        return None
+    features, places = features.detach().cpu().float(), places.detach().cpu().float()
+    k = min(NEIGHBOURS, (count - 1) // 2)
+    near = nearest_rows(features, k=k).index
+    on_map = torch.from_numpy(NearestNeighbors(n_neighbors=k).fit(places.numpy()).kneighbors(return_distance=False))
+    kept = (on_map[:, :, None] == near[:, None, :]).any(2).float().mean(1).numpy()
+    chosen = torch.arange(count)
+    if count > most_ranked:
+        chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most_ranked].sort().values
+    accuracy: tuple[float | None, float | None] = (None, None)
+    if labels is not None and (labels >= 0).any():
+        truth = torch.from_numpy(np.asarray(labels))
+        accuracy = left_out_accuracy(on_map, truth), left_out_accuracy(near, truth)
+    trust = trustworthiness(features, on_map[chosen], chosen)
+    return MapQuality(count, k, kept, near.numpy(), trust, len(chosen), *accuracy)
+
+
+def trustworthiness(
+    features: Float[Tensor, "images dim"], on_map: Int[Tensor, "ranked k"], ranked: Int[Tensor, " ranked"]
+) -> float:
+    """1 - 2 / (k (2 n - 3 k - 1)) times the mean over images of sum_j max(0, rank_ij - k), j the k nearest on the map.
+
+    The rank, from 1, is by cosine among all n - 1 others. ranked: the images whose rows `on_map` holds.
+    Source: Venna & Kaski 2001, Eq. 1; sklearn.manifold.trustworthiness.
+    """
+    rows, count, k = F.normalize(features, dim=1), len(features), on_map.shape[1]
+    excess = 0
+    for some, those in zip(*(part.split(max(1, CHUNK_OF_PAIRS // count)) for part in (ranked, on_map)), strict=True):
+        cosine = rows[some] @ rows.T
+        cosine[torch.arange(len(some)), some] = -torch.inf
+        for j in those.T:
+            rank = 1 + (cosine > cosine.gather(1, j[:, None])).sum(1)
+            excess += int((rank - k).clamp_min(0).sum())
+    return 1 - 2 * excess / (len(ranked) * k * (2 * count - 3 * k - 1))
+
+
+def left_out_accuracy(near: Int[Tensor, "images k"], labels: Int[Tensor, " images"]) -> float:
+    """Share of the labelled images whose label most of their neighbours have; of equal votes the smaller class wins."""
+    known = labels >= 0
+    classes, number = labels[known].unique(return_inverse=True)
+    place = torch.full_like(labels, len(classes))
+    place[known] = number  # images without a label vote for a class of their own, which never wins
+    votes = torch.zeros(len(near), len(classes) + 1).scatter_add_(1, place[near], torch.ones(near.shape))
+    return float((votes[:, :-1].argmax(1) == place)[known].float().mean())

@@ -1,0 +1,135 @@
+"""`nearfar map` from end to end: every layout, how true it is, and new images on an old map."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import nearfar
+from nearfar.cli import main
+from nearfar.data import open_images
+from nearfar.evaluation import extract
+from nearfar.maps import load_map, map_quality
+
+OPTIONS = dict(epochs=6, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true")
+
+
+@pytest.fixture(scope="module")
+def run(images_file, tmp_path_factory):
+    return nearfar.pretrain(
+        images_file, out=tmp_path_factory.mktemp("runs") / "r", console=Console(quiet=True), **OPTIONS
+    )
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """Twelve further images of the two kinds, bright above and below."""
+    rng = np.random.default_rng(7)
+    images = rng.integers(0, 80, (12, 8, 8), dtype=np.uint8)
+    images[::2, :4] += 120
+    images[1::2, 4:] += 120
+    path = tmp_path_factory.mktemp("other") / "other.npz"
+    np.savez(path, images=images)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """Of the projector that is trained alone."""
+    monkeypatch.setattr("nearfar.maps.projector.LEAST_STEPS", 40)
+
+
+def drawn(page):
+    """Numbers, note and points of a map, from its files."""
+    text = page.read_text(encoding="utf-8")
+    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
+    note = re.findall(r'<p id="note">(.*?)</p>', text)[0]
+    return json.loads(page.with_suffix(".json").read_text()), note, data
+
+
+@pytest.mark.parametrize("layout", ["projector", "finetune", "cluster-embedding"])
+def test_each_layout_says_how_true_it_is_and_takes_new_images(layout, run, other, images_file, tmp_path, quiet):
+    options = dict(num_views=2) if layout != "cluster-embedding" else {}
+    page = nearfar.map_images(run, out=tmp_path / "m.html", layout=layout, epochs=10, console=quiet, **options)
+    numbers, note, data = drawn(page)
+    saved = load_map(tmp_path / "m.safetensors")
+    images = open_images(images_file, image_size=8, channels=1)
+    quality = map_quality(extract(run.encoder, images), saved.places, images.labels)
+    assert numbers.pop("layout") == layout
+    assert numbers == pytest.approx(quality.numbers(), rel=1e-5)
+    assert note == f"The map {quality.words}"
+    assert np.allclose(data["points"], saved.places, rtol=1e-3, atol=1e-3)
+    assert (saved.backbone is not None) == (layout == "finetune")
+
+    own = nearfar.map_images(run, images_file, onto=page, out=tmp_path / "own.html", console=quiet)
+    again = np.array([[one["x"], one["y"]] for one in drawn(own)[0]["new"]])
+    apart = np.linalg.norm(again - saved.places.numpy(), axis=1)
+    tolerance = 1e-4 if layout != "cluster-embedding" else 0.5  # a net places an image of the map where it was
+    assert np.median(apart) < tolerance * float(saved.places.std())
+
+    placed = nearfar.map_images(run, other, onto=tmp_path / "m.safetensors", out=tmp_path / "n.html", console=quiet)
+    numbers, note, data = drawn(placed)
+    assert len(numbers["new"]) == 12 and len(data["points"]) == 92
+    assert np.allclose(data["points"][:80], saved.places, rtol=1e-3, atol=1e-3)
+    assert [one["name"] for one in data["classes"]][-1] == "new images"
+    assert note.startswith("12 new images among 80, with ")
+    nearest = torch.cdist(torch.tensor([[one["x"], one["y"]] for one in numbers["new"]]), saved.places).argmin(1)
+    assert (images.labels[nearest.numpy()] == np.arange(12) % 2).mean() >= 10 / 12
+
+
+def test_the_command_line_draws_and_places(run, other, capsys):
+    assert main(["map", str(run.path), "--layout", "cluster-embedding", "--epochs", "30"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"The map keeps \d+ % of the 15 nearest neighbours, trustworthiness 0\.\d+, 15-NN accuracy", said)
+    assert main(["map", str(run.path), other, "--onto", "map"]) == 0
+    assert "12 new images among 80" in capsys.readouterr().out
+    assert (run.path / "map-new.html").is_file() and not (run.path / "map-new.safetensors").exists()
+
+
+def test_fine_tuning_starts_from_the_run_and_changes_it(run, tmp_path, quiet):
+    nearfar.map_images(run, out=tmp_path / "m.html", layout="finetune", num_views=2, epochs=1, console=quiet)
+    before, after = load_file(run.path / "encoder.safetensors"), load_map(tmp_path / "m.safetensors").backbone
+    assert set(before) == set(after)
+    changes = [float((after[name] - value).norm() / value.norm()) for name, value in before.items() if value.ndim == 4]
+    assert 0 < max(changes) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(layout="projektor"), "there is no --layout 'projektor': did you mean 'projector'"),
+        (dict(layout="tsne"), "choose one of projector, finetune, cluster-embedding"),
+        (dict(layout="cluster-embedding", num_views=4), "takes no views"),
+        (dict(onto="map", layout="projector"), "leave --layout, --num-views, --epochs and views out"),
+        (dict(onto="map"), "--onto places other images on a map: name them"),
+        (dict(onto="nowhere", data="digits"), r"no map at .*nowhere.safetensors: draw it first"),
+    ],
+)
+def test_options_that_do_not_go_together(given, says, run, tmp_path, quiet):
+    with pytest.raises((ValueError, FileNotFoundError), match=says):
+        nearfar.map_images(run, out=tmp_path / "m.html", console=quiet, **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, other, tmp_path, quiet):
+    with np.load(images_file) as file:
+        few = {name: file[name][:40] for name in ("images", "labels")}
+    data = tmp_path / "few.npz"
+    np.savez(data, **few)
+    run = nearfar.pretrain(data, out=tmp_path / "run", console=quiet, **{**OPTIONS, "epochs": 1})
+    nearfar.map_images(run, layout="cluster-embedding", epochs=5, console=quiet)
+    np.savez(data, images=few["images"][:30], labels=few["labels"][:30])
+    with pytest.raises(ValueError, match=r"the images in .*few.npz changed since .*map.safetensors was drawn"):
+        nearfar.map_images(run, other, onto="map", console=quiet)
+    np.savez(data, **few)
+    weights = run.path / "encoder.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(ValueError, match=r"the encoder of .*run changed since"):
+        nearfar.map_images(run, other, onto="map", console=quiet)
+    nearfar.map_images(run, few["images"], layout="cluster-embedding", epochs=5, console=quiet)
+    with pytest.raises(ValueError, match="an object, which no file holds"):
+        nearfar.map_images(run, other, onto="map", console=quiet)

@@ -132,7 +132,7 @@ window.nearfar = {
   points: count, classes: columns.length && columns[0].name === "label" ? columns[0].classes.length : 0,
   get sheets() { return inFolder ? pictures.size : sheets.urls.length; },
   get loaded() { return loaded; },
-  get painter() { return painter && (painter.most === 31 ? "webgl" : "plain"); },
+  get painter() { return painter && (painter.layered ? "webgl" : "plain"); },
   get perFrame() { return painter.perFrame; },
   get settled() { return Boolean(painter) && pass > 0 && pass >= stride; },
   get scale() { return scale; },
@@ -166,7 +166,7 @@ const start = async () => {
   findBoxes();
   await colourBy(columns[0] && columns[0].name === "label" ? columns[0] : null);
   resize();
-  painter = (inFolder && webglPainter(canvas, over)) || plainPainter(canvas);
+  painter = (inFolder && webglPainter(canvas, over)) || plainPainter(inFolder ? over : canvas);
   showChosen();
   say("");
   resize();

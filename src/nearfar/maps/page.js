@@ -112,9 +112,8 @@ const paint = () => {
   }
   if (!drawImages) painter.paint(runs, stride, pass, dotRadius());
   painter.ink.imageSmoothingEnabled = sheets.size > 16;
-  const own = painter.ink.canvas === over; // thumbnails on a canvas of their own stay through the passes
   if (drawImages) paintImages(runs);
-  else if (drawRegions && (pass === 0 || !own)) paintRegions();
+  else if (drawRegions && (pass === 0 || !painter.layered)) paintRegions();
   if (pass++ === 0) paintMark();
 };
 const framed = (i, side, colour, level, r) => {
@@ -144,20 +143,28 @@ const paintImages = (runs) => {
   else for (const [start, end] of runs) for (let i = start; i < end && taken.size < 3000; i++) one(i, 0);
   painter.ink.globalAlpha = 1;
 };
-// The fullest regions in view, each by the image that stands for it.
+// Regions that are fuller than those around them, each by the image that stands for it.
 const paintRegions = () => {
-  const side = 48, apart = 96, depth = Math.max(levels[0].depth, depthFor(apart));
-  const level = levelAt(Math.min(depth, levels[levels.length - 1].depth)), put = [];
+  const side = 48, apart = 72, finest = levels[levels.length - 1].depth;
+  const depth = Math.max(levels[0].depth, Math.min(finest, depthFor(apart / 2)));
+  const level = levelAt(depth), cells = 2 ** depth, countOf = new Map(), put = [];
   if (!level) return;
-  const inView = [];
+  const cellOf = (i) => [square.left, square.bottom].map((low, k) =>
+    Math.min(cells - 1, Math.floor((places[2 * i + k] - low) / square.side * cells)));
+  const around = [];
   level.points.forEach((i, r) => {
     const x = toX(i), y = toY(i);
-    if (isShown(i) && x > side / 2 && y > side / 2 && x < width - side / 2 && y < height - side / 2) inView.push([r, x, y]);
+    if (x < -2 * apart || y < -2 * apart || x > width + 2 * apart || y > height + 2 * apart) return;
+    const [column, row] = cellOf(i);
+    countOf.set(row * cells + column, level.counts[r]);
+    const whole = x > side / 2 && y > side / 2 && x < width - side / 2 && y < height - side / 2;
+    if (whole && isShown(i)) around.push([r, x, y, column, row]);
   });
-  inView.sort((a, b) => level.counts[b[0]] - level.counts[a[0]]);
-  for (const [r, x, y] of inView) {
-    if (put.length >= 60) break;
-    if (put.some(([px, py]) => Math.abs(px - x) < apart && Math.abs(py - y) < apart)) continue;
+  around.sort((a, b) => level.counts[b[0]] - level.counts[a[0]]);
+  for (const [r, x, y, column, row] of around) {
+    if (level.counts[r] < 0.03 * level.counts[around[0][0]]) break;
+    const beside = [-1, 0, 1].flatMap((dx) => [-1, 0, 1].map((dy) => countOf.get((row + dy) * cells + column + dx)));
+    if (beside.some((other) => other > level.counts[r]) || put.some(([px, py]) => Math.abs(px - x) < apart && Math.abs(py - y) < apart)) continue;
     put.push([x, y]);
     framed(level.points[r], side, getComputedStyle(document.body).color, level, r);
   }
@@ -189,9 +196,9 @@ const paintMark = () => {
 // ---- the card of the image that is looked at ----
 const card = element("card"), picture = element("picture");
 const placeCard = (x, y) => {
-  const [w, h] = [card.offsetWidth, card.offsetHeight];
+  const [w, h] = [card.offsetWidth, card.offsetHeight], below = height - element("strip").offsetHeight;
   card.style.left = Math.max(4, x + 16 + w < width ? x + 16 : x - 16 - w) + "px";
-  card.style.top = Math.max(4, Math.min(y - h / 2, height - h - 4)) + "px";
+  card.style.top = Math.max(4, Math.min(y - h / 2, below - h - 4)) + "px";
 };
 const drawPicture = () => {
   if (selected < 0) return;

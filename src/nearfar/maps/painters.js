@@ -56,7 +56,7 @@ void main() {
   colour = vec4(tint.rgb * tint.a, tint.a);
 }`;
 const FRAGMENT = `#version 300 es
-precision mediump float;
+precision highp float;
 in vec4 colour; out vec4 ink; uniform float size;
 void main() {
   float beyond = length(gl_PointCoord - 0.5) * size - 0.5 * size + 1.0;
@@ -64,7 +64,7 @@ void main() {
   ink = size > 2.5 ? colour * min(1.0, 1.0 - beyond) : colour;
 }`;
 
-// null where the browser has no WebGL 2.
+// null where there is no WebGL 2. Pictures from disk cannot be textures: thumbnails go onto a plain canvas above.
 const webglPainter = (canvas, over) => {
   const gl = canvas.getContext("webgl2", { antialias: false, depth: false, preserveDrawingBuffer: true });
   if (!gl) return null;
@@ -78,6 +78,7 @@ const webglPainter = (canvas, over) => {
       gl.attachShader(program, shader);
     }
     gl.linkProgram(program);
+    if (!gl.getProgramParameter(program, gl.LINK_STATUS) && !gl.isContextLost()) return false;
     gl.useProgram(program);
     buffers = { place: gl.createBuffer(), tint: gl.createBuffer() };
     at = {};
@@ -89,12 +90,13 @@ const webglPainter = (canvas, over) => {
     gl.bufferData(gl.ARRAY_BUFFER, tints, gl.DYNAMIC_DRAW);
     gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
+    return true;
   };
+  if (!start()) return null;
   canvas.addEventListener("webglcontextlost", (event) => event.preventDefault());
   canvas.addEventListener("webglcontextrestored", () => { start(); draw(); });
-  start();
   return {
-    ink: over.getContext("2d"), perFrame: 100_000, most: 31, // the stride of an attribute is at most 255 bytes
+    ink: over.getContext("2d"), layered: true, perFrame: 100_000, most: 31, // the stride of an attribute is at most 255 bytes
     recolour() {
       gl.bindBuffer(gl.ARRAY_BUFFER, buffers.tint);
       gl.bufferSubData(gl.ARRAY_BUFFER, 0, tints);

@@ -119,7 +119,7 @@ element("copy").onclick = async () => copy(await listText());
 const strip = { of: -1, ids: [], walked: [] };
 const walkTo = async (i, back = false) => {
   if (strip.of >= 0 && strip.of !== i && !back) strip.walked.push(strip.of);
-  const ids = data.neighbours ? await neighboursOf(i) : [];
+  const ids = data.neighbours ? (await neighboursOf(i)).filter((j) => j !== i) : [];
   await withNames([i, ...ids]);
   [strip.of, strip.ids] = [i, ids];
   element("strip").hidden = false;

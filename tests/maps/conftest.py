@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 import shutil
@@ -11,12 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMEDRIVER = shutil.which("chromedriver")
 ARGUMENTS = (
-    "headless=new no-sandbox disable-gpu disable-dev-shm-usage disable-background-networking window-size=1000,760"
+    "headless=new no-sandbox disable-dev-shm-usage disable-background-networking window-size=1000,760 "
+    "use-angle=swiftshader enable-unsafe-swiftshader"  # WebGL without a graphics card
 )
 
 
@@ -59,6 +64,23 @@ class Browser:
     def mouse(self, x: float, y: float) -> None:
         move = {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)}
         self.call("actions", actions=[{"type": "pointer", "id": "mouse", "actions": [move]}])
+
+    def drag(self, places: list[tuple[float, float]], key: str | None = None) -> None:
+        """Press at the first place, move along the others and let go, with a key held down; a click for one place."""
+        moves = [{"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)} for x, y in places]
+        down, up = ({"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp"))
+        if key:
+            self.call(
+                "actions", actions=[{"type": "key", "id": "keys", "actions": [{"type": "keyDown", "value": key}]}]
+            )
+        self.call("actions", actions=[{"type": "pointer", "id": "mouse", "actions": [moves[0], down, *moves[1:], up]}])
+        if key:
+            self.call("actions", actions=[{"type": "key", "id": "keys", "actions": [{"type": "keyUp", "value": key}]}])
+
+    def screenshot(self) -> np.ndarray:
+        """The window as it is seen: red, green, blue [height, width, 3]."""
+        png = base64.b64decode(self._send("GET", f"{self._session}/screenshot"))
+        return np.array(Image.open(io.BytesIO(png)).convert("RGB"))
 
     def scroll(self, x: float, y: float, by: int) -> None:
         turn = {"type": "scroll", "duration": 0, "x": round(x), "y": round(y), "deltaX": 0, "deltaY": by}

@@ -140,12 +140,13 @@ window.nearfar = {
   get selected() { return selected < 0 ? null : nameOf(selected); },
   get chosen() { return Array.from(chosenIds(), nameOf); },
   get strip() { return strip.of < 0 ? null : [strip.of, ...strip.ids].map(nameOf); },
+  find(name) { for (let i = 0; i < count; i++) if (nameOf(i) === name) return i; return -1; },
   tint(i) { return [...tints.slice(4 * i, 4 * i + 4)]; },
   screen(i) {
     const box = canvas.getBoundingClientRect();
     return [box.left + toX(i), box.top + toY(i)];
   },
-  pan, zoom, fit, csvText, listText,
+  namesOf: withNames, pan, zoom, fit, csvText, listText,
 };
 
 // ---- the start ----

@@ -12,19 +12,21 @@ SCRIPTS = {
     "controls": ("panel.js", "table.js", "controls.js"),
 }
 # A page opened from disk may load images and scripts that lie beside it, and nothing else.
-FROM_ITSELF, FROM_FOLDER = "img-src data:; script-src 'unsafe-inline'", (
-    "img-src data: file: 'self'; script-src 'unsafe-inline' file: 'self'"
+FROM_ITSELF, FROM_FOLDER = (
+    "img-src data:; script-src 'unsafe-inline'",
+    ("img-src data: file: 'self'; script-src 'unsafe-inline' file: 'self'"),
 )
 
 
-def document(title: str, data: dict[str, Any], *, folder: bool) -> str:
+def document(title: str, note: str, data: dict[str, Any], *, folder: bool) -> str:
     """Return the page with its styles, scripts and data; nothing in names or titles can end the element it is in."""
     page = _asset("page.html").replace("{{style}}", _asset("page.css"))
     page = page.replace("{{sources}}", FROM_FOLDER if folder else FROM_ITSELF)
     for part, names in SCRIPTS.items():
         page = page.replace("{{" + part + "}}", "".join(map(_asset, names)))
     before, after = page.split("{{data}}")
-    return before.replace("{{title}}", html.escape(title)) + _json_in_script(data) + after
+    before = before.replace("{{note}}", html.escape(note)).replace("{{title}}", html.escape(title))
+    return before + _json_in_script(data) + after
 
 
 def compact(value: Any) -> str:

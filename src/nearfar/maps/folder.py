@@ -38,6 +38,7 @@ def write_folder(
     neighbours: np.ndarray | None,
     *,
     title: str,
+    note: str,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> None:
     """Write the folder; the arguments are those of `write_map_page`, checked there."""
@@ -96,7 +97,7 @@ def write_folder(
         "levels": [{"depth": level.depth} for level in pyramid],
         "sheets": {"size": size, "cell": cell_of(size), "perRow": PER_ROW, "ending": ending},
     }
-    (path / "index.html").write_text(document(title, data, folder=True), encoding="utf-8")
+    (path / "index.html").write_text(document(title, note, data, folder=True), encoding="utf-8")
 
 
 def renumbered(neighbours: np.ndarray, order: np.ndarray, count: int, rows: slice = slice(None)) -> np.ndarray:

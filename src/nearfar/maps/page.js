@@ -110,6 +110,7 @@ const paint = () => {
     painter.ink.setTransform(ratio, 0, 0, ratio, 0, 0);
     painter.clear();
   }
+  painter.ink.imageSmoothingEnabled = true;
   if (!drawImages) painter.paint(runs, stride, pass, dotRadius());
   painter.ink.imageSmoothingEnabled = sheets.size > 16;
   if (drawImages) paintImages(runs);

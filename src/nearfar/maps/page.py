@@ -33,6 +33,7 @@ def write_map_page(
     images: Images,
     *,
     title: str = "Map of the images",
+    note: str = "",
     columns: Mapping[str, ArrayLike] | None = None,
     neighbours: Int[np.ndarray, "images k"] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
@@ -43,6 +44,7 @@ def write_map_page(
     by a double click, and thumbnails, names, columns and neighbours lie beside it and are loaded where they are
     looked at. Memory for writing a folder is bounded by the points and columns; images are read a few hundred at a
     time.
+    note: a line below the number of images.
     columns: what the map can be coloured by, one value for each image (`nearfar.maps.columns.described` says how they
     are drawn). The column "kept" (share of the true neighbours that the map keeps, 0..1) is also drawn as opacity.
     neighbours: positions of the k nearest images in feature space, nearest first, -1 where there are fewer.
@@ -63,14 +65,13 @@ def write_map_page(
         raise ValueError("a map page needs finite points")
     drawn = described(columns, count)
     if path.suffix == ".html":
-        path.write_text(document(title, _data(places, images, drawn, neighbours), folder=False), encoding="utf-8")
+        data = _data(places, images, drawn, neighbours)
+        path.write_text(document(title, note, data, folder=False), encoding="utf-8")
     else:
-        write_folder(path, places, images, drawn, neighbours, title=title, progress=progress)
+        write_folder(path, places, images, drawn, neighbours, title=title, note=note, progress=progress)
 
 
-def _data(
-    places: np.ndarray, images: Images, columns: list[Column], neighbours: np.ndarray | None
-) -> dict[str, Any]:
+def _data(places: np.ndarray, images: Images, columns: list[Column], neighbours: np.ndarray | None) -> dict[str, Any]:
     """What a page in one file holds; of too many images a fixed choice."""
     count = len(places)
     shown: np.ndarray = np.arange(count)

@@ -61,9 +61,7 @@ def cell_of(side: int) -> int:
     return side if side <= LOSSLESS else -(-side // 8) * 8
 
 
-def one_sheet(
-    tiles: UInt8[Tensor, "images 3 side side"], cell: int, per_row: int
-) -> UInt8[Tensor, "3 height width"]:
+def one_sheet(tiles: UInt8[Tensor, "images 3 side side"], cell: int, per_row: int) -> UInt8[Tensor, "3 height width"]:
     """Return thumbnails in reading order as one picture."""
     rows, beyond = -(-len(tiles) // per_row), cell - tiles.shape[-1]
     sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)

@@ -25,8 +25,11 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
     if not path.is_file():
         raise ValueError(f"--columns {path}: there is no such file")
     try:
-        reader = pyarrow.parquet if path.suffix == ".parquet" else pyarrow.csv
-        table = reader.read_table(path) if path.suffix == ".parquet" else reader.read_csv(path)
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(path)
+        else:
+            as_text = dict.fromkeys(NAME_COLUMNS, pyarrow.string())  # names of digits keep their zeros
+            table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text))
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"cannot read --columns {path}: {first_line(error)}") from error
     if not set(table.column_names) & set(NAME_COLUMNS):

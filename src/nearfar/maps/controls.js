@@ -146,7 +146,7 @@ window.nearfar = {
     const box = canvas.getBoundingClientRect();
     return [box.left + toX(i), box.top + toY(i)];
   },
-  namesOf: withNames, pan, zoom, fit, csvText, listText,
+  namesOf: withNames, search: find, select: combine, pan, zoom, fit, csvText, listText,
 };
 
 // ---- the start ----
@@ -171,7 +171,7 @@ const start = async () => {
   showChosen();
   say("");
   resize();
-  performance.mark("first picture");
+  requestAnimationFrame(() => setTimeout(() => performance.mark("first picture")));
 };
 start();
 new ResizeObserver(resize).observe(canvas);

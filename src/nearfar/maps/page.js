@@ -92,9 +92,10 @@ const frame = (now) => {
 };
 // As many points to a frame as let the next one come in time.
 const keepPace = (gap) => {
-  if (painter.perFrame > count) return;
-  if (gap > 20) { painter.perFrame = Math.max(count / painter.most, painter.perFrame * 0.8); smooth = 0; }
-  else if (++smooth > 8 && stride > 1) painter.perFrame *= 1.05;
+  if (gap > 20) {
+    painter.perFrame = Math.max(painter.least, count / painter.most, Math.min(painter.perFrame, count) * 0.8);
+    smooth = 0;
+  } else if (++smooth > 8 && stride > 1) painter.perFrame *= 1.05;
 };
 // One pass: the first one after a change clears the canvas, each adds its share of the points.
 const paint = () => {

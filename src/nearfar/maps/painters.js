@@ -25,7 +25,7 @@ const plainPainter = (canvas) => {
     return one;
   };
   return {
-    ink: pen, perFrame: inFolder ? 15_000 : Infinity, most: 256,
+    ink: pen, perFrame: inFolder ? 15_000 : Infinity, least: inFolder ? 4_000 : Infinity, most: 256,
     recolour() {},
     resize() {},
     clear() { pen.clearRect(0, 0, width, height); },
@@ -96,7 +96,8 @@ const webglPainter = (canvas, over) => {
   canvas.addEventListener("webglcontextlost", (event) => event.preventDefault());
   canvas.addEventListener("webglcontextrestored", () => { start(); draw(); });
   return {
-    ink: over.getContext("2d"), layered: true, perFrame: 100_000, most: 31, // the stride of an attribute is at most 255 bytes
+    ink: over.getContext("2d"), layered: true, perFrame: 100_000, least: 20_000,
+    most: 31, // the stride of an attribute is at most 255 bytes
     recolour() {
       gl.bindBuffer(gl.ARRAY_BUFFER, buffers.tint);
       gl.bufferSubData(gl.ARRAY_BUFFER, 0, tints);

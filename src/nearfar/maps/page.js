@@ -100,6 +100,7 @@ const keepPace = (gap) => {
 // One pass: the first one after a change clears the canvas, each adds its share of the points.
 const paint = () => {
   if (!painter) return;
+  paints++;
   const runs = runsIn(-8, -8, width + 8, height + 8);
   if (pass === 0) {
     stride = 1;
@@ -125,10 +126,15 @@ const framed = (i, side, colour, level, r) => {
   thumbnail(ink, i, x - side / 2, y - side / 2, side, level, r);
 };
 const cssOf = (i) => `rgb(${tints[4 * i]} ${tints[4 * i + 1]} ${tints[4 * i + 2]})`;
+const ends = (all) => [all[0].depth, all[all.length - 1].depth];
 const depthFor = (side) => Math.ceil(Math.log2(square.side * scale / side));
 // One image for each cell of a grid that moves with the map; zooming in brings out the others.
 const paintImages = (runs) => {
-  const side = imageSide(), level = levelAt(depthFor(side)), taken = new Set();
+  const side = imageSide(), depth = depthFor(side), [coarsest, finest] = ends(levels), taken = new Set();
+  // Where some images are hidden, those of finer cells stand in for them; a file can as well look through all.
+  const few = depth > finest || (someHidden && !inFolder);
+  const level = few ? null : levelAt(Math.max(coarsest, Math.min(finest, depth + (someHidden ? 2 : 0))));
+  if (!few && !level) return; // it is painted when it is here
   const one = (i, r) => {
     if (!isShown(i)) return;
     const x = toX(i), y = toY(i);
@@ -140,15 +146,14 @@ const paintImages = (runs) => {
     if (colouring) framed(i, side, cssOf(i), level, r);
     else thumbnail(painter.ink, i, x - side / 2, y - side / 2, side, level, r);
   };
-  // With some of the images hidden, a representative may be one of them: then all in view are looked through.
-  if (level && !someHidden) level.points.forEach(one);
-  else for (const [start, end] of runs) for (let i = start; i < end && taken.size < 3000; i++) one(i, 0);
+  if (level) level.points.forEach(one);
+  else for (const [start, end] of runs) for (let i = start; i < end; i++) one(i, 0);
   painter.ink.globalAlpha = 1;
 };
 // Regions that are fuller than those around them, each by the image that stands for it.
 const paintRegions = () => {
-  const side = 48, apart = 72, finest = levels[levels.length - 1].depth;
-  const depth = Math.max(levels[0].depth, Math.min(finest, depthFor(apart / 2)));
+  const side = 48, apart = 72, [coarsest, finest] = ends(levels);
+  const depth = Math.max(coarsest, Math.min(finest, depthFor(apart / 2)));
   const level = levelAt(depth), cells = 2 ** depth, countOf = new Map(), put = [];
   if (!level) return;
   const cellOf = (i) => [square.left, square.bottom].map((low, k) =>

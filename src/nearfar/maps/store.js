@@ -95,7 +95,7 @@ const levelAt = (depth) => { // the one at this depth, if it is here; null befor
 // ---- thumbnails ----
 const perSheet = sheets.perRow * sheets.perRow, MOST_SHEETS = 96;
 const pictures = new Map();
-let loaded = 0;
+let loaded = 0, paints = 0;
 const sheetAt = (name, k) => {
   const key = inFolder ? "pictures/" + name + "/" + k + "." + sheets.ending : String(k);
   let picture = pictures.get(key);
@@ -106,7 +106,9 @@ const sheetAt = (name, k) => {
     picture.src = inFolder ? key : sheets.urls[k];
   }
   pictures.set(key, picture);
-  if (inFolder && pictures.size > MOST_SHEETS) pictures.delete(pictures.keys().next().value);
+  picture.paint = paints;
+  const [oldest, { paint }] = pictures.entries().next().value;
+  if (inFolder && pictures.size > MOST_SHEETS && paint !== paints) pictures.delete(oldest); // none that is in view
   return picture;
 };
 if (!inFolder) sheets.urls.forEach((_, k) => sheetAt("all", k));

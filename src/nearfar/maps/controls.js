@@ -80,7 +80,11 @@ const keys = {
   "+": () => zoom(1.4, ...anchor()), "=": () => zoom(1.4, ...anchor()), "-": () => zoom(1 / 1.4, ...anchor()),
   "0": fit, i: () => element("pictures").click(), r: () => element("regions").click(), t: () => toggleTable(true),
   m: () => element("move").click(), b: () => element("box").click(), l: () => element("lasso").click(),
-  Enter: () => { if (selected >= 0) walkTo(selected).then(() => element("strip-images").querySelector("button").focus()); },
+  Enter: async () => {
+    if (selected < 0) return;
+    await walkTo(selected);
+    element("strip-images").querySelector("button").focus();
+  },
   " ": () => { if (selected >= 0) combine((i) => (i === selected) !== (chosen[i] === 1), "replace"); },
   Escape: () => { outline = []; closeStrip(); select(-1); },
 };
@@ -105,12 +109,16 @@ document.addEventListener("keydown", (event) => {
 element("in").onclick = () => zoom(1.4, ...anchor());
 element("out").onclick = () => zoom(1 / 1.4, ...anchor());
 element("fit").onclick = fit;
-const toggles = { pictures: () => { drawImages = !drawImages; return drawImages; }, regions: () => { drawRegions = !drawRegions; return drawRegions; } };
-for (const [id, toggled] of Object.entries(toggles))
-  element(id).onclick = () => {
-    element(id).setAttribute("aria-pressed", toggled());
-    draw();
-  };
+element("pictures").onclick = () => {
+  drawImages = !drawImages;
+  element("pictures").setAttribute("aria-pressed", drawImages);
+  draw();
+};
+element("regions").onclick = () => {
+  drawRegions = !drawRegions;
+  element("regions").setAttribute("aria-pressed", drawRegions);
+  draw();
+};
 for (const id of ["move", "box", "lasso"])
   element(id).onclick = () => {
     tool = id;
@@ -125,7 +133,8 @@ element("panel-button").onclick = () => showPanel(element("panel").hidden);
 const counted = number(count) + (count === 1 ? " image" : " images");
 element("count").textContent = count < data.total
   ? number(count) + " of " + number(data.total) + " images shown, chosen at random" : counted;
-if (embedded) element("keys").textContent = element("keys").textContent.replace("scroll to zoom", "click and scroll to zoom");
+if (embedded)
+  element("keys").textContent = element("keys").textContent.replace("scroll to zoom", "click and scroll to zoom");
 
 // ---- for scripts and tests ----
 window.nearfar = {

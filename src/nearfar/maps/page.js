@@ -171,7 +171,8 @@ const paintRegions = () => {
   for (const [r, x, y, column, row] of around) {
     if (level.counts[r] < 0.03 * level.counts[around[0][0]]) break;
     const beside = [-1, 0, 1].flatMap((dx) => [-1, 0, 1].map((dy) => countOf.get((row + dy) * cells + column + dx)));
-    if (beside.some((other) => other > level.counts[r]) || put.some(([px, py]) => Math.abs(px - x) < apart && Math.abs(py - y) < apart)) continue;
+    const covered = put.some(([px, py]) => Math.abs(px - x) < apart && Math.abs(py - y) < apart);
+    if (covered || beside.some((other) => other > level.counts[r])) continue;
     put.push([x, y]);
     framed(level.points[r], side, getComputedStyle(document.body).color, level, r);
   }

@@ -83,7 +83,9 @@ def _data(places: np.ndarray, images: Images, columns: list[Column], neighbours:
     places = places[shown]
     square = Square.around(places)
     classes, of_point = coloured(None if images.labels is None else images.labels[shown], images.class_names)
-    near = None if neighbours is None else packed(renumbered(neighbours, shown, count))
+    near = None
+    if neighbours is not None:
+        near = {"k": neighbours.shape[1], **packed(renumbered(neighbours, shown, count))}
     return {
         "points": [[float(f"{x:.5g}"), float(f"{y:.5g}")] for x, y in places],
         "names": [images.names[i] for i in shown],
@@ -93,7 +95,7 @@ def _data(places: np.ndarray, images: Images, columns: list[Column], neighbours:
         "labels": None if images.labels is None else of_point.tolist(),
         "classes": [asdict(one) for one in classes],
         "columns": [{**column.description(), **packed(column.values[shown])} for column in columns],
-        "neighbours": None if neighbours is None or near is None else {"k": neighbours.shape[1], **near},
+        "neighbours": near,
         "square": asdict(square),
         "levels": [
             {"depth": level.depth, "points": packed(level.points), "counts": packed(level.counts)}

@@ -1,8 +1,8 @@
 // Colours of the points, and the set of images that is selected.
 
 // ---- colours ----
-let colouring = null, visible = [], highlighted = -1, someHidden = false, range = null;
-let keptColumn = columns.find((column) => column.name === "kept" && !column.classes) || null, faint = false;
+let colouring = null, visible = [], highlighted = -1, someHidden = false, faint = false;
+const keptColumn = columns.find((column) => column.name === "kept" && !column.classes);
 const LOW = [47, 111, 219], MIDDLE = [184, 87, 159], HIGH = [242, 163, 27]; // lighter upwards, seen on light and dark
 const ramp = (t) => {
   const [a, b, s] = t < 0.5 ? [LOW, MIDDLE, 2 * t] : [MIDDLE, HIGH, 2 * t - 1];
@@ -11,8 +11,8 @@ const ramp = (t) => {
 const RAMP = Array.from({ length: 256 }, (_, k) => ramp(k / 255));
 const rgb = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
 const recolour = () => {
-  const grey = rgb(data.grey), palette = colouring && colouring.classes ? colouring.classes.map((one) => rgb(one.colour)) : null;
-  const values = colouring && colouring.values, any = chosenCount > 0;
+  const { classes, values } = colouring || {}, palette = classes && classes.map((one) => rgb(one.colour));
+  const grey = rgb(data.grey), any = chosenCount > 0;
   someHidden = Boolean(palette) && visible.includes(false);
   for (let i = 0; i < count; i++) {
     let colour = grey, alpha = 217;
@@ -125,9 +125,14 @@ const csvText = async () => {
   await withNames(ids);
   await Promise.all(columns.map(valuesOf));
   const rows = [["name", "x", "y", ...columns.map((column) => column.name)]];
-  const exact = (column, i) => (column.classes ? shownValue(column, i) : Number.isNaN(column.values[i]) ? "" : String(column.values[i]));
-  for (const i of ids)
-    rows.push([nameOf(i), String(places[2 * i]), String(places[2 * i + 1]), ...columns.map((column) => exact(column, i))]);
+  const exact = (column, i) => {
+    if (column.classes) return shownValue(column, i);
+    return Number.isNaN(column.values[i]) ? "" : String(column.values[i]);
+  };
+  for (const i of ids) {
+    const [x, y] = places.subarray(2 * i, 2 * i + 2);
+    rows.push([nameOf(i), String(x), String(y), ...columns.map((column) => exact(column, i))]);
+  }
   return rows.map((row) => row.map(quoted).join(",") + "\r\n").join("");
 };
 const copy = async (text) => {

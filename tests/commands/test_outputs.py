@@ -48,7 +48,7 @@ def files(folder):
         ("cat.html", r"cat\.png exists already, and cat\.html comes with a \.png beside it"),
         ("dog.html", r"dog\.html exists already; choose another --out"),
         ("m.png", r"m\.png ends in \.png; choose an --out in \.html"),
-        ("m.xyz", r"m\.xyz ends in \.xyz; choose an --out in \.html or nothing \(a folder\)"),
+        ("m.xyz", r"m\.xyz ends in \.xyz; choose an --out in \.html"),
         ("nowhere/m.html", "cannot write into .*nowhere: No such file or directory"),
         ("dog.html/m.html", "cannot write into .*dog.html: Not a directory"),
     ],

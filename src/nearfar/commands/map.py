@@ -72,7 +72,7 @@ def map_images(
     if out is None:
         check_folder(run.path)
     else:
-        check_output(page, (*PAGES, ""), beside=".png")
+        check_output(page, PAGES if page.suffix else ("",), beside=".png")
     table = None if columns is None else read_table(columns)
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)

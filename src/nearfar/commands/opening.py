@@ -43,8 +43,7 @@ def check_output(path: Path, endings: Sequence[str], beside: str | None = None) 
     beside: the ending of a second file, which is written beside it and must not exist either.
     """
     if path.suffix not in endings:
-        known = " or ".join(ending or "nothing (a folder)" for ending in endings)
-        raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {known}")
+        raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {' or '.join(endings)}")
     for one in (path, path.with_suffix(beside or path.suffix)):
         if os.path.lexists(one):
             also = "" if one == path else f", and {path.name} comes with a {beside} beside it"

@@ -123,7 +123,7 @@ def process_megabytes() -> dict[str, float]:
 
 
 def heap(browser: Browser) -> float:
-    """Megabytes of the page's JavaScript heap, with its arrays."""
+    """Megabytes of the page's JavaScript objects; its arrays of numbers lie outside and are in the process's size."""
     browser.call("goog/cdp/execute", cmd="HeapProfiler.collectGarbage", params={})
     return browser.run("performance.memory.usedJSHeapSize / 1e6")
 
@@ -134,6 +134,8 @@ def measure(page: Path) -> dict[str, Any]:
         profile = stack.enter_context(tempfile.TemporaryDirectory())
         browser = stack.enter_context(opened(Path(profile), ["enable-precise-memory-info"]))
         browser.call("timeouts", script=120_000, pageLoad=120_000)
+        browser.call("url", url="about:blank")
+        blank = process_megabytes()
         pictures = []
         for _ in range(3):
             browser.visit(page)
@@ -142,7 +144,7 @@ def measure(page: Path) -> dict[str, Any]:
             browser.wait("nearfar.settled")
         found: dict[str, Any] = {"painter": browser.run("nearfar.painter"), "first_picture_ms": pictures}
         found["all_points_ms"] = milliseconds(browser, ALL_POINTS)
-        found["heap_mb"], found["processes_mb"] = heap(browser), process_megabytes()
+        found |= {"blank_page_mb": blank, "heap_mb": heap(browser), "processes_mb": process_megabytes()}
         found["moves"] = {}
         for name, move in MOVES.items():
             browser.run(f"(() => {{ {SETTING.get(name, '')} }})()")
@@ -180,6 +182,7 @@ def main() -> None:
         files = [path for path in folder.rglob("*") if path.is_file()]
         found |= {"files": len(files), "megabytes": sum(path.stat().st_size for path in files) / 1e6}
         print({key: round(value, 1) for key, value in found.items()}, flush=True)
+        found["load_average"] = os.getloadavg()[0]  # of the machine before the browser starts: above 0.5 it is shared
         found |= measure(folder / "index.html")
         print(json.dumps({key: value for key, value in found.items() if key != "moves"}, indent=1))
         if args.out is not None:

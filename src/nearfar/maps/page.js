@@ -101,6 +101,7 @@ const keepPace = (gap) => {
 const paint = () => {
   if (!painter) return;
   paints++;
+  if (painter.layered) over.hidden = !drawImages && !drawRegions; // an empty canvas costs a frame time too
   const runs = runsIn(-8, -8, width + 8, height + 8);
   if (pass === 0) {
     stride = 1;
@@ -180,13 +181,15 @@ const paintRegions = () => {
 // The mark lies on a canvas of its own, so that hovering does not paint the whole map again.
 const paintMark = () => {
   const ratio = window.devicePixelRatio || 1, markPen = mark.getContext("2d");
+  const marked = [...new Set([...strip.ids, strip.of, selected])].filter((i) => i >= 0);
+  mark.hidden = !marked.length && !outline.length;
+  if (mark.hidden) return;
   markPen.setTransform(ratio, 0, 0, ratio, 0, 0);
   markPen.clearRect(0, 0, width, height);
   paintOutline(markPen);
   const style = getComputedStyle(document.documentElement), side = imageSide(), radius = dotRadius();
   markPen.imageSmoothingEnabled = sheets.size > 16;
-  for (const i of new Set([...strip.ids, strip.of, selected])) {
-    if (i < 0) continue;
+  for (const i of marked) {
     const x = toX(i), y = toY(i), near = i !== selected && i !== strip.of;
     if (drawImages && i === selected) thumbnail(markPen, i, x - side / 2, y - side / 2, side);
     for (const [colour, extra] of [["--paper", 1], [near ? "--accent" : "--ink", 3]]) {

@@ -66,7 +66,7 @@ void main() {
 
 // null where there is no WebGL 2. Pictures from disk cannot be textures: thumbnails go onto a plain canvas above.
 const webglPainter = (canvas, over) => {
-  const gl = canvas.getContext("webgl2", { antialias: false, depth: false, preserveDrawingBuffer: true });
+  const gl = canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false, preserveDrawingBuffer: true });
   if (!gl) return null;
   let buffers, at, program;
   const start = () => {
@@ -104,9 +104,10 @@ const webglPainter = (canvas, over) => {
     },
     resize() { gl.viewport(0, 0, canvas.width, canvas.height); },
     clear() {
-      gl.clearColor(0, 0, 0, 0);
+      const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim();
+      gl.clearColor(...rgb(paper).map((one) => one / 255), 1);
       gl.clear(gl.COLOR_BUFFER_BIT);
-      this.ink.clearRect(0, 0, width, height);
+      if (!over.hidden) this.ink.clearRect(0, 0, width, height);
     },
     paint(runs, stride, offset, radius) {
       gl.uniform2f(at.centre, ...centre);

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from nearfar.data import Images
+from nearfar.data.building import usable_cores
 from nearfar.maps.colours import GREY, coloured
 from nearfar.maps.columns import Column, packed
 from nearfar.maps.document import compact, document
@@ -27,7 +28,6 @@ from nearfar.maps.thumbnails import LOSSLESS, cell_of, encoded, one_sheet, thumb
 BLOCK = 4096  # images to a part of names or neighbours
 PER_ROW = 16  # thumbnails to a side of a sheet
 SIZES = ((200_000, 64), (10**9, 48))  # pixels of a thumbnail for at most so many images
-WORKERS = 2
 
 
 def write_folder(
@@ -109,6 +109,7 @@ def renumbered(neighbours: np.ndarray, order: np.ndarray, count: int, rows: slic
 
 def _in_threads(work: Callable[[Any], None], jobs: Iterator[Any]) -> Iterator[None]:
     """Do the jobs in order in a few threads, never many waiting: after an error none is begun."""
-    with ThreadPoolExecutor(WORKERS) as pool:
-        while some := list(islice(jobs, 4 * WORKERS)):
+    workers = usable_cores()
+    with ThreadPoolExecutor(workers) as pool:
+        while some := list(islice(jobs, 4 * workers)):
             yield from pool.map(work, some)

@@ -3,7 +3,7 @@
     python benchmarks/large_map.py --images 1000000 --out docs/results/large-map.json
 
 The images are those of DATA over and over, at made-up places (a mixture of Gaussians) with made-up neighbours and
-columns. It is written as a folder and opened from disk, with cold caches of the browser; Chromium draws WebGL in
+columns. It is written as a folder and opened from disk three times in one browser; Chromium draws WebGL in
 software (SwiftShader) on the CPU, so that a machine with a graphics card is faster. A frame is in time below 17.5 ms.
 Where other programs share the machine, look at the processor time of a frame: in 16.7 ms each of the two processes that
 work side by side (the page and the one that draws) can be done.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ class NotWrittenError(OSError):
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, and move what was written there to `path` in one step.
 
-    The temporary file keeps the ending of `path`. After an error it is removed and `path` is as it was before.
+    The temporary file keeps the ending of `path`. After an error it is removed and `path` is as it was before. A folder
+    may be written instead of a file; one that is there is then moved aside first, so that replacing it takes two steps.
     Raises NotWrittenError for a full disk, and other errors as they are.
     """
     path = Path(path)
@@ -28,12 +30,31 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         with told_clearly(path):
             yield unfinished
+            if unfinished.is_dir():
+                _replace_folder(unfinished, path)
+                return
             with unfinished.open("rb+") as file:
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished, ignore_errors=True)
+        else:
+            unfinished.unlink(missing_ok=True)
         raise
+
+
+def _replace_folder(unfinished: Path, path: Path) -> None:
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    if path.is_dir():
+        os.rename(path, old)
+    try:
+        os.rename(unfinished, path)
+    except OSError:
+        if old.is_dir():
+            os.rename(old, path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def files(folder):
         ("dog.html", r"dog\.html exists already; choose another --out"),
         ("ant.html", r"ant\.safetensors exists already, and ant\.html comes with a \.safetensors beside it"),
         ("m.png", r"m\.png ends in \.png; choose an --out in \.html"),
-        ("m", r"m ends in nothing"),
+        ("m.xyz", r"m\.xyz ends in \.xyz; choose an --out in \.html"),
         ("nowhere/m.html", "cannot write into .*nowhere: No such file or directory"),
         ("dog.html/m.html", "cannot write into .*dog.html: Not a directory"),
     ],

@@ -1,95 +1,17 @@
-"""A headless Chromium, driven through chromedriver's WebDriver protocol."""
+"""A headless Chromium."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-CHROMEDRIVER = shutil.which("chromedriver")
-ARGUMENTS = (
-    "headless=new no-sandbox disable-gpu disable-dev-shm-usage disable-background-networking window-size=1000,760"
-)
-
-
-class Browser:
-    """One window; every message on its console is kept in `console()`."""
-
-    def __init__(self, port: int, profile: Path) -> None:
-        self._address = f"http://127.0.0.1:{port}"
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-        arguments = [*ARGUMENTS.split(), f"user-data-dir={profile}"]
-        options = {"binary": CHROMIUM, "args": arguments}
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        started = self._send("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-        self._session = f"/session/{started['sessionId']}"
-        self.call("timeouts", script=10_000, pageLoad=20_000)
-
-    def _send(self, verb: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._address + path, data, {"Content-Type": "application/json"}, method=verb)
-        with self._open(request, timeout=60) as answer:
-            return json.load(answer)["value"]
-
-    def call(self, command: str, **values: Any) -> Any:
-        return self._send("POST", f"{self._session}/{command}", values)
-
-    def visit(self, page: Path) -> None:
-        self.call("url", url=page.resolve().as_uri())
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        """The value of a JavaScript expression."""
-        return self.call("execute/sync", script=f"return {script}", args=list(arguments))
-
-    def wait(self, condition: str) -> None:
-        """Wait until a JavaScript expression is true, at most 10 seconds."""
-        script = (
-            "const done = arguments[0]; const look = () => { if (%s) done(true); else setTimeout(look, 20); }; look();"
-        )
-        self.call("execute/async", script=script % condition, args=[])
-
-    def mouse(self, x: float, y: float) -> None:
-        move = {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)}
-        self.call("actions", actions=[{"type": "pointer", "id": "mouse", "actions": [move]}])
-
-    def scroll(self, x: float, y: float, by: int) -> None:
-        turn = {"type": "scroll", "duration": 0, "x": round(x), "y": round(y), "deltaX": 0, "deltaY": by}
-        self.call("actions", actions=[{"type": "wheel", "id": "wheel", "actions": [turn]}])
-
-    def press(self, key: str) -> None:
-        strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
-        self.call("actions", actions=[{"type": "key", "id": "keys", "actions": strokes}])
-
-    def frame(self, number: int | None) -> None:
-        """Go into a frame of the page; None: back out."""
-        self.call("frame", id=number)
-
-    def console(self) -> list[str]:
-        return [line["message"] for line in self.call("se/log", type="browser") if line["level"] != "DEBUG"]
-
-    def close(self) -> None:
-        self._send("DELETE", self._session)
+from tools.browser import CHROMEDRIVER, CHROMIUM, Browser, opened
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if CHROMIUM is None or CHROMEDRIVER is None:
         pytest.skip("Chromium and chromedriver are not installed")
-    process = subprocess.Popen([CHROMEDRIVER, "--port=0"], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        found = next(filter(None, (re.search(r"successfully on port (\d+)", line) for line in process.stdout)))
-        window = Browser(int(found[1]), tmp_path_factory.mktemp("profile"))
+    with opened(tmp_path_factory.mktemp("profile")) as window:
         yield window
-        window.close()
-    finally:
-        process.terminate()
-        process.wait(10)

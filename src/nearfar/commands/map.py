@@ -11,6 +11,7 @@ from torch import nn
 
 from nearfar.atomic import check_folder
 from nearfar.commands.layouts import LAYOUTS, check_layout, lay_out
+from nearfar.commands.map_columns import map_columns
 from nearfar.commands.map_files import BESIDE, origin, write_map
 from nearfar.commands.objects import chosen_views
 from nearfar.commands.onto import place_onto
@@ -18,6 +19,8 @@ from nearfar.commands.opening import PAGES, check_output, features_shown, open_s
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
 from nearfar.maps import SavedMap, map_quality
+from nearfar.maps.column_file import join_columns, read_table
+from nearfar.maps.page import MOST_IMAGES
 from nearfar.messages import check_range
 from nearfar.training.seeding import LARGEST_SEED
 
@@ -36,6 +39,7 @@ def map_images(
     epochs: int | None = None,
     seed: int = 0,
     onto: str | Path | None = None,
+    columns: str | Path | None = None,
     encoder: nn.Module | None = None,
     views: Any = None,
     console: Console | None = None,
@@ -45,8 +49,9 @@ def map_images(
     Args:
         run: run folder.
         data: images to draw. Default: the data of the run.
-        out: page to write, .html, with .png, .json and .safetensors beside it; none may exist.
-            Default: map.html in the run folder, replaced if it is there; with --onto map-new.html.
+        out: page to write, .html, or a folder for more images than a page holds, with .png, .json and .safetensors
+            beside it; none may exist. Default: map.html in the run folder, or above 20 000 images the folder map,
+            replaced if it is there; with --onto map-new.html.
         split: part of the data. Default: that of the run.
         limit: draw the first so many images only.
         layout: projector (a small net on the frozen encoder), finetune (it and the encoder are trained further) or
@@ -55,6 +60,7 @@ def map_images(
         epochs: passes over the images, with finetune those of the encoder. Default: fitted to their number.
         seed: of the map.
         onto: an earlier map of this run, by its name there or its file: the images are placed among those of that map.
+        columns: .parquet or .csv file with a column "name" and others to colour the images by.
         encoder: the module that was trained, where it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: where progress is shown.
@@ -77,7 +83,8 @@ def map_images(
     if out is None:
         check_folder(run.path)
     else:
-        check_output(page, PAGES, beside=BESIDE if onto is None else BESIDE[:2])
+        check_output(page, PAGES if page.suffix else ("",), beside=BESIDE if onto is None else BESIDE[:2])
+    table = None if columns is None else read_table(columns)
     if onto is not None:
         return place_onto(run, data, onto, page, split=split, limit=limit, encoder=encoder, console=console)
     source = settings.given("data") if data is None else data
@@ -86,16 +93,23 @@ def map_images(
     trained = load(run, encoder=encoder)
     images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
     images = images.subset(range(min(limit, len(images))))
+    joined = {} if table is None else join_columns(table, images.names)
+    if out is None and len(images) > MOST_IMAGES:
+        page = run.path / "map"
     features = features_shown(trained, images, console, "features")
     made = lay_out(layout, trained, images, features, plan, console, num_views=num_views, epochs=epochs, seed=seed)
-    quality = map_quality(features, made.places, images.labels, seed=seed)
+    known, near = map_columns(trained, images, features, plan, console, seed=seed)
+    quality = map_quality(features, made.places, images.labels, near=near, seed=seed)
     about = {"layout": layout, **origin(run, source, split, images)}
     weights = None if made.encoder is None else made.encoder.backbone.net.state_dict()
     saved = SavedMap(made.function, made.places, about, weights)
     note = "" if quality is None else f"The map {quality.words}"
-    write_map(page, made.places, images, quality, {"layout": layout}, note, saved)
+    write_map(page, made.places, images, quality, {"layout": layout}, note, saved, joined | known, near, console)
     if out is None:
+        if not page.suffix:
+            (run.path / "map.html").unlink(missing_ok=True)  # of fewer images, and older
         write_report(run.path)
     console.print(Text(note), end="\n" if note else "")
+    page = page / "index.html" if page.is_dir() else page
     console.print(Text(f"map -> {page}"))
     return page

@@ -9,10 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+from rich.console import Console
 from torch import Tensor
 
 from nearfar.atomic import replacing
 from nearfar.commands.objects import lasting
+from nearfar.commands.opening import shown
 from nearfar.commands.run import Run
 from nearfar.data import Images
 from nearfar.maps import MapQuality, SavedMap, draw_map, save_map, write_map_page
@@ -29,8 +33,15 @@ def write_map(
     numbers: Mapping[str, Any],
     note: str,
     saved: SavedMap | None = None,
+    columns: Mapping[str, ArrayLike] | None = None,
+    near: Tensor | None = None,
+    console: Console | None = None,
 ) -> None:
-    """Write page, picture, numbers and, where given, the map as a function: all or none."""
+    """Write page, picture, numbers and, where given, the map as a function: all or none.
+
+    columns: what the page can be coloured by, beside the share of neighbours kept. near: the nearest images of each.
+    """
+    kept = {} if quality is None else {"kept": quality.kept}
     endings = (*(BESIDE if saved is not None else BESIDE[:2]), page.suffix)
     with ExitStack() as stack:
         files = {ending: stack.enter_context(replacing(page.with_suffix(ending))) for ending in endings}
@@ -39,7 +50,11 @@ def write_map(
         measured = {} if quality is None else quality.numbers()
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")
         draw_map(files[".png"], places, images.labels, images.class_names, images=images)
-        write_map_page(files[page.suffix], places, images, note=note)
+        with shown(console, "thumbnails") as progress:
+            drawn, nearest = {**(columns or {}), **kept}, None if near is None else near.cpu().numpy().astype(np.int32)
+            write_map_page(
+                files[page.suffix], places, images, note=note, columns=drawn, neighbours=nearest, progress=progress
+            )
 
 
 def origin(run: Run, source: Any, split: str | None, images: Images) -> dict[str, Any]:

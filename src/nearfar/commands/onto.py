@@ -78,7 +78,8 @@ def place_onto(
         numbers |= {"old_neighbours_kept": kept, "new_neighbours_kept": of_new}
         note += f", with {100 * of_new:.0f} % of their {quality.neighbours} nearest neighbours near on the map too"
         note += f" (the others: {100 * kept:.0f} %)"
-    write_map(page, places, _together(old, new), quality, numbers, note)
+    near = None if quality is None else torch.from_numpy(quality.nearest)
+    write_map(page, places, _together(old, new), quality, numbers, note, near=near, console=console)
     console.print(Text(note))
     console.print(Text(f"map -> {page}"))
     return page

@@ -174,6 +174,8 @@ def _map(folder: Path) -> str:
     elif picture.is_file():
         data = base64.b64encode(picture.read_bytes()).decode()
         shown = f'<img class="map" alt="Map of the images" src="data:image/png;base64,{data}">'
+        if (folder / "map" / "index.html").is_file():
+            shown += '<p><a href="map/index.html">The map to pan, zoom and search</a></p>'
     else:
         return ""
     note = "Images that the encoder finds similar lie together. Directions and large distances mean nothing."

@@ -1,5 +1,5 @@
 "use strict";
-// Mouse, fingers, keys, buttons and the legend, for the map of page.js.
+// Mouse, fingers, keys and buttons; and the start.
 
 const embedded = window !== window.parent;
 
@@ -9,14 +9,20 @@ const at = (event) => {
   const box = canvas.getBoundingClientRect();
   return [event.clientX - box.left, event.clientY - box.top];
 };
+let pressed = null;
 canvas.addEventListener("pointerdown", (event) => {
   canvas.setPointerCapture(event.pointerId);
   fingers.set(event.pointerId, at(event));
-  canvas.classList.add("moving");
+  pressed = fingers.size > 1 ? null : at(event);
+  if (tool === "move" || fingers.size > 1) canvas.classList.add("moving");
+  else outline = [at(event)];
+  if (fingers.size > 1) outline = [];
 });
 canvas.addEventListener("pointermove", (event) => {
   const [x, y] = at(event), before = fingers.get(event.pointerId);
-  if (!before) return select(nearest(x, y, 14));
+  if (!before) return painter && select(nearest(x, y, 14));
+  if (pressed && Math.hypot(x - pressed[0], y - pressed[1]) > 4) pressed = null; // no longer a click
+  if (outline.length) return drawOutline(x, y);
   const others = [...fingers].filter(([id]) => id !== event.pointerId).map(([, place]) => place);
   if (others.length) {
     const [ox, oy] = others[0];
@@ -26,11 +32,23 @@ canvas.addEventListener("pointermove", (event) => {
   pan((x - before[0]) / fingers.size, (y - before[1]) / fingers.size);
   fingers.set(event.pointerId, [x, y]);
 });
+const drawOutline = (x, y) => {
+  const [left, top] = outline[0], [lx, ly] = outline[outline.length - 1];
+  if (tool === "box") outline = [[left, top], [x, top], [x, y], [left, y]];
+  else if (Math.hypot(x - lx, y - ly) > 3) outline.push([x, y]);
+  paintMark();
+};
 const lift = (event) => {
-  const [x, y] = at(event);
+  const [x, y] = at(event), shape = outline;
   fingers.delete(event.pointerId);
+  outline = [];
   if (!fingers.size) canvas.classList.remove("moving");
-  if (event.type === "pointerup") select(nearest(x, y, event.pointerType === "touch" ? 28 : 14));
+  if (event.type !== "pointerup") return paintMark();
+  if (shape.length > 2 && !pressed) return selectInside(shape, wayOf(event));
+  const i = nearest(x, y, event.pointerType === "touch" ? 28 : 14);
+  select(i);
+  if (pressed && i >= 0) walkTo(i);
+  pressed = null;
 };
 canvas.addEventListener("pointerup", lift);
 canvas.addEventListener("pointercancel", lift);
@@ -48,9 +66,9 @@ const go = (dx, dy) => {
   if (selected < 0) return select(nearest(width / 2, height / 2, Infinity), true);
   const [x, y] = toScreen(selected);
   let best = -1, least = Infinity;
-  for (let i = 0; i < points.length; i++) {
+  for (let i = 0; i < count; i++) {
     if (i === selected || !isShown(i)) continue;
-    const [px, py] = toScreen(i), along = (px - x) * dx + (py - y) * dy, aside = Math.abs((px - x) * dy) + Math.abs((py - y) * dx);
+    const px = toX(i) - x, py = toY(i) - y, along = px * dx + py * dy, aside = Math.abs(px * dy) + Math.abs(py * dx);
     if (along > 0.5 && aside <= along && along + 2 * aside < least) [best, least] = [i, along + 2 * aside];
   }
   if (best < 0) return;
@@ -60,7 +78,15 @@ const go = (dx, dy) => {
 };
 const keys = {
   "+": () => zoom(1.4, ...anchor()), "=": () => zoom(1.4, ...anchor()), "-": () => zoom(1 / 1.4, ...anchor()),
-  "0": fit, i: () => element("pictures").click(), Escape: () => select(-1),
+  "0": fit, i: () => element("pictures").click(), r: () => element("regions").click(), t: () => toggleTable(true),
+  m: () => element("move").click(), b: () => element("box").click(), l: () => element("lasso").click(),
+  Enter: async () => {
+    if (selected < 0) return;
+    await walkTo(selected);
+    element("strip-images").querySelector("button").focus();
+  },
+  " ": () => { if (selected >= 0) combine((i) => (i === selected) !== (chosen[i] === 1), "replace"); },
+  Escape: () => { outline = []; closeStrip(); select(-1); },
 };
 const anchor = () => (selected < 0 ? [width / 2, height / 2] : toScreen(selected));
 canvas.addEventListener("keydown", (event) => {
@@ -73,68 +99,89 @@ canvas.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// ---- buttons and legend ----
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || event.target === canvas) return;
+  if (!element("table").hidden) { toggleTable(false); element("table-button").focus(); }
+  else if (strip.of >= 0) { closeStrip(); canvas.focus(); }
+});
+
+// ---- buttons ----
 element("in").onclick = () => zoom(1.4, ...anchor());
 element("out").onclick = () => zoom(1 / 1.4, ...anchor());
 element("fit").onclick = fit;
-element("pictures").onclick = (event) => {
+element("pictures").onclick = () => {
   drawImages = !drawImages;
   element("pictures").setAttribute("aria-pressed", drawImages);
   draw();
 };
-const rows = classes.map((one, c) => {
-  const row = document.createElement("button"), part = {};
-  for (const name of ["dot", "name", "number"]) {
-    part[name] = document.createElement("span");
-    part[name].className = name;
-    row.append(part[name]);
-  }
-  part.dot.style.background = part.dot.style.borderColor = one.colour;
-  part.name.textContent = one.name;
-  part.number.textContent = number(labels.filter((label) => label === c).length);
-  row.onclick = () => show((k) => (k === c ? !visible[k] : visible[k]));
-  row.onmouseenter = row.onfocus = () => { highlighted = visible[c] ? c : -1; draw(); };
-  row.onmouseleave = row.onblur = () => { highlighted = -1; draw(); };
-  const item = document.createElement("li");
-  item.append(row);
-  element("classes").append(item);
-  return row;
-});
-const show = (wanted) => {
-  rows.forEach((_, c) => { visible[c] = wanted(c); });
-  rows.forEach((row, c) => row.setAttribute("aria-pressed", visible[c]));
-  if (selected >= 0 && !isShown(selected)) select(-1);
-  highlighted = -1;
+element("regions").onclick = () => {
+  drawRegions = !drawRegions;
+  element("regions").setAttribute("aria-pressed", drawRegions);
   draw();
 };
-element("all").onclick = () => show(() => true);
-element("none").onclick = () => show(() => false);
-element("legend").hidden = !labels;
-const counted = number(points.length) + (points.length === 1 ? " image" : " images");
-element("count").textContent = points.length < data.total
-  ? number(points.length) + " of " + number(data.total) + " images shown, chosen at random" : counted;
-
-if (embedded) element("keys").textContent = element("keys").textContent.replace("scroll to zoom", "click and scroll to zoom");
+for (const id of ["move", "box", "lasso"])
+  element(id).onclick = () => {
+    tool = id;
+    for (const other of ["move", "box", "lasso"]) element(other).setAttribute("aria-pressed", other === id);
+    canvas.classList.toggle("drawing", id !== "move");
+  };
+const showPanel = (open) => {
+  element("panel").hidden = !open;
+  element("panel-button").setAttribute("aria-expanded", open);
+};
+element("panel-button").onclick = () => showPanel(element("panel").hidden);
+const counted = number(count) + (count === 1 ? " image" : " images");
+element("count").textContent = count < data.total
+  ? number(count) + " of " + number(data.total) + " images shown, chosen at random" : counted;
+if (embedded)
+  element("keys").textContent = element("keys").textContent.replace("scroll to zoom", "click and scroll to zoom");
 
 // ---- for scripts and tests ----
 window.nearfar = {
-  points: points.length, classes: classes.length, sheets: pictures.length,
+  points: count, classes: columns.length && columns[0].name === "label" ? columns[0].classes.length : 0,
+  get sheets() { return inFolder ? pictures.size : sheets.urls.length; },
   get loaded() { return loaded; },
+  get painter() { return painter && (painter.layered ? "webgl" : "plain"); },
+  get perFrame() { return painter.perFrame; },
+  get settled() { return Boolean(painter) && pass > 0 && pass >= stride; },
   get scale() { return scale; },
-  get shown() { return points.filter((_, i) => isShown(i)).length; },
-  get selected() { return selected < 0 ? null : names[selected]; },
+  get shown() { let n = 0; for (let i = 0; i < count; i++) n += isShown(i); return n; },
+  get selected() { return selected < 0 ? null : nameOf(selected); },
+  get chosen() { return Array.from(chosenIds(), nameOf); },
+  get strip() { return strip.of < 0 ? null : [strip.of, ...strip.ids].map(nameOf); },
+  find(name) { for (let i = 0; i < count; i++) if (nameOf(i) === name) return i; return -1; },
+  tint(i) { return [...tints.slice(4 * i, 4 * i + 4)]; },
   screen(i) {
-    const box = canvas.getBoundingClientRect(), [x, y] = toScreen(i);
-    return [box.left + x, box.top + y];
+    const box = canvas.getBoundingClientRect();
+    return [box.left + toX(i), box.top + toY(i)];
   },
+  namesOf: withNames, search: find, select: combine, pan, zoom, fit, csvText, listText,
 };
 
-show(() => true);
-new ResizeObserver(() => {
+// ---- the start ----
+const resize = () => {
   const ratio = window.devicePixelRatio || 1;
   [width, height] = [canvas.clientWidth || 1, canvas.clientHeight || 1];
-  for (const sheet of [canvas, mark]) [sheet.width, sheet.height] = [width * ratio, height * ratio];
+  for (const sheet of [canvas, over, mark]) [sheet.width, sheet.height] = [width * ratio, height * ratio];
+  if (!painter) return;
+  painter.resize();
   if (!moved) fit();
+  pass = 0;
   paint(); // at once: a canvas is empty after it is resized
-}).observe(canvas);
+  if (pass < stride) draw();
+};
+const start = async () => {
+  if (innerWidth <= 640 || embedded) showPanel(false);
+  await loadPlaces();
+  findBoxes();
+  await colourBy(columns[0] && columns[0].name === "label" ? columns[0] : null);
+  resize();
+  painter = (inFolder && webglPainter(canvas, over)) || plainPainter(inFolder ? over : canvas);
+  showChosen();
+  say("");
+  resize();
+  requestAnimationFrame(() => setTimeout(() => performance.mark("first picture")));
+};
+start();
+new ResizeObserver(resize).observe(canvas);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

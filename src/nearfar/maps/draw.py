@@ -18,7 +18,7 @@ from nearfar.maps.colours import GREY, PALETTE, coloured
 from nearfar.maps.thumbnails import thumbnails
 
 INK, PAPER = "#1b1f24", "#ffffff"
-MOST_THUMBNAILS, ACROSS = 400, 30
+MOST_THUMBNAILS, ACROSS, TRIED = 400, 30, 20_000
 
 
 def draw_map(
@@ -69,7 +69,7 @@ def _add_images(axes: matplotlib.axes.Axes, places: np.ndarray, images: Images, 
     """Draw framed images over some of their points, in a scattered order, none over another."""
     apart = (np.ptp(places, axis=0).max() or 1.0) / ACROSS
     chosen: list[int] = []
-    for i in np.random.default_rng(0).permutation(len(places)):
+    for i in np.random.default_rng(0).permutation(len(places))[:TRIED]:
         if len(chosen) < MOST_THUMBNAILS and (np.abs(places[chosen] - places[i]).max(axis=1, initial=0) > apart).all():
             chosen.append(int(i))
     pictures = thumbnails(images.gather(torch.tensor(chosen)), 32).permute(0, 2, 3, 1).numpy()

@@ -71,13 +71,15 @@ def map_quality(
     places: Float[Tensor, "images 2"],
     labels: Int64[np.ndarray, " images"] | None = None,
     *,
+    near: Int64[Tensor, "images near"] | None = None,
     most_ranked: int = MOST_RANKED,
     seed: int = 0,
 ) -> MapQuality | None:
     """Measure a map; see `MapQuality`. None for fewer than three images, of which nothing can be said.
 
     features are compared by cosine; places by distance. labels: -1 where there is none; such images neither vote nor
-    count. most_ranked: images over which trustworthiness is taken; above it a random sample (by `seed`), whose standard
+    count. near: the nearest others of each by the features, nearest first, where they are known: 15, or all of fewer.
+    most_ranked: images over which trustworthiness is taken; above it a random sample (by `seed`), whose standard
     error is at most 0.011. Exact neighbours, in linear memory.
     """
     count = len(places)
@@ -85,7 +87,7 @@ def map_quality(
         return None
     features, places = features.detach().cpu().float(), places.detach().cpu().float()
     k = min(NEIGHBOURS, (count - 1) // 2)
-    near = nearest_rows(features, k=k).index
+    near = nearest_rows(features, k=k).index if near is None else near[:, :k]
     on_map = torch.from_numpy(NearestNeighbors(n_neighbors=k).fit(places.numpy()).kneighbors(return_distance=False))
     kept = (on_map[:, :, None] == near[:, None, :]).any(2).float().mean(1).numpy()
     chosen = torch.arange(count)

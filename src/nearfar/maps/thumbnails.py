@@ -49,24 +49,38 @@ def pack_sheets(tiles: UInt8[Tensor, "images 3 side side"]) -> Sheets:
     Cells are whole 8 px blocks filled up to their edge, so that JPEG does not mix neighbours.
     """
     side = tiles.shape[-1]
-    cell = side if side <= LOSSLESS else -(-side // 8) * 8
+    cell = cell_of(side)
     per_row = min(SHEET // cell, math.ceil(math.sqrt(len(tiles))))
-    urls = []
-    for some in tiles.split(per_row * per_row):
-        rows = -(-len(some) // per_row)
-        sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
-        sheet[: len(some)] = F.pad(some.float(), (0, cell - side, 0, cell - side), mode="replicate").byte()
-        picture = sheet.view(rows, per_row, 3, cell, cell).permute(2, 0, 3, 1, 4)
-        urls.append(data_url(picture.reshape(3, rows * cell, per_row * cell), lossless=side <= LOSSLESS))
+    sheets = (one_sheet(some, cell, per_row) for some in tiles.split(per_row * per_row))
+    urls = [data_url(sheet, lossless=side <= LOSSLESS) for sheet in sheets]
     return Sheets(size=side, cell=cell, per_row=per_row, urls=urls)
+
+
+def cell_of(side: int) -> int:
+    """Pixels of the cell that a thumbnail stands in."""
+    return side if side <= LOSSLESS else -(-side // 8) * 8
+
+
+def one_sheet(tiles: UInt8[Tensor, "images 3 side side"], cell: int, per_row: int) -> UInt8[Tensor, "3 height width"]:
+    """Return thumbnails in reading order as one picture."""
+    rows, beyond = -(-len(tiles) // per_row), cell - tiles.shape[-1]
+    sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
+    sheet[: len(tiles)] = F.pad(tiles.float(), (0, beyond, 0, beyond), mode="replicate").byte()
+    picture = sheet.view(rows, per_row, 3, cell, cell).permute(2, 0, 3, 1, 4)
+    return picture.reshape(3, rows * cell, per_row * cell)
 
 
 def data_url(picture: UInt8[Tensor, "3 height width"], lossless: bool = False) -> str:
     """Return a picture as a data URL, PNG if it is to be lossless and else JPEG."""
+    kind = "png" if lossless else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(encoded(picture, lossless)).decode()}"
+
+
+def encoded(picture: UInt8[Tensor, "3 height width"], lossless: bool = False) -> bytes:
+    """Return a picture as PNG if it is to be lossless and else as JPEG."""
     file, image = io.BytesIO(), Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy())
     if lossless:
         image.save(file, "PNG", optimize=True)
     else:
         image.save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)  # with optimize, noise overruns its buffer
-    kind = "png" if lossless else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+    return file.getvalue()

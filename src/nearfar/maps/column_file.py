@@ -1,0 +1,77 @@
+"""Columns of a Parquet or CSV file, joined to images by their names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+
+from nearfar.messages import did_you_mean, first_line
+
+NAME_COLUMNS = ("name", "file_name", "filename", "path", "file", "image")
+
+
+def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
+    """Read a .parquet or .csv file that has a column of names; ValueError, one line, for anything else."""
+    path = Path(path)
+    if path.suffix not in (".parquet", ".csv"):
+        raise ValueError(f"--columns {path} must be a .parquet or a .csv file")
+    if not path.is_file():
+        raise ValueError(f"--columns {path}: there is no such file")
+    try:
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(path)
+        else:
+            as_text = dict.fromkeys(NAME_COLUMNS, pyarrow.string())  # names of digits keep their zeros
+            table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"cannot read --columns {path}: {first_line(error)}") from error
+    if not set(table.column_names) & set(NAME_COLUMNS):
+        found = ", ".join(table.column_names)
+        raise ValueError(f"--columns {path} needs the images' names in a column 'name' (or 'path'); it has {found}")
+    return table
+
+
+def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the other columns of a table, in the order of `names`; an image without a row has no value.
+
+    Numbers come as float64, NaN where there is none (whole numbers without gaps as they are), all else as text. Lists,
+    structs and bytes are left out. Raises ValueError where no name is in the table, or one of them twice.
+    """
+    key = next(name for name in NAME_COLUMNS if name in table.column_names)
+    row_of: dict[str, int] = {}
+    wanted = set(names)
+    for row, name in enumerate(map(str, table[key].to_pylist())):
+        if name in wanted and row_of.setdefault(name, row) != row:
+            raise ValueError(f"--columns: '{name}' has two rows ({row_of[name] + 1} and {row + 1}); keep one of them")
+    if not row_of and len(names):
+        first = str(table[key][0]) if len(table) else ""
+        near = did_you_mean(first, names[:1000], f"'{names[0]}' is")
+        raise ValueError(f"--columns: no name in column '{key}' is that of an image: '{first}' is not, {near}")
+    rows = pyarrow.array([row_of.get(name) for name in names], type=pyarrow.int64())
+    joined = {}
+    for name in table.column_names:
+        if name != key and (values := _values(table[name].take(rows))) is not None:
+            joined[name] = values
+    return joined
+
+
+def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:
+    kind = column.type
+    if pyarrow.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if pyarrow.types.is_floating(kind) or (pyarrow.types.is_integer(kind) and column.null_count):
+        return pyarrow.compute.cast(column, pyarrow.float64()).to_numpy()
+    if pyarrow.types.is_integer(kind):
+        return column.to_numpy()
+    if pyarrow.types.is_nested(kind) or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
+        return None
+    if pyarrow.types.is_boolean(kind):
+        return np.array([{True: "yes", False: "no", None: ""}[one] for one in column.to_pylist()])
+    return np.array(["" if one is None else str(one) for one in column.to_pylist()])

@@ -1,0 +1,49 @@
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from nearfar.maps.column_file import join_columns, read_table
+
+NAMES = ["b.png", "c.png", "a.png"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_are_joined_by_name_in_the_order_of_the_images(tmp_path, kind):
+    file = tmp_path / f"about.{kind}"
+    if kind == "csv":
+        file.write_text("path,year,site,score\na.png,2001,north,0.5\nelse.png,2002,south,1\nb.png,2003,,2\n")
+    else:
+        columns = {"path": ["a.png", "else.png", "b.png"], "year": [2001, 2002, 2003]}
+        columns |= {"site": ["north", "south", None], "score": [0.5, 1, 2], "embedding": [[1.0], [2.0], [3.0]]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    joined = join_columns(read_table(file), NAMES)
+    assert list(joined) == ["year", "site", "score"]
+    assert np.array_equal(joined["year"], [2003, np.nan, 2001], equal_nan=True)
+    assert joined["site"].tolist() == ["", "", "north"]
+    assert np.array_equal(joined["score"], [2, np.nan, 0.5], equal_nan=True)
+
+
+def test_whole_numbers_without_gaps_stay_whole(tmp_path):
+    (tmp_path / "a.csv").write_text("name,year,good\na.png,1,true\nb.png,2,false\nc.png,3,true\n")
+    joined = join_columns(read_table(tmp_path / "a.csv"), NAMES)
+    assert joined["year"].dtype.kind == "i" and joined["year"].tolist() == [2, 3, 1]
+    assert joined["good"].tolist() == ["no", "yes", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("a.txt", "name\n", "must be a .parquet or a .csv file"),
+        ("none.csv", None, "there is no such file"),
+        ("a.csv", "x,y\n1,2\n", "needs the images' names in a column 'name'.*it has x, y"),
+        ("a.parquet", "name\n", "cannot read --columns .*a.parquet"),
+        ("a.csv", "name,x\na.png,1\na.png,2\n", "'a.png' has two rows .1 and 2."),
+        ("a.csv", "name,x\nfolder/b.png,1\n", "'folder/b.png' is not, did you mean 'b.png'"),
+    ],
+)
+def test_files_that_cannot_be_joined(tmp_path, file, text, says):
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=says):
+        join_columns(read_table(tmp_path / file), NAMES)

@@ -1,0 +1,257 @@
+"""What a page does beyond showing points; a single file (plain canvas) and a folder (WebGL) do the same."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from nearfar.data import Images
+from nearfar.maps import write_map_page
+
+COUNT = 60
+NAMES = [f"ring/{i:02}, {i % 3}.png" for i in range(COUNT)]
+SHIFT, ALT, ENTER, ESCAPE = "\ue008", "\ue00a", "\ue007", "\ue00c"
+
+
+def ring_page(path):
+    """Sixty images on a ring, image i of the colour (4 i, 255 - 4 i, 50), whose nearest are the next two and i - 1."""
+    i = torch.arange(COUNT)
+    angle = i * 2 * torch.pi / COUNT
+    colour = torch.stack([4 * i, 255 - 4 * i, torch.full_like(i, 50)], 1).to(torch.uint8)
+    pixels = colour[:, :, None, None].expand(COUNT, 3, 12, 12).contiguous()
+    labels = np.arange(COUNT) % 3
+    images = Images(pixels, names=NAMES, image_size=12, channels=3, labels=labels, class_names=["cat", "dog", "emu"])
+    score = np.arange(COUNT, dtype=np.float32)
+    score[7] = np.nan
+    columns = {"score": score, "site": ["north", "south"] * 30, "kept": np.linspace(0, 1, COUNT)}
+    neighbours = (np.arange(COUNT)[:, None] + [1, 2, -1]) % COUNT
+    places = torch.stack([3 * angle.cos(), 2 * angle.sin()], 1)
+    write_map_page(path, places, images, columns=columns, neighbours=neighbours)
+    return path if path.suffix else path / "index.html"
+
+
+@pytest.fixture(scope="module", params=["map.html", "map"])
+def written(request, tmp_path_factory):
+    return ring_page(tmp_path_factory.mktemp("maps") / request.param)
+
+
+@pytest.fixture
+def page(browser, written):
+    browser.console()
+    browser.visit(written)
+    browser.wait("window.nearfar && nearfar.settled")
+    browser.call("execute/async", script="nearfar.namesOf([0]).then(arguments[0])", args=[])
+    assert browser.run("nearfar.painter") == ("plain" if written.name == "map.html" else "webgl")
+    yield browser
+    assert browser.console() == []
+
+
+def place(page, i):
+    """Image i on the screen; a folder has an order of its own, so that images are found by name."""
+    return page.run("nearfar.screen(nearfar.find(arguments[0]))", NAMES[i])
+
+
+def numbers(names):
+    return sorted(map(NAMES.index, names))
+
+
+def chosen(page):
+    return numbers(page.run("nearfar.chosen"))
+
+
+def choose(page, control, value):
+    script = "((e, v) => { e.value = v; e.dispatchEvent(new Event('change')); })"
+    page.run(script + "(document.getElementById(arguments[0]), arguments[1])", control, value)
+
+
+def click(page, control):
+    page.run("document.getElementById(arguments[0]).click()", control)
+
+
+def box_around(page, some):
+    x, y = np.array([place(page, i) for i in some]).T
+    return [(x.min() - 6, y.min() - 6), (x.max() + 6, y.max() + 6)]
+
+
+def test_points_are_seen_in_the_colours_of_their_classes(page):
+    screen, paper = page.screenshot().astype(int), np.array([255, 255, 255])
+    colours = [screen[round(y), round(x)] for x, y in (place(page, i) for i in range(6))]
+    assert all(np.abs(colour - paper).max() > 60 for colour in colours)
+    for i in range(3):
+        assert np.abs(colours[i] - colours[i + 3]).max() <= 4
+        assert np.abs(colours[i] - colours[(i + 1) % 3]).max() > 60
+
+
+@pytest.mark.parametrize("i", [0, 33])
+def test_a_click_shows_path_and_neighbours_that_can_be_walked(page, i):
+    page.drag([place(page, i)])
+    page.wait("nearfar.strip")
+    assert page.run("nearfar.strip") == [NAMES[j % COUNT] for j in (i, i + 1, i + 2, i - 1)]
+    assert page.run("document.getElementById('strip-name').textContent") == NAMES[i]
+    page.run("document.querySelectorAll('#strip-images button')[2].click()")
+    page.wait(f"nearfar.strip[0] === '{NAMES[i + 2]}'")
+    middle = "(({x, y, width, height}) => [x + width / 2, y + height / 2])"
+    box = page.run(middle + "(document.querySelector('#strip-images canvas').getBoundingClientRect())")
+    page.wait("nearfar.loaded > 0")
+    assert np.abs(page.screenshot()[round(box[1]), round(box[0])] - np.array([4 * i + 8, 247 - 4 * i, 50])).max() <= 2
+    click(page, "back")
+    page.wait(f"nearfar.strip[0] === '{NAMES[i]}'")
+    click(page, "select-strip")
+    assert chosen(page) == sorted(j % COUNT for j in (i, i + 1, i + 2, i - 1))
+    click(page, "close-strip")
+    assert page.run("nearfar.strip") is None
+
+
+def test_box_and_lasso_replace_add_and_intersect(page):
+    click(page, "box")
+    page.drag(box_around(page, range(3, 9)))
+    assert chosen(page) == [3, 4, 5, 6, 7, 8]
+    page.drag(box_around(page, [30, 31]), SHIFT)
+    assert chosen(page) == [3, 4, 5, 6, 7, 8, 30, 31]
+    (left, top), (right, bottom) = box_around(page, range(6, 12))
+    click(page, "lasso")
+    page.drag([(left, top), (right, top), (right, bottom), (left, bottom)], ALT)
+    assert chosen(page) == [6, 7, 8]
+    choose(page, "how", "add")
+    page.drag([(x, y) for x, y in (place(page, 45) + np.array(step) for step in [(-8, -8), (8, -8), (0, 12)])])
+    assert chosen(page) == [6, 7, 8, 45]
+    assert page.run("document.getElementById('live').textContent") == "4 selected"
+    click(page, "invert")
+    assert chosen(page) == sorted({*range(COUNT)} - {6, 7, 8, 45})
+    choose(page, "how", "replace")
+    click(page, "none-chosen")
+    assert chosen(page) == []
+
+
+def test_what_is_not_selected_is_drawn_faint_and_hidden_images_are_not_selected(page):
+    page.run("document.querySelectorAll('#classes button')[1].click()")
+    click(page, "box")
+    page.drag(box_around(page, range(9)))
+    assert chosen(page) == [0, 2, 3, 5, 6, 8]
+    assert page.run("nearfar.tint(nearfar.find(arguments[0]))[3]", NAMES[3]) > 200
+    assert 0 < page.run("nearfar.tint(nearfar.find(arguments[0]))[3]", NAMES[20]) < 60
+    assert page.run("nearfar.tint(nearfar.find(arguments[0]))[3]", NAMES[1]) == 0
+
+
+def test_legend_and_search_select(page):
+    page.run("document.querySelectorAll('#classes input')[2].click()")
+    assert chosen(page) == list(range(2, COUNT, 3))
+    choose(page, "how", "intersect")
+    page.run("document.getElementById('search').value = '/1'")
+    page.run("document.getElementById('search').focus()")
+    page.press(ENTER)
+    page.wait("nearfar.chosen.length === 3")
+    assert chosen(page) == [11, 14, 17]
+    assert page.run("document.getElementById('found').textContent") == "10 found"
+    choose(page, "how", "replace")
+
+
+def test_colour_by_a_number_and_select_a_range(page):
+    choose(page, "colour", 2)
+    page.wait("document.getElementById('legend').hidden")
+    tints = [page.run("nearfar.tint(nearfar.find(arguments[0])).slice(0, 3)", NAMES[i]) for i in (0, 7, 30, 59)]
+    assert tints[0] == [47, 111, 219] and tints[3] == [242, 163, 27] and tints[1] == [138, 143, 152]
+    assert np.abs(np.array(tints[2]) - (184, 87, 159)).max() < 8
+    page.run("[['from', 5], ['to', 9]].forEach(([id, v]) => { document.getElementById(id).value = v; })")
+    page.run("document.querySelector('#scale button').click()")
+    assert chosen(page) == [5, 6, 8, 9]
+
+
+def test_places_that_lie_are_faint_when_asked_for(page):
+    click(page, "faint")
+    alphas = "[0, 15, 59].map((i) => nearfar.tint(nearfar.find(arguments[0][i]))[3])"
+    page.wait(
+        f"((seen) => seen[0] < seen[1] && seen[1] < seen[2])({alphas.replace('arguments[0]', json.dumps(NAMES))})"
+    )
+    assert page.run(alphas, NAMES)[2] > 200
+    click(page, "faint")
+    page.wait(f"Math.min(...{alphas.replace('arguments[0]', json.dumps(NAMES))}) > 200")
+
+
+def test_selection_as_list_and_csv(page):
+    click(page, "box")
+    page.drag(box_around(page, [7, 8]))
+    run = "const done = arguments[0]; nearfar.%s().then(done);"
+    lines = page.call("execute/async", script=run % "listText", args=[]).splitlines()
+    assert numbers(lines) == [7, 8]
+    rows = list(csv.DictReader(io.StringIO(page.call("execute/async", script=run % "csvText", args=[]))))
+    rows.sort(key=lambda row: row["name"])
+    assert [row["name"] for row in rows] == NAMES[7:9]
+    assert [row["label"] for row in rows] == ["dog", "emu"]
+    assert [row["score"] for row in rows] == ["", "8"] and [row["site"] for row in rows] == ["south", "north"]
+    assert float(rows[0]["x"]) == pytest.approx(3 * np.cos(7 * 2 * np.pi / 60), abs=1e-4)
+
+
+def test_the_table_lists_what_is_shown_or_selected_in_the_order_of_values(page):
+    choose(page, "colour", 2)
+    page.wait("document.getElementById('legend').hidden")
+    page.run("map.focus()")
+    page.press("t")
+    choose(page, "order", "down")
+    first = "document.querySelector('#rows tr td:nth-child(3)').textContent"
+    page.wait(f"document.querySelector('#rows tr') && {first} === '{NAMES[59]}'")
+    assert page.run("document.getElementById('table-count').textContent") == "1\u201360 of 60 shown"
+    assert page.run("document.querySelector('#rows tr:last-child td:nth-child(3)').textContent") == NAMES[7]
+    page.run("document.querySelectorAll('#rows input')[1].click()")
+    assert chosen(page) == [58]
+    page.run("document.querySelector('#rows button').focus()")
+    page.press(ESCAPE)
+    assert page.run("document.getElementById('table').hidden")
+    assert page.run("document.activeElement.id") == "table-button"
+
+
+def test_keyboard_selects_and_opens_the_neighbours(page):
+    page.run("map.focus()")
+    for key in ("\ue014", " ", ENTER):
+        page.press(key)
+    page.wait("nearfar.strip && document.activeElement.closest('#strip-images')")
+    assert page.run("nearfar.chosen") == page.run("nearfar.strip")[:1]
+    page.press(ESCAPE)
+    assert page.run("nearfar.strip") is None and page.run("document.activeElement.id") == "map"
+
+
+def test_regions_and_images_are_drawn(page):
+    page.mouse(5, 100)  # over no point
+    before = page.screenshot()
+    click(page, "regions")
+    page.wait("nearfar.settled")
+    wanted = {(4 * i, 255 - 4 * i, 50) for i in range(COUNT)}
+
+    def thumbnails():
+        screen = page.screenshot()[60:, :740].reshape(-1, 3)
+        found, counts = np.unique(screen, axis=0, return_counts=True)
+        return {tuple(map(int, c)): n for c, n in zip(found, counts, strict=True) if tuple(map(int, c)) in wanted}
+
+    page.wait("nearfar.loaded > 0 && nearfar.settled")
+    large = thumbnails()
+    assert 3 <= len(large) <= 30 and min(large.values()) > 500
+    click(page, "regions")
+    click(page, "pictures")
+    page.wait("nearfar.settled")
+    assert len(thumbnails()) >= 40
+    click(page, "pictures")
+    page.wait("nearfar.settled")
+    page.run("document.activeElement.blur()")
+    assert np.abs(page.screenshot()[60:, :740].astype(int) - before[60:, :740]).max() <= 2
+
+
+def test_a_folder_without_webgl_draws_on_a_plain_canvas(tmp_path, browser):
+    path = ring_page(tmp_path / "map")
+    without = (
+        "const all = HTMLCanvasElement.prototype.getContext; HTMLCanvasElement.prototype.getContext ="
+        " function (kind, more) { return kind === 'webgl2' ? null : all.call(this, kind, more); };"
+    )
+    params = {"cmd": "Page.addScriptToEvaluateOnNewDocument", "params": {"source": without}}
+    added = browser.call("goog/cdp/execute", **params)["identifier"]
+    try:
+        browser.visit(path)
+        browser.wait("window.nearfar && nearfar.settled")
+        assert browser.run("nearfar.painter") == "plain"
+        x, y = browser.run("nearfar.screen(5)")
+        assert np.abs(browser.screenshot()[round(y), round(x)].astype(int) - 255).max() > 60
+    finally:
+        remove = {"cmd": "Page.removeScriptToEvaluateOnNewDocument", "params": {"identifier": added}}
+        browser.call("goog/cdp/execute", **remove)

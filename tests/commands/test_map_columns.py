@@ -49,7 +49,7 @@ def test_maps_of_few_and_many_images_carry_columns(images_file, tmp_path, quiet,
     options = dict(epochs=1, num_views=2, columns=table, console=quiet)
 
     data = described(nearfar.map_images(run, **options))
-    assert [one["name"] for one in data["columns"]] == ["site", "outlierness", "density", "own view found"]
+    assert [one["name"] for one in data["columns"]] == ["site", "outlierness", "density", "own view found", "kept"]
     sites = np.frombuffer(base64.b64decode(data["columns"][0]["bytes"]), "<u2")
     names = [data["columns"][0]["classes"][site]["name"] for site in sites]
     assert dict(zip(data["names"], names, strict=True)).items() >= {"000007": "north", "000009": "south"}.items()

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from nearfar.commands.demo import run_demo
     from nearfar.commands.embed import embed
     from nearfar.commands.evaluate import evaluate
+    from nearfar.commands.export import export
     from nearfar.commands.map import map_images
     from nearfar.commands.methods import list_methods
     from nearfar.commands.pretrain import pretrain, resume
+    from nearfar.commands.push import push
     from nearfar.commands.run import Run, load
     from nearfar.commands.views import show_views
     from nearfar.methods import register_method
@@ -29,10 +31,12 @@ _HOMES = {
     "TrainingStopped": "training",
     "embed": "commands.embed",
     "evaluate": "commands.evaluate",
+    "export": "commands.export",
     "list_methods": "commands.methods",
     "load": "commands.run",
     "map_images": "commands.map",
     "pretrain": "commands.pretrain",
+    "push": "commands.push",
     "register_method": "methods",
     "resume": "commands.pretrain",
     "run_demo": "commands.demo",
@@ -47,10 +51,12 @@ __all__ = [
     "__version__",
     "embed",
     "evaluate",
+    "export",
     "list_methods",
     "load",
     "map_images",
     "pretrain",
+    "push",
     "register_method",
     "resume",
     "run_demo",

@@ -31,6 +31,8 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
     "evaluate": ("evaluate", ("run", "data")),
     "embed": ("embed", ("run", "data")),
     "map": ("map_images", ("run", "data")),
+    "export": ("export", ("run",)),
+    "push": ("push", ("run", "repo")),
     "views": ("show_views", ("data",)),
     "methods": ("list_methods", ()),
     "demo": ("run_demo", ("data",)),

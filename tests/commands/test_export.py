@@ -20,7 +20,7 @@ from nearfar.data import photographs
 @pytest.fixture(scope="module")
 def run(images_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "halves"
-    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="saclr", seed=3)
+    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="sce", seed=3)
     run = nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), **options)
     nearfar.evaluate(run, protocol=("knn",), console=Console(quiet=True))
     return run
@@ -109,7 +109,7 @@ def test_push_writes_the_folder_that_timm_loads(run, images, expected, tmp_path,
     knn = run.results["trained"]["knn"]
     assert f"{100 * knn:.1f}" in next(line for line in card.splitlines() if line.startswith("| The trained encoder"))
     assert "They started from random numbers." in card
-    assert "SACLR" in card.partition("## Citation")[2]
+    assert "Similarity Contrastive Estimation" in card.partition("## Citation")[2]
     assert str(run.path.parent) not in card and "halves.npz" not in card  # nothing of this machine
     assert json.loads((folder / "config.json").read_text())["pretrained_cfg"]["license"] == "mit"
 

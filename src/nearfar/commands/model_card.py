@@ -38,7 +38,7 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
     on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name)
     method = method_class(settings.method) if settings.method in method_names() else None
     parts = {
-        "Use": _use(f"hf-hub:{name}" if on_hub else f"local-dir:{name}"),
+        "Use": _use(f"hf-hub:{name}" if on_hub else f"local-dir:{name}", "L" if encoder.channels == 1 else "RGB"),
         "Data": _data(run),
         "Training": _training(settings, method.paper if method else ""),
         "Verdict": run.verdict.words if run.verdict else "No images were held out: its health was not measured.",
@@ -47,7 +47,7 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
         "Command": f"```\n{_command(settings)}\n```",
         "Citation": _citation(method.__name__ if method else "", method.paper if method else ""),
     }
-    colours = "grey" if encoder.channels == 1 else "colour" if encoder.channels == 3 else f"{encoder.channels} channels"
+    colours = _colours(encoder.channels)
     about = (
         f"An image encoder that was trained without labels: `{encoder.name}`, {encoder.num_features} features from "
         f"images of {encoder.image_size} px, {colours}."
@@ -56,7 +56,11 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
     return f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n\n# {name}\n\n{about}\n\n{body}\n"
 
 
-def _use(source: str) -> str:
+def _colours(channels: int) -> str:
+    return {1: "grey", 3: "in colour"}.get(channels, f"of {channels} channels")
+
+
+def _use(source: str, mode: str) -> str:
     return f"""```python
 import nearfar.timm  # only for the nets "nearfar_..."
 import timm
@@ -66,7 +70,7 @@ from PIL import Image
 net = timm.create_model("{source}", pretrained=True).eval()
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(net))
 with torch.no_grad():
-    features = net(transform(Image.open("photo.jpg"))[None])
+    features = net(transform(Image.open("photo.jpg").convert("{mode}"))[None])
 ```"""
 
 
@@ -75,7 +79,7 @@ def _data(run: Run) -> str:
     total = json.loads(path.read_text())["images"] if path.is_file() else None
     counted = "Images" if total is None else f"{total:,} images"
     held = f"; {settings.held_out:,} of them were held out to measure health" if settings.held_out else ""
-    return f"{counted} of {settings.image_size} px, in {settings.channels} channel(s), without labels{held}."
+    return f"{counted} of {settings.image_size} px, {_colours(settings.channels)}, without labels{held}."
 
 
 def _training(settings: Settings, paper: str) -> str:
@@ -88,7 +92,8 @@ def _training(settings: Settings, paper: str) -> str:
         "precision": settings.precision,
         "seed": settings.seed,
     }
-    rows = "".join(f"| {name.replace('_', ' ')} | {_cell(value)} |\n" for name, value in facts.items())
+    used = {name: value for name, value in facts.items() if value not in (None, False, (), [])}
+    rows = "".join(f"| {name.replace('_', ' ')} | {_cell(value)} |\n" for name, value in used.items())
     return f"| setting | value |\n|---|---|\n{rows}".rstrip()
 
 
@@ -148,8 +153,9 @@ def _command(settings: Settings) -> str:
 def _option(value: Any) -> list[str]:
     if isinstance(value, (list, tuple)):
         return [shlex.quote(f"[{', '.join(map(str, value))}]")]
-    text = str(value).lower() if isinstance(value, bool) or value is None else _words(value)
-    return [shlex.quote(text.replace("None", "null"))]
+    if value is None or isinstance(value, bool):
+        return [{None: "null", True: "true", False: "false"}[value]]
+    return [shlex.quote(_words(value))]
 
 
 def _citation(name: str, paper: str) -> str:

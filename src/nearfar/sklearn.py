@@ -227,7 +227,8 @@ class ContrastiveMap(_OfImages):
         with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
             run, images = estimator._fit(X, Path(folder) / "run")
             plan = chosen_views(run.settings.given("views"), run.settings)
-        vars(self).update({name: value for name, value in vars(estimator).items() if name.endswith("_")})
+        for name in (name for name in vars(estimator) if name.endswith("_")):
+            setattr(self, name, getattr(estimator, name))
         seed = _seed(self.random_state)
         views = [
             self._features(images, view=plan.pick([n % len(plan)]), generator=stream(seed, "map", n))

@@ -29,6 +29,9 @@ LARGEST_ONNX = 2**31 - 2**20  # bytes, of protobuf, with room for the graph
 class Deployed(nn.Module):
     """What is exported: images of the right size and channels, uint8 -> features. `Encoder` also resizes."""
 
+    scale: Tensor
+    offset: Tensor
+
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.backbone = encoder.backbone

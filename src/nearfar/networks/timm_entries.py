@@ -35,10 +35,12 @@ class TimmSmallNet(SmallNet):
         self.in_chans, self.head_hidden_size = in_chans, self.num_features
         self.reset_classifier(num_classes)
         self.drop = nn.Dropout(drop_rate)
-        stride, maps = self.conv.stride[0], [("norm", self.norm.num_features)]
-        maps += [(f"blocks.{i}", block.norm2.num_features) for i, block in enumerate(self.blocks)]
+        blocks: Any = self.blocks
+        channels = [self.norm.num_features, *(block.norm2.num_features for block in blocks)]
+        modules = ["norm", *(f"blocks.{i}" for i in range(len(blocks)))]
         self.feature_info = [
-            dict(num_chs=channels, reduction=stride * 2**i, module=module) for i, (module, channels) in enumerate(maps)
+            dict(num_chs=count, reduction=self.conv.stride[0] * 2**i, module=module)
+            for i, (count, module) in enumerate(zip(channels, modules, strict=True))
         ]
 
     def get_classifier(self) -> nn.Module:
@@ -102,7 +104,7 @@ def nearfar_small_stem(pretrained: bool = False, base: str = "resnet18", **optio
 
 
 def _with_small_stem(base: str, **options: Any) -> nn.Module:
-    net = timm.create_model(base, pretrained=False, **options)
+    net: Any = timm.create_model(base, pretrained=False, **options)
     shrink_stem(net)
     for info in net.feature_info:
         info["reduction"] = max(1, info["reduction"] // _STRIDE)

@@ -94,8 +94,9 @@ def test_a_new_run_starts_from_such_a_folder(tmp_path: Path, name: str, size: in
 
 
 def test_our_names_are_not_those_of_timm() -> None:
-    with pytest.raises(ValueError, match=r"unknown encoder 'nearfar_small': use small"):
-        build_backbone("nearfar_small", image_size=32, channels=3)
+    for name, other in (("nearfar_small", "small"), ("nearfar_small_stem", "a ResNet with --small-stem true")):
+        with pytest.raises(ValueError, match=rf"^{name} is what timm calls it: use {other}$"):
+            build_backbone(name, image_size=32, channels=3)
 
 
 def test_importing_a_module_is_enough(tmp_path: Path) -> None:

@@ -153,9 +153,10 @@ def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
 
 
 def _check_name(name: str) -> None:
-    ours = {*ENTRIES, SMALL_STEM}  # which go by other names here
-    if name in ours or (name not in OWN_NETS and not timm.is_model(name)):
-        known = [*OWN_NETS, *(model for model in timm.list_models() if model not in ours)]
+    if name in (*ENTRIES, SMALL_STEM):
+        raise ValueError(f"{name} is what timm calls it: use {ENTRIES.get(name, 'a ResNet with --small-stem true')}")
+    if name not in OWN_NETS and not timm.is_model(name):
+        known = [*OWN_NETS, *timm.list_models()]
         hint = did_you_mean(name, known, "use small, medium or a timm backbone such as resnet18", most=3, cutoff=0.6)
         raise ValueError(f"unknown encoder {name!r}: {hint}")
 

@@ -28,6 +28,7 @@ from nearfar.data.building import USUAL
 from nearfar.data.decode import to_pil
 from nearfar.maps.projector import Projector, fit_projector
 from nearfar.networks import Encoder, load_encoder, save_encoder
+from nearfar.networks.encoder import DESCRIPTION, WEIGHTS
 from nearfar.training.seeding import LARGEST_SEED, stream
 
 Shape = Sequence[int]
@@ -91,7 +92,7 @@ class _OfImages(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if "encoder_" in state:
             with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
                 save_encoder(folder, state["encoder_"])
-                state["encoder_"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+                state["encoder_"] = {name: (Path(folder) / name).read_bytes() for name in (WEIGHTS, DESCRIPTION)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -99,7 +100,7 @@ class _OfImages(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         super().__setstate__(state)
         if isinstance(files := state.get("encoder_"), dict):
             with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
-                for name in ("encoder.safetensors", "encoder.json"):
+                for name in (WEIGHTS, DESCRIPTION):
                     (Path(folder) / name).write_bytes(files[name])
                 own = self._estimator.encoder
                 self.encoder_ = load_encoder(folder, None if isinstance(own, str) else own)

@@ -91,6 +91,8 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, quiet, monkeypatch):
     monkeypatch.setattr("nearfar.networks.exporting.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="nothing is kept"):
         nearfar.export(run, to="safetensors", out=tmp_path / "net.safetensors", console=quiet)
+    with pytest.raises(ValueError, match="nothing is kept"):
+        nearfar.push(run, "a/b", to=tmp_path / "hub", console=quiet)
     assert not list(tmp_path.iterdir())
 
 
@@ -191,6 +193,8 @@ def test_an_encoder_of_ones_own_is_exported_when_given_again(images_file, tmp_pa
     image = np.full((1, 1, 8, 8), 9, dtype=np.uint8)
     given = torch.export.load(path).module()(torch.from_numpy(image)).detach()
     torch.testing.assert_close(given, nearfar.load(run, encoder=Own())(torch.from_numpy(image)).detach())
+    with pytest.raises(ValueError, match="which timm cannot build"):
+        nearfar.export(run, to="timm", out=tmp_path / "hub", encoder=Own(), console=quiet)
     with pytest.raises(ValueError, match="give it again"):
         nearfar.push(run, "a/b", to=tmp_path / "hub", console=quiet)
     assert not (tmp_path / "hub").exists()

@@ -99,6 +99,18 @@ def test_our_names_are_not_those_of_timm() -> None:
             build_backbone(name, image_size=32, channels=3)
 
 
+def test_a_file_cannot_make_timm_fetch_another_net(tmp_path: Path) -> None:
+    saved(tmp_path, "resnet18", 32)
+    (tmp_path / "encoder.json").unlink()
+    about = json.loads((tmp_path / "config.json").read_text())
+    about["model_args"]["base"] = "hf-hub:someone/net"
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="not on 'hf-hub:someone/net'"):
+        timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+    with pytest.raises(ValueError, match="not of 'resnet18'"):
+        build_backbone("resnet18", image_size=32, channels=3, init=tmp_path)
+
+
 def test_importing_a_module_is_enough(tmp_path: Path) -> None:
     saved(tmp_path / "small", "small", 8)
     saved(tmp_path / "stem", "resnet18", 32)

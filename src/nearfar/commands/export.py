@@ -68,7 +68,8 @@ def export(
     path.parent.mkdir(exist_ok=True)
     with console.status("exporting"):
         if to == "timm":
-            error = write_hub_folder(path, run, path.name, licence_of_start(run))
+            licence = licence_of_start(run)
+            error = write_hub_folder(path, run, trained, path.name, licence, licence)
         else:
             with replacing(path) as unfinished:
                 error = FILES[to](trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -17,6 +18,7 @@ from nearfar.training import Settings
 from nearfar.training.settings import settings_fields
 
 _OF_A_MACHINE = {"data", "out", "cache", "workers", "devices", "accelerator", "log_every", "tensorboard", "minutes"}
+_PLAIN = (str, int, float, list, tuple)
 
 
 def model_card(run: Run, name: str, licence: str | None, licence_of_start: str | None) -> str:
@@ -47,10 +49,9 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
         "Command": f"```\n{_command(settings)}\n```",
         "Citation": _citation(method.__name__ if method else "", method.paper if method else ""),
     }
-    colours = _colours(encoder.channels)
     about = (
         f"An image encoder that was trained without labels: `{encoder.name}`, {encoder.num_features} features from "
-        f"images of {encoder.image_size} px, {colours}."
+        f"images of {encoder.image_size} px, {_colours(encoder.channels)}."
     )
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items() if text)
     return f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n\n# {name}\n\n{about}\n\n{body}\n"
@@ -75,9 +76,9 @@ with torch.no_grad():
 
 
 def _data(run: Run) -> str:
-    settings, path = run.settings, run.path / "neighbours.json"
-    total = json.loads(path.read_text())["images"] if path.is_file() else None
-    counted = "Images" if total is None else f"{total:,} images"
+    settings, counted = run.settings, "Images"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file
+        counted = f"{json.loads((run.path / 'neighbours.json').read_text())['images']:,} images"
     held = f"; {settings.held_out:,} of them were held out to measure health" if settings.held_out else ""
     return f"{counted} of {settings.image_size} px, {_colours(settings.channels)}, without labels{held}."
 
@@ -137,13 +138,13 @@ def _start(settings: Settings) -> str:
 
 
 def _command(settings: Settings) -> str:
-    """The command that trains so again, with everything that is not a default of `pretrain`."""
+    """The command that trains so again, with all that is not a default of `pretrain`, but for the user's objects."""
     words = ["nearfar", "pretrain", "DATA"]
     for one in settings_fields():
         value = getattr(settings, one.name)
         if one.name == "init" and value is not None:
             value = value if value == "timm" or value.startswith("hf:") else "WEIGHTS"
-        if one.name not in {*_OF_A_MACHINE, "hyperparameters"} and value is not None and value != one.default:
+        if one.name not in _OF_A_MACHINE and isinstance(value, _PLAIN) and value != one.default:
             words += [f"--{one.name.replace('_', '-')}", *_option(value)]
     for name, value in settings.hyperparameters.items():
         words += [f"--{name.replace('_', '-')}", *_option(value)]
@@ -171,11 +172,6 @@ def _words(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = (
-        f"{value:g}"
-        if isinstance(value, float)
-        else " ".join(map(str, value))
-        if isinstance(value, (list, tuple))
-        else _words(value)
-    )
-    return text.replace("|", "\\|")
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else _words(value).replace("|", "\\|")

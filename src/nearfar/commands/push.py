@@ -48,12 +48,10 @@ def push(
         raise ValueError("name the model as on the Hub: nearfar push RUN owner/name")
     if to is not None:
         check_new_folder(Path(to))
-    if run.encoder.backbone.architecture is None:
-        raise ValueError(f"the encoder {run.encoder.name} is an object of your own, which timm cannot build")
-    licence = license or licence_of_start(run)
+    encoder, of_start = run.encoder, licence_of_start(run, online=to is None)
     with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
         folder = Path(scratch) / "model" if to is None else Path(to)
-        error = write_hub_folder(folder, run, repo, licence)
+        error = write_hub_folder(folder, run, encoder, repo, license or of_start, of_start)
         console.print(Text(f"timm gives the same features: largest difference {error:.1e}"), highlight=False)
         place = str(folder) if to is not None else _upload(folder, repo, private)
     console.print(Text(f"{run.path} -> {place}"))

@@ -104,6 +104,8 @@ def nearfar_small_stem(pretrained: bool = False, base: str = "resnet18", **optio
 
 
 def _with_small_stem(base: str, **options: Any) -> nn.Module:
+    if not timm.is_model(base):  # such as "hf-hub:owner/name" in a file, which would be fetched
+        raise ValueError(f"{SMALL_STEM} is built on a net of timm's own, not on {base!r}")
     net: Any = timm.create_model(base, pretrained=False, **options)
     shrink_stem(net)
     for info in net.feature_info:

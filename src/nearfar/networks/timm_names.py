@@ -26,5 +26,9 @@ def own_name(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, An
     The stem is None for nets that are timm's own, which leave it open.
     """
     if name == SMALL_STEM:
-        return str(arguments["base"]), {key: value for key, value in arguments.items() if key != "base"}, True
+        return (
+            str(arguments.get("base", "resnet18")),
+            {key: value for key, value in arguments.items() if key != "base"},
+            True,
+        )
     return ENTRIES.get(name, name), dict(arguments), False if name in ENTRIES else None

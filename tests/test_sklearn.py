@@ -153,5 +153,8 @@ def test_mistakes_get_one_line(fitted, tmp_path):
     Image.new("L", (8, 8)).save(tmp_path / "good.png")
     with pytest.raises(ValueError, match=r"1 of the files cannot be read, the first is .*broken\.png: "):
         fitted.transform([tmp_path / "good.png", tmp_path / "broken.png"])
+    of_bytes = ContrastiveEncoder(epochs=1, settings=QUICK).fit(np.eye(64, dtype=np.uint8).reshape(64, 8, 8))
+    with pytest.raises(ValueError, match="the images of fit were no float64 arrays: set value_range, or give uint8"):
+        of_bytes.transform(np.zeros((2, 8, 8)))
     with pytest.raises(ValueError, match="there is no method 'simclrr'"):
         ContrastiveEncoder(method="simclrr", epochs=1).fit(np.eye(16).reshape(16, 4, 4))

@@ -64,11 +64,15 @@ class _OfImages(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             array = validate_data(self, X, reset=fitting, dtype="numeric", ensure_min_samples=least)
             array = array.reshape(len(array), *self._shape(array.shape[1]))
         given = self._estimator.value_range
-        if given is None and array.dtype in (np.uint8, np.uint16, np.bool_):
-            return array
+        whole = given is None and array.dtype in (np.uint8, np.uint16, np.bool_)
         if fitting:
-            self.value_range_ = tuple(map(float, given or (array.min(), array.max())))
-        low, high = self.value_range_
+            self.value_range_ = None if whole else tuple(map(float, given or (array.min(), array.max())))
+        if whole:
+            return array
+        seen = getattr(self, "value_range_", None)
+        if seen is None:
+            raise ValueError(f"the images of fit were no {array.dtype} arrays: set value_range, or give uint8")
+        low, high = seen
         return np.clip((array.astype(np.float64) - low) / ((high - low) or 1.0), 0, 1)
 
     def _shape(self, features: int) -> Shape:

@@ -56,7 +56,9 @@ def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to):
     assert "largest difference" in console.export_text()
     if to == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
-        features = torch.from_numpy(onnxruntime.InferenceSession(path).run(None, {"images": images.numpy()})[0])
+        session = onnxruntime.InferenceSession(path)
+        assert session.get_inputs()[0].shape == ["batch", 1, 8, 8]
+        features = torch.from_numpy(session.run(["features"], {"images": images.numpy()})[0])
     elif to == "torch":
         features = torch.export.load(path).module()(images)
     elif to == "timm":

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from nearfar.commands.duplicates import find_duplicates
     from nearfar.commands.embed import embed
     from nearfar.commands.evaluate import evaluate
+    from nearfar.commands.export import export
     from nearfar.commands.map import map_images
     from nearfar.commands.methods import list_methods
     from nearfar.commands.pretrain import pretrain, resume
+    from nearfar.commands.push import push
     from nearfar.commands.reproduce import reproduce
     from nearfar.commands.run import Run, load
     from nearfar.commands.search import search_images
@@ -36,10 +38,12 @@ _HOMES = {
     "embed": "commands.embed",
     "evaluate": "commands.evaluate",
     "find_duplicates": "commands.duplicates",
+    "export": "commands.export",
     "list_methods": "commands.methods",
     "load": "commands.run",
     "map_images": "commands.map",
     "pretrain": "commands.pretrain",
+    "push": "commands.push",
     "register_method": "methods",
     "reproduce": "commands.reproduce",
     "resume": "commands.pretrain",
@@ -58,11 +62,13 @@ __all__ = [
     "cluster_images",
     "embed",
     "evaluate",
+    "export",
     "find_duplicates",
     "list_methods",
     "load",
     "map_images",
     "pretrain",
+    "push",
     "register_method",
     "reproduce",
     "resume",

@@ -35,6 +35,8 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
     "duplicates": ("find_duplicates", ("run", "data")),
     "select": ("select_images", ("run", "images...")),
     "cluster": ("cluster_images", ("run", "data")),
+    "export": ("export", ("run",)),
+    "push": ("push", ("run", "repo")),
     "views": ("show_views", ("data",)),
     "methods": ("list_methods", ()),
     "reproduce": ("reproduce", ("table",)),

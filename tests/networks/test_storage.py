@@ -29,7 +29,11 @@ def test_the_same_features_after_loading(tmp_path: Path, name: str, size: int) -
     assert torch.equal(again(images), encoder(images))
     assert not again.training
     assert (again.name, again.num_features, again.image_size) == (name, encoder.num_features, size)
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["encoder.json", "encoder.safetensors"]
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "config.json",
+        "encoder.json",
+        "encoder.safetensors",
+    ]
 
 
 def test_weights_load_into_timm(tmp_path: Path) -> None:

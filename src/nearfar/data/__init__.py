@@ -7,6 +7,7 @@ from nearfar.data.images import Images
 from nearfar.data.loader import Batches, rank_rows
 from nearfar.data.objects import describe
 from nearfar.data.opening import list_splits, open_images, survey
+from nearfar.data.sample_photographs import photographs
 
 __all__ = [
     "Batches",
@@ -19,6 +20,7 @@ __all__ = [
     "list_splits",
     "open_few",
     "open_images",
+    "photographs",
     "rank_rows",
     "survey",
 ]

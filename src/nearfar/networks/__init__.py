@@ -2,6 +2,7 @@
 
 from nearfar.networks.backbone import Architecture, Backbone, build_backbone, size_step
 from nearfar.networks.encoder import Encoder, load_encoder, save_encoder
+from nearfar.networks.exporting import check_onnx, export_onnx, export_program, export_weights, write_timm_folder
 from nearfar.networks.feature_maps import FeatureMaps
 from nearfar.networks.heads import mlp
 from nearfar.networks.layers import layer_scales
@@ -23,6 +24,10 @@ __all__ = [
     "SplitBatchNorm",
     "StartingWeights",
     "build_backbone",
+    "check_onnx",
+    "export_onnx",
+    "export_program",
+    "export_weights",
     "find_weights",
     "layer_scales",
     "load_encoder",
@@ -32,4 +37,5 @@ __all__ = [
     "shuffled",
     "size_step",
     "split_batch_norm",
+    "write_timm_folder",
 ]

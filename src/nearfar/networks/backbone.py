@@ -20,6 +20,7 @@ from nearfar.networks.layers import first_stages
 from nearfar.networks.pretrained import load_tensors
 from nearfar.networks.small import OWN_NETS, SmallNet
 from nearfar.networks.starting import StartingWeights, find_weights
+from nearfar.networks.timm_names import ENTRIES, SMALL_STEM
 
 log = logging.getLogger("nearfar")
 
@@ -152,6 +153,8 @@ def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
 
 
 def _check_name(name: str) -> None:
+    if name in (*ENTRIES, SMALL_STEM):
+        raise ValueError(f"{name} is what timm calls it: use {ENTRIES.get(name, 'a ResNet with --small-stem true')}")
     if name not in OWN_NETS and not timm.is_model(name):
         known = [*OWN_NETS, *timm.list_models()]
         hint = did_you_mean(name, known, "use small, medium or a timm backbone such as resnet18", most=3, cutoff=0.6)
@@ -172,7 +175,7 @@ def _fitted(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Create a net with those arguments for the image size that its constructor knows, or with those of a run."""
     given = {} if start is None else dict(start.arguments)
-    if start is not None and start.in_timm is None and given:
+    if start is not None and given and (start.in_timm is None or name in OWN_NETS):
         arguments = {**given, "in_chans": channels}
         return _create(name, arguments), arguments
     sized: dict[str, Any] = {"img_size": image_size}

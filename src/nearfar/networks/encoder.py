@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from nearfar.atomic import replacing
 from nearfar.messages import first_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
+from nearfar.networks.starting import DESCRIPTION, WEIGHTS
+from nearfar.networks.timm_config import write_timm_config
 from nearfar.views import resize_square, with_channels
 
 
@@ -72,22 +74,30 @@ class Encoder(nn.Module):
         return (images - self.mean) / self.std
 
 
-WEIGHTS, DESCRIPTION = "encoder.safetensors", "encoder.json"
-
-
 def save_encoder(folder: str | Path, encoder: Encoder) -> None:
-    """Write encoder.safetensors (the net's state_dict, timm's own keys) and encoder.json into a folder.
+    """Write encoder.safetensors (the net's state_dict, timm's own keys), encoder.json and config.json into a folder.
 
-    The folder is made if need be; each file is replaced as a whole. For a timm net, the weights load into
-    `timm.create_model(name, num_classes=0, **arguments)` as they are, unless `small_stem` says that the first
-    convolution must be made 3x3 with stride 1 and the max-pool removed first. Of a user's own module only the class is
-    noted, under "object".
+    The folder is made if need be; each file is replaced as a whole. config.json makes it a timm model, see
+    `write_timm_config`. Of a user's own module, which has none, only the class is noted, under "object".
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {
-        name: value.detach().cpu().contiguous().clone() for name, value in encoder.backbone.net.state_dict().items()
-    }
+    with replacing(folder / WEIGHTS) as file:
+        file.write_bytes(save(state_of(encoder), metadata={"format": "pt"}))
+    with replacing(folder / DESCRIPTION) as file:
+        file.write_text(json.dumps(describe_encoder(encoder), indent=2) + "\n")
+    if encoder.backbone.architecture is not None:
+        write_timm_config(folder, encoder.backbone, *preprocessing_of(encoder))
+
+
+def state_of(encoder: Encoder) -> dict[str, Tensor]:
+    """Return copies of the net's tensors on the CPU, by timm's names."""
+    state = encoder.backbone.net.state_dict()
+    return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+
+
+def describe_encoder(encoder: Encoder) -> dict[str, Any]:
+    """Return what it takes to build an encoder again, in plain values."""
     architecture = encoder.backbone.architecture
     kind: dict[str, Any] = {"object": encoder.backbone.name}
     if architecture is not None:
@@ -96,18 +106,21 @@ def save_encoder(folder: str | Path, encoder: Encoder) -> None:
             "arguments": architecture.arguments,
             "small_stem": architecture.small_stem,
         }
-    description = kind | {
+    (channels, size, _), mean, std = preprocessing_of(encoder)
+    return kind | {
         "num_features": encoder.num_features,
-        "image_size": encoder.image_size,
-        "channels": encoder.channels,
-        "mean": encoder.mean.flatten().tolist(),
-        "std": encoder.std.flatten().tolist(),
+        "image_size": size,
+        "channels": channels,
+        "mean": mean,
+        "std": std,
         "nearfar": version("nearfar"),
     }
-    with replacing(folder / WEIGHTS) as file:
-        file.write_bytes(save(state, metadata={"format": "pt"}))
-    with replacing(folder / DESCRIPTION) as file:
-        file.write_text(json.dumps(description, indent=2) + "\n")
+
+
+def preprocessing_of(encoder: Encoder) -> tuple[tuple[int, int, int], list[float], list[float]]:
+    """Return (channels, height, width), mean and std."""
+    size = (encoder.channels, encoder.image_size, encoder.image_size)
+    return size, encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
 
 
 def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encoder:

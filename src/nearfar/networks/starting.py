@@ -16,6 +16,9 @@ from torch import Tensor
 
 from nearfar.messages import first_line
 from nearfar.networks.pretrained import read_tensors
+from nearfar.networks.timm_names import own_name
+
+WEIGHTS, DESCRIPTION = "encoder.safetensors", "encoder.json"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class StartingWeights:
     source: as it was given. encoder: the name of their net, None where they do not say. arguments, small_stem: what it
     was built with, the latter None where the image size decides. mean, std: one number for each of their channels, in
     units of 0..1; None where images are to be normalised by their own. in_timm: the name that `timm.create_model` knows
-    them by; None for those in `file`.
+    them by; None for those in `file`. license: what they say of theirs.
     """
 
     source: str
@@ -36,6 +39,7 @@ class StartingWeights:
     std: Sequence[float] | None = None
     in_timm: str | None = None
     file: Path | None = None
+    license: str | None = None
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the tensors, fitted by timm to a net with these arguments where they are timm's.
@@ -78,7 +82,7 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     path = Path(init)
     if init.startswith("hf:"):
         found = _described(init, f"hf-hub:{init.removeprefix('hf:')}")
-    elif (path / "config.json").is_file():
+    elif (path / "config.json").is_file() and not (path / DESCRIPTION).is_file():
         found = _described(init, f"local-dir:{path}")
     elif path.is_dir():
         found = _of_run(path)
@@ -98,7 +102,9 @@ def _timms(encoder: str | None) -> StartingWeights:
             about = timm.get_pretrained_cfg(encoder)
     if about is None or not about.has_weights:
         raise ValueError(f"timm has no weights for the encoder {encoder!r}: give one such as --encoder resnet18")
-    return StartingWeights("timm", encoder, mean=about.mean, std=about.std, in_timm=encoder)
+    return StartingWeights(
+        "timm", encoder, mean=about.mean, std=about.std, in_timm=encoder, license=about.license or None
+    )
 
 
 def _described(init: str, in_timm: str) -> StartingWeights:
@@ -114,11 +120,13 @@ def _described(init: str, in_timm: str) -> StartingWeights:
     arguments = {key: value for key, value in arguments.items() if key not in ("num_classes", "in_chans")}
     if about.get("global_pool") is not None:
         arguments.setdefault("global_pool", about["global_pool"])
-    return StartingWeights(init, encoder, arguments, mean=about.get("mean"), std=about.get("std"), in_timm=in_timm)
+    encoder, arguments, small_stem = own_name(encoder, arguments)
+    mean, std, license = about.get("mean"), about.get("std"), about.get("license")
+    return StartingWeights(init, encoder, arguments, small_stem, mean, std, in_timm, license=license)
 
 
 def _of_run(folder: Path) -> StartingWeights:
-    file, description = folder / "encoder.safetensors", folder / "encoder.json"
+    file, description = folder / WEIGHTS, folder / DESCRIPTION
     if not file.is_file():
         raise FileNotFoundError(f"no file with starting weights at {file} (has the run finished?)")
     try:

@@ -1,0 +1,162 @@
+"""An encoder for other tools, each form tried after writing: ONNX, torch.export, a timm folder, a file of weights."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import timm
+import torch
+from jaxtyping import Float, UInt8
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from nearfar.atomic import replacing
+from nearfar.networks.encoder import Encoder, describe_encoder, preprocessing_of, state_of
+from nearfar.networks.timm_config import write_timm_config
+
+TOLERANCE = 1e-3  # of the largest feature; rounding differs by a hundredth of that
+TIMM_WEIGHTS = "model.safetensors"
+LARGEST_ONNX = 2**31 - 2**20  # bytes, of protobuf, with room for the graph
+
+
+class Deployed(nn.Module):
+    """What is exported: images of the right size and channels, uint8 -> features. `Encoder` also resizes."""
+
+    scale: Tensor
+    offset: Tensor
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.backbone = encoder.backbone
+        self.register_buffer("scale", 1 / (255 * encoder.std))
+        self.register_buffer("offset", encoder.mean / encoder.std)
+
+    def forward(self, images: UInt8[Tensor, "batch channels size size"]) -> Float[Tensor, "batch features"]:
+        """Normalise and encode."""
+        return self.backbone(images.to(self.scale.dtype) * self.scale - self.offset)
+
+
+def check_onnx() -> None:
+    """Raise ValueError where a library for ONNX is missing."""
+    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
+        raise ValueError(f"ONNX needs {', '.join(missing)}: pip install 'nearfar[onnx]'")
+
+
+def export_onnx(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]) -> float:
+    """Write an ONNX file with the input "images" and the output "features", any number of rows; return its error.
+
+    The error is the largest difference of a feature to those of torch on `images`, by onnxruntime on the CPU. What
+    comes before the images are given to it is in the metadata "preprocessing".
+    Raises ValueError for a net that cannot be exported, is too large for ONNX, or gives other features afterwards.
+    """
+    check_onnx()
+    import onnxruntime
+
+    if sum(value.nbytes for value in encoder.state_dict().values()) > LARGEST_ONNX:
+        raise ValueError(f"the weights of {encoder.name} are larger than the 2 GB of an ONNX file: use --to torch")
+    with _quiet():
+        program = torch.onnx.export(
+            _traced(encoder),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes={"images": {0: "batch"}},
+            verbose=False,
+        )
+        assert program is not None
+        program.model.metadata_props["preprocessing"] = json.dumps(_preprocessing(encoder))
+        program.save(path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return _difference(encoder, lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0]), images)
+
+
+def export_program(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]) -> float:
+    """Write a program for `torch.export.load`; see `export_onnx`."""
+    with _quiet():
+        torch.export.save(
+            _traced(encoder), path, extra_files={"preprocessing.json": json.dumps(_preprocessing(encoder))}
+        )
+        loaded = torch.export.load(path).module()
+    return _difference(encoder, loaded, images)
+
+
+def export_weights(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]) -> float:
+    """Write the net's tensors as .safetensors, with its description as "nearfar" in the header; see `export_onnx`."""
+    about = {"format": "pt", "nearfar": json.dumps(describe_encoder(encoder))}
+    path.write_bytes(save(state_of(encoder), metadata=about))
+    backbone = copy.deepcopy(encoder.backbone)
+    backbone.net.load_state_dict(load_file(path))
+    return _difference(encoder, lambda x: backbone(encoder.preprocess(x)), images)
+
+
+def write_timm_folder(
+    folder: Path, encoder: Encoder, images: UInt8[Tensor, "batch channels size size"], license: str | None = None
+) -> float:
+    """Write model.safetensors and config.json, as timm wants them on the Hub; see `export_onnx`.
+
+    The images come to timm's net normalised. license: of the weights. Raises ValueError for a user's own module, too.
+    """
+    write_timm_config(folder, encoder.backbone, *preprocessing_of(encoder), license)
+    with replacing(folder / TIMM_WEIGHTS) as file:
+        file.write_bytes(save(state_of(encoder), metadata={"format": "pt"}))
+    net = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    return _difference(encoder, lambda x: net(encoder.preprocess(x)), images)
+
+
+def _preprocessing(encoder: Encoder) -> dict[str, object]:
+    """Say what is left to do to an image before it goes into an exported encoder."""
+    return {
+        "size": encoder.image_size,
+        "channels": encoder.channels,
+        "resize": "centre square, bicubic, antialiased",
+        "dtype": "uint8",
+        "layout": "batch, channels, height, width",
+    }
+
+
+def _traced(encoder: Encoder) -> torch.export.ExportedProgram:
+    size, channels = encoder.image_size, encoder.channels
+    blank = torch.zeros(2, channels, size, size, dtype=torch.uint8)
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        with torch.no_grad():
+            return torch.export.export(Deployed(encoder).eval(), (blank,), dynamic_shapes={"images": {0: batch}})
+    except Exception as error:  # torch raises many kinds for what it cannot trace
+        why = " ".join(str(error).split())[:200]
+        raise ValueError(f"torch.export cannot take the encoder {encoder.name}: {why}") from error
+
+
+def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: Tensor) -> float:
+    """Compare in one batch, and one image alone; ValueError where they differ."""
+    with torch.no_grad():
+        expected = encoder(images)
+        given = torch.cat([exported(images[:1]), exported(images[1:])])
+    error, scale = (given - expected).abs().max().item(), expected.abs().max().item()
+    if not error <= TOLERANCE * max(scale, 1e-6):
+        raise ValueError(
+            f"the exported encoder differs by {error:.2g}, with features up to {scale:.2g}: nothing is kept"
+        )
+    return error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' remarks about themselves to themselves."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, before, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,202 @@
+"""A run in other tools, through the public functions: files that are loaded again, and a folder for the Hub."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+import timm
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+
+import nearfar
+from nearfar.commands import push as push_file
+from nearfar.commands.model_card import model_card
+from nearfar.data import photographs
+
+
+@pytest.fixture(scope="module")
+def run(images_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "halves"
+    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="sce", seed=3)
+    run = nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), **options)
+    nearfar.evaluate(run, protocol=("knn",), console=Console(quiet=True))
+    return run
+
+
+@pytest.fixture(scope="module")
+def images():
+    return photographs(3, 8, 1)
+
+
+@pytest.fixture
+def expected(run, images):
+    with torch.no_grad():
+        return run.encoder(images)
+
+
+def of_timm(run, folder, images):
+    net = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    with torch.no_grad():
+        return net(run.encoder.preprocess(images))
+
+
+def test_a_run_folder_is_a_timm_model_and_holds_its_weights_once(run, images, expected):
+    torch.testing.assert_close(of_timm(run, run.path, images), expected)
+    assert [path.name for path in run.path.glob("*.safetensors")] == ["encoder.safetensors"]
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch", "safetensors", "timm"])
+def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to):
+    console = Console(record=True, width=500)
+    path = nearfar.export(run, to=to, console=console)
+    assert path.parent == run.path / "export"
+    assert "largest difference" in console.export_text()
+    if to == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(path)
+        assert session.get_inputs()[0].shape == ["batch", 1, 8, 8]
+        features = torch.from_numpy(session.run(["features"], {"images": images.numpy()})[0])
+    elif to == "torch":
+        features = torch.export.load(path).module()(images)
+    elif to == "timm":
+        features = of_timm(run, path, images)
+    else:
+        assert load_file(path).keys() == load_file(run.path / "encoder.safetensors").keys()
+        return
+    torch.testing.assert_close(features.detach(), expected, atol=1e-4, rtol=0)
+    assert not [one for one in path.parent.iterdir() if ".partial" in one.name]
+
+
+def test_outputs_are_looked_at_before_the_work(run, tmp_path, quiet, monkeypatch):
+    monkeypatch.setattr("nearfar.commands.export.load", None)
+    (tmp_path / "there.pt2").touch()
+    for to, out, words in (
+        ("torch", "there.pt2", "exists already"),
+        ("torch", "net.onnx", r"ends in \.onnx"),
+        ("timm", "there.pt2", "exists already"),
+        ("onnx", "no/net.onnx", "cannot write"),
+    ):
+        with pytest.raises((ValueError, OSError), match=words):
+            nearfar.export(run, to=to, out=tmp_path / out, console=quiet)
+
+
+def test_onnx_without_its_libraries_says_what_to_install(run, quiet, monkeypatch):
+    monkeypatch.setattr("nearfar.networks.exporting.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'nearfar\[onnx\]'"):
+        nearfar.export(run, to="onnx", console=quiet)
+
+
+def test_a_failed_export_leaves_nothing(run, tmp_path, quiet, monkeypatch):
+    monkeypatch.setattr("nearfar.networks.exporting.TOLERANCE", -1.0)
+    with pytest.raises(ValueError, match="nothing is kept"):
+        nearfar.export(run, to="safetensors", out=tmp_path / "net.safetensors", console=quiet)
+    with pytest.raises(ValueError, match="nothing is kept"):
+        nearfar.push(run, "a/b", to=tmp_path / "hub", console=quiet)
+    assert not list(tmp_path.iterdir())
+
+
+def test_push_writes_the_folder_that_timm_loads(run, images, expected, tmp_path, quiet):
+    place = nearfar.push(run, "someone/halves", to=tmp_path / "hub", license="mit", console=quiet)
+    folder = tmp_path / "hub"
+    assert place == str(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    torch.testing.assert_close(of_timm(run, folder, images), expected)
+    _, metadata, card = (folder / "README.md").read_text().split("---\n", 2)
+    facts = yaml.safe_load(metadata)
+    assert (facts["library_name"], facts["license"]) == ("timm", "mit") and "timm" in facts["tags"]
+    assert 'create_model("hf-hub:someone/halves", pretrained=True)' in card
+    assert "80 images of 8 px" in card and "16 of them were held out" in card
+    assert run.verdict.words in card
+    knn = run.results["trained"]["knn"]
+    assert f"{100 * knn:.1f}" in next(line for line in card.splitlines() if line.startswith("| The trained encoder"))
+    assert "They started from random numbers." in card
+    assert "Similarity Contrastive Estimation" in card.partition("## Citation")[2]
+    assert str(run.path.parent) not in card and "halves.npz" not in card  # nothing of this machine
+    assert json.loads((folder / "config.json").read_text())["pretrained_cfg"]["license"] == "mit"
+
+
+def test_the_command_on_the_card_trains_the_same_encoder(run, images_file, images, expected, tmp_path):
+    from nearfar.cli import main
+
+    card = model_card(run, "someone/halves", None, None)
+    command = card.partition("## Command\n\n```\n")[2].partition("\n```")[0]
+    words = shlex.split(command.replace("DATA", images_file))
+    assert main([*words[1:], "--out", str(tmp_path / "again")]) == 0
+    with torch.no_grad():
+        torch.testing.assert_close(nearfar.load(tmp_path / "again")(images), expected)
+
+
+def test_push_sends_that_folder(run, images, expected, tmp_path, quiet, monkeypatch):
+    sent = {}
+
+    class Hub:
+        def __init__(self, **_):
+            pass
+
+        def create_repo(self, repo, **options):
+            sent[repo] = options
+            return f"hub/{repo}"
+
+        def upload_folder(self, repo_id, folder_path, **_):
+            sent["features"] = of_timm(run, folder_path, images)
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    assert nearfar.push(run, "someone/halves", private=True, console=quiet) == "hub/someone/halves"
+    assert sent["someone/halves"] == {"private": True, "exist_ok": True}
+    torch.testing.assert_close(sent["features"], expected)
+
+
+def test_mistakes_of_push_get_one_line(run, tmp_path, quiet, monkeypatch):
+    for name in (None, "halves", "a/b/c", "../x"):
+        with pytest.raises(ValueError, match="nearfar push RUN owner/name"):
+            nearfar.push(run, name, console=quiet)
+    with pytest.raises(ValueError, match="exists already"):
+        nearfar.push(run, "a/b", to=tmp_path, console=quiet)
+
+    def refuse(*_, **__):
+        raise RuntimeError("401 Unauthorized\nand more")
+
+    monkeypatch.setattr(push_file, "write_hub_folder", lambda *_: 0.0)
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
+    with pytest.raises(ValueError, match=r"^cannot push to a/b: 401 Unauthorized Log in") as caught:
+        nearfar.push(run, "a/b", console=quiet)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_licence_of_starting_weights_is_told(run, images_file, tmp_path, quiet):
+    nearfar.push(run, "someone/halves", to=tmp_path / "hub", license="cc-by-4.0", console=quiet)
+    options = dict(epochs=1, batch_size=16, encoder="small", method="simclr", console=quiet)
+    again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(tmp_path / "hub"), **options)
+    nearfar.push(again, "someone/more", to=tmp_path / "more", console=quiet)
+    card = (tmp_path / "more" / "README.md").read_text()
+    assert "license: cc-by-4.0" in card and "which are under cc-by-4.0" in card
+    assert str(tmp_path) not in card
+
+
+class Own(torch.nn.Module):
+    """A user's own net."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(1, 6, 3)
+
+    def forward(self, images):
+        return self.conv(images).amax((2, 3))
+
+
+def test_an_encoder_of_ones_own_is_exported_when_given_again(images_file, tmp_path, quiet):
+    options = dict(epochs=1, batch_size=16, encoder=Own(), method="simclr", console=quiet)
+    run = nearfar.pretrain(images_file, out=tmp_path / "run", **options)
+    assert not (run.path / "config.json").exists()
+    path = nearfar.export(run, to="torch", out=tmp_path / "own.pt2", encoder=Own(), console=quiet)
+    image = np.full((1, 1, 8, 8), 9, dtype=np.uint8)
+    given = torch.export.load(path).module()(torch.from_numpy(image)).detach()
+    torch.testing.assert_close(given, nearfar.load(run, encoder=Own())(torch.from_numpy(image)).detach())
+    with pytest.raises(ValueError, match="which timm cannot build"):
+        nearfar.export(run, to="timm", out=tmp_path / "hub", encoder=Own(), console=quiet)
+    with pytest.raises(ValueError, match="give it again"):
+        nearfar.push(run, "a/b", to=tmp_path / "hub", console=quiet)
+    assert not (tmp_path / "hub").exists()

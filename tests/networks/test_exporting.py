@@ -1,0 +1,124 @@
+"""An exported encoder gives, in the other tool, the features that it gives here."""
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from nearfar.data import photographs
+from nearfar.networks import (
+    Encoder,
+    build_backbone,
+    export_onnx,
+    export_program,
+    export_weights,
+    find_weights,
+    write_timm_folder,
+)
+
+NETS = [("small", 32, 1), ("test_resnet", 32, 3), ("test_convnext", 64, 3), ("test_vit", 64, 3)]
+"""timm's smallest of each kind; the second with a 3x3 stem."""
+
+
+def encoder_of(name: str, size: int, channels: int) -> tuple[Encoder, torch.Tensor]:
+    """A net with random weights and moved statistics, and photographs."""
+    torch.manual_seed(0)
+    images = photographs(5, size, channels)
+    moments = (0.4, 0.5, 0.6)[:channels], (0.2, 0.25, 0.3)[:channels]
+    encoder = Encoder(build_backbone(name, image_size=size, channels=channels), size, channels, *moments)
+    with torch.no_grad():
+        encoder(images)
+    return encoder.eval(), images
+
+
+@pytest.mark.parametrize(("name", "size", "channels"), NETS[1:])  # tests/commands/test_export.py has the small net
+def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path, name, size, channels):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    encoder, images = encoder_of(name, size, channels)
+    said = export_onnx(encoder, tmp_path / "net.onnx", images)
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    for count in (1, 5):
+        (features,) = session.run(["features"], {"images": images[:count].numpy()})
+        with torch.no_grad():
+            expected = encoder(images[:count]).numpy()
+        np.testing.assert_allclose(features, expected, atol=1e-4)
+        assert np.abs(features - expected).max() <= said + 1e-6 < 1e-4
+    assert session.get_inputs()[0].shape == ["batch", channels, size, size]
+    about = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
+    assert (about["size"], about["channels"], about["dtype"]) == (size, channels, "uint8")
+
+
+@pytest.mark.parametrize(("name", "size", "channels"), [NETS[0]])
+def test_a_program_of_torch_gives_the_same_features(tmp_path, name, size, channels):
+    encoder, images = encoder_of(name, size, channels)
+    said = export_program(encoder, tmp_path / "net.pt2", images)
+    loaded = torch.export.load(tmp_path / "net.pt2").module()
+    with torch.no_grad():
+        for count in (1, 5):
+            torch.testing.assert_close(loaded(images[:count]), encoder(images[:count]), atol=1e-4, rtol=0)
+    assert said < 1e-4
+
+
+def test_a_file_of_weights_says_what_it_is(tmp_path):
+    encoder, images = encoder_of("small", 32, 3)
+    assert export_weights(encoder, tmp_path / "net.safetensors", images) < 1e-6
+    with safe_open(tmp_path / "net.safetensors", "pt") as file:
+        about = json.loads(file.metadata()["nearfar"])
+        assert torch.equal(file.get_tensor("conv.weight"), encoder.backbone.net.conv.weight)
+    assert (about["name"], about["image_size"]) == ("small", 32)
+    assert about["mean"] == pytest.approx([0.4, 0.5, 0.6])
+
+
+def test_a_timm_folder_is_loaded_by_timm_and_keeps_its_licence(tmp_path):
+    encoder, images = encoder_of("small", 32, 3)
+    assert write_timm_folder(tmp_path, encoder, images, "mit") < 1e-4
+    net = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(net(encoder.preprocess(images)), encoder(images))
+    assert find_weights(str(tmp_path)).license == "mit"
+
+
+class Stubborn(nn.Module):
+    """A net that looks at its images, which cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        means = images.mean((1, 2, 3), keepdim=False)[:, None] * self.scale
+        return means if means.sum().item() > 0 else -means
+
+
+def test_what_cannot_be_traced_gets_one_line(tmp_path):
+    encoder = Encoder(build_backbone(Stubborn(), image_size=8, channels=1), 8, 1, [0.5], [0.2]).eval()
+    with pytest.raises(ValueError, match=r"torch\.export cannot take the encoder .*Stubborn: ") as caught:
+        export_program(encoder, tmp_path / "net.pt2", photographs(2, 8, 1))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="timm cannot build"):
+        write_timm_folder(tmp_path, encoder, photographs(2, 8, 1))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_that_differs_is_not_kept_quiet(tmp_path, monkeypatch):
+    encoder, images = encoder_of("small", 32, 3)
+    monkeypatch.setattr("nearfar.networks.exporting.load_file", lambda path: spoilt(encoder))
+    with pytest.raises(ValueError, match=r"^the exported encoder differs by .*: nothing is kept$"):
+        export_weights(encoder, tmp_path / "net.safetensors", images)
+
+
+def spoilt(encoder: Encoder) -> dict[str, torch.Tensor]:
+    state = {name: value.clone() for name, value in encoder.backbone.net.state_dict().items()}
+    state["conv.weight"] *= 2
+    return state
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_photographs_are_real_and_the_same_each_time(channels):
+    images = photographs(4, 24, channels)
+    assert images.shape == (4, channels, 24, 24) and torch.equal(images, photographs(4, 24, channels))
+    assert images.float().std((1, 2, 3)).min() > 20 and len(images.flatten(1).unique(dim=0)) == 4

@@ -1,0 +1,160 @@
+"""The estimators in scikit-learn: its own checks, a pipeline under a grid search, and what they take as X."""
+
+import io
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
+
+import nearfar
+from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
+
+QUICK = dict(held_out=0, optimizer="sgd", lr=0.01)
+OF_ROWS = ContrastiveEncoder(epochs=1, image_shape=(1, -1), image_size=8, settings=QUICK)
+"""For the checks of scikit-learn, whose X are rows of two numbers or a few: images of one line."""
+EXPECTED_FAILURES: dict[str, str] = {}
+"""Checks that cannot pass, with the reason."""
+OF_MAPS = {"check_fit_idempotent", "check_n_features_in", "check_estimators_pickle", "check_dict_unchanged"}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    bunch = load_digits()
+    return bunch.images[:240], bunch.target[:240]
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    return ContrastiveEncoder(epochs=2, batch_size=64).fit(digits[0])
+
+
+@pytest.fixture
+def lean(unchecked, monkeypatch):
+    """Fifty runs: leave out what they write for people to look at."""
+    for name in ("write_views", "write_neighbours", "write_report", "write_environment"):
+        monkeypatch.setattr(f"nearfar.commands.pretrain.{name}", lambda *_: None)
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def test_the_encoder_passes_the_checks_of_scikit_learn(lean):
+    done = check_estimator(OF_ROWS, expected_failed_checks=EXPECTED_FAILURES, on_skip=None, on_fail=None)
+    failed = {one["check_name"]: one["exception"] for one in done if one["status"] == "failed"}
+    assert not failed
+    assert len([one for one in done if one["status"] == "passed"]) > 40
+    assert {one["check_name"] for one in done if one["status"] == "xfail"} == set(EXPECTED_FAILURES)
+
+
+def test_the_map_passes_those_that_concern_more_than_its_encoder(lean):
+    passed = set()
+    for estimator, check in estimator_checks_generator(ContrastiveMap(OF_ROWS, num_views=2, epochs=1)):
+        if check.func.__name__ in OF_MAPS - passed:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                check(estimator)
+            passed.add(check.func.__name__)
+    assert passed == OF_MAPS
+
+
+def test_in_a_pipeline_under_a_grid_search(digits):
+    images, labels = digits
+    rows = images.reshape(len(images), -1)
+    steps = make_pipeline(ContrastiveEncoder(batch_size=64, settings={"held_out": 0}), KNeighborsClassifier(1))
+    grid = {"contrastiveencoder__epochs": [1, 3], "kneighborsclassifier__n_neighbors": [1]}
+    search = GridSearchCV(steps, grid, cv=2).fit(rows, labels)
+    assert len(search.cv_results_["params"]) == 2
+    assert search.best_score_ > 0.75  # ten classes; chance is 0.1
+    assert search.predict(rows[:5]).shape == (5,)
+
+
+def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tmp_path):
+    images = np.rint(digits[0][:6] * 255 / 16)
+    for number, image in enumerate(images):
+        Image.fromarray(image.astype(np.uint8)).save(tmp_path / f"{number}.png")
+    expected = fitted.transform(digits[0][:6])
+    assert expected.shape == (6, 256) and expected.dtype == np.float32
+    assert fitted.value_range_ == (0, 16)
+    files = sorted(tmp_path.iterdir())
+    for same in (images.astype(np.uint8), images.astype(np.uint8)[..., None], files, list(map(str, files)), tmp_path):
+        np.testing.assert_allclose(fitted.transform(same), expected, atol=1e-6)
+    rows = ContrastiveEncoder(epochs=2, batch_size=64).fit(digits[0].reshape(240, -1))
+    np.testing.assert_allclose(rows.transform(digits[0][:6].reshape(6, -1)), expected, atol=1e-6)
+
+
+def test_it_is_pretrain_that_runs(fitted, digits, tmp_path, quiet):
+    """The features are those of a run with the same settings."""
+    pixels = np.rint(digits[0] * 255 / 16).astype(np.uint8)
+    same = dict(method="simclr", encoder="small", epochs=2, batch_size=64, precision="32-true")
+    run = nearfar.pretrain(pixels, out=tmp_path / "run", seed=0, console=quiet, **same)
+    for name, weights in run.encoder.backbone.net.state_dict().items():
+        assert weights.equal(fitted.encoder_.backbone.net.state_dict()[name]), name
+    assert fitted.verdict_ == run.verdict.words
+
+
+def test_colour_images_from_files_and_flattened(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (12, 12, 10, 3), dtype=np.uint8)
+    options = dict(epochs=1, image_size=8, settings=QUICK)
+    encoder = ContrastiveEncoder(**options).fit(images)
+    assert encoder.encoder_.channels == 3
+    rows = ContrastiveEncoder(**options, image_shape=(12, 10, 3), value_range=(0, 255)).fit(images.reshape(12, -1))
+    np.testing.assert_allclose(rows.transform(images.reshape(12, -1)), encoder.transform(images), atol=1e-6)
+
+
+class Seen(pickle.Unpickler):
+    """Notes what a pickle asks for."""
+
+    def __init__(self, content):
+        super().__init__(io.BytesIO(content))
+        self.asked = set()
+
+    def find_class(self, module, name):
+        self.asked.add(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+def test_a_pickle_holds_safetensors_and_no_code_but_the_class(fitted, digits):
+    images = digits[0][:20]
+    unpickler = Seen(pickle.dumps(fitted))
+    again = unpickler.load()
+    assert unpickler.asked == {"nearfar.sklearn.ContrastiveEncoder"}
+    assert np.array_equal(again.transform(images), fitted.transform(images))
+    assert again.get_params() == fitted.get_params()
+
+
+def test_a_map_places_new_images_and_comes_back_from_a_pickle(digits):
+    images = digits[0]
+    estimator = ContrastiveMap(ContrastiveEncoder(epochs=2, batch_size=64), num_views=2, epochs=20)
+    places = estimator.fit_transform(images)
+    assert places.shape == (240, 2) and list(estimator.get_feature_names_out()) == [
+        "contrastivemap0",
+        "contrastivemap1",
+    ]
+    np.testing.assert_allclose(places.mean(0), 0, atol=1e-3 * np.abs(places).max())
+    assert places[:, 0].std() > places[:, 1].std()
+    np.testing.assert_allclose(estimator.transform(images[:5]), places[:5], atol=1e-4)
+    unpickler = Seen(pickle.dumps(estimator))
+    assert np.array_equal(unpickler.load().transform(images), estimator.transform(images))
+    assert unpickler.asked == {"nearfar.sklearn.ContrastiveMap", "nearfar.sklearn.ContrastiveEncoder"}
+
+
+def test_mistakes_get_one_line(fitted, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"rows of 10 numbers are no square images: give image_shape=\(height, width\)"
+    ):
+        ContrastiveEncoder().fit(np.zeros((20, 10)))
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    Image.new("L", (8, 8)).save(tmp_path / "good.png")
+    with pytest.raises(ValueError, match=r"1 of the files cannot be read, the first is .*broken\.png: "):
+        fitted.transform([tmp_path / "good.png", tmp_path / "broken.png"])
+    of_bytes = ContrastiveEncoder(epochs=1, settings=QUICK).fit(np.eye(64, dtype=np.uint8).reshape(64, 8, 8))
+    with pytest.raises(ValueError, match="the images of fit were no float64 arrays: set value_range, or give uint8"):
+        of_bytes.transform(np.zeros((2, 8, 8)))
+    with pytest.raises(ValueError, match="there is no method 'simclrr'"):
+        ContrastiveEncoder(method="simclrr", epochs=1).fit(np.eye(16).reshape(16, 4, 4))

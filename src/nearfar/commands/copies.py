@@ -66,7 +66,8 @@ def find_links(known: Featured, most: float, console: Console) -> list[Link]:
 
     Same files are found by their bytes, whatever their features. Of each other image the eight nearest are looked at;
     pairs are copies where they have the same shape and small versions of them differ by less than a fifth of their
-    contrast, and have the same pixels where these are equal in full size.
+    contrast, and have the same pixels where these are equal in full size. Others are alike where each is the nearest
+    of the other that is no copy.
     """
     same = _same_files(known, console)
     links = [Link(0.0, int(first), row, 0) for row, first in enumerate(same) if first != row]
@@ -86,7 +87,11 @@ def find_links(known: Featured, most: float, console: Console) -> list[Link]:
         apart = torch.cat([pixel_difference(small[some[:, 0]], small[some[:, 1]]) for some in at.split(PAIRS)])
         for (one, other), far, pixels in zip(pairs.tolist(), distance.tolist(), apart.tolist(), strict=True):
             links.append(Link(far, one, other, _kind(known, one, other, pixels)))
-    return sorted(links)
+    nearest: dict[int, Link] = {}  # of those that are merely alike: with all of them, chains would join everything
+    for link in sorted(links):
+        for row in (link.first, link.second) if link.kind == ALIKE else ():
+            nearest.setdefault(row, link)
+    return sorted(link for link in links if link.kind < ALIKE or nearest[link.first] == nearest[link.second])
 
 
 def groups_at(links: Sequence[Link], count: int, distance: float) -> tuple[list[list[int]], list[list[int]]]:

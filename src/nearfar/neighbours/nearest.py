@@ -46,7 +46,7 @@ def nearest_rows(
     Of rows at equal distances the first ones are taken, first. Similarities are inner products in float32, so two rows
     whose cosines differ by less than 1e-6 may change places at the end of the list; for Euclidean distances the same
     share of the rows' squared distance from their mean. Distances are then computed again from differences: those of
-    equal rows are 0, small ones are right to seven digits, and the order is theirs.
+    equal rows are 0, small ones do not drown in the rounding of 1 - cos, and the order is theirs.
     Memory, besides one copy of the rows and the result: a few tiles.
     ValueError for a k that there are not enough rows for, other dimensions, or an unknown metric.
     """

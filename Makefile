@@ -15,7 +15,7 @@ demo-photos: .venv/installed
 	$(BIN)/nearfar demo "$(DATA)" --out runs/demo-photos
 
 test: .venv/tested
-	$(PYTEST)
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile
 
 torture: .venv/tested
 	$(PYTEST) tests/torture -m torture

@@ -143,6 +143,10 @@ def test_what_is_too_close_or_of_one_seed_is_not_decided(tmp_path):
     assert judged(tmp_path, [], B, better=("x", "y")) == ("not decided", "not run here")
 
 
+def test_the_best_of_rows_that_were_not_all_run_is_not_decided(tmp_path):
+    assert judged(tmp_path, A, [], best="x").holds == "not decided"
+
+
 def test_within_needs_the_whole_interval(tmp_path):
     assert judged(tmp_path, A, B, within=("x", "y", 3.0)).holds == "yes"
     assert judged(tmp_path, A, B, within=("x", "y", 0.2)).holds == "no"

@@ -28,8 +28,7 @@ def output_of(run: Run, out: str | Path | None, name: str, *beside: str) -> Path
     if out is None:
         check_folder(run.path)
         return run.path / f"{name}.html"
-    for ending in beside:
-        check_output(Path(out), PAGES, beside=ending)
+    check_output(Path(out), PAGES, beside=beside)
     return Path(out)
 
 

@@ -17,9 +17,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import Tensor, nn
 
 from nearfar.allocator import reuse_memory
+from nearfar.commands.map import map_images
 from nearfar.commands.objects import chosen_views, views_for
 from nearfar.commands.opening import features_shown, open_shown
 from nearfar.commands.run import Run, load
@@ -74,6 +76,15 @@ def curve(given: Mapping[str, Any], run: Path) -> list[float]:
     return [float(one[inner] if inner else one) for one in found if not inner or inner in one]
 
 
+def plane(given: Mapping[str, Any], run: Path) -> float:
+    """Accuracy in per cent of the 15 nearest others on the map of the test images (SACLR, Figure 2 has the picture)."""
+    page = run / "plane.html"
+    for old in run.glob("plane.*"):  # of a measurement that was stopped
+        old.unlink()
+    map_images(run, split="test", out=page, console=_quiet())
+    return 100 * float(json.loads(page.with_suffix(".json").read_text())["knn_map"])
+
+
 def nuclear(given: Mapping[str, Any], run: Path) -> float:
     """Mean nuclear norm of the unit features of 32 views, over 256 test images (LORAC, section 6.3)."""
     settings, encoder = Run(run).settings, load(run)
@@ -90,9 +101,7 @@ def nuclear(given: Mapping[str, Any], run: Path) -> float:
     return float(torch.linalg.matrix_norm(rows, "nuc").mean())
 
 
-def _quiet() -> Any:
-    from rich.console import Console
-
+def _quiet() -> Console:
     return Console(quiet=True)
 
 
@@ -175,6 +184,7 @@ MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = 
     "step-memory": step_memory,
     "step-time": step_time,
     "curve": curve,
+    "plane": plane,
     "nuclear": nuclear,
 }
 

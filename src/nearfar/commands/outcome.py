@@ -11,7 +11,7 @@ from typing import Any
 from nearfar.atomic import replacing
 from nearfar.commands.cells import PRETRAINED, folder_of, measured, measurements
 from nearfar.messages import first_line
-from nearfar.papers import SIZES, Cell, Column, Paper, Row, Size, Table, draw_lines, judge
+from nearfar.papers import SIZES, Cell, Column, Paper, Row, Size, Table, draw_curves, draw_lines, judge
 from nearfar.training.environment import hardware
 from nearfar.training.progress import duration
 
@@ -99,7 +99,7 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     drawn = any(values.values()) and (lists or len(columns) > 2)
     if drawn:
         with replacing(path.with_suffix(".png")) as unfinished:
-            draw_lines(unfinished, table, size, values)
+            (draw_curves if lists else draw_lines)(unfinished, table, size, values)
     parts = [
         _head(paper, table, size),
         "" if lists else _numbers(table, size, values),

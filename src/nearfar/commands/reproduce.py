@@ -80,7 +80,7 @@ def reproduce(
                 if not has(found, cell, seed):
                     folder = folder_of(cell, seed, place)
                     task = tasks.setdefault(
-                        folder, Task(folder, cell.settings, source and str(source), seed, Path(data))
+                        folder, Task(folder, cell.settings, None if source is None else str(source), seed, Path(data))
                     )
                     task.cells.append(cell)
     for where in sorted({where for each in missing.values() for where in each.values()}):
@@ -123,7 +123,7 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
             columns = table.full.columns.values()
             data = dict.fromkeys(column.data for column in columns if column.data)
             protocol = dict.fromkeys([*table.full.protocol, *(p for column in columns for p in column.protocol or ())])
-            fact = dict(
+            fact: dict[str, Any] = dict(
                 title=table.title, source=table.source, data=list(data), protocol=list(protocol) or [table.measure],
                 cost=table.cost, needs=table.needs, small=table.small is not None, small_not=table.small_not,
                 state=state_of(table, out),

@@ -16,7 +16,7 @@ from nearfar.papers.paper import (
     Size,
     Table,
 )
-from nearfar.papers.picture import draw_lines
+from nearfar.papers.picture import draw_curves, draw_lines
 from nearfar.papers.reading import paper_names, read_paper
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Scale",
     "Size",
     "Table",
+    "draw_curves",
     "draw_lines",
     "judge",
     "paper_names",

@@ -15,6 +15,9 @@ Values = Mapping[tuple[str, str], Sequence[float]]
 """By row and column: the number of each seed."""
 
 
+ORDER = ("no", "not decided", "yes")
+
+
 class Judgement(NamedTuple):
     """Whether a claim holds, and the numbers that say so."""
 
@@ -38,20 +41,15 @@ def judge(claim: Claim, table: Table, columns: Sequence[str], values: Values) ->
         found = [(_better(table, values, (claim.best, column), (row, column)), row) for row in others]
         if not found:
             return Judgement("not decided", "nothing to compare with was run")
-        for holds in ("no", "not decided", "yes"):
-            if those := [(one, row) for one, row in found if one.holds == holds]:
-                closest = (
-                    those[0]
-                    if holds != "yes"
-                    else min(found, key=lambda pair: abs(_gap(values, claim.best, pair[1], column)))
-                )
-                return Judgement(holds, f"against {table.rows[closest[1]].title}: {closest[0].words}")
+        worst = min(found, key=lambda one: (ORDER.index(one[0].holds), _gap(values, one[1], str(claim.best), column)))
+        return Judgement(worst[0].holds, f"against {table.rows[worst[1]].title}: {worst[0].words}")
     first, second = ((row, where or column) for row, where in cells)
     return _better(table, values, first, second, None if claim.within is None else claim.within[2])
 
 
 def _gap(values: Values, first: str, second: str, column: str) -> float:
-    return statistics.mean(values[first, column]) - statistics.mean(values[second, column])
+    a, b = values.get((first, column)), values.get((second, column))
+    return abs(statistics.mean(a) - statistics.mean(b)) if a and b else math.inf
 
 
 def _better(

@@ -1,4 +1,4 @@
-"""A table as a picture: a line a row over the columns, or over the epochs of a run."""
+"""A table as a picture: a line for each row, over the columns or over a run."""
 
 from __future__ import annotations
 
@@ -6,47 +6,55 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import matplotlib.axes
 import matplotlib.figure
 
 from nearfar.papers.paper import Size, Table
 
-Values = Mapping[tuple[str, str], Sequence[float | Sequence[float]]]
+PANEL, HEIGHT = 4.5, 4.0  # inches
 
 
-def draw_lines(path: Path, table: Table, size: Size, values: Values) -> None:
-    """Write a PNG with the mean of each cell and its deviation; lists, as of the measure "curve", over their places.
+def draw_lines(path: Path, table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[float]]) -> None:
+    """Write a PNG of the mean of each cell, and its deviation, over the columns; the paper's full-scale numbers dashed.
 
-    values: by row and column, the number or list of each seed. The paper's numbers are dashed.
+    values: by row and column, the number of each seed.
     """
-    columns, lists = (
-        table.at(size).columns,
-        any(isinstance(one, Sequence) for seeds in values.values() for one in seeds),
-    )
-    panels = list(columns) if lists else [""]
-    figure = matplotlib.figure.Figure(figsize=(1 + 4.5 * len(panels), 4), dpi=120, layout="constrained")
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for number, row in enumerate(table.rows.values()):
-            colour = f"C{number % 10}"
-            if lists:
-                for seed in values.get((row.name, panel), ()):
-                    axes.plot(range(1, len(seed) + 1), seed, color=colour, label=row.title)  # type: ignore[arg-type]
-                continue
-            means = {c: statistics.mean(v) for c in columns if (v := values.get((row.name, c), ()))}  # type: ignore[type-var]
-            spreads = [statistics.stdev(values[row.name, c]) if len(values[row.name, c]) > 1 else 0.0 for c in means]  # type: ignore[type-var]
-            if means:
-                titles = [columns[c].title for c in means]
-                axes.errorbar(
-                    titles, list(means.values()), spreads, color=colour, marker="o", capsize=3, label=row.title
-                )  # type: ignore[arg-type]
-            paper = {
-                columns[c].title: row.paper[columns[c].like or c][0]
-                for c in columns
-                if (columns[c].like or c) in row.paper
-            }
-            if paper and size == "full":
-                axes.plot(list(paper), list(paper.values()), color=colour, linestyle="--", alpha=0.6)
-        axes.set(ylabel=table.unit, title=columns[panel].title if lists else "", xlabel="measurement" if lists else "")
-        handles, labels = axes.get_legend_handles_labels()
-        once = dict(zip(labels, handles, strict=True))
-        axes.legend(once.values(), once.keys(), fontsize=8)
+    columns = table.at(size).columns.values()
+    figure, (axes,) = _panels(1)
+    for number, row in enumerate(table.rows.values()):
+        colour = f"C{number % 10}"
+        ours = {column.title: seeds for column in columns if (seeds := values.get((row.name, column.name)))}
+        if ours:
+            means = [statistics.mean(seeds) for seeds in ours.values()]
+            spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in ours.values()]
+            axes.errorbar(list(ours), means, spread, color=colour, marker="o", capsize=3, label=row.title)
+        theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
+        if theirs and size == "full":
+            axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
+    axes.set(ylabel=table.unit)
+    axes.legend(fontsize=8)
     figure.savefig(path)
+
+
+def draw_curves(
+    path: Path, table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[Sequence[float]]]
+) -> None:
+    """Write a PNG with a panel for each column and a line for each seed of a row.
+
+    values: by row and column, the list of each seed, as the measure "curve" gives it.
+    """
+    columns = table.at(size).columns.values()
+    figure, panels = _panels(len(columns))
+    for axes, column in zip(panels, columns, strict=True):
+        for number, row in enumerate(table.rows.values()):
+            for place, curve in enumerate(values.get((row.name, column.name), ())):
+                title = None if place else row.title
+                axes.plot(range(1, len(curve) + 1), curve, color=f"C{number % 10}", label=title)
+        axes.set(title=column.title, xlabel="measurement", ylabel=column.unit or table.unit)
+        axes.legend(fontsize=8)
+    figure.savefig(path)
+
+
+def _panels(count: int) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
+    figure = matplotlib.figure.Figure(figsize=(1 + PANEL * count, HEIGHT), dpi=120, layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])

@@ -123,11 +123,11 @@ def _check_names(table: Table, place: str) -> None:
         if tuple(cell.split(" ")) not in {(row, column) for row in table.rows for column in columns}:
             raise ValueError(f"{place}: there is no cell {cell}")
     for claim in table.claims:
-        for row, column in cells_of(claim, columns):
-            if row not in table.rows:
-                raise ValueError(f"{place}: the claim {claim.text!r} names a row {row} that is not there")
-            if column is not None and column not in columns | small:
-                raise ValueError(f"{place}: the claim {claim.text!r} names a column {column} that is not there")
+        for name, where in cells_of(claim, columns):
+            if name not in table.rows:
+                raise ValueError(f"{place}: the claim {claim.text!r} names a row {name} that is not there")
+            if where is not None and where not in columns | small:
+                raise ValueError(f"{place}: the claim {claim.text!r} names a column {where} that is not there")
     if table.small is not None:
         for column in table.small.columns.values():
             if column.like is not None and column.like not in columns:

@@ -136,6 +136,8 @@ element("count").textContent = count < data.total
 if (embedded)
   element("keys").textContent = element("keys").textContent.replace("scroll to zoom", "click and scroll to zoom");
 
+if (!columns.some((one) => one.name === "label")) element("pictures").click(); // without colours, dots say nothing
+
 // ---- for scripts and tests ----
 window.nearfar = {
   points: count, classes: columns.length && columns[0].name === "label" ? columns[0].classes.length : 0,

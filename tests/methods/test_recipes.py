@@ -17,6 +17,10 @@ FACTS = {
     ("saclr", "cifar"): dict(
         encoder="resnet18", projector=(8192, 8192, 8192), warmup_epochs=10, lr=0.03, batch_size=128, epochs=1000
     ),
+    # Released script main_saclr.py: its two transforms are BYOL's, in the crops of torchvision's default.
+    ("saclr", "imagenet-released"): dict(
+        encoder="resnet50", views="byol-alpha+byol-beta", lr=0.075, lr_scaling="sqrt", projector=(8192, 8192, 8192)
+    ),
     ("jcl", "imagenet"): dict(key_views=4, norm_groups=8),
     ("moco-v1", "imagenet"): dict(lr_drops=(120, 160), views="moco-v1", queue_size=65536, norm_groups=8),
     ("moco-v2", "cifar"): dict(
@@ -59,6 +63,14 @@ def test_every_paper_recipe_is_whole(name):
 @pytest.mark.parametrize("method", ["byol", "barlow-twins", "vicreg", "sigclr"])
 def test_crops_of_byol_and_those_after_it_start_at_8_percent(method):
     assert {view.scale for view in compose(method_class(method).views, 224, 3).views} == {(0.08, 1.0)}
+
+
+def test_the_views_of_saclrs_released_script():
+    first, second = compose(["byol-alpha", "byol-beta"], 224, 3).views
+    for view in (first, second):
+        assert (view.scale, view.flip, view.jitter, view.grey) == ((0.08, 1.0), 0.5, 0.8, 0.2)
+        assert (view.brightness, view.contrast, view.saturation, view.hue) == (0.4, 0.4, 0.2, 0.1)
+    assert (first.blur, first.solarize, second.blur, second.solarize) == (1.0, 0.0, 0.1, 0.2)
 
 
 def test_heads_with_normalised_output_end_with_batch_norm():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nearfar import losses
@@ -10,6 +10,19 @@ from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
 from nearfar.methods.recipe import CIFAR, IMAGENET, lars, sgd, small_data
 from nearfar.methods.registry import register_method
+
+_IMAGENET = lars(
+    "SACLR, appendix A.1",
+    0.075,
+    **IMAGENET,
+    protocol="linear-sgd saclr-imagenet",
+    epochs=400,
+    batch_size=128,
+    lr_scaling="sqrt",
+    reference_batch=1,
+    weight_decay=1e-4,
+    final_lr=0.001,
+).sets(projector=(8192, 8192, 8192))
 
 
 @register_method("saclr")
@@ -49,18 +62,8 @@ class SACLR(Method):
         )
         .sets(projector=(8192, 8192, 8192))
         .cites(projector="SACLR, appendix A.1", warmup_epochs="released script", views="released script"),
-        "imagenet": lars(
-            "SACLR, appendix A.1",
-            0.075,
-            **IMAGENET,
-            protocol="linear-sgd saclr-imagenet",
-            epochs=400,
-            batch_size=128,
-            lr_scaling="sqrt",
-            reference_batch=1,
-            weight_decay=1e-4,
-            final_lr=0.001,
-        ).sets(projector=(8192, 8192, 8192)),
+        "imagenet": _IMAGENET,
+        "imagenet-released": replace(_IMAGENET, views="byol-alpha+byol-beta").cites(views="released script"),
     }
 
     scale: Literal["matrix", "row"] = loss_default(losses.SACLR, "scale")

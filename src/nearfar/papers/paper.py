@@ -145,14 +145,14 @@ class Table:
     def cells(self, size: Size) -> list[Cell]:
         """Return the cells that are run at a size, row by row.
 
-        Left out are those of the measure "none" and, at full scale, those that the paper left empty in a row that has
+        Left out are those of the measure "none" and, at full scale, trainings that the paper left out of a row that has
         numbers.
         """
         scale, cells = self.at(size), []
         for row in (self.rows[name] for name in scale.rows):
             for column in scale.columns.values():
                 measure = column.measure or self.measure
-                left_empty = size == "full" and row.paper and measure == self.measure and column.name not in row.paper
+                left_empty = size == "full" and measure in TRAINED and row.paper and column.name not in row.paper
                 if measure == "none" or left_empty:
                     continue
                 own = dict(row.run or {}) | (dict(row.small) if size == "small" else {})

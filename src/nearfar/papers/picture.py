@@ -31,7 +31,7 @@ def draw_lines(path: Path, table: Table, size: Size, values: Mapping[tuple[str, 
         theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
         if theirs and size == "full":
             axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
-    axes.set(ylabel=table.unit)
+    axes.set(ylabel=table.unit, title="dashed: the paper" if size == "full" else "")
     axes.legend(fontsize=8)
     figure.savefig(path)
 

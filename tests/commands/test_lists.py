@@ -62,6 +62,15 @@ def test_planted_copies_are_found_and_told_apart(run, pictures, quiet):
     assert [row["path"] for row in rows] == found.path.tolist()
 
 
+def test_of_equal_files_the_shortest_name_is_kept(run, pictures, tmp_path, quiet):
+    folder = tmp_path / "named"
+    folder.mkdir()
+    for name in ("copy of img.png", "img.png", "other.png"):
+        shutil.copy(pictures / ("001.png" if name == "other.png" else "000.png"), folder / name)
+    found = nearfar.find_duplicates(run, folder, out=tmp_path / "named.html", console=quiet)
+    assert list(zip(found["name"], found["kept"], strict=True))[:2] == [("img.png", True), ("copy of img.png", False)]
+
+
 def test_the_command_that_is_printed_archives_and_removes_the_copies_alone(run, pictures, tmp_path):
     folder = shutil.copytree(pictures, tmp_path / "it's")
     (folder / "0.png").symlink_to("000.png")  # must not be what is kept, though its name comes first

@@ -23,7 +23,9 @@ function collected(label, pairs) {
     groups.get(label[row]).push(row);
   }
   const size = (i) => images[i].width * images[i].height;
-  const larger = (i, j) => images[i].link - images[j].link || size(j) - size(i) || images[j].bytes - images[i].bytes || i - j;
+  const letters = (i) => [...images[i].name].length;
+  const larger = (i, j) => images[i].link - images[j].link || size(j) - size(i) || images[j].bytes - images[i].bytes
+    || letters(i) - letters(j) || i - j;
   return [...groups.values()].filter((group) => group.length > 1).map((group) => group.sort(larger));
 }
 

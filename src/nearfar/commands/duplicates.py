@@ -46,8 +46,9 @@ def find_duplicates(
 
     Returns:
         Columns "group" from 1; "kind": "first", "same file", "same pixels" or "copy" in a group of copies, else
-        "alike"; "kept": False for all copies but the first, which has the most pixels and then the largest file;
-        "name", "distance" to the first of the group, "width", "height", "bytes" and, where images are files, "path".
+        "alike"; "kept": False for all copies but the first, which has the most pixels, then the largest file, then the
+        shortest name; "name", "distance" to the first of the group, "width", "height", "bytes" and, where images are
+        files, "path".
         Groups of copies come first. An image that is kept can be in a group that is alike, too. Nothing is removed.
 
     Raises:
@@ -89,9 +90,9 @@ def _columns(known: Featured, links: list[Link], distance: float) -> tuple[Colum
     """The groups at a distance as columns, and the facts on all images that links name."""
     facts = {row: facts_of(known, row) for row in sorted({row for link in links for row in link[1:3]})}
 
-    def largest(row: int) -> tuple[bool, int, int, int]:
-        width, height, size, link = facts[row]
-        return link, -width * height, -size, row  # a link that is kept might lead to a file that is removed
+    def largest(row: int) -> tuple[bool, int, int, int, int]:
+        width, height, size, link = facts[row]  # a link that is kept might lead to a file that is removed
+        return link, -width * height, -size, len(known.images.names[row]), row  # "copy of a.jpg" comes after "a.jpg"
 
     kind: dict[int, int] = {}  # the closest of an image's links
     for link in links:

@@ -15,6 +15,7 @@ from nearfar.papers import SIZES, Cell, Column, Paper, Row, Size, Table, draw_cu
 from nearfar.training.environment import hardware
 from nearfar.training.progress import duration
 
+MOST_LINES = 12
 Found = dict[str, dict[str, Any]]
 """By "row/column": the key of the run, and by seed its value, seconds and commands."""
 
@@ -96,7 +97,7 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     )
     with replacing(path.with_suffix(".json")) as unfinished:
         unfinished.write_text(json.dumps(facts, indent=1) + "\n")
-    drawn = any(values.values()) and (lists or len(columns) > 2)
+    drawn = any(values.values()) and (lists or _makes_lines(table, size))
     if drawn:
         with replacing(path.with_suffix(".png")) as unfinished:
             (draw_curves if lists else draw_lines)(unfinished, table, size, values)
@@ -111,6 +112,13 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     with replacing(path) as unfinished:
         unfinished.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return path
+
+
+def _makes_lines(table: Table, size: Size) -> bool:
+    """Whether the columns are steps of one quantity, such as batch sizes, and the rows few enough to tell apart."""
+    columns = table.at(size).columns.values()
+    quantities = {(column.metric, column.measure, column.unit) for column in columns}
+    return len(columns) > 2 and len(quantities) == 1 and len(table.rows) <= MOST_LINES
 
 
 def _head(paper: Paper, table: Table, size: Size) -> str:

@@ -21,6 +21,7 @@ def draw_lines(path: Path, table: Table, size: Size, values: Mapping[tuple[str, 
     """
     columns = table.at(size).columns.values()
     figure, (axes,) = _panels(1)
+    paper = size == "full" and any(row.paper for row in table.rows.values())
     for number, row in enumerate(table.rows.values()):
         colour = f"C{number % 10}"
         ours = {column.title: seeds for column in columns if (seeds := values.get((row.name, column.name)))}
@@ -29,9 +30,9 @@ def draw_lines(path: Path, table: Table, size: Size, values: Mapping[tuple[str, 
             spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in ours.values()]
             axes.errorbar(list(ours), means, spread, color=colour, marker="o", capsize=3, label=row.title)
         theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
-        if theirs and size == "full":
+        if theirs and paper:
             axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
-    axes.set(ylabel=table.unit, title="dashed: the paper" if size == "full" else "")
+    axes.set(ylabel=table.unit, title="dashed: the paper" if paper else "")
     axes.legend(fontsize=8)
     figure.savefig(path)
 

@@ -57,8 +57,8 @@ def needed_by(cell: Cell, data: Path) -> list[Path]:
     return [data / name for name in names if name and name not in ALWAYS_THERE and not name.startswith(STANDARD)]
 
 
-def folder_of(cell: Cell, seed: int, out: Path) -> Path:
-    """Return the folder of a cell's run."""
+def folder_of(cell: Cell, seed: int | str, out: Path) -> Path:
+    """Return the folder of a cell's run; seed "*" makes a pattern for those of all seeds."""
     words = (cell.settings.get("method"), cell.settings.get("data"), cell.key, seed)
     return out / "runs" / "-".join(str(word) for word in words if word is not None)
 
@@ -69,6 +69,7 @@ def measured(cell: Cell, folder: Path) -> dict[str, Any] | None:
 
 
 def measurements(folder: Path) -> dict[str, Any]:
+    """Return all that was measured in a run folder, and its training under `PRETRAINED`."""
     path = folder / DONE
     return json.loads(path.read_text()) if path.is_file() else {}
 

@@ -38,8 +38,8 @@ def found_so_far(table: Table, size: Size, out: Path) -> Found:
         old = before.get(name, {})
         same = old.get("key") == cell.key and old.get("reading") == cell.reading
         found[name] = {"key": cell.key, "reading": cell.reading, "seeds": dict(old["seeds"]) if same else {}}
-        pattern = folder_of(cell, 0, out)
-        for folder in sorted(pattern.parent.glob(f"{pattern.name.rpartition('-')[0]}-*")):
+        pattern = folder_of(cell, "*", out)
+        for folder in sorted(pattern.parent.glob(pattern.name)):
             if (number := measured(cell, folder)) is not None:
                 found[name]["seeds"][folder.name.rpartition("-")[2]] = _with_training(number, folder)
     return found
@@ -188,15 +188,20 @@ def _claims(claims: Sequence[Mapping[str, str]]) -> str:
 
 def _cost(found: Found) -> str:
     """Say how many runs the table took, on what, and one of its commands."""
-    seeds = {(cell["key"], seed): one for cell in found.values() for seed, one in cell["seeds"].items()}
-    if not seeds:
+    runs = {(cell["key"], seed): one for cell in found.values() for seed, one in cell["seeds"].items()}
+    if not runs:
         return "Nothing was run."
-    spent = sum(one.get("training_seconds", 0.0) + one["seconds"] for one in seeds.values())
+    measured_in = {
+        (cell["key"], cell["reading"], seed): one["seconds"]
+        for cell in found.values()
+        for seed, one in cell["seeds"].items()
+    }
+    spent = sum(measured_in.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
     place = hardware()
     where = ", ".join(place["gpus"]) or f"{place['cores']} cores of {place['processor']}"
-    command = next(iter(seeds.values()))["commands"]
+    command = next(iter(runs.values()))["commands"]
     return (
-        f"{len(seeds)} runs, {duration(spent)} in sum, on {where}. The first of them:\n\n```\n"
+        f"{len(runs)} runs, {duration(spent)} in sum, on {where}. The first of them:\n\n```\n"
         + "\n".join(command)
         + "\n```"
     )

@@ -91,7 +91,7 @@ def map_images(
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)
     trained = load(run, encoder=encoder)
-    images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
+    images = open_shown(source, console, split=split, **settings.reading)
     images = images.subset(range(min(limit, len(images))))
     joined = {} if table is None else join_columns(table, images.names)
     if out is None and len(images) > MOST_IMAGES:

@@ -61,9 +61,8 @@ class Job:
         images = self.images or open_images(
             settings.data,
             split=settings.split,
-            image_size=settings.image_size,
-            channels=settings.channels,
             cache=settings.cache,
+            **settings.reading,
         )
         if settings.limit is not None:
             images = images.subset(range(min(settings.limit, len(images))))
@@ -199,6 +198,7 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
             channels=settings.channels,
             mean=images.mean,
             std=images.std,
+            value_range=images.value_range,
         )
         save_encoder(Path(settings.out), encoder)
 

@@ -40,6 +40,7 @@ def map_images(
     seed: int = 0,
     onto: str | Path | None = None,
     columns: str | Path | None = None,
+    approximate: bool = False,
     encoder: nn.Module | None = None,
     views: Any = None,
     console: Console | None = None,
@@ -61,6 +62,8 @@ def map_images(
         seed: of the map.
         onto: an earlier map of this run, by its name there or its file: the images are placed among those of that map.
         columns: .parquet or .csv file with a column "name" and others to colour the images by.
+        approximate: search with faiss's index instead of comparing all pairs: for hundreds of thousands of images.
+            The share of the true nearest that it finds is said.
         encoder: the module that was trained, where it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: where progress is shown.
@@ -98,7 +101,7 @@ def map_images(
         page = run.path / "map"
     features = features_shown(trained, images, console, "features")
     made = lay_out(layout, trained, images, features, plan, console, num_views=num_views, epochs=epochs, seed=seed)
-    known, near = map_columns(trained, images, features, plan, console, seed=seed)
+    known, near = map_columns(trained, images, features, plan, console, seed=seed, approximate=approximate)
     quality = map_quality(features, made.places, images.labels, near=near, seed=seed)
     about = {"layout": layout, **origin(run, source, split, images)}
     weights = None if made.encoder is None else made.encoder.backbone.net.state_dict()

@@ -39,6 +39,7 @@ def select_images(
     k: int = 10,
     out: str | Path | None = None,
     split: str | None = None,
+    approximate: bool = False,
     seed: int = 0,
     encoder: nn.Module | None = None,
     console: Console | None = None,
@@ -57,6 +58,7 @@ def select_images(
         out: page to write, .html, with a .csv and a .list of the files beside it; none may exist.
             Default: selection.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
+        approximate: for --by outlier and near: search with faiss's index instead of comparing all pairs.
         seed: of the clusters, for --by typical.
         encoder: the module that was trained, where it was an object of your own.
         console: where it is said what was written, and what to do with it.
@@ -82,7 +84,7 @@ def select_images(
     known = open_featured(run, data, split, encoder, console)
     check_range("--n", n, 1, len(known.images))
     check_range("--k", k, 1, len(known.images) - 1 if by == "outlier" else math.inf)
-    chosen, distance = _chosen(known, images, n, by, k, seed, console)
+    chosen, distance = _chosen(known, images, n, by, k, seed, approximate, console)
     rows = chosen.tolist()
     columns: Columns = {
         "rank": list(range(1, len(rows) + 1)),
@@ -105,7 +107,7 @@ def select_images(
 
 
 def _chosen(
-    known: Featured, images: Any, n: int, by: str, k: int, seed: int, console: Console
+    known: Featured, images: Any, n: int, by: str, k: int, seed: int, approximate: bool, console: Console
 ) -> tuple[Tensor, Tensor]:
     """Positions of the images in the order of choice, and their distances."""
     if by == "near":
@@ -113,10 +115,10 @@ def _chosen(
         others = torch.ones(len(known.images), dtype=torch.bool)
         others[asked.own[asked.own >= 0]] = False
         check_range("--n", n, 1, int(others.sum()))
-        found = nearest_shown(asked.features, 1, console, known.features[others])
+        found = nearest_shown(asked.features, 1, console, known.features[others], approximate=approximate)
         distance, order = found.distance[:, 0].sort(stable=True)
         return others.nonzero()[:, 0][order[:n]], distance[:n]
     if by == "outlier":
-        return remote_rows(nearest_shown(known.features, k, console).distance, n)
+        return remote_rows(nearest_shown(known.features, k, console, approximate=approximate).distance, n)
     with console.status("choosing"):
         return diverse_rows(known.features, n) if by == "diverse" else typical_rows(known.features, n, seed)

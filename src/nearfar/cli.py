@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from nearfar import __version__
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError
-from nearfar.messages import did_you_mean, first_line
+from nearfar.messages import RunsFailed, did_you_mean, first_line
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _run(words[0], words[1:], console, piped)
         return 0
-    except (NotWrittenError, TrainingDiverged, ProcessLost) as error:
+    except (NotWrittenError, TrainingDiverged, ProcessLost, RunsFailed) as error:
         return _complain(error, 1)
     except (ValueError, OSError, ArgumentError) as error:
         return _complain(error, 2)

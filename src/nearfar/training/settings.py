@@ -119,8 +119,8 @@ class Settings:
     micro_batch: int | Literal["auto"] | None = setting(
         "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
     )
-    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "muon"]] = setting(
-        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it) or 'muon'"
+    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]] = setting(
+        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it), 'larc-clip' or 'muon'"
     )
     lr: Chosen[float] = setting(
         "highest learning rate, taken as it is. Default: the recipe's, scaled to the batch", at_least=0

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from nearfar.commands.opening import open_shown
 from nearfar.data import Images, describe, list_splits
+from nearfar.data.sources import are_several
 from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Recipe, method_class, method_name
 from nearfar.training import Described, Settings
@@ -94,8 +95,10 @@ def split_of(settings: Settings) -> str | None:
     return settings.split
 
 
-def lasting(data: Any) -> str | Described:
-    """Return data as a run notes it: a path as it is found from any folder, an object in a few words."""
+def lasting(data: Any) -> Any:
+    """Return data as a run notes it: a path, or several, as found from any folder, an object in a few words."""
+    if are_several(data):
+        return [lasting(one) for one in data]
     if not isinstance(data, (str, os.PathLike)):
         return Described(describe(data))
     data = os.fspath(data)

@@ -27,6 +27,7 @@ from nearfar.commands.objects import (
 )
 from nearfar.data import Images, survey
 from nearfar.data.building import SMALL
+from nearfar.data.sources import are_several
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe, method_name
 from nearfar.networks.backbone import SMALL_STEM_BELOW
@@ -203,4 +204,6 @@ def _or(given: Any, default: Any) -> Any:
 
 
 def _stem(data: Any) -> str:
-    return Path(data if isinstance(data, str) else type(data).__name__.lower()).stem
+    if are_several(data):
+        return "-".join(dict.fromkeys(map(_stem, data)))[:100]
+    return Path(data if isinstance(data, (str, Path)) else type(data).__name__.lower()).stem

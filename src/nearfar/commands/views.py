@@ -17,6 +17,7 @@ from nearfar.commands.run import Run
 from nearfar.commands.views_page import views_page
 from nearfar.data import Images, describe, open_few
 from nearfar.data.building import SMALL
+from nearfar.data.sources import are_several
 from nearfar.messages import check_range
 from nearfar.training import Job, Settings
 from nearfar.training.seeding import LARGEST_SEED
@@ -80,7 +81,8 @@ def show_views(
         settings.given("data"), images, split=settings.split, image_size=settings.image_size, channels=settings.channels
     )
     plan = _plan(settings, few, method_given="method" in given)
-    title = f"Views of {Path(describe(settings.data)).name}"
+    name = describe(settings.data)
+    title = f"Views of {name if are_several(settings.data) else Path(name).name}"
     html = views_page(title, _about(few), few, plan, samples=samples, seed=seed)
     _write(page, html)
     console.print(Text(f"{len(few)} images and their views -> {page}"))

@@ -31,7 +31,7 @@ from nearfar.training.processes import (
     world_size,
 )
 from nearfar.training.seeding import derive_seed
-from nearfar.training.settings import Precision, Settings
+from nearfar.training.settings import Described, Precision, Settings
 from nearfar.training.shuffled_norm import spread_norm_groups
 from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
@@ -112,7 +112,7 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
     Raises ProcessLost where one of them dies, besides what `fit` raises.
     """
     settings = job.settings
-    elsewhere = replace(job, images=None) if isinstance(settings.data, str) else job
+    elsewhere = job if isinstance(settings.data, Described) else replace(job, images=None)
     with told_clearly(settings.devices, settings.out), _quiet():
         if settings.devices == 1 or by_torchrun():
             fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "popen")

@@ -44,8 +44,9 @@ class Settings:
     """
 
     data: Any = setting(
-        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, 'hf:owner/name' (a Hub data "
-        "set) or 'digits'; in Python also an array or tensor, a datasets.Dataset, a torch Dataset or Images",
+        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, a .csv, .tsv or .parquet file "
+        "of paths, 'hf:owner/name' (a Hub data set) or 'digits'; or several of them; in Python also an array or "
+        "tensor, a datasets.Dataset, a torch Dataset or Images",
         word=str | None,
     )
     _: KW_ONLY
@@ -243,6 +244,8 @@ def _read(name: str, value: Any) -> Any:
         return Described(str(value["object"]))
     if name == "views" and isinstance(value, dict):
         return ViewPlan.from_dict(value)
+    if name == "data" and isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return value
     if name in OBJECTS and not isinstance(value, str | None):
         raise ValueError(f"--{name} must be a text, not {value!r}")
     return value

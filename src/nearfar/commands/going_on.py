@@ -10,7 +10,7 @@ from rich.console import Console
 
 from nearfar.commands.objects import chosen_method, chosen_views, lasting, must_fit, open_data, split_of
 from nearfar.commands.owner import CONFIG, FINGERPRINT
-from nearfar.data import Fingerprint, Images, fingerprint_of, fingerprint_of_images
+from nearfar.data import Fingerprint, Images, Stream, fingerprint_of, fingerprint_of_images
 from nearfar.methods import Method
 from nearfar.training import Job, Settings
 
@@ -36,6 +36,7 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any], dat
     except FileNotFoundError as error:
         raise ValueError(f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}") from error
     if now is None:
+        assert isinstance(images, Images)
         now = fingerprint_of_images(images)
         _must_be_same(folder, now, method, data_changed)
     total = min(settings.limit or len(images), len(images))
@@ -49,9 +50,13 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any], dat
     return job
 
 
-def note_data(folder: Path, data: Any, split: str | None, images: Images) -> None:
+def note_data(folder: Path, data: Any, split: str | None, images: Images | Stream) -> None:
     """Write the fingerprint of a new run's data into its folder."""
-    (fingerprint_of(data, split) or fingerprint_of_images(images)).save(folder / FINGERPRINT)
+    found = fingerprint_of(data, split)
+    if found is None:
+        assert isinstance(images, Images)  # a stream is of files
+        found = fingerprint_of_images(images)
+    found.save(folder / FINGERPRINT)
 
 
 def _must_be_same(folder: Path, now: Fingerprint, method: Method, data_changed: bool) -> None:

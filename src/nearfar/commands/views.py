@@ -91,9 +91,7 @@ def show_views(
 
 def write_views(folder: Path, job: Job) -> None:
     """Write views.html into the folder of a run: a few of its images with samples of their views."""
-    images = job.images
-    assert images is not None
-    few = open_few(images, IN_REPORT)
+    few = open_few(job.shown, IN_REPORT)
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     html = views_page("Views", _about(few), few, job.views, samples=samples, seed=job.settings.seed)
     _write(folder / "views.html", html)

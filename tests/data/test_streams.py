@@ -131,6 +131,7 @@ def test_what_is_damaged_is_listed_and_replaced(shards, tmp_path):
     [(index, _)] = seen(batches)
     assert sorted(set(index)) == [4, 5, 6, 8, 9, 10] and len(index) == 7  # numbers among those that are there
     assert [name for name, _ in wrong] == ["one/7"] and wrong[0][1]
+    assert dict(stream.skipped)["one/2"] == "not an image of a known format"
 
 
 def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):

@@ -16,7 +16,7 @@ from nearfar.data.columns import printable
 from nearfar.data.crops import Crop, _Views
 from nearfar.data.decode import decode
 from nearfar.data.loader import rank_rows
-from nearfar.data.streams import Stream
+from nearfar.data.streams import Stream, reason
 
 Failed = list[tuple[str, str]]
 
@@ -87,9 +87,8 @@ class StreamBatches:
             generator=torch.Generator(),  # or each epoch would take numbers from the global one
         )
         for views, index, failed in loader:
-            for name, reason in failed:
-                if self.failed is not None:
-                    self.failed(name, reason)
+            for name, why in failed if self.failed is not None else ():
+                self.failed(name, why)
             yield views, index
 
 
@@ -171,8 +170,7 @@ class _Block:
             try:
                 return other, self._made(other)
             except Exception as error:  # decoders raise anything on damaged data
-                cause = error.__cause__ or error
-                failed.append((self.names[other], " ".join(str(cause).split()) or type(cause).__name__))
+                failed.append((self.names[other], reason(error.__cause__ or error)))
         raise ValueError(f"none of {len(self.names)} images that follow each other can be read: {self.names[row]}")
 
     def _made(self, row: int) -> Any:

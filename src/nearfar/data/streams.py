@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Int64
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from nearfar.atomic import replacing
 from nearfar.data import cache, sources
@@ -25,6 +25,7 @@ from nearfar.data.images import Images
 from nearfar.data.objects import describe, from_items
 from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source
 from nearfar.data.tars import Tars, examples
+from nearfar.messages import first_line
 
 CHUNK = 64  # images that are read one after the other
 HEAD = 512  # images at the beginning that are decoded in memory
@@ -224,4 +225,13 @@ class _Pictures(Sequence[Image.Image]):
         return len(self.encoded)
 
     def __getitem__(self, index: int) -> Image.Image:  # type: ignore[override]
-        return to_pil(self.encoded[index], self.at_least)[0]
+        try:
+            return to_pil(self.encoded[index], self.at_least)[0]
+        except Exception as error:  # decoders raise anything on damaged data
+            raise ValueError(reason(error)) from error
+
+
+def reason(error: BaseException) -> str:
+    """Why an image cannot be decoded, in one line that is the same every time."""
+    unknown = isinstance(error, UnidentifiedImageError)  # it names an address in memory
+    return "not an image of a known format" if unknown else first_line(error)

@@ -41,7 +41,8 @@ class PathTable:
         self.splits = {split: [paths[row] for row in rows] for split, rows in self._rows.items()}
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
-        files = [[split, name, *state(self._full(name))] for split in splits for name in self.splits[split]]
+        named = [(split, name, self._full(name)) for split in splits for name in self.splits[split]]
+        files = [[split, name, *(state(path) if os.path.isfile(path) else ())] for split, name, path in named]
         return [str(self.root), self.file.name, *state(self.file), files]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:

@@ -87,8 +87,9 @@ class StreamBatches:
             generator=torch.Generator(),  # or each epoch would take numbers from the global one
         )
         for views, index, failed in loader:
-            for name, why in failed if self.failed is not None else ():
-                self.failed(name, why)
+            if self.failed is not None:
+                for name, why in failed:
+                    self.failed(name, why)
             yield views, index
 
 

@@ -3,6 +3,7 @@
 import io
 import tarfile
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -147,6 +148,38 @@ def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):
     tar(shards / "2.tar", [("a.png", png(98))])
     with pytest.raises(ValueError, match=r"2\.tar' has changed since it was opened"):
         seen(StreamBatches(stream, 8, 0, workers=0))
+
+
+def test_tars_on_the_hub_are_read_where_they_are(shards, tmp_path, monkeypatch):
+    """With a stand-in for the Hub's file system, which lists and opens files as that does."""
+
+    class Hub:
+        def find(self, root, detail):
+            assert root == "hf://datasets/owner/set" and detail
+            names = ["README.md", *(f"data/train-{path.name}" for path in sorted(shards.iterdir()))]
+            return {f"datasets/owner/set/{name}": {"size": 7, "blob_id": name} for name in names}
+
+        def open(self, path, mode):
+            assert path.startswith("hf://datasets/owner/set/data/train-") and mode == "rb"
+            return open(shards / path.rpartition("train-")[2], mode)
+
+    monkeypatch.setattr(huggingface_hub, "HfFileSystem", Hub)
+    stream, local = open_stream("hf:owner/set"), open_stream(shards)
+    assert len(stream) == len(local) and stream.split == "train"
+    assert stream.fingerprint.marks["data/train-1.tar"] == "7 data/train-1.tar"
+    for (one, views), (two, others) in zip(
+        seen(StreamBatches(stream, 8, 0, workers=0)), seen(StreamBatches(local, 8, 0, workers=0)), strict=True
+    ):
+        assert one == two and torch.equal(views, others)
+    monkeypatch.setattr(Hub, "find", lambda *given, **named: {})
+    with pytest.raises(ValueError, match="and hf:owner/set is none"):
+        open_stream("hf:owner/set")
+
+
+def test_without_a_network_the_hub_is_one_line():
+    with pytest.raises(ValueError, match="cannot open 'hf:owner/set' of the Hugging Face Hub") as error:
+        open_stream("hf:owner/set")
+    assert "\n" not in str(error.value)
 
 
 def test_only_tars_are_streams(tmp_path, paint):

@@ -29,15 +29,14 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any], dat
     must_fit(views, method)
     data, folder = whole.given("data"), Path(settings.out)
     try:
-        now = fingerprint_of(data, split_of(whole))
+        now = None if settings.stream else fingerprint_of(data, split_of(whole))
         if now is not None:
             _must_be_same(folder, now, method, data_changed)  # before anything is decoded
         images = open_data(whole, console)
     except FileNotFoundError as error:
         raise ValueError(f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}") from error
     if now is None:
-        assert isinstance(images, Images)
-        now = fingerprint_of_images(images)
+        now = fingerprint_of_images(images) if isinstance(images, Images) else images.fingerprint
         _must_be_same(folder, now, method, data_changed)
     total = min(settings.limit or len(images), len(images))
     if settings.batch_size > total - settings.held_out:
@@ -52,10 +51,10 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any], dat
 
 def note_data(folder: Path, data: Any, split: str | None, images: Images | Stream) -> None:
     """Write the fingerprint of a new run's data into its folder."""
-    found = fingerprint_of(data, split)
-    if found is None:
-        assert isinstance(images, Images)  # a stream is of files
-        found = fingerprint_of_images(images)
+    if isinstance(images, Images):
+        found = fingerprint_of(data, split) or fingerprint_of_images(images)
+    else:
+        found = images.fingerprint
     found.save(folder / FINGERPRINT)
 
 

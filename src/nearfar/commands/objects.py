@@ -101,7 +101,7 @@ def open_data(settings: Settings, console: Console) -> Images | Stream:
 
 def split_of(settings: Settings) -> str | None:
     """Return the part of the data to train on, None for all of it."""
-    if settings.split is None and "train" in list_splits(settings.given("data")):
+    if settings.split is None and not settings.stream and "train" in list_splits(settings.given("data")):
         return "train"
     return settings.split
 

@@ -163,11 +163,15 @@ def _measured(
 ) -> tuple[Images | Stream, Machine]:
     """Open the images, at a size that is chosen from a measurement unless it is given or theirs is small."""
     images, count, side = None, None, given.image_size or 0
-    if given.image_size is None and (seen := survey(given.data, split_of(given))) is not None:
-        count, side = seen
-    if side <= SMALL or given.stream:
+    if given.stream:
         images = open_data(given, console)
-        count, side = len(images), images.image_size if side <= SMALL else side
+        own = images.image_size if images.side <= SMALL else images.side
+        count, side = len(images), given.image_size or own
+    elif given.image_size is None and (seen := survey(given.data, split_of(given))) is not None:
+        count, side = seen
+    if side <= SMALL and images is None:
+        images = open_data(given, console)
+        count, side = len(images), images.image_size
     channels = given.channels or (images.channels if images is not None else 3)
 
     def at(image_size: int, crop_size: int) -> Views:

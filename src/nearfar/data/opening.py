@@ -21,7 +21,6 @@ from nearfar.data.readers import ImageFolder, Source
 from nearfar.data.tars import Tars
 
 CACHE_LIMIT = 8 * 2**30
-HUB = "hf:"
 
 
 def open_images(
@@ -195,8 +194,8 @@ def list_splits(source: Any) -> list[str]:
 
 def locate(name: str) -> Source:
     """The source behind a path or the name of a data set on the Hub."""
-    if name.startswith(HUB):
-        return tables.from_hub(name.removeprefix(HUB))
+    if name.startswith(sources.HUB):
+        return tables.from_hub(name.removeprefix(sources.HUB))
     path = sources.existing(name)
     if path.is_file():
         suffix = path.suffix.lower()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from nearfar.data.decode import suffixes
 from nearfar.messages import did_you_mean
 
+HUB = "hf:"
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_FILES = {

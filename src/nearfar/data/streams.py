@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,12 @@ from nearfar.atomic import replacing
 from nearfar.data import cache, sources
 from nearfar.data.building import USUAL, Progress
 from nearfar.data.columns import printable
-from nearfar.data.decode import to_pil
+from nearfar.data.decode import formats, to_pil
+from nearfar.data.fingerprint import Fingerprint
 from nearfar.data.images import Images
 from nearfar.data.objects import describe, from_items
 from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source
+from nearfar.data.shard_files import hub_files, opened
 from nearfar.data.tars import Tars, examples
 from nearfar.messages import first_line
 
@@ -58,13 +61,18 @@ class Stream:
 
     - `head`: the first 512 images, decoded; `mean`, `std`, `image_size` and `channels` are theirs
     - `skipped`: (name, reason) of what is damaged in the tars and of what cannot be decoded of the head
+    - `side`: pixels of the shorter side of the first image, before it was resized
     - `split`, `source`: as of `Images`
+    - `fingerprint`: of the tars, by their sizes and ends
 
     `len` is the number of images; `StreamBatches` reads them.
     """
 
-    def __init__(self, files: list[str], chunks: Chunks, head: Images, rows: list[int]) -> None:
+    def __init__(
+        self, files: list[str], chunks: Chunks, head: Images, rows: list[int], side: int, fingerprint: Fingerprint
+    ) -> None:
         self.files, self.chunks, self.head, self.rows = files, chunks, head, rows
+        self.side, self.fingerprint = side, fingerprint
         self.image_size, self.channels, self.split = head.image_size, head.channels, head.split
         self.source, self.skipped = head.source, head.skipped
 
@@ -88,7 +96,9 @@ class Stream:
         if not 0 <= count <= len(self.head):
             raise ValueError(f"of a stream 0 to {len(self.head)} images can be held out, the first ones, not {count}")
         rest = self.chunks.without(self.rows[count - 1] + 1) if count else self.chunks
-        return Stream(self.files, rest, self.head, self.rows), self.head.subset(range(count))
+        other = copy.copy(self)
+        other.chunks = rest
+        return other, self.head.subset(range(count))
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Stream:
         """The same images with another `mean` and `std`; ValueError unless there is one number for each channel."""
@@ -116,12 +126,10 @@ def open_stream(
     channels are chosen as by `open_images`, from the head alone. Raises ValueError for anything but tars.
     """
     check_size(image_size)
-    found = encoded_source(source)
-    if not isinstance(found, Tars):
-        raise ValueError(
-            f"a stream is read from one tar or folder of tars in WebDataset form, not from {describe(source)}"
-        )
     name = describe(source)
+    found = HubTars(name) if isinstance(source, str) and name.startswith(sources.HUB) else encoded_source(source)
+    if not isinstance(found, Tars) or not found.splits:
+        raise ValueError(f"a stream is read from one tar or folder of tars in WebDataset form, and {name} is none")
     splits = sources.choose_splits(found.splits, split, name)
     names = [one for part in splits for one in found.splits[part]]
     files = [f"{found.root}/{one}" for one in names]
@@ -130,10 +138,26 @@ def open_stream(
     chunks, problems = _indexed(folder / "streams" / key, files, names, progress)
     if not len(chunks.count):
         raise ValueError(f"'{name}' holds no images" + "".join(f"; {one}: {why}" for one, why in problems[:1]))
-    head, rows = _decoded_head(files, chunks, name, image_size, channels)
+    head, rows, side = _decoded_head(files, chunks, name, image_size, channels)
     head.skipped = [*found.problems, *problems, *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
-    return Stream(files, chunks, head, rows)
+    fingerprint = Fingerprint("file", len(names), dict(zip(names, found.marks(splits), strict=True)))
+    return Stream(files, chunks, head, rows, side, fingerprint)
+
+
+class HubTars(Tars):
+    """The tars of a data set on the Hub, which are not downloaded."""
+
+    def __init__(self, name: str) -> None:
+        address, self.files = hub_files(name, ".tar")
+        super().__init__(Path(), sources.shard_splits(list(self.files)) if self.files else {})
+        self.root = address  # type: ignore[assignment]
+
+    def identity(self, splits: Sequence[str]) -> list[Any]:
+        return [self.root, self.marks(splits)]
+
+    def marks(self, splits: Sequence[str]) -> list[str]:
+        return [self.files[name] for split in splits for name in self.splits[split]]
 
 
 def _indexed(
@@ -166,41 +190,43 @@ def _scanned(files: list[str], names: list[str], progress: Progress | None) -> t
     total = 0
     for shard, (path, name) in enumerate(zip(files, names, strict=True)):
         in_shard = 0
-        for example in examples(path, name):
-            if example.image() is None or example.wrong():
-                problems.append((printable(example.name), example.wrong()))
-                continue
-            if in_shard % CHUNK == 0:
-                shards.append(shard)
-                places.append(example.start)
-                counts.append(0)
-            counts[-1] += 1
-            in_shard += 1
-            total += 1
-            if progress is not None and total % 1000 == 0:
-                progress(total, None)
+        with opened(path) as file:
+            for example in examples(file, path, name):
+                if why := example.wrong():
+                    problems.append((printable(example.name), why))
+                    continue
+                if in_shard % CHUNK == 0:
+                    shards.append(shard)
+                    places.append(example.start)
+                    counts.append(0)
+                counts[-1] += 1
+                in_shard += 1
+                total += 1
+                if progress is not None and total % 1000 == 0:
+                    progress(total, None)
     shard, place, count = (np.array(numbers, dtype=np.int64) for numbers in (shards, places, counts))
     return Chunks(shard, place, np.zeros_like(count), count, count.cumsum() - count), problems
 
 
 def _read(files: list[str], chunks: Chunks, chunk: int, start: int, stop: int) -> Iterator[tuple[int, str, bytes]]:
     path, skip = files[chunks.shard[chunk]], int(chunks.skip[chunk])
-    there = examples(path, os.path.basename(path), int(chunks.place[chunk]))
-    sound = (example for example in there if example.image() is not None and not example.wrong())
     number = int(chunks.first[chunk]) + start
-    for example in islice(sound, skip + start, skip + stop):
-        image = example.image()
-        assert image is not None
-        yield number, example.name, image.bytes()
-        number += 1
+    with opened(path) as file:
+        there = examples(file, path, os.path.basename(path), int(chunks.place[chunk]))
+        sound = (example for example in there if not example.wrong())
+        for example in islice(sound, skip + start, skip + stop):
+            image = example.image()
+            assert image is not None  # or something would be wrong
+            yield number, example.name, image.bytes_in(file)
+            number += 1
     if number < int(chunks.first[chunk]) + stop:
         raise ValueError(f"'{path}' has changed since it was opened: some of its images are no longer there")
 
 
 def _decoded_head(
     files: list[str], chunks: Chunks, name: str, image_size: int | None, channels: int | None
-) -> tuple[Images, list[int]]:
-    """The first images, decoded, and which ones they are."""
+) -> tuple[Images, list[int], int]:
+    """The first images, decoded, which ones they are, and the shorter side of the first."""
     found: list[tuple[str, bytes]] = []
     for chunk in range(len(chunks.count)):
         stop = min(int(chunks.count[chunk]), HEAD - len(found))
@@ -212,7 +238,8 @@ def _decoded_head(
     rows = [int(number) for number in head.names]
     head.names = [printable(found[row][0]) for row in rows]
     head.skipped = [(printable(found[int(number)][0]), why) for number, why in head.skipped]
-    return head, rows
+    with Image.open(io.BytesIO(found[rows[0]][1]), formats=formats()) as first:
+        return head, rows, min(first.size)
 
 
 class _Pictures(Sequence[Image.Image]):

@@ -15,7 +15,8 @@ from typing import BinaryIO, NamedTuple
 
 from nearfar.data.columns import IMAGE_NAMES, Originals, Record
 from nearfar.data.decode import suffixes
-from nearfar.data.readers import Files, Reading, prefix
+from nearfar.data.readers import Files, Reading, prefix, state
+from nearfar.data.shard_files import opened
 from nearfar.messages import first_line
 
 LABEL = "cls"
@@ -33,9 +34,13 @@ class Place(NamedTuple):
 
     def bytes(self) -> bytes:
         """Read them: fewer where the file has become shorter."""
-        with open(self.path, "rb") as file:
-            file.seek(self.offset)
-            return file.read(self.size)
+        with opened(self.path) as file:
+            return self.bytes_in(file)
+
+    def bytes_in(self, file: BinaryIO) -> bytes:
+        """Read them from their file, which is open."""
+        file.seek(self.offset)
+        return file.read(self.size)
 
 
 class Example(NamedTuple):
@@ -74,6 +79,11 @@ class Tars(Files):
         places = [example.image() for split in splits for example in self._examples(split)]
         return _Members([place for place in (places[row] for row in rows) if place is not None])
 
+    def marks(self, splits: Sequence[str]) -> list[str]:
+        """What each tar is, by its size and both ends: copies are the same."""
+        states = [state(f"{self.root}/{name}") for split in splits for name in self.splits[split]]
+        return [f"{size} {digest}" for size, _, digest in states]
+
     def _records(self, split: str, label: str) -> Iterator[Record]:
         for example in self._examples(split):
             image, text = example.image(), example.fields.get(label)
@@ -84,17 +94,21 @@ class Tars(Files):
                 yield Record(name, image.bytes(), None if text is None else _label(text))
 
     def _examples(self, split: str) -> Iterator[Example]:
-        return (example for name in self.splits[split] for example in examples(f"{self.root}/{name}", name))
+        for name in self.splits[split]:
+            path = f"{self.root}/{name}"
+            with opened(path) as file:
+                yield from examples(file, path, name)
 
 
-def examples(path: str, name: str, start: int = 0) -> Iterator[Example]:
+def examples(file: BinaryIO, path: str, name: str, start: int = 0) -> Iterator[Example]:
     """The examples of a tar with an image, and what is damaged or no file, in order.
 
     name: of the tar, for what is damaged. start: the byte at which an example begins, to read from there on.
+    The file may be read elsewhere in between.
     """
     stem = Path(name).stem
     key, fields, begun = "", dict[str, Place](), start
-    for member, problem in _members(path, start):
+    for member, problem in _members(file, path, start):
         found = _KEY.fullmatch(member.name) if member is not None else None
         hidden = member is not None and os.path.basename(member.name).startswith((".", "__"))
         if member is not None and not problem and (found is None or hidden):
@@ -127,18 +141,19 @@ class _Members(Sequence[bytes | str]):
         return self.places[index].bytes()
 
 
-def _members(path: str, start: int = 0) -> Iterator[tuple[tarfile.TarInfo | None, str]]:
+def _members(file: BinaryIO, path: str, start: int = 0) -> Iterator[tuple[tarfile.TarInfo | None, str]]:
     """The members of a tar from a byte on, each with "" or what is wrong with it; (None, what is wrong) for damage.
 
     Reading goes on behind a damaged header with the next one that is whole. ValueError where there is none at all.
     """
     end, count = start, 0
     try:
-        with open(path, "rb") as file, _tar_from(file, start) as tar:
+        size = file.seek(0, os.SEEK_END)
+        with _tar_from(file, start) as tar:
             while True:
                 member = tar.next()
                 tar.members = []  # type: ignore[attr-defined]
-                start = member.offset if member is not None else os.path.getsize(path)
+                start = member.offset if member is not None else size
                 if start < end or (member is not None and member.size < 0):
                     yield None, f"damaged at byte {end:,}: a member of impossible size; the rest is not read"
                     return

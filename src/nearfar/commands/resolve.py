@@ -165,6 +165,7 @@ def _measured(
     images, count, side = None, None, given.image_size or 0
     if given.stream:
         images = open_data(given, console)
+        assert isinstance(images, Stream)
         own = images.image_size if images.side <= SMALL else images.side
         count, side = len(images), given.image_size or own
     elif given.image_size is None and (seen := survey(given.data, split_of(given))) is not None:

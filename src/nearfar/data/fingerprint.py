@@ -106,7 +106,7 @@ def fingerprint_of(source: Any, split: str | None = None) -> Fingerprint | None:
     return Fingerprint("file", len(names), known)
 
 
-def _of_several(given: Sequence[Any], split: str | None) -> Fingerprint | None:
+def _of_several(given: Sequence[Any], split: str | None) -> Fingerprint:
     """The fingerprints of several sources as one; of rows, which not all may have, one mark for each source."""
     marks, count = {}, 0
     for number, one in enumerate(given, 1):

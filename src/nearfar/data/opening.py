@@ -71,7 +71,9 @@ def open_images(
         if label_column is not None and not any(labelled):
             raise ValueError(f"none of {describe(source)} has columns, so none has '{label_column}' for labels")
         column = {one: label_column if has else None for one, has in zip(source, labelled, strict=True)}
-        same = dict(split=split, cache_dir=cache_dir, cache=cache, cache_limit=cache_limit, workers=workers)
+        same: dict[str, Any] = dict(
+            split=split, cache_dir=cache_dir, cache=cache, cache_limit=cache_limit, workers=workers
+        )
 
         def open_one(one: Any, size: int | None, wanted: int | None) -> Images:
             options: Any = dict(image_size=size, channels=wanted, label_column=column[one], progress=progress, **same)

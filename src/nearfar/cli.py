@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import json
 import logging
 import re
 import sys
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what is given by its place
-    "pretrain": ("pretrain", ("data",)),
-    "evaluate": ("evaluate", ("run", "data")),
-    "embed": ("embed", ("run", "data")),
-    "map": ("map_images", ("run", "data")),
+    "pretrain": ("pretrain", ("data...",)),
+    "evaluate": ("evaluate", ("run", "data...")),
+    "embed": ("embed", ("run", "data...")),
+    "map": ("map_images", ("run", "data...")),
     "search": ("search_images", ("run", "images...")),
-    "duplicates": ("find_duplicates", ("run", "data")),
+    "duplicates": ("find_duplicates", ("run", "data...")),
     "select": ("select_images", ("run", "images...")),
-    "cluster": ("cluster_images", ("run", "data")),
+    "cluster": ("cluster_images", ("run", "data...")),
     "export": ("export", ("run",)),
     "push": ("push", ("run", "repo")),
-    "views": ("show_views", ("data",)),
+    "views": ("show_views", ("data...",)),
     "methods": ("list_methods", ()),
     "reproduce": ("reproduce", ("table",)),
-    "demo": ("run_demo", ("data",)),
+    "demo": ("run_demo", ("data...",)),
 }
 LISTING = ("search", "duplicates", "select")  # verbs that give paths to other programs
 OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(verb: str, words: list[str], console: Console, piped: bool) -> None:
     words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
-    words = _lists_joined(words)
+    words = _data_joined(_lists_joined(words))
     chosen = _chosen(words)
     parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
     null = verb in LISTING and "--null" in words
@@ -97,6 +98,8 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> None:
     except ArgumentError as error:
         raise ValueError(_plain_words(str(error), verb, parser)) from error
     values.pop("config", None)
+    if "data..." in VERBS[verb][1] and isinstance(values["data"], list) and len(values["data"]) < 2:
+        values["data"] = (values["data"] or [None])[0]
     if verb == "pretrain" and values["resume"] is not None:
         _resume(words, values, console)
         return
@@ -185,6 +188,16 @@ def _lists_joined(words: Sequence[str]) -> list[str]:
         taken = [] if word in LISTS else None
         joined.append(word)
     return joined[:-1]
+
+
+def _data_joined(words: Sequence[str]) -> list[str]:
+    """Join several sources, `--data a/ --data b/`, to one option with a list."""
+    places = [place for place, word in enumerate(words[:-1]) if word == "--data"]
+    if len(places) < 2:
+        return list(words)
+    given = [words[place + 1] for place in places]
+    taken = {*places, *(place + 1 for place in places)}
+    return [*(word for place, word in enumerate(words) if place not in taken), "--data", json.dumps(given)]
 
 
 def _chosen(words: Sequence[str]) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def find_duplicates(
     links = find_links(known, BEYOND * usual, console, approximate)
     columns, facts = _columns(known, links, usual)
     command = f"nearfar duplicates {shlex.quote(str(run.path))}"
-    command += f" {shlex.quote(str(data))}" if isinstance(data, (str, Path)) else ""
+    words = data if isinstance(data, (list, tuple)) else [data]
+    command += "".join(f" {shlex.quote(str(word))}" for word in words if isinstance(word, (str, Path)))
     command += "" if split is None else f" --split {shlex.quote(split)}"
     write_duplicates_page(page, known, links, facts, usual, command)
     write_table(page.with_suffix(TABLE), columns)

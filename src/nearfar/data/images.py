@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
@@ -27,6 +28,7 @@ class Images:
     - `mean`, `std`: per channel in 0..1; a subset keeps those of the whole, so that it is normalised alike
     - `split`: the split that was read, or None
     - `source`: what was opened, in a few words; a path or name as it was given
+    - `columns`: a table with a row for each image, what else a table of paths says of it; None for other sources
 
     They can be pickled, for other processes: pixels in memory are sent along, a mapped cache is mapped again there.
     """
@@ -47,10 +49,11 @@ class Images:
         rows: Int64[np.ndarray, " images"] | None = None,
         reopen: Callable[[], Tensor] | None = None,
         source: str = "images",
+        columns: pyarrow.Table | None = None,
     ) -> None:
         self.names, self.image_size, self.channels = names, image_size, channels
         self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
-        self.source = source
+        self.source, self.columns = source, columns
         self._stored, self._rows, self._reopen = stored, rows, reopen
         self._statistics, self._originals = statistics, originals
 
@@ -136,6 +139,7 @@ class Images:
             rows=chosen if self._rows is None else self._rows[chosen],
             reopen=self._reopen,
             source=self.source,
+            columns=None if self.columns is None else self.columns.take(chosen),
         )
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
-import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
+from nearfar.data.table_columns import as_arrays
 from nearfar.messages import did_you_mean, first_line
 
 NAME_COLUMNS = ("name", "file_name", "filename", "path", "file", "image")
@@ -59,23 +59,4 @@ def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.nda
         near = did_you_mean(first, names[:1000], f"'{names[0]}' is")
         raise ValueError(f"--columns: no name in column '{key}' is that of an image: '{first}' is not, {near}")
     rows = pyarrow.array([row_of.get(name) for name in names], type=pyarrow.int64())
-    joined = {}
-    for name in table.column_names:
-        if name != key and (values := _values(table[name].take(rows))) is not None:
-            joined[name] = values
-    return joined
-
-
-def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:
-    kind = column.type
-    if pyarrow.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if pyarrow.types.is_floating(kind) or (pyarrow.types.is_integer(kind) and column.null_count):
-        return pyarrow.compute.cast(column, pyarrow.float64()).to_numpy()
-    if pyarrow.types.is_integer(kind):
-        return column.to_numpy()
-    if pyarrow.types.is_nested(kind) or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
-        return None
-    if pyarrow.types.is_boolean(kind):
-        return np.array([{True: "yes", False: "no", None: ""}[one] for one in column.to_pylist()])
-    return np.array(["" if one is None else str(one) for one in column.to_pylist()])
+    return as_arrays(table.drop_columns([key]).take(rows))

@@ -46,6 +46,7 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what
 LISTING = ("search", "duplicates", "select")  # verbs that give paths to other programs
 OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
 LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std", "--probe_lr", "--only")
+LISTS += ("--value_range", "--show_channels")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,7 +185,8 @@ def _lists_joined(words: Sequence[str]) -> list[str]:
             taken.append(word)
             continue
         if taken:
-            joined.append(taken[0] if taken[0].startswith("[") else f"[{', '.join(taken)}]")
+            word_alone = joined[-1] == "--value_range" and taken[0].isalnum() and len(taken) == 1
+            joined.append(taken[0] if taken[0].startswith("[") or word_alone else f"[{', '.join(taken)}]")
         taken = [] if word in LISTS else None
         joined.append(word)
     return joined[:-1]

@@ -98,8 +98,7 @@ def map_images(
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)
     trained = load(run, encoder=encoder)
-    fitted = dict(image_size=settings.image_size, channels=settings.channels)
-    images = open_shown(source, console, split=split, label_column=label_column, **fitted)
+    images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
     images = images.subset(range(min(limit, len(images))))
     joined = {} if images.columns is None else as_arrays(images.columns)
     if images.labels is not None:

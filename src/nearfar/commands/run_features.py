@@ -81,7 +81,7 @@ def open_featured(
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     trained = load(run, encoder=encoder)
-    images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
+    images = open_shown(source, console, split=split, **settings.reading)
     if len(images) < least:
         raise ValueError(f"there are only {len(images)} images in {images.source}, and {least} are needed")
     return Featured(images, trained, run.path, source, split, console)

@@ -77,9 +77,7 @@ def show_views(
     asked = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
     given = {name: value for name, value in asked.items() if value is not None}
     settings = _settings(data, given)
-    few = open_few(
-        settings.given("data"), images, split=settings.split, image_size=settings.image_size, channels=settings.channels
-    )
+    few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)
     plan = _plan(settings, few, method_given="method" in given)
     name = describe(settings.data)
     title = f"Views of {name if are_several(settings.data) else Path(name).name}"

@@ -78,7 +78,7 @@ class Job:
 
 def opened(settings: Settings, **options: Any) -> Images | Stream:
     """Open the data of a run; options as of `nearfar.data.open_images`."""
-    known: dict[str, Any] = dict(split=settings.split, image_size=settings.image_size, channels=settings.channels)
+    known: dict[str, Any] = dict(split=settings.split, **settings.reading)
     if settings.stream:
         return open_stream(settings.given("data"), **known | options)
     return open_images(settings.given("data"), **known, cache=settings.cache, **options)
@@ -207,6 +207,7 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
             channels=settings.channels,
             mean=images.mean,
             std=images.std,
+            value_range=images.value_range,
         )
         save_encoder(Path(settings.out), encoder)
 

@@ -114,8 +114,10 @@ def fit_views(names: Sequence[str], image_size: int, channels: int, preset: str 
 
     Those of a preset, if one is named: strong, weak and small views keep their part. Else, from 64 pixels on, they are
     the method's own. Below, there is no blur and there are no tiny crops; small grey images, such as digits, are not
-    mirrored and move a little instead.
+    mirrored and move a little instead. Of other channels than grey and colour, those of the preset "channels".
     """
+    if preset is None and channels not in (1, 3):
+        preset = "channels"
     if preset is not None:
         strong, weak, small = preset, f"{preset}-weak", f"{preset}-small"
     elif channels == 1 and image_size <= 48:

@@ -154,3 +154,10 @@ def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsy
     assert "-> [red]:cat:[b].html" in capsys.readouterr().out
     assert main(["pretrain", "no/\x1b[31m[/red]\udcff"]) == 2
     assert "no/\\x1b[31m[/red]\\udcff" in capsys.readouterr().err
+
+
+def test_a_broken_installation_is_one_line(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nearfar.training", None)  # as if something that it imports were missing
+    assert main(["methods"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("nearfar: import of nearfar.training") and "pip install" in err and err.count("\n") == 1

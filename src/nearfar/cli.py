@@ -64,7 +64,7 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
         from rich.console import Console
 
         from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped, is_follower
-    except ImportError as error:
+    except (ImportError, RuntimeError, OSError) as error:  # RuntimeError: a torchvision of another torch
         how = "a package is missing or broken: pip install --force-reinstall nearfar"
         return _complain(f"{first_line(error)}; {how}", 1)
 

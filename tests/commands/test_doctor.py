@@ -83,6 +83,8 @@ def test_a_step_that_fails_is_a_problem(monkeypatch, capsys):
     monkeypatch.setattr("nearfar.commands.budget.training_speed", broken)
     assert main(["doctor"]) == 1
     assert "problem    a trial step failed: no kernel image" in capsys.readouterr().out
+    monkeypatch.setattr("nearfar.commands.budget.training_speed", lambda *given, **named: 0.0)
+    assert main(["doctor"]) == 1 and "problem    there is not enough memory" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, quiet):

@@ -56,10 +56,11 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     sizes = cached.sizes(folder)
     free = shutil.disk_usage(_existing(folder)).free
     problems = [*installation.lacking(), *_unwritable(folder)]
+    machine = None
     try:
-        machine: Machine | None = _measured(console)
+        machine = _measured(console)
+        problems += [] if machine.rate else ["there is not enough memory for a step of the small net"]
     except (ValueError, RuntimeError) as error:
-        machine = None
         problems.append(f"{error}; where there is a GPU, try --accelerator cpu")
     names = names_of_hardware()
     found: dict[str, Any] = {

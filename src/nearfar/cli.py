@@ -71,7 +71,7 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for names that are not text
     piped = words[0] in LISTING and not machine and not sys.stdout.isatty()  # then paths alone go to stdout
-    console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped)
+    console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
     logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     try:

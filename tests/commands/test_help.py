@@ -106,3 +106,5 @@ def test_a_switch_needs_no_value():
     words = build_parser("push").parse_args(["run", "owner/name", "--private"]).as_dict()
     assert words["private"] is True and words["to"] is None
     assert build_parser("evaluate").parse_args(["run", "--baselines", "false"]).baselines is False
+    given = build_parser("pretrain", "simclr").parse_args(["photos", "--output_norm", "--adapt"])
+    assert given.output_norm is True and given.adapt is True and given.tensorboard is False

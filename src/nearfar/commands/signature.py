@@ -7,7 +7,7 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload, runtime_checkable
 
 from jsonargparse import ArgumentParser
@@ -91,5 +91,8 @@ def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:
             parser.add_argument(f"--{one.name}", type=kind, default=one.default, **alone)
     chosen = method_class(method)
     numbers = chosen.recipe(recipe).hyperparameters
-    parser.add_class_arguments(chosen)
+    switches = {one.name: one.default for one in fields(chosen) if one.type in ("bool", bool)}
+    for name, default in switches.items():
+        parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, default=default)
+    parser.add_class_arguments(chosen, skip=set(switches))
     parser.set_defaults({"method": method, "recipe": recipe, **numbers})

@@ -3,7 +3,7 @@ BIN = .venv/bin
 
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: demo demo-photos test torture check bench clean
+.PHONY: demo demo-photos test torture check wheel bench clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -24,6 +24,9 @@ check: .venv/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+wheel: .venv/tested
+	$(BIN)/python -m tools.check_wheel
 
 bench: .venv/benchmarks
 	$(BIN)/python benchmarks/views.py --out docs/results/views.json

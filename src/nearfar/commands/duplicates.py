@@ -1,4 +1,8 @@
-"""Find copies of images, exact, resized or encoded again, and images that are nearly alike."""
+"""Find copies of images, exact, resized or encoded again, and images that are nearly alike.
+
+nearfar duplicates runs/photos
+nearfar duplicates runs/photos others/ --distance 0.02 --out others.html
+"""
 
 from __future__ import annotations
 

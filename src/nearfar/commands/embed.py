@@ -1,4 +1,8 @@
-"""Write the embedding of every image to a .parquet, .csv or .npz file."""
+"""Write the embedding of every image to a .parquet, .csv or .npz file.
+
+nearfar embed runs/photos --out photos.parquet
+nearfar embed runs/photos others/ --out others.csv
+"""
 
 from __future__ import annotations
 

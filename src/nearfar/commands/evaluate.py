@@ -1,4 +1,8 @@
-"""Compare the encoder with what needs no training, on labelled images."""
+"""Compare the encoder with what needs no training, on labelled images.
+
+nearfar evaluate runs/photos
+nearfar evaluate runs/photos labelled/ --protocol knn linear-sgd
+"""
 
 from __future__ import annotations
 

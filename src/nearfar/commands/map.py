@@ -1,4 +1,8 @@
-"""Draw a 2-D map of the images, similar ones together: an interactive page and a picture."""
+"""Draw a 2-D map of the images, similar ones together: an interactive page and a picture.
+
+nearfar map runs/photos
+nearfar map runs/photos new/ --onto map.html --out new.html
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Pretrain an encoder on images without labels and write a run folder."""
+"""Pretrain an encoder on images without labels and write a run folder.
+
+nearfar pretrain photos/ --minutes 30
+nearfar pretrain --resume runs/photos-simclr
+"""
 
 from __future__ import annotations
 

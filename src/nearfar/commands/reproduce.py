@@ -1,4 +1,8 @@
-"""Run the papers' tables: "paper | ours", and which claims hold."""
+"""Run the papers' tables: "paper | ours", and which claims hold.
+
+nearfar reproduce
+nearfar reproduce saclr/table-9 --scale small --data data
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Choose images to label or to look at: diverse, typical, odd ones, or those near others."""
+"""Choose images to label or to look at: diverse, typical, odd ones, or those near others.
+
+nearfar select runs/photos --n 200 --by typical
+nearfar select runs/photos beach.jpg --by near --n 50
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from nearfar.commands.run import Run
 from nearfar.commands.run_features import Featured, nearest_shown, open_featured
 from nearfar.messages import check_range, did_you_mean
 from nearfar.neighbours import diverse_rows, remote_rows, typical_rows
+from nearfar.training.progress import waiting
 from nearfar.training.seeding import LARGEST_SEED
 
 MEANING = {
@@ -135,7 +140,7 @@ def _chosen(
         distance = nearest_shown(known.features, k, console, approximate=approximate).distance
         distance[labelled] = -1
         return remote_rows(distance, n)
-    with console.status("choosing"):
+    with waiting(console, "choosing"):
         if by == "diverse":
             return diverse_rows(known.features, n, labelled)
         return typical_rows(known.features, n, seed, labelled)

@@ -1,4 +1,8 @@
-"""Show what the augmentation does to your images: originals and samples of their views, on one page."""
+"""Show what the augmentation does to your images: originals and samples of their views, on one page.
+
+nearfar views photos/ --views microscope
+nearfar views
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ def show_views(
     samples: int = 4,
     seed: int = 0,
     console: Console | None = None,
-) -> Path | None:
+) -> Path | dict[str, str]:
     """Show what the augmentation does to your images: originals and samples of their views, on one page.
 
     Args:
@@ -60,7 +64,7 @@ def show_views(
         console: where it is said where the page is.
 
     Returns:
-        The page that was written; None without data.
+        The page that was written; without data, for each preset when to take it.
 
     Raises:
         ValueError: for anything that pretrain would refuse, or a page that exists already.
@@ -68,7 +72,7 @@ def show_views(
     console = console or Console()
     if data is None:
         console.print(_presets())
-        return None
+        return {name: preset.when for name, preset in PRESETS.items()}
     page = Path(out)
     check_output(page, PAGES)
     check_range("--images", images, 1, MOST_SHOWN)

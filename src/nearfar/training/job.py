@@ -132,7 +132,7 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
         fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
         level = log.level if log.handlers else None
         with stopped_together():
-            work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, level=level)
+            work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, stderr=console.stderr, level=level)
             ending = fabric.launch(work)
         if ending is not None:
             raise ending
@@ -173,10 +173,10 @@ def _fabric(accelerator: str, precision: Any, devices: int, start: Literal["pope
     return Fabric(accelerator=accelerator, devices=here, num_nodes=nodes, strategy=strategy, precision=precision)
 
 
-def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, level: int | None) -> Exception | None:
+def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
     end_with_parent()
-    console = Console(soft_wrap=True, quiet=quiet or not fabric.is_global_zero)
+    console = Console(soft_wrap=True, stderr=stderr, quiet=quiet or not fabric.is_global_zero)
     if level is not None and fabric.is_global_zero:
         log.addHandler(logging.StreamHandler(console.file))
         log.setLevel(level)

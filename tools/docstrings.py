@@ -11,7 +11,7 @@ import griffe
 
 TITLES = {"Args": "Arguments", "Returns": "Returns", "Raises": "Raises", "Yields": "Yields"}
 SETTINGS = "nearfar.training.settings.Settings"
-FIELD = re.compile(r"(`[^`]+`[^:.]{0,30}|[A-Z][\w ()]{0,40}): \S|Raises [A-Z]|Returns ")
+FIELD = re.compile(r"(`[^`]+`[^:.]{0,30}|[A-Z][\w ()]{0,40}):( \S|$)|Raises [A-Z]|Returns ")
 NUMPY_FIELD = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*) : ")
 ITEM = re.compile(r"- |\d+\. ")
 

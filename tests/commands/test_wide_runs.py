@@ -32,7 +32,7 @@ def trained(data, tmp_path, **options):
 def embedded(run, data, path):
     nearfar.embed(run, str(data), out=path, console=Console(quiet=True))
     with np.load(path) as written:
-        return {str(name): row for name, row in zip(written["names"], written["embeddings"], strict=True)}
+        return {str(name): row for name, row in zip(written["name"], written["embedding"], strict=True)}
 
 
 def test_other_images_are_seen_in_the_range_of_the_run(tmp_path):

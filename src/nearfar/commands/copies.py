@@ -62,7 +62,7 @@ def usual_distance(known: Featured) -> float:
     return float(torch.cat(found).quantile(SHARE))
 
 
-def find_links(known: Featured, most: float, console: Console) -> list[Link]:
+def find_links(known: Featured, most: float, console: Console, approximate: bool = False) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
     Same files are found by their bytes, whatever their features. Of each other image the eight nearest are looked at;
@@ -75,7 +75,7 @@ def find_links(known: Featured, most: float, console: Console) -> list[Link]:
     kept = torch.from_numpy(np.unique(same))
     if len(kept) < 2:
         return links
-    found = nearest_shown(known.features[kept], min(NEIGHBOURS, len(kept) - 1), console)
+    found = nearest_shown(known.features[kept], min(NEIGHBOURS, len(kept) - 1), console, approximate=approximate)
     rows, places = torch.where(found.distance <= most)
     first, second = kept[rows], kept[found.index[rows, places]]
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)

@@ -1,4 +1,8 @@
-"""Pretrain an encoder on images without labels and write a run folder."""
+"""Pretrain an encoder on images without labels and write a run folder.
+
+nearfar pretrain photos/ --minutes 30
+nearfar pretrain --resume runs/photos-simclr
+"""
 
 from __future__ import annotations
 
@@ -74,8 +78,7 @@ def _to_be_resumed(folder: Path) -> Iterator[None]:
 
 def _finish(folder: Path, job: Job) -> Run:
     """Write what is looked at after training."""
-    settings, images, run = job.settings, job.images, Run(folder)
-    assert images is not None
+    settings, images, run = job.settings, job.shown, Run(folder)
     encoder = load(run, encoder=None if isinstance(job.encoder, str) else job.encoder)
     write_neighbours(folder, encoder, images.subset(range(len(images))[: settings.limit]), settings.seed)
     write_report(folder)
@@ -115,6 +118,9 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
     console.print(Text(f"{told}, {settings.epochs:g} epochs, {settings.precision} -> {folder}"))
     if images.value_range is not None:
         console.print(Text(in_words(images.value_range)))
+    if settings.stream:
+        first = f"the first {len(job.shown)} images, of which {settings.held_out} are held out"
+        console.print(Text(f"health and report, mean and standard deviation are those of {first}"))
     write_report(folder)
 
 
@@ -154,6 +160,10 @@ def resume(
     if devices is not None or by_torchrun():
         settings = replace(settings, devices=world_size(devices))
     check_processes(settings.devices, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
+    if settings.stream and settings.devices != run.settings.devices:
+        raise ValueError(
+            f"a stream is divided among the processes that began to read it: go on with {run.settings.devices}"
+        )
     with owned(run.path), _to_be_resumed(run.path):
         if (run.path / WEIGHTS).is_file() and not (run.path / CHECKPOINT).is_file():
             raise ValueError(f"{run.path} is a finished run without its checkpoint: there is nothing to go on from")

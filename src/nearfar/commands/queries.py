@@ -47,12 +47,8 @@ def queries_of(given: Any, data: Featured) -> Queries:
         others = open_images(given, image_size=size, channels=channels, value_range=value_range or EIGHT_BITS)
         pixels = list(others.gather(torch.arange(len(others))))
         return Queries(others.names, extract(data.encoder, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
-    place = {name: row for row, name in enumerate(data.images.names)}
-    files = {path: row for row, path in enumerate(data.paths or [])}
     names, rows, pixels = [], [], []
-    for word in _words(words, place):
-        folder, name = os.path.split(word)
-        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
+    for word, row in places_of(words, data):
         names.append(printable(word) if row < 0 else data.images.names[row])
         rows.append(row)
         pixels.append(_decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0])
@@ -63,6 +59,18 @@ def queries_of(given: Any, data: Featured) -> Queries:
         for row, one in zip(rows, pixels, strict=True)
     ]
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
+
+
+def places_of(words: Sequence[Any], data: Featured) -> list[tuple[str, int]]:
+    """Names and files, those in text files too, each with its position in the data, or -1 where it is not of it."""
+    place = {name: row for row, name in enumerate(data.images.names)}
+    files = {path: row for row, path in enumerate(data.paths or [])}
+    found = []
+    for word in _words(words, place):
+        folder, name = os.path.split(word)
+        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
+        found.append((word, row))
+    return found
 
 
 def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:

@@ -1,4 +1,8 @@
-"""Find the images most alike to given ones: a table, a contact sheet, paths for other commands."""
+"""Find the images most alike to given ones: a table, a contact sheet, paths for other commands.
+
+nearfar search runs/photos beach.jpg --k 20 --out beach.html
+nearfar search runs/photos beach.jpg --null | xargs -0 ls -l
+"""
 
 from __future__ import annotations
 

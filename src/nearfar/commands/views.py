@@ -1,4 +1,8 @@
-"""Show what the augmentation does to your images: originals and samples of their views, on one page."""
+"""Show what the augmentation does to your images: originals and samples of their views, on one page.
+
+nearfar views photos/ --views microscope
+nearfar views
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from nearfar.commands.run import Run
 from nearfar.commands.views_page import views_page
 from nearfar.data import Images, describe, open_few
 from nearfar.data.building import SMALL
+from nearfar.data.sources import are_several
 from nearfar.messages import check_range
 from nearfar.training import Job, Settings
 from nearfar.training.seeding import LARGEST_SEED
@@ -42,7 +47,7 @@ def show_views(
     samples: int = 4,
     seed: int = 0,
     console: Console | None = None,
-) -> Path | None:
+) -> Path | dict[str, str]:
     """Show what the augmentation does to your images: originals and samples of their views, on one page.
 
     Args:
@@ -61,7 +66,7 @@ def show_views(
         console: where it is said where the page is.
 
     Returns:
-        The page that was written; None without data.
+        The page that was written; without data, for each preset when to take it.
 
     Raises:
         ValueError: for anything that pretrain would refuse, or a page that exists already.
@@ -69,7 +74,7 @@ def show_views(
     console = console or Console()
     if data is None:
         console.print(_presets())
-        return None
+        return {name: preset.when for name, preset in PRESETS.items()}
     page = Path(out)
     check_output(page, PAGES)
     check_range("--images", images, 1, MOST_SHOWN)
@@ -81,7 +86,8 @@ def show_views(
     settings = _settings(data, given)
     few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)
     plan = _plan(settings, few, method_given="method" in given)
-    title = f"Views of {Path(describe(settings.data)).name}"
+    name = describe(settings.data)
+    title = f"Views of {name if are_several(settings.data) else Path(name).name}"
     html = views_page(title, _about(few), few, plan, samples=samples, seed=seed)
     _write(page, html)
     console.print(Text(f"{len(few)} images and their views -> {page}"))
@@ -90,9 +96,7 @@ def show_views(
 
 def write_views(folder: Path, job: Job) -> None:
     """Write views.html into the folder of a run: a few of its images with samples of their views."""
-    images = job.images
-    assert images is not None
-    few = open_few(images, IN_REPORT)
+    few = open_few(job.shown, IN_REPORT)
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     html = views_page("Views", _about(few), few, job.views, samples=samples, seed=job.settings.seed)
     _write(folder / "views.html", html)

@@ -16,6 +16,7 @@ from nearfar.data import cache
 from nearfar.data.building import Progress, Widened, build, first_format
 from nearfar.data.columns import printable
 from nearfar.data.images import Images
+from nearfar.data.path_tables import PathTable
 from nearfar.data.raw import Raw
 from nearfar.data.readers import Reading, Source
 from nearfar.data.stderr import only_python_writes
@@ -95,6 +96,7 @@ class Opening:
             split=self.splits[0] or None if len(self.splits) == 1 else None,
             reopen=None if kept is None else functools.partial(cache.mapped, home, tuple(kept.shape), wide),
             source=self.name,
+            columns=self.source.columns(self.splits, entry.rows) if isinstance(self.source, PathTable) else None,
             value_range=entry.value_range,
         )
 

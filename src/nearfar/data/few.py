@@ -14,6 +14,7 @@ from nearfar.data.columns import Originals, Record, printable
 from nearfar.data.decode import to_pil
 from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
+from nearfar.data.joined import open_joined
 from nearfar.data.objects import describe, from_items
 from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source, open_images, shown_positions
 from nearfar.data.readers import Reading
@@ -38,6 +39,13 @@ def open_few(
     cached. Raises ValueError or FileNotFoundError as `open_images` does.
     """
     check_size(image_size)
+    if sources.are_several(source):
+        share = -(-count // len(source))
+        options: dict[str, Any] = dict(split=split)
+        return open_joined(
+            source, lambda one, size, wanted: open_few(one, share, image_size=size, channels=wanted, **options),
+            image_size, channels,
+        )  # fmt: skip
     found = encoded_source(source)
     if found is None:
         chosen: dict[str, Any] = dict(image_size=image_size, channels=channels, value_range=value_range)

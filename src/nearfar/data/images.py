@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
@@ -32,6 +33,7 @@ class Images:
     - `split`: the split that was read, or None
     - `shown`: the channels that pictures of them show, one or three; None: all of one or three
     - `source`: what was opened, in a few words; a path or name as it was given
+    - `columns`: a table with a row for each image, what else a table of paths says of it; None for other sources
 
     They can be pickled, for other processes: pixels in memory are sent along, a mapped cache is mapped again there.
     """
@@ -52,12 +54,13 @@ class Images:
         rows: Int64[np.ndarray, " images"] | None = None,
         reopen: Callable[[], Tensor] | None = None,
         source: str = "images",
+        columns: pyarrow.Table | None = None,
         value_range: list[float] | None = None,
         shown: list[int] | None = None,
     ) -> None:
         self.names, self.image_size, self.channels = names, image_size, channels
         self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
-        self.source, self.value_range = source, value_range
+        self.source, self.columns, self.value_range = source, columns, value_range
         self.shown = shown
         self._stored, self._rows, self._reopen = stored, rows, reopen
         self._statistics, self._originals = statistics, originals
@@ -150,6 +153,7 @@ class Images:
             rows=chosen if self._rows is None else self._rows[chosen],
             reopen=self._reopen,
             source=self.source,
+            columns=None if self.columns is None else self.columns.take(chosen),
             value_range=self.value_range,
             shown=self.shown,
         )

@@ -16,15 +16,16 @@ from nearfar.data.columns import Record
 from nearfar.data.decode import Decoded
 from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
+from nearfar.data.joined import open_joined
 from nearfar.data.objects import describe, has_items, is_array, is_table
 from nearfar.data.parquet import ParquetFiles
+from nearfar.data.path_tables import TEXT_TABLES, names_paths, path_table
 from nearfar.data.raw import Raw, raw
 from nearfar.data.readers import ImageFolder, Source
 from nearfar.data.tars import Tars
 from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels
 
 CACHE_LIMIT = 8 * 2**30
-HUB = "hf:"
 
 
 def open_images(
@@ -48,6 +49,8 @@ def open_images(
         - a folder (any depth), Parquet file or folder, WebDataset tar or folder of tars, .npy or .npz file, "digits",
           or "hf:owner/name" for a Hub data set (the only case that touches the network). Write "./digits" for a folder
           of that name
+        - a .csv, .tsv or .parquet file with a column of paths of image files, see `nearfar.data.path_tables`
+        - a list of such paths and names: their images, one source after the other, see `nearfar.data.joined`
         - an array or tensor [n,h,w], [n,h,w,c] or [n,c,h,w], or a pair (images, labels)
         - a `datasets.Dataset` or `DatasetDict` with a column of images; cached like files
         - a torch Dataset with a length, or a list, whose items are PIL images, uint8 arrays or tensors, or float
@@ -77,6 +80,25 @@ def open_images(
     if channels is not None and channels < 1:
         raise ValueError(f"channels must be at least 1, got {channels}")
     value_range = checked(value_range)
+    if sources.are_several(source):
+        labelled = [label_column is not None and _has_columns(one) for one in source]
+        if label_column is not None and not any(labelled):
+            raise ValueError(f"none of {describe(source)} has columns, so none has '{label_column}' for labels")
+        column = {one: label_column if has else None for one, has in zip(source, labelled, strict=True)}
+        same: dict[str, Any] = dict(
+            split=split,
+            cache_dir=cache_dir,
+            cache=cache,
+            cache_limit=cache_limit,
+            workers=workers,
+            show_channels=show_channels,
+        )
+
+        def open_one(one: Any, size: int | None, wanted: int | None, values: ValueRange) -> Images:
+            options: Any = dict(image_size=size, channels=wanted, label_column=column[one], value_range=values, **same)
+            return open_images(one, progress=progress, **options)
+
+        return open_joined(source, open_one, image_size, channels, value_range)
     name = describe(source)
     if isinstance(source, Images):
         return _as_they_are(source, split, image_size, channels, value_range)
@@ -146,6 +168,8 @@ def survey(source: Any, split: str | None = None) -> tuple[int | None, int] | No
 
     The number is None where it is not known without reading all. None for every other source: `open_images` is quick.
     """
+    if sources.are_several(source):
+        return _survey_of_all(source, split)
     found = encoded_source(source)
     if found is None:
         return None
@@ -155,6 +179,27 @@ def survey(source: Any, split: str | None = None) -> tuple[int | None, int] | No
         totals = [reading.total for reading in readings]
         first = _first(record for reading in readings for record in reading.records)
     return None if None in totals else sum(filter(None, totals)), SMALL if first is None else min(first.native)
+
+
+def _survey_of_all(given: Sequence[Any], split: str | None) -> tuple[int | None, int]:
+    """The number of images and the largest of the sides that `survey` finds in each."""
+    seen = []
+    for one in given:
+        found = survey(one, split)
+        if found is None:
+            images = open_images(one, split=split)
+            found = len(images), images.image_size
+        seen.append(found)
+    counts = [count for count, _ in seen if count is not None]
+    return sum(counts) if len(counts) == len(seen) else None, max(side for _, side in seen)
+
+
+def _has_columns(source: Any) -> bool:
+    """Whether a path or name has columns, of which one may hold labels."""
+    found = encoded_source(source)
+    if found is None:
+        return describe(source).lower().endswith(".npz")
+    return not isinstance(found, ImageFolder) or bool(found.metadata)
 
 
 def _first(records: Iterator[Record]) -> Raw | Decoded | None:
@@ -182,6 +227,9 @@ def list_splits(source: Any) -> list[str]:
     """The splits that `open_images(source, split=...)` knows; empty where the source is not divided."""
     if is_table(source):
         return list(source) if isinstance(source, dict) else []
+    if sources.are_several(source):
+        first, *others = [list_splits(one) for one in source]
+        return [split for split in first if all(split in there for there in others)]
     if not isinstance(source, (str, os.PathLike)):
         return []
     name = os.fspath(source)
@@ -194,17 +242,21 @@ def list_splits(source: Any) -> list[str]:
 
 def locate(name: str) -> Source:
     """The source behind a path or the name of a data set on the Hub."""
-    if name.startswith(HUB):
-        return tables.from_hub(name.removeprefix(HUB))
+    if name.startswith(sources.HUB):
+        return tables.from_hub(name.removeprefix(sources.HUB))
     path = sources.existing(name)
     if path.is_file():
         suffix = path.suffix.lower()
         splits = sources.shard_splits([path.name])
+        if suffix in TEXT_TABLES or (suffix == ".parquet" and names_paths(path)):
+            return path_table(path)
         if suffix == ".parquet":
             return ParquetFiles(path.parent, splits)
         if suffix == ".tar":
             return Tars(path.parent, splits)
-        raise ValueError(f"'{name}' is a single file; give a folder of images, or a .parquet, .tar, .npy or .npz file")
+        raise ValueError(
+            f"'{name}' is a single file; give a folder of images, or a .csv, .tsv, .parquet, .tar, .npy or .npz file"
+        )
     files, problems = sources.list_files(path)
     kind, members = sources.kind_of(path, files, problems)
     if kind == "parquet":

@@ -52,6 +52,10 @@ _DISTRIBUTIONS = {
     # SigCLR follows BYOL and CorInfoMax (its references 16 and 30), whose CIFAR code crops 0.08 to 1 of the area.
     "sigclr-alpha": replace(_ALPHA, scale=(0.08, 1.0)),
     "sigclr-beta": replace(_BETA, scale=(0.08, 1.0)),
+    # solo-learn's released configurations for CIFAR.
+    "solo-alpha": replace(_COLOUR, saturation=0.2, scale=(0.08, 1.0)),
+    "solo-beta": replace(_COLOUR, saturation=0.2, scale=(0.08, 1.0), solarize=0.2),
+    "solo-vicreg": replace(_COLOUR, saturation=0.2, solarize=0.1),
     "large": _LARGE,
     "small": _SMALL,
     "local-6": replace(_GAMMA, scale=(0.172, 0.86)),

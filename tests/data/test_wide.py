@@ -13,6 +13,7 @@ from PIL import Image
 from nearfar.data import Batches, CroppingBatches, open_few, open_images, survey
 from nearfar.data.cache import default_folder
 from nearfar.data.decode import decode
+from nearfar.data.raw import raw
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -242,3 +243,37 @@ def test_arrays_keep_sixteen_bits_and_eight_where_they_hold_no_more(tmp_path):
     np.testing.assert_allclose(open_images(unit).gather(torch.arange(6))[:, 0], unit, atol=0.51 / 65535)
     assert open_images(numbers // 16, value_range="uint8").value_range is None
     assert open_images((numbers // 16).astype(np.int64)).pixels.dtype == torch.uint8
+
+
+def test_pages_of_eight_bits_are_channels_and_the_first_is_a_picture_where_one_channel_is_asked_for(tmp_path):
+    pages = np.random.default_rng(0).integers(0, 256, (4, 10, 10), dtype=np.uint8)
+    first, *others = [Image.fromarray(page) for page in pages]
+    first.save(tmp_path / "a.tif", save_all=True, append_images=others)
+    assert (open_images(tmp_path).pixels[0].numpy() == pages).all()
+    assert (open_images(tmp_path, channels=1).pixels[0].numpy() == pages[:1]).all()
+    preview = Image.fromarray(pages[1, :5, :5])
+    first.save(tmp_path / "a.tif", save_all=True, append_images=[preview])
+    assert (open_images(tmp_path).pixels[0].numpy() == pages[:1]).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_sixteen_bits_are_turned_upright_as_eight_are(tmp_path, orientation):
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 9), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(tmp_path / "narrow.png", exif=exif)
+    Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / "wide.png", exif=exif)
+    wide = raw(str(tmp_path / "wide.png"))
+    assert (wide.read() // 257 == decode(str(tmp_path / "narrow.png"), 9, 1).pixels).all()
+
+
+def test_damaged_files_are_listed_with_a_reason(scans):
+    folder, _ = scans
+    tifffile.imwrite(folder / "x.tif", np.zeros((5, 16, 16), np.uint16), photometric="minisblack")
+    (folder / "x.tif").write_bytes((folder / "x.tif").read_bytes()[:300])
+    (folder / "y.dcm").write_bytes(b"\0" * 128 + b"DICM" + b"nonsense")
+    tifffile.imwrite(folder / "z.tif", np.full((24, 20), np.nan, np.float32))
+    images = open_images(folder)
+    assert len(images) == 8 and [name for name, _ in images.skipped] == ["x.tif", "y.dcm", "z.tif"]
+    assert all(reason and "\n" not in reason for _, reason in images.skipped)
+    assert "not finite" in images.skipped[2][1]

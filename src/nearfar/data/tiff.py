@@ -21,15 +21,28 @@ def tiff(data: bytes | str) -> Raw | None:
     bits = 0
     try:
         with Image.open(opened(data), formats=["TIFF"]) as image:
-            bits, pages = max(image.tag_v2.get(_BITS, (1,))), getattr(image, "n_frames", 1)  # type: ignore[attr-defined]
+            bits, pages = max(image.tag_v2.get(_BITS, (1,))), _pages(image)  # type: ignore[attr-defined]
             if bits < 8 or (bits == 8 and (pages == 1 or image.mode != "L")):
                 return None
             if pages == image.tag_v2.get(_SAMPLES, 1) == 1 and (found := of_pillow(data)) is not None:
                 return found
     except UnidentifiedImageError:
         pass  # other channels than those of a picture
-    found = _by_tifffile(data, pillow=bits > 0)
+    try:
+        found = _by_tifffile(data, pillow=bits > 0)
+    except Exception:
+        if bits != 8:
+            raise
+        return None  # its first page is a picture
     return None if bits == 8 and found.channels == 1 else found
+
+
+def _pages(image: Image.Image) -> int:
+    """How many pages there are; 1 where what follows the first is damaged."""
+    try:
+        return int(getattr(image, "n_frames", 1))
+    except Exception:  # Pillow raises anything on damaged data
+        return 1
 
 
 def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:

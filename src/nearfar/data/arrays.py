@@ -176,7 +176,7 @@ def as_planes(raw: np.ndarray) -> Tensor:
     if raw.ndim not in (3, 4) or 0 in raw.shape:
         raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
     if raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8:  # float128, which torch does not know
-        raise ValueError(f"images must be whole numbers or floats, got {raw.dtype}")
+        raise ValueError(f"images must be uint8 or other numbers up to 64 bits, got {raw.dtype}")
     if raw.ndim == 3:
         raw = raw[:, None]
     elif raw.shape[3] < raw.shape[1]:

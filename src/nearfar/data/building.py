@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +16,7 @@ from PIL import Image
 
 from nearfar.data.cache import Entry, pixels_file
 from nearfar.data.columns import Record, printable
-from nearfar.data.decode import Decoded
+from nearfar.data.decode import Decoded, without_warnings
 from nearfar.data.wide import decode_as
 
 SMALL = 96  # images all of one size up to this many pixels keep it
@@ -189,9 +188,7 @@ def _decoded(
         return [(record, _try(record, pixel_format)) for record in chunk if not stop.is_set()]
 
     waiting: deque[Future[list[tuple[Record, Decoded | str]]]] = deque()
-    with ThreadPoolExecutor(count) as pool, warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large ones are read, bombs are errors
-        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+    with ThreadPoolExecutor(count) as pool, without_warnings():
         try:
             for chunk in _chunks(records, most):
                 waiting.append(pool.submit(work, chunk))

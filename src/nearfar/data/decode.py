@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import math
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -84,6 +85,15 @@ def suffixes() -> frozenset[str]:
     """The file name endings (lower case, with the dot) that are read as images."""
     endings = Image.registered_extensions().items()
     return frozenset(end for end, form in endings if form in formats() or form == "MPO") | {".dcm", ".dicom"}
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Silence Pillow on images that it reads all the same: large ones (bombs are errors), and those with odd parts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+        yield
 
 
 def memory_for(values: int) -> contextlib.AbstractContextManager[None]:

@@ -45,7 +45,8 @@ def for_channels(value_range: Sequence[float], channels: int) -> list[float]:
 def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRange) -> list[float]:
     """Low and high of every channel: percentiles over the sample, or the full range of its type; given ones are kept.
 
-    sample: images [channels, height, width] in their own numbers. Floats that all lie in 0..1 have the range 0 to 1.
+    sample: images [channels, height, width] in their own numbers; those that are not finite are passed over. Floats
+    that all lie in 0..1 have the range 0 to 1.
     """
     if value_range is not None and not isinstance(value_range, str):
         return for_channels(value_range, channels)
@@ -55,9 +56,10 @@ def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRan
         ends = [np.iinfo(kind) for kind in kinds] if whole else []
         return [float(min((e.min for e in ends), default=0)), float(max((e.max for e in ends), default=1))] * channels
     seen = [with_channels(torch.from_numpy(thinned(one).astype(np.float32))[None], channels)[0] for one in sample]
-    numbers = torch.cat([one.flatten(1) for one in seen], 1).numpy()
-    if not np.isfinite(numbers).all():
+    finite = [one.flatten(1) for one in seen if one.isfinite().all()]
+    if not finite:
         raise ValueError("images must hold finite numbers")
+    numbers = torch.cat(finite, 1).numpy()
     if not whole and numbers.min() >= 0 and numbers.max() <= 1:
         return [0.0, 1.0] * channels
     lows, highs = np.percentile(numbers, PERCENTILES, axis=1).astype(np.float64)

@@ -9,13 +9,14 @@ from PIL import Image
 
 from nearfar.data.building import PixelFormat, first_format, format_after
 from nearfar.data.columns import Record
-from nearfar.data.decode import formats
+from nearfar.data.decode import formats, without_warnings
 from nearfar.data.raw import Raw, opened, raw
 from nearfar.data.readers import Reading
 from nearfar.data.value_range import EIGHT_BITS, SAMPLED, ValueRange, common, of_sample, spread, thinned
 from nearfar.data.wide import PICTURE
 
 
+@without_warnings()
 def first_raw(read: Callable[[], Reading]) -> Raw | None:
     """The first image, where it is no picture of 8 bits; nothing is decoded, and what is no image is passed over."""
     for record in read().records:
@@ -31,6 +32,7 @@ def first_raw(read: Callable[[], Reading]) -> Raw | None:
     return None
 
 
+@without_warnings()
 def sampled_format(
     read: Callable[[], Reading], image_size: int | None, channels: int | None, value_range: ValueRange
 ) -> PixelFormat:

@@ -53,7 +53,7 @@ def test_nothing_but_the_cache_folder_is_written(folder, tmp_path, monkeypatch):
     assert sorted(os.listdir(folder)) == before
     assert not (tmp_path / "home").exists() and not (tmp_path / "hf").exists() and not default_folder().exists()
     written = sorted(path.name for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock")
-    assert written == ["entry.json", "pixels.u8"]
+    assert written == ["entry.json", "pixels.u8", "plain"]
 
 
 def test_statistics_are_those_of_the_pixels_and_kept(folder):

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import json
 import logging
 import re
 import sys
@@ -22,13 +23,14 @@ from nearfar.atomic import NotWrittenError
 from nearfar.commands.declared import LISTING, OBJECTS, VERBS, read_verb
 from nearfar.commands.help import FULL, SHORT, help_page, numbers_of, overview
 from nearfar.commands.machine_readable import as_json
-from nearfar.messages import did_you_mean, first_line
+from nearfar.messages import RunsFailed, did_you_mean, first_line
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
     from rich.console import Console
 
 LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std", "--probe_lr", "--only")
+LISTS += ("--value_range", "--show_channels")
 ALONE: dict[str, Any] = {"type": bool, "nargs": "?", "const": True}  # --private is --private true
 
 
@@ -77,7 +79,7 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     try:
         result = _run(words[0], words[1:], console, piped)
         return int(words[0] == "doctor" and bool(result["problems"])), result
-    except (NotWrittenError, TrainingDiverged, ProcessLost) as error:
+    except (NotWrittenError, TrainingDiverged, ProcessLost, RunsFailed) as error:
         return _complain(error, 1)
     except (ValueError, OSError, ArgumentError) as error:
         return _complain(error, 2)
@@ -91,7 +93,7 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
     words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
-    words = _lists_joined(words)
+    words = _data_joined(_lists_joined(words))
     chosen = _chosen(words)
     if "--help_all" in words:
         numbers = numbers_of(chosen["method"], chosen["recipe"]) if verb == "pretrain" else ()
@@ -104,6 +106,8 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
     except ArgumentError as error:
         raise ValueError(_plain_words(str(error), verb, parser)) from error
     values.pop("config", None)
+    if "data..." in VERBS[verb][1] and isinstance(values["data"], list) and len(values["data"]) < 2:
+        values["data"] = (values["data"] or [None])[0]
     if verb == "pretrain" and values["resume"] is not None:
         return _resume(words, values, console)
     if values.pop("data_changed", False):
@@ -191,10 +195,21 @@ def _lists_joined(words: Sequence[str]) -> list[str]:
             taken.append(word)
             continue
         if taken:
-            joined.append(taken[0] if taken[0].startswith("[") else f"[{', '.join(taken)}]")
+            word_alone = joined[-1] == "--value_range" and taken[0].isalnum() and len(taken) == 1
+            joined.append(taken[0] if taken[0].startswith("[") or word_alone else f"[{', '.join(taken)}]")
         taken = [] if word in LISTS else None
         joined.append(word)
     return joined[:-1]
+
+
+def _data_joined(words: Sequence[str]) -> list[str]:
+    """Join several sources, `--data a/ --data b/`, to one option with a list."""
+    places = [place for place, word in enumerate(words[:-1]) if word == "--data"]
+    if len(places) < 2:
+        return list(words)
+    given = [words[place + 1] for place in places]
+    taken = {*places, *(place + 1 for place in places)}
+    return [*(word for place, word in enumerate(words) if place not in taken), "--data", json.dumps(given)]
 
 
 def _chosen(words: Sequence[str]) -> dict[str, Any]:

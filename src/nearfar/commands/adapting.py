@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nearfar.data import Images
+from nearfar.data import Images, Stream
 from nearfar.methods import Recipe
 from nearfar.networks import StartingWeights, find_weights
 from nearfar.training import Settings
@@ -33,7 +33,7 @@ def with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
 
 
 def normalisation(
-    given: Settings, start: StartingWeights | None, images: Images
+    given: Settings, start: StartingWeights | None, images: Images | Stream
 ) -> tuple[list[float] | None, list[float] | None]:
     """Return mean and std where they are given or the starting weights have some, else None for those of the images.
 

@@ -11,20 +11,20 @@ from nearfar.docstrings import arguments
 
 PACKAGE = Path(__file__).parents[1]
 VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what is given by its place
-    "pretrain": ("pretrain", ("data",)),
-    "evaluate": ("evaluate", ("run", "data")),
-    "embed": ("embed", ("run", "data")),
-    "map": ("map_images", ("run", "data")),
+    "pretrain": ("pretrain", ("data...",)),
+    "evaluate": ("evaluate", ("run", "data...")),
+    "embed": ("embed", ("run", "data...")),
+    "map": ("map_images", ("run", "data...")),
     "search": ("search_images", ("run", "images...")),
-    "duplicates": ("find_duplicates", ("run", "data")),
+    "duplicates": ("find_duplicates", ("run", "data...")),
     "select": ("select_images", ("run", "images...")),
-    "cluster": ("cluster_images", ("run", "data")),
+    "cluster": ("cluster_images", ("run", "data...")),
     "export": ("export", ("run",)),
     "push": ("push", ("run", "repo")),
-    "views": ("show_views", ("data",)),
+    "views": ("show_views", ("data...",)),
     "methods": ("list_methods", ()),
     "reproduce": ("reproduce", ("table",)),
-    "demo": ("run_demo", ("data",)),
+    "demo": ("run_demo", ("data...",)),
     "doctor": ("doctor", ()),
     "completion": ("completion_script", ("shell",)),
 }

@@ -52,7 +52,7 @@ def run_demo(
     timed = minutes is not None or data != "digits"
     length = dict(minutes=MINUTES if minutes is None else minutes) if timed else same
     run = pretrain(data, out=out, seed=seed, console=console, **length)
-    if open_data(run.settings, console).labels is not None:
+    if getattr(open_data(run.settings, console), "labels", None) is not None:  # a stream has none
         evaluate(run, console=console)
     map_images(run, console=console)
     if run.verdict is not None:

@@ -32,6 +32,7 @@ def find_duplicates(
     distance: float | None = None,
     out: str | Path | None = None,
     split: str | None = None,
+    approximate: bool = False,
     encoder: nn.Module | None = None,
     console: Console | None = None,
 ) -> Columns:
@@ -45,6 +46,8 @@ def find_duplicates(
         out: page to write, .html, with a .csv, and a .list of the files that are copies, beside it; none may exist.
             Default: duplicates.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
+        approximate: search with faiss's index instead of comparing all pairs: for hundreds of thousands of images. The
+            share of the true nearest that it finds is said.
         encoder: the module that was trained, where it was an object of your own.
         console: where it is said what was found, and what to do with it.
 
@@ -64,10 +67,11 @@ def find_duplicates(
     page = output_of(run, out, "duplicates", TABLE, FILES)
     known = open_featured(run, data, split, encoder, console)
     usual = usual_distance(known) if distance is None else distance
-    links = find_links(known, BEYOND * usual, console)
+    links = find_links(known, BEYOND * usual, console, approximate)
     columns, facts = _columns(known, links, usual)
     command = f"nearfar duplicates {shlex.quote(str(run.path))}"
-    command += f" {shlex.quote(str(data))}" if isinstance(data, (str, Path)) else ""
+    words = data if isinstance(data, (list, tuple)) else [data]
+    command += "".join(f" {shlex.quote(str(word))}" for word in words if isinstance(word, (str, Path)))
     command += "" if split is None else f" --split {shlex.quote(split)}"
     write_duplicates_page(page, known, links, facts, usual, command)
     write_table(page.with_suffix(TABLE), columns)

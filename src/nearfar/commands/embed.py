@@ -24,6 +24,7 @@ def embed(
     *,
     out: str | Path,
     split: str | None = None,
+    label_column: str | None = None,
     encoder: nn.Module | None = None,
     console: Console | None = None,
 ) -> Path:
@@ -31,9 +32,10 @@ def embed(
 
     Args:
         run: run folder.
-        data: images to embed. Default: the data of the run.
+        data: images to embed, of one or more sources; columns of a table of paths are kept. Default: that of the run.
         out: file to write; it must not exist.
         split: part of the data. Default: everything.
+        label_column: column of the data with the labels. Default: one of a usual name, such as label.
         encoder: the module that was trained, where it was an object of your own.
         console: where progress is shown.
 
@@ -46,8 +48,8 @@ def embed(
     settings = run.settings
     source = settings.given("data") if data is None else data
     trained = load(run, encoder=encoder)
-    images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
+    images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
     features = features_shown(trained, images, console, "embedding").numpy()
-    write_table(path, images.names, features, images.labels)
+    write_table(path, images.names, features, images.labels, images.columns)
     console.print(Text(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}"))
     return path

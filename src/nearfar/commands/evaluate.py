@@ -57,6 +57,7 @@ def evaluate(
     probe: str | None = None,
     probe_lr: list[float] | None = None,
     labels: str | None = None,
+    label_column: str | None = None,
     encoder: nn.Module | None = None,
     detector: str = "small",
     epochs: float | None = None,
@@ -68,6 +69,7 @@ def evaluate(
         run: run folder.
         data: labelled images with a train and a test split, or without: then a share is kept for the test.
             Default: the data of the run. Or torchvision:NAME, a data set of the transfer tables, from files in --root.
+            Of several sources all must have labels.
         protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "few" (1 and 5 labels a class, 20
             trials); and as the papers have them "linear-sgd", "transfer", "transfer-sgd", "low-shot" (mean average
             precision), "finetune" (all labels) and "finetune-P" (P per cent of them), see docs/evaluation.md; or
@@ -81,6 +83,7 @@ def evaluate(
         probe: settings of linear-sgd by a paper's name, such as "sce". Default: the recipe's, else SACLR's.
         probe_lr: learning rates of linear-sgd; of several, a fifth of the training images chooses.
         labels: file with the names of the labelled images for finetune-P, one a line. Default: a draw from each class.
+        label_column: column of the data with the labels. Default: one of a usual name, such as label.
         encoder: the module that was trained, where it was an object of your own, with its weights before training.
         detector: settings of the detector: "small", "small-c4", or a paper's: "lorac", "sce".
         epochs: of the detector's training. Default: as its settings say.
@@ -101,6 +104,8 @@ def evaluate(
     if set(protocol) & set(TASKS):
         if strange := set(protocol) - set(TASKS):
             raise ValueError(f"{', '.join(TASKS)} take annotations, not labels: evaluate {min(strange)} by itself")
+        if isinstance(data, (list, tuple)):
+            raise ValueError(f"{', '.join(TASKS)} take one folder or json of annotations, not {len(data)} sources")
         return evaluate_detectors(
             run, data, protocol, detector=detector, epochs=epochs, limit=limit, test_share=test_share, seed=seed,
             baselines=baselines, encoder=encoder, console=console,
@@ -120,10 +125,17 @@ def evaluate(
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
     source = settings.given("data") if data is None else data
     chosen = probe_settings(probe or usual_probe(_protocol_of(settings), settings.image_size), probe_lr)
-    fitted = dict(image_size=settings.image_size, channels=settings.channels)
+    fitted = settings.reading
     needs_validation = any(one in WITH_VALIDATION for one in protocol)
     sets = open_labelled(
-        source, console, fitted, root=root, share=test_share, seed=seed, validation=needs_validation
+        source,
+        console,
+        fitted,
+        root=root,
+        share=test_share,
+        seed=seed,
+        validation=needs_validation,
+        label_column=label_column,
     ).limited(settings.limit if limit is None and data is None else limit)
     sets.must_suit(protocol)
     encoders = _encoders(run, settings, encoder, baselines)

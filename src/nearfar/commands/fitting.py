@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from nearfar.data import Images
+from nearfar.data import Images, Stream
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe
 from nearfar.training import Settings
@@ -71,7 +71,7 @@ def fitted_to(given: Settings, method: Method, recipe: Recipe, images: int, cons
     raise ValueError(f"--batch-size {sizes[-1]} does not work: {complaint}")
 
 
-def moments_of(images: Images, console: Console) -> tuple[list[float] | None, list[float] | None]:
+def moments_of(images: Images | Stream, console: Console) -> tuple[list[float] | None, list[float] | None]:
     """Return mean and std to set for images with a channel that is the same everywhere, which cannot be divided by.
 
     None for all others. Raises ValueError where that is so for every channel.

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from nearfar.commands.objects import chosen_method, chosen_views, lasting, must_fit, open_data, split_of
 from nearfar.commands.owner import CONFIG, FINGERPRINT
-from nearfar.data import Fingerprint, Images, fingerprint_of, fingerprint_of_images
+from nearfar.data import Fingerprint, Images, Stream, fingerprint_of, fingerprint_of_images
 from nearfar.methods import Method
 from nearfar.training import Job, Settings
 
@@ -29,14 +29,14 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any], dat
     must_fit(views, method)
     data, folder = whole.given("data"), Path(settings.out)
     try:
-        now = fingerprint_of(data, split_of(whole))
+        now = None if settings.stream else fingerprint_of(data, split_of(whole))
         if now is not None:
             _must_be_same(folder, now, method, data_changed)  # before anything is decoded
         images = open_data(whole, console)
     except FileNotFoundError as error:
         raise ValueError(f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}") from error
     if now is None:
-        now = fingerprint_of_images(images)
+        now = fingerprint_of_images(images) if isinstance(images, Images) else images.fingerprint
         _must_be_same(folder, now, method, data_changed)
     total = min(settings.limit or len(images), len(images))
     if settings.batch_size > total - settings.held_out:
@@ -49,9 +49,13 @@ def saved_job(settings: Settings, console: Console, objects: dict[str, Any], dat
     return job
 
 
-def note_data(folder: Path, data: Any, split: str | None, images: Images) -> None:
+def note_data(folder: Path, data: Any, split: str | None, images: Images | Stream) -> None:
     """Write the fingerprint of a new run's data into its folder."""
-    (fingerprint_of(data, split) or fingerprint_of_images(images)).save(folder / FINGERPRINT)
+    if isinstance(images, Images):
+        found = fingerprint_of(data, split) or fingerprint_of_images(images)
+    else:
+        found = images.fingerprint
+    found.save(folder / FINGERPRINT)
 
 
 def _must_be_same(folder: Path, now: Fingerprint, method: Method, data_changed: bool) -> None:

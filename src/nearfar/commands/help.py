@@ -12,7 +12,10 @@ from nearfar.commands.declared import PACKAGE, VERBS, Option, Verb
 
 SHORT, FULL = ("-h", "--help"), "--help-all"
 GROUPS: dict[str, tuple[str, str]] = {
-    "Data": ("data limit split image_size", "channels mean std held_out cache workers"),
+    "Data": (
+        "data limit split image_size",
+        "channels value_range show_channels stream steps_per_epoch stream_buffer mean std held_out cache workers",
+    ),
     "Budget and hardware": (
         "minutes epochs batch_size micro_batch devices",
         "precision accelerator sync_batch_norm",

@@ -89,6 +89,7 @@ def open_labelled(
     share: float,
     seed: int,
     validation: bool,
+    label_column: str | None = None,
 ) -> LabelledSets:
     """Open labelled images; both splits of the data, or a stratified cut of all of it; or "torchvision:NAME".
 
@@ -103,12 +104,13 @@ def open_labelled(
         return LabelledSets(splits, fitted, name, chosen)
     if root is not None:
         raise ValueError("--root is for data sets of torchvision: name one, such as torchvision:flowers102")
+    asked = {**fitted, "label_column": label_column}
     there = set(list_splits(source))
     if {"train", "test"} <= there:
         parts = ["train", *(["validation"] if validation and "validation" in there else []), "test"]
-        opened = {part: open_shown(source, console, split=part, **fitted) for part in parts}
+        opened = {part: open_shown(source, console, split=part, **asked) for part in parts}
     else:
-        images = open_shown(source, console, **fitted)
+        images = open_shown(source, console, **asked)
         _must_have_labels(images)
         rows = train_test_split(range(len(images)), test_size=share, random_state=seed, stratify=images.labels)
         opened = {part: images.subset(chosen) for part, chosen in zip(("train", "test"), rows, strict=True)}

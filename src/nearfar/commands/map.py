@@ -22,6 +22,7 @@ from nearfar.commands.onto import place_onto
 from nearfar.commands.opening import PAGES, check_output, features_shown, open_shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
+from nearfar.data.table_columns import as_arrays
 from nearfar.maps import SavedMap, map_quality
 from nearfar.maps.column_file import join_columns, read_table
 from nearfar.maps.page import MOST_IMAGES
@@ -37,6 +38,7 @@ def map_images(
     *,
     out: str | Path | None = None,
     split: str | None = None,
+    label_column: str | None = None,
     limit: int = 20_000,
     layout: str | None = None,
     num_views: int | None = None,
@@ -44,6 +46,7 @@ def map_images(
     seed: int = 0,
     onto: str | Path | None = None,
     columns: str | Path | None = None,
+    approximate: bool = False,
     encoder: nn.Module | None = None,
     views: Any = None,
     console: Console | None = None,
@@ -52,11 +55,12 @@ def map_images(
 
     Args:
         run: run folder.
-        data: images to draw. Default: the data of the run.
+        data: images to draw, of one or more sources. Default: the data of the run.
         out: page to write, .html, or a folder for more images than a page holds, with .png, .json and .safetensors
             beside it; none may exist. Default: map.html in the run folder, or above 20 000 images the folder map,
             replaced if it is there; with --onto map-new.html.
         split: part of the data. Default: that of the run.
+        label_column: column of the data with the labels. Default: one of a usual name, such as label.
         limit: draw the first so many images only.
         layout: projector (a small net on the frozen encoder), finetune (it and the encoder are trained further) or
             cluster-embedding (by the nearest neighbours of the features). Default: projector.
@@ -64,7 +68,10 @@ def map_images(
         epochs: passes over the images, with finetune those of the encoder. Default: fitted to their number.
         seed: of the map.
         onto: an earlier map of this run, by its name there or its file: the images are placed among those of that map.
-        columns: .parquet or .csv file with a column "name" and others to colour the images by.
+        columns: .parquet or .csv file with a column "name" and others to colour the images by. Those of a table of
+            paths are there without it.
+        approximate: search with faiss's index instead of comparing all pairs: for hundreds of thousands of images.
+            The share of the true nearest that it finds is said.
         encoder: the module that was trained, where it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: where progress is shown.
@@ -95,14 +102,17 @@ def map_images(
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)
     trained = load(run, encoder=encoder)
-    images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
+    images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
     images = images.subset(range(min(limit, len(images))))
-    joined = {} if table is None else join_columns(table, images.names)
+    joined = {} if images.columns is None else as_arrays(images.columns)
+    if images.labels is not None:
+        joined.pop("label", None)  # the page has a column of that name for them
+    joined |= {} if table is None else join_columns(table, images.names)
     if out is None and len(images) > MOST_IMAGES:
         page = run.path / "map"
     features = features_shown(trained, images, console, "features")
     made = lay_out(layout, trained, images, features, plan, console, num_views=num_views, epochs=epochs, seed=seed)
-    known, near = map_columns(trained, images, features, plan, console, seed=seed)
+    known, near = map_columns(trained, images, features, plan, console, seed=seed, approximate=approximate)
     quality = map_quality(features, made.places, images.labels, near=near, seed=seed)
     about = {"layout": layout, **origin(run, source, split, images)}
     weights = None if made.encoder is None else made.encoder.backbone.net.state_dict()

@@ -21,6 +21,7 @@ from nearfar.commands.run import Run
 from nearfar.data import Images
 from nearfar.maps import MapQuality, SavedMap, draw_map, save_map, write_map_page
 from nearfar.networks.encoder import WEIGHTS
+from nearfar.training import Described
 
 BESIDE = (".png", ".json", ".safetensors")
 
@@ -61,7 +62,7 @@ def origin(run: Run, source: Any, split: str | None, images: Images) -> dict[str
     """What a map is made of, so that it can be found again; `data` is None for objects, which no file holds."""
     data = lasting(source)
     return {
-        "data": data if isinstance(data, str) else None,
+        "data": None if isinstance(data, Described) else data,
         "split": split,
         "images": len(images),
         "names": _digest("\n".join(images.names).encode("utf-8", "surrogatepass")),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from nearfar.commands.opening import open_shown
-from nearfar.data import Images, describe, list_splits
+from nearfar.commands.opening import shown
+from nearfar.data import Images, Stream, describe, list_splits
+from nearfar.data.sources import are_several
 from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Recipe, method_class, method_name
 from nearfar.training import Described, Settings
 from nearfar.training.checking import check_numbers
+from nearfar.training.job import opened
 from nearfar.training.settings import settings_fields
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
@@ -41,16 +43,32 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
     return kind.from_recipe(settings.recipe, **numbers), recipe
 
 
+def must_suit_streams(settings: Settings, method: Method) -> None:
+    """Raise ValueError for settings that do not go with the way in which data is read."""
+    if not settings.stream:
+        if settings.steps_per_epoch is not None:
+            raise ValueError("--steps-per-epoch is for --stream: give --epochs, of which one is a pass over the images")
+        return
+    if settings.limit is not None:
+        raise ValueError("--limit does not go with --stream: name fewer tars")
+    if method.setup(1).needs_index:
+        instead = "--scale matrix" if hasattr(method, "scale") else "--method saclr --scale matrix"
+        raise ValueError(
+            f"{short_name(method)} keeps a number for each image, for which a stream has no place: take {instead}, "
+            "or another method, such as simclr"
+        )
+
+
 def views_for(given: Settings, method: Method, crop_size: int, channels: int) -> Any:
     """Return views as they are given; for none or a preset, the name of as many as the method needs.
 
     None are given: for a paper's recipe the method's own as they are; for small data those for photographs, and below
-    64 px the method's own, fitted to the size.
+    64 px the method's own, fitted to the size. For other channels than grey and colour those of that name.
     """
     views = given.given("views")
     if views is None and given.recipe != "small":
         return "+".join(method.views)
-    if views is None and crop_size >= PHOTOGRAPH:
+    if views is None and crop_size >= PHOTOGRAPH and channels in (1, 3):
         views = "photographs"
     if views is None or (isinstance(views, str) and views in PRESETS):
         return "+".join(fit_views(method.views, crop_size, channels, views))
@@ -75,27 +93,23 @@ def must_fit(views: Views, method: Method) -> None:
         raise ValueError(f"the view plan {views.name!r} makes {len(views)} views, but {needed}")
 
 
-def open_data(settings: Settings, console: Console) -> Images:
+def open_data(settings: Settings, console: Console) -> Images | Stream:
     """Open the images of a run, all of them."""
-    return open_shown(
-        settings.given("data"),
-        console,
-        split=split_of(settings),
-        image_size=settings.image_size,
-        channels=settings.channels,
-        cache=settings.cache,
-    )
+    with shown(console, "reading images") as progress:
+        return opened(replace(settings, split=split_of(settings)), progress=progress)
 
 
 def split_of(settings: Settings) -> str | None:
     """Return the part of the data to train on, None for all of it."""
-    if settings.split is None and "train" in list_splits(settings.given("data")):
+    if settings.split is None and not settings.stream and "train" in list_splits(settings.given("data")):
         return "train"
     return settings.split
 
 
-def lasting(data: Any) -> str | Described:
-    """Return data as a run notes it: a path as it is found from any folder, an object in a few words."""
+def lasting(data: Any) -> Any:
+    """Return data as a run notes it: a path, or several, as found from any folder, an object in a few words."""
+    if are_several(data):
+        return [lasting(one) for one in data]
     if not isinstance(data, (str, os.PathLike)):
         return Described(describe(data))
     data = os.fspath(data)

@@ -27,6 +27,7 @@ from nearfar.commands.resolve import default_folder, new_job
 from nearfar.commands.run import Run, load
 from nearfar.commands.signature import arguments_of
 from nearfar.commands.views import write_views
+from nearfar.data.value_range import in_words
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
@@ -77,8 +78,7 @@ def _to_be_resumed(folder: Path) -> Iterator[None]:
 
 def _finish(folder: Path, job: Job) -> Run:
     """Write what is looked at after training."""
-    settings, images, run = job.settings, job.images, Run(folder)
-    assert images is not None
+    settings, images, run = job.settings, job.shown, Run(folder)
     encoder = load(run, encoder=None if isinstance(job.encoder, str) else job.encoder)
     write_neighbours(folder, encoder, images.subset(range(len(images))[: settings.limit]), settings.seed)
     write_report(folder)
@@ -113,8 +113,14 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
     encoder = settings.encoder if isinstance(settings.encoder, str) else settings.encoder.words
     crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
     method = settings.method if isinstance(settings.method, str) else settings.method.words
-    told = f"{method} on {total} images of {settings.image_size} px{crops}, {encoder}, {settings.epochs:g} epochs"
-    console.print(Text(f"{told}, {settings.precision} -> {folder}"))
+    channels = "" if settings.channels in (1, 3) else f" and {settings.channels} channels (views: {job.views.name})"
+    told = f"{method} on {total} images of {settings.image_size} px{channels}{crops}, {encoder}"
+    console.print(Text(f"{told}, {settings.epochs:g} epochs, {settings.precision} -> {folder}"))
+    if images.value_range is not None:
+        console.print(Text(in_words(images.value_range)))
+    if settings.stream:
+        first = f"the first {len(job.shown)} images, of which {settings.held_out} are held out"
+        console.print(Text(f"health and report, mean and standard deviation are those of {first}"))
     write_report(folder)
 
 
@@ -154,6 +160,10 @@ def resume(
     if devices is not None or by_torchrun():
         settings = replace(settings, devices=world_size(devices))
     check_processes(settings.devices, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
+    if settings.stream and settings.devices != run.settings.devices:
+        raise ValueError(
+            f"a stream is divided among the processes that began to read it: go on with {run.settings.devices}"
+        )
     with owned(run.path), _to_be_resumed(run.path):
         if (run.path / WEIGHTS).is_file() and not (run.path / CHECKPOINT).is_file():
             raise ValueError(f"{run.path} is a finished run without its checkpoint: there is nothing to go on from")

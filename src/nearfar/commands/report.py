@@ -18,6 +18,7 @@ from nearfar.commands.neighbours import neighbours_section
 from nearfar.commands.page import main_part, whole_page
 from nearfar.commands.run import Run
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
+from nearfar.data import describe
 from nearfar.messages import first_line
 from nearfar.training.settings import read_yaml
 
@@ -64,7 +65,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     settings, problem = _readable("config.yaml", lambda: _settings(folder), nothing)
     if title is None:
         known = {"method", "data"} <= set(settings)
-        title = f"{_words(settings['method'])} on {Path(_words(settings['data'])).name}" if known else folder.name
+        title = f"{_words(settings['method'])} on {_named(settings['data'])}" if known else folder.name
     about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
     parts: tuple[tuple[str, Callable[[], str]], ...] = (
         ("metrics.jsonl", lambda: _verdict(run)),
@@ -237,6 +238,11 @@ def _table(title: str, values: dict[str, Any]) -> str:
 def _words(value: Any) -> str:
     """A setting in words; one that was an object of the user's own is described in the file."""
     return str(value["object"]) if isinstance(value, dict) and "object" in value else str(value)
+
+
+def _named(data: Any) -> str:
+    """Data by the last part of its path, or of the paths of several sources."""
+    return describe(data) if isinstance(data, list) else Path(_words(data)).name
 
 
 def _plain(value: Any) -> str:

@@ -20,13 +20,16 @@ from nearfar.commands.objects import (
     chosen_views,
     lasting,
     must_fit,
+    must_suit_streams,
     open_data,
     short_name,
     split_of,
     views_for,
 )
-from nearfar.data import Images, survey
+from nearfar.data import Images, Stream, survey
 from nearfar.data.building import SMALL
+from nearfar.data.sources import are_several
+from nearfar.data.value_range import EIGHT_BITS
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe, method_name
 from nearfar.networks.backbone import SMALL_STEM_BELOW
@@ -50,6 +53,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         given.given(name)
     given, start = adapting.with_start(given)
     method, recipe = chosen_method(given)
+    must_suit_streams(given, method)
     given = _as_the_paper(given, recipe)
     recipe = adapting.gentle(recipe) if given.adapt else recipe
     processes = world_size(given.devices)
@@ -63,15 +67,20 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         return views_for(given, method, crop_size, channels)
 
     images, machine = _measured(given, method, views_at, console, began)
+    if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
+        raise ValueError("--value-range is for images of more than 8 bits, and there are pictures of 8 bits only")
     total = min(_or(given.limit, len(images)), len(images))
     held_out = fitting.held_out_of(given, total, console)
+    if isinstance(images, Stream):
+        total = held_out + len(images.split_holdout(held_out, given.seed)[0])
     method, batch_size = fitting.fitted_to(given, method, recipe, total - held_out, console)
     check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
     views = views_at(machine.crop_size, images.channels)
     seconds, epochs = None, given.epochs
+    of_an_epoch = batch_size * given.steps_per_epoch if given.steps_per_epoch else total - held_out
     if epochs is None:
         seconds = _seconds_left(given, began)
-        epochs = epochs_in(seconds, machine.rate or 1.0, total - held_out, batch_size)
+        epochs = epochs_in(seconds, machine.rate or 1.0, of_an_epoch, batch_size)
     warmup = adapting.WARMUP * epochs if given.adapt else min(recipe.warmup_epochs, epochs / 4)
     mean, std = adapting.normalisation(given, start, images)
     if mean is None:
@@ -91,6 +100,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         mean=mean,
         std=std,
         channels=images.channels,
+        value_range=images.value_range or EIGHT_BITS,
         split=_or(given.split, images.split),
         views=views if isinstance(views, (str, ViewPlan)) else describe_object(views),
         held_out=held_out,
@@ -110,7 +120,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         health_every=_or(given.health_every, max(1, int(epochs) // 20)),
     )
     if machine.rate is not None:
-        console.print(Text(reason(machine, settings, total - held_out)))
+        console.print(Text(reason(machine, settings, of_an_epoch)))
     job = Job(settings, method, machine.encoder, chosen_views(views, settings), images, seconds)
     must_fit(job.views, method)
     return job, _checked_model(job, total - held_out)
@@ -154,12 +164,17 @@ def _seconds_left(given: Settings, began: float) -> float:
 
 def _measured(
     given: Settings, method: Method, views_at: Callable[[int, int], Any], console: Console, began: float
-) -> tuple[Images, Machine]:
+) -> tuple[Images | Stream, Machine]:
     """Open the images, at a size that is chosen from a measurement unless it is given or theirs is small."""
     images, count, side = None, None, given.image_size or 0
-    if given.image_size is None and (seen := survey(given.data, split_of(given))) is not None:
+    if given.stream:
+        images = open_data(given, console)
+        assert isinstance(images, Stream)
+        own = images.image_size if images.side <= SMALL else images.side
+        count, side = len(images), given.image_size or own
+    elif given.image_size is None and (seen := survey(given.data, split_of(given))) is not None:
         count, side = seen
-    if side <= SMALL:
+    if side <= SMALL and images is None:
         images = open_data(given, console)
         count, side = len(images), images.image_size
     channels = given.channels or (images.channels if images is not None else 3)
@@ -203,4 +218,6 @@ def _or(given: Any, default: Any) -> Any:
 
 
 def _stem(data: Any) -> str:
-    return Path(data if isinstance(data, str) else type(data).__name__.lower()).stem
+    if are_several(data):
+        return "-".join(dict.fromkeys(map(_stem, data)))[:100]
+    return Path(data if isinstance(data, (str, Path)) else type(data).__name__.lower()).stem

@@ -32,6 +32,8 @@ class Run:
     def settings(self) -> Settings:
         """The resolved settings, with the folder where it is now."""
         settings = replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
+        if settings.value_range is None:  # of a time when all images became 8 bits
+            settings = replace(settings, value_range="uint8")
         if missing := settings.unchosen():
             raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
         return settings

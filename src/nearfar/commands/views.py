@@ -21,6 +21,7 @@ from nearfar.commands.run import Run
 from nearfar.commands.views_page import views_page
 from nearfar.data import Images, describe, open_few
 from nearfar.data.building import SMALL
+from nearfar.data.sources import are_several
 from nearfar.messages import check_range
 from nearfar.training import Job, Settings
 from nearfar.training.seeding import LARGEST_SEED
@@ -80,11 +81,10 @@ def show_views(
     asked = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
     given = {name: value for name, value in asked.items() if value is not None}
     settings = _settings(data, given)
-    few = open_few(
-        settings.given("data"), images, split=settings.split, image_size=settings.image_size, channels=settings.channels
-    )
+    few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)
     plan = _plan(settings, few, method_given="method" in given)
-    title = f"Views of {Path(describe(settings.data)).name}"
+    name = describe(settings.data)
+    title = f"Views of {name if are_several(settings.data) else Path(name).name}"
     html = views_page(title, _about(few), few, plan, samples=samples, seed=seed)
     _write(page, html)
     console.print(Text(f"{len(few)} images and their views -> {page}"))
@@ -93,9 +93,7 @@ def show_views(
 
 def write_views(folder: Path, job: Job) -> None:
     """Write views.html into the folder of a run: a few of its images with samples of their views."""
-    images = job.images
-    assert images is not None
-    few = open_few(images, IN_REPORT)
+    few = open_few(job.shown, IN_REPORT)
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     html = views_page("Views", _about(few), few, job.views, samples=samples, seed=job.settings.seed)
     _write(folder / "views.html", html)

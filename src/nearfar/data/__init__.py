@@ -8,18 +8,23 @@ from nearfar.data.loader import Batches, rank_rows
 from nearfar.data.objects import describe
 from nearfar.data.opening import list_splits, open_images, survey
 from nearfar.data.sample_photographs import photographs
+from nearfar.data.stream_batches import StreamBatches
+from nearfar.data.streams import Stream, open_stream
 
 __all__ = [
     "Batches",
     "CroppingBatches",
     "Fingerprint",
     "Images",
+    "Stream",
+    "StreamBatches",
     "describe",
     "fingerprint_of",
     "fingerprint_of_images",
     "list_splits",
     "open_few",
     "open_images",
+    "open_stream",
     "photographs",
     "rank_rows",
     "survey",

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from nearfar.data import columns, sources
 from nearfar.data.images import Images
 from nearfar.data.objects import describe, is_array
 from nearfar.data.opening import encoded_source
+from nearfar.data.path_tables import PathTable
 from nearfar.data.readers import ImageFolder
 from nearfar.data.tables import Tables
 
@@ -80,6 +81,8 @@ def fingerprint_of(source: Any, split: str | None = None) -> Fingerprint | None:
         images = source[0] if isinstance(source, tuple) else source
         array = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
         return _of_rows("image", ([f"{array.dtype}", part] for part in _pieces(array)), len(array))
+    if sources.are_several(source):
+        return _of_several(source, split)
     name = describe(source)
     if name == "digits":
         return Fingerprint("file", 0, {})
@@ -94,10 +97,25 @@ def fingerprint_of(source: Any, split: str | None = None) -> Fingerprint | None:
         tables = [found.tables[part] for part in chosen]
         return _of_rows("row", (cells for table in tables for cells in _cells(table, found)), sum(map(len, tables)))
     names = [file for part in chosen for file in found.splits[part]]
-    mark = _ends if isinstance(found, ImageFolder) else _sampled
+    mark = _ends if isinstance(found, (ImageFolder, PathTable)) else _sampled
     with ThreadPoolExecutor(8) as pool:
         marks = pool.map(mark, (found.root / file for file in names))  # type: ignore[attr-defined]
-        return Fingerprint("file", len(names), dict(zip(names, marks, strict=True)))
+        known = dict(zip(names, marks, strict=True))
+    if isinstance(found, PathTable):
+        known[found.file.name] = found.digest(chosen)  # the order of the images is that of the table
+    return Fingerprint("file", len(names), known)
+
+
+def _of_several(given: Sequence[Any], split: str | None) -> Fingerprint:
+    """The fingerprints of several sources as one; of rows, which not all may have, one mark for each source."""
+    marks, count = {}, 0
+    for number, one in enumerate(given, 1):
+        found = fingerprint_of(one, split)
+        assert found is not None  # for paths and names there always is one
+        own = found.marks if found.kind == "file" else {f"{one}": hashlib.blake2b(repr(found).encode()).hexdigest()}
+        marks |= {f"source {number}: {name}": mark for name, mark in own.items()}
+        count += found.count
+    return Fingerprint("file", count, marks)
 
 
 def fingerprint_of_images(images: Images) -> Fingerprint:

@@ -19,6 +19,7 @@ from nearfar.data.arrays import as_bytes, as_planes, fitted
 from nearfar.data.building import PixelFormat, Progress, format_after
 from nearfar.data.decode import plain, to_array
 from nearfar.data.images import Images
+from nearfar.data.sources import are_several, short_names
 from nearfar.messages import first_line
 
 
@@ -31,6 +32,8 @@ def describe(source: Any) -> str:
         return os.fspath(source)
     if isinstance(source, Images):
         return source.source
+    if are_several(source):
+        return " + ".join(short_names(source))
     if is_array(source):
         images = source[0] if isinstance(source, tuple) else source
         kind = "tensor" if isinstance(images, Tensor) else "array"

@@ -8,10 +8,12 @@ import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from nearfar.data.decode import suffixes
 from nearfar.messages import did_you_mean
 
+HUB = "hf:"
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_FILES = {
@@ -33,6 +35,25 @@ _SPLIT_WORDS = {
 _ORDER = ("train", "validation", "test")
 _RUN = {"config.yaml", "environment.json"}  # what every run folder of nearfar holds
 _told: set[str] = set()
+Named = TypeVar("Named")
+
+
+def are_several(source: Any) -> bool:
+    """Whether it is a list of paths or names, each a source of images."""
+    given = isinstance(source, (list, tuple)) and len(source) > 0
+    return given and all(isinstance(one, (str, os.PathLike)) for one in source)
+
+
+def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The end of each path or name, of as many parts as make all of them differ; ValueError for one given twice."""
+    names = [os.fspath(one) for one in given]
+    whole = [os.path.abspath(os.path.expanduser(n)) if os.path.exists(os.path.expanduser(n)) else n for n in names]
+    for place, name in enumerate(whole):
+        if os.path.realpath(name) in map(os.path.realpath, whole[:place]):
+            raise ValueError(f"'{names[place]}' is given twice")
+    parts = [Path(name).parts for name in whole]
+    shorter = (["/".join(one[-depth:]) for one in parts] for depth in range(1, max(map(len, parts)) + 1))
+    return next(short for short in shorter if len(set(short)) == len(short))
 
 
 def existing(source: str) -> Path:
@@ -155,6 +176,11 @@ def shard_splits(files: Sequence[str]) -> dict[str, list[str]]:
     return _ordered({name: split_of(name) for name in files})
 
 
+def word_splits(words: Sequence[str]) -> dict[str, list[int]]:
+    """Places of words such as "train" and "test" by the split that they name; {"": all} unless each names one."""
+    return _ordered({place: _SPLIT_WORDS.get(word.lower()) for place, word in enumerate(words)})
+
+
 def choose_splits(available: Iterable[str], wanted: str | None, source: object) -> list[str]:
     """The splits to read: the one asked for; all for "all"; for None "train", or all where there is no train.
 
@@ -174,7 +200,7 @@ def choose_splits(available: Iterable[str], wanted: str | None, source: object) 
     raise ValueError(f"'{source}' has no split '{wanted}'; it has {', '.join(there)} (and 'all')")
 
 
-def _ordered(split_by_name: Mapping[str, str | None]) -> dict[str, list[str]]:
+def _ordered(split_by_name: Mapping[Named, str | None]) -> dict[str, list[Named]]:
     if not all(split_by_name.values()):
         return {"": list(split_by_name)}
     names = set(split_by_name.values())

@@ -15,7 +15,8 @@ from typing import BinaryIO, NamedTuple
 
 from nearfar.data.columns import IMAGE_NAMES, Originals, Record
 from nearfar.data.decode import suffixes
-from nearfar.data.readers import Files, Reading, prefix
+from nearfar.data.readers import Files, Reading, prefix, state
+from nearfar.data.shard_files import opened
 from nearfar.messages import first_line
 
 LABEL = "cls"
@@ -33,20 +34,34 @@ class Place(NamedTuple):
 
     def bytes(self) -> bytes:
         """Read them: fewer where the file has become shorter."""
-        with open(self.path, "rb") as file:
-            file.seek(self.offset)
-            return file.read(self.size)
+        with opened(self.path) as file:
+            return self.bytes_in(file)
+
+    def bytes_in(self, file: BinaryIO) -> bytes:
+        """Read them from their file, which is open."""
+        file.seek(self.offset)
+        return file.read(self.size)
 
 
-class _Example(NamedTuple):
+class Example(NamedTuple):
+    """One example: its fields by their endings, and the byte of the tar at which it begins; or what is wrong there."""
+
     name: str
-    fields: dict[str, Place]  # by ending
+    fields: dict[str, Place]
     problem: str = ""
+    start: int = 0
 
     def image(self) -> Place | None:
         """The image: the one with a usual ending, else the first by name."""
         images = sorted(field for field in self.fields if _is_image(field))
         return self.fields[next((name for name in IMAGE_NAMES if name in images), images[0])] if images else None
+
+    def wrong(self) -> str:
+        """Why it is not read; "" for an example that is."""
+        image = self.image()
+        if image is None:
+            return self.problem
+        return f"{image.size:,} bytes are too many for an image" if image.size > _MOST_BYTES else ""
 
 
 class Tars(Files):
@@ -64,40 +79,53 @@ class Tars(Files):
         places = [example.image() for split in splits for example in self._examples(split)]
         return _Members([place for place in (places[row] for row in rows) if place is not None])
 
+    def marks(self, splits: Sequence[str]) -> list[str]:
+        """What each tar is, by its size and both ends: copies are the same."""
+        states = [state(f"{self.root}/{name}") for split in splits for name in self.splits[split]]
+        return [f"{size} {digest}" for size, _, digest in states]
+
     def _records(self, split: str, label: str) -> Iterator[Record]:
         for example in self._examples(split):
             image, text = example.image(), example.fields.get(label)
-            name = prefix(split) + example.name
-            if image is None:
-                yield Record(name, None, None, example.problem)
-            elif image.size > _MOST_BYTES:
-                yield Record(name, None, None, f"{image.size:,} bytes are too many for an image")
+            name, problem = prefix(split) + example.name, example.wrong()
+            if image is None or problem:
+                yield Record(name, None, None, problem)
             else:
                 yield Record(name, image.bytes(), None if text is None else _label(text))
 
-    def _examples(self, split: str) -> Iterator[_Example]:
-        """Examples with an image, and what is damaged or no file, in order."""
+    def _examples(self, split: str) -> Iterator[Example]:
         for name in self.splits[split]:
-            stem = Path(name).stem
             path = f"{self.root}/{name}"
-            key, fields = "", dict[str, Place]()
-            for member, problem in _members(path):
-                found = _KEY.fullmatch(member.name) if member is not None else None
-                hidden = member is not None and os.path.basename(member.name).startswith((".", "__"))
-                if member is not None and not problem and (found is None or hidden):
-                    continue
-                if (problem or (found and found[1] != key)) and any(map(_is_image, fields)):
-                    yield _Example(f"{stem}/{key}", fields)
-                    fields = {}
-                if problem:
-                    if member is None or (found and not hidden and _is_image(found[2])):
-                        yield _Example(name if member is None else f"{stem}/{member.name}", {}, problem)
-                elif found and member is not None:
-                    if found[1] != key:
-                        key, fields = found[1], {}
-                    fields.setdefault(found[2], Place(path, member.offset_data, member.size))
-            if any(map(_is_image, fields)):
-                yield _Example(f"{stem}/{key}", fields)
+            with opened(path) as file:
+                yield from examples(file, path, name)
+
+
+def examples(file: BinaryIO, path: str, name: str, start: int = 0) -> Iterator[Example]:
+    """The examples of a tar with an image, and what is damaged or no file, in order.
+
+    name: of the tar, for what is damaged. start: the byte at which an example begins, to read from there on.
+    The file may be read elsewhere in between.
+    """
+    stem = Path(name).stem
+    key, fields, begun = "", dict[str, Place](), start
+    for member, problem in _members(file, path, start):
+        found = _KEY.fullmatch(member.name) if member is not None else None
+        hidden = member is not None and os.path.basename(member.name).startswith((".", "__"))
+        if member is not None and not problem and (found is None or hidden):
+            continue
+        if (problem or (found and found[1] != key)) and any(map(_is_image, fields)):
+            yield Example(f"{stem}/{key}", fields, start=begun)
+            fields = {}
+        if problem:
+            if member is None or (found and not hidden and _is_image(found[2])):
+                yield Example(name if member is None else f"{stem}/{member.name}", {}, problem)
+        elif found and member is not None:
+            if found[1] != key:
+                key, fields = found[1], {}
+            begun = begun if fields else member.offset
+            fields.setdefault(found[2], Place(path, member.offset_data, member.size))
+    if any(map(_is_image, fields)):
+        yield Example(f"{stem}/{key}", fields, start=begun)
 
 
 class _Members(Sequence[bytes | str]):
@@ -113,18 +141,19 @@ class _Members(Sequence[bytes | str]):
         return self.places[index].bytes()
 
 
-def _members(path: str) -> Iterator[tuple[tarfile.TarInfo | None, str]]:
-    """The members of a tar, each with "" or what is wrong with it; and (None, what is wrong) for a damaged part.
+def _members(file: BinaryIO, path: str, start: int = 0) -> Iterator[tuple[tarfile.TarInfo | None, str]]:
+    """The members of a tar from a byte on, each with "" or what is wrong with it; (None, what is wrong) for damage.
 
     Reading goes on behind a damaged header with the next one that is whole. ValueError where there is none at all.
     """
-    end, count = 0, 0
+    end, count = start, 0
     try:
-        with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:", ignore_zeros=True) as tar:
+        size = file.seek(0, os.SEEK_END)
+        with _tar_from(file, start) as tar:
             while True:
                 member = tar.next()
                 tar.members = []  # type: ignore[attr-defined]
-                start = member.offset if member is not None else os.path.getsize(path)
+                start = member.offset if member is not None else size
                 if start < end or (member is not None and member.size < 0):
                     yield None, f"damaged at byte {end:,}: a member of impossible size; the rest is not read"
                     return
@@ -143,6 +172,11 @@ def _members(path: str) -> Iterator[tuple[tarfile.TarInfo | None, str]]:
         raise ValueError(f"cannot read '{path}': {first_line(error)}") from error
     if not count:
         raise ValueError(f"cannot read '{path}': it is empty or not a tar (a compressed one must be unpacked first)")
+
+
+def _tar_from(file: BinaryIO, start: int) -> tarfile.TarFile:
+    file.seek(start)
+    return tarfile.open(fileobj=file, mode="r:", ignore_zeros=True)
 
 
 def _any_set(file: BinaryIO, start: int, end: int) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow
-import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
+from nearfar.data.table_columns import as_arrays
 from nearfar.messages import did_you_mean, first_line
 
 NAME_COLUMNS = ("name", "file_name", "filename", "path", "file", "image")
@@ -42,36 +43,20 @@ def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.nda
     """Return the other columns of a table, in the order of `names`; an image without a row has no value.
 
     Numbers come as float64, NaN where there is none (whole numbers without gaps as they are), all else as text. Lists,
-    structs and bytes are left out. Raises ValueError where no name is in the table, or one of them twice.
+    structs and bytes are left out. Of several rows of one name the first counts, and a line says how many are left out.
+    Raises ValueError where no name is in the table.
     """
     key = next(name for name in NAME_COLUMNS if name in table.column_names)
     row_of: dict[str, int] = {}
-    wanted = set(names)
+    wanted, again = set(names), 0
     for row, name in enumerate(map(str, table[key].to_pylist())):
-        if name in wanted and row_of.setdefault(name, row) != row:
-            raise ValueError(f"--columns: '{name}' has two rows ({row_of[name] + 1} and {row + 1}); keep one of them")
+        if name in wanted:
+            again += row_of.setdefault(name, row) != row
+    if again:
+        logging.getLogger("nearfar").info("--columns: %d rows of names that came before are left out", again)
     if not row_of and len(names):
         first = str(table[key][0]) if len(table) else ""
         near = did_you_mean(first, names[:1000], f"'{names[0]}' is")
         raise ValueError(f"--columns: no name in column '{key}' is that of an image: '{first}' is not, {near}")
     rows = pyarrow.array([row_of.get(name) for name in names], type=pyarrow.int64())
-    joined = {}
-    for name in table.column_names:
-        if name != key and (values := _values(table[name].take(rows))) is not None:
-            joined[name] = values
-    return joined
-
-
-def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:
-    kind = column.type
-    if pyarrow.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if pyarrow.types.is_floating(kind) or (pyarrow.types.is_integer(kind) and column.null_count):
-        return pyarrow.compute.cast(column, pyarrow.float64()).to_numpy()
-    if pyarrow.types.is_integer(kind):
-        return column.to_numpy()
-    if pyarrow.types.is_nested(kind) or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
-        return None
-    if pyarrow.types.is_boolean(kind):
-        return np.array([{True: "yes", False: "no", None: ""}[one] for one in column.to_pylist()])
-    return np.array(["" if one is None else str(one) for one in column.to_pylist()])
+    return as_arrays(table.drop_columns([key]).take(rows))

@@ -17,7 +17,7 @@ from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
 from torch import nn
 
-from nearfar.data import Images, open_images
+from nearfar.data import Images, Stream, open_images, open_stream
 from nearfar.methods import Method, Model
 from nearfar.networks import Backbone, Encoder, build_backbone, save_encoder
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
@@ -31,7 +31,7 @@ from nearfar.training.processes import (
     world_size,
 )
 from nearfar.training.seeding import derive_seed
-from nearfar.training.settings import Precision, Settings
+from nearfar.training.settings import Described, Precision, Settings
 from nearfar.training.shuffled_norm import spread_norm_groups
 from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
@@ -52,20 +52,20 @@ class Job:
     method: Method
     encoder: str | nn.Module
     views: Views
-    images: Images | None
+    images: Images | Stream | None
     seconds: float | None = None
 
-    def sets(self) -> tuple[Images, Images | None]:
+    @property
+    def shown(self) -> Images:
+        """The images that can be looked at: all, or the first ones of a stream."""
+        assert self.images is not None
+        return self.images.head if isinstance(self.images, Stream) else self.images
+
+    def sets(self) -> tuple[Images | Stream, Images | None]:
         """Return the images to train on and those held out to measure health on, if any."""
         settings = self.settings
-        images = self.images or open_images(
-            settings.data,
-            split=settings.split,
-            image_size=settings.image_size,
-            channels=settings.channels,
-            cache=settings.cache,
-        )
-        if settings.limit is not None:
+        images = self.images or opened(settings)
+        if settings.limit is not None and isinstance(images, Images):
             images = images.subset(range(min(settings.limit, len(images))))
         if settings.mean is not None and settings.std is not None:
             images = images.normalised_by(settings.mean, settings.std)
@@ -74,6 +74,14 @@ class Job:
     def model(self, num_images: int) -> Model:
         """Build the networks and the loss as they stand before the first step, for that many training images."""
         return Model(self.method, initial_backbone(self.settings, self.encoder), num_images)
+
+
+def opened(settings: Settings, **options: Any) -> Images | Stream:
+    """Open the data of a run; options as of `nearfar.data.open_images`."""
+    known: dict[str, Any] = dict(split=settings.split, **settings.reading)
+    if settings.stream:
+        return open_stream(settings.given("data"), **known | options)
+    return open_images(settings.given("data"), **known, cache=settings.cache, **options)
 
 
 def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
@@ -112,7 +120,7 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
     Raises ProcessLost where one of them dies, besides what `fit` raises.
     """
     settings = job.settings
-    elsewhere = replace(job, images=None) if isinstance(settings.data, str) else job
+    elsewhere = job if isinstance(settings.data, Described) else replace(job, images=None)
     with told_clearly(settings.devices, settings.out), _quiet():
         if settings.devices == 1 or by_torchrun():
             fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "popen")
@@ -199,6 +207,7 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
             channels=settings.channels,
             mean=images.mean,
             std=images.std,
+            value_range=images.value_range,
         )
         save_encoder(Path(settings.out), encoder)
 

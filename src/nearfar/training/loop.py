@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
-from nearfar.data import Batches, CroppingBatches, Images, rank_rows
+from nearfar.data import Batches, CroppingBatches, Images, Stream, StreamBatches, rank_rows
 from nearfar.methods import Model
 from nearfar.networks import layer_scales
 from nearfar.threads import Threads
@@ -26,6 +26,7 @@ from nearfar.training.processes import StopRequest
 from nearfar.training.progress import TrainingProgress
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
+from nearfar.training.skipped import SkippedImages
 from nearfar.training.step import GradientStep, MakeViews
 from nearfar.views import Views, make_views
 
@@ -47,7 +48,7 @@ class TrainingStopped(RuntimeError):
 def fit(
     fabric: Fabric,
     model: Model,
-    images: Images,
+    images: Images | Stream,
     held_out: Images | None,
     plan: Views,
     settings: Settings,
@@ -208,24 +209,31 @@ def held_out_health(
     return measure_health(z[0], z[1], torch.cat(features), torch.cat([z[:, some], *more]) if with_lidar else None)
 
 
-def _batches(fabric: Fabric, images: Images, plan: Views, settings: Settings) -> Batches | CroppingBatches:
+AnyBatches = Batches | CroppingBatches | StreamBatches
+
+
+def _batches(fabric: Fabric, images: Images | Stream, plan: Views, settings: Settings) -> AnyBatches:
     """Batches of whole images, or, where no pixels are stored, of crops that workers make from the original files."""
-    place = (fabric.global_rank, fabric.world_size)
+    place = (settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
     pin = fabric.device.type == "cuda"
     crops = plan.crops(settings.image_size)
-    if images.stored or crops is None:
-        return Batches(images, settings.batch_size, settings.seed, *place, pin=pin)
     workers = settings.workers
-    return CroppingBatches(images, settings.batch_size, settings.seed, *place, crops=crops, workers=workers, pin=pin)
+    if isinstance(images, Stream):
+        buffer, steps, failed = settings.stream_buffer, settings.steps_per_epoch, SkippedImages(Path(settings.out))
+        reading: dict[str, Any] = dict(workers=workers, pin=pin, buffer=buffer, steps=steps, failed=failed)
+        return StreamBatches(images, *place, crops=crops, **reading)
+    if images.stored or crops is None:
+        return Batches(images, *place, pin=pin)
+    return CroppingBatches(images, *place, crops=crops, workers=workers, pin=pin)
 
 
-def _batches_from(batches: Batches | CroppingBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:
+def _batches_from(batches: AnyBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:
     for epoch in count(step // len(batches)):
         yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
 
 
 def _view_maker(
-    fabric: Fabric, pixels: Pixels, images: Images, plan: Views, settings: Settings, step: int
+    fabric: Fabric, pixels: Pixels, images: Images | Stream, plan: Views, settings: Settings, step: int
 ) -> MakeViews:
     """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one would."""
     offset = rank_rows(settings.batch_size, fabric.global_rank, fabric.world_size).start

@@ -44,8 +44,9 @@ class Settings:
     """
 
     data: Any = setting(
-        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, 'hf:owner/name' (a Hub data "
-        "set) or 'digits'; in Python also an array or tensor, a datasets.Dataset, a torch Dataset or Images",
+        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, a .csv, .tsv or .parquet file "
+        "of paths, 'hf:owner/name' (a Hub data set) or 'digits'; or several of them; in Python also an array or "
+        "tensor, a datasets.Dataset, a torch Dataset or Images",
         word=str | None,
     )
     _: KW_ONLY
@@ -92,7 +93,17 @@ class Settings:
         at_least=1,
         at_most=LARGEST_IMAGE,
     )
-    channels: Chosen[int] = setting("1 or 3. Default: 1 where all images are grey", at_least=1)
+    channels: Chosen[int] = setting(
+        "1 or 3, or the number that the files have. Default: 1 where all pictures are grey, else what most have",
+        at_least=1,
+    )
+    value_range: list[float] | Literal["full", "uint8"] | None = setting(
+        "what stands for black and white in images of more than 8 bits: LOW HIGH, such a pair for each channel, 'full' "
+        "(that of their type) or 'uint8' (make 8 bits of them). Default: 0.5 and 99.5 percentiles of each channel"
+    )
+    show_channels: list[int] | None = setting(
+        "channels that pictures of the images show, one or three, counted from 1. Default: the first three"
+    )
     split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
     limit: int | None = setting("train on the first so many images only", at_least=1)
     views: Any = setting(
@@ -119,8 +130,8 @@ class Settings:
     micro_batch: int | Literal["auto"] | None = setting(
         "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
     )
-    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "muon"]] = setting(
-        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it) or 'muon'"
+    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]] = setting(
+        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it), 'larc-clip' or 'muon'"
     )
     lr: Chosen[float] = setting(
         "highest learning rate, taken as it is. Default: the recipe's, scaled to the batch", at_least=0
@@ -151,7 +162,14 @@ class Settings:
     cache: bool = setting(
         "keep decoded images on disk; without, and beyond 8 GiB, workers decode and crop them again in each epoch", True
     )
-    workers: int = setting("processes that do so", 2, at_least=0, at_most=1000)
+    workers: int = setting("processes that do so, or that read a stream", 2, at_least=0, at_most=1000)
+    stream: bool = setting(
+        "read tars in passing, without a cache, for data larger than the disk; the first images are held out and "
+        "shown. Only for methods that keep nothing for each image (docs/sources.md)",
+        False,
+    )
+    steps_per_epoch: int | None = setting("of a stream. Default: as many as one pass over it has", at_least=1)
+    stream_buffer: int = setting("images that each worker of a stream holds and shuffles at a time", 1024, at_least=1)
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -193,6 +211,12 @@ class Settings:
             return cls(**own, hyperparameters={name: _tuples(value) for name, value in values.items()})
         except ValueError as error:
             raise ValueError(f"{path}: {first_line(error)}") from error
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the images of a run are opened, and others that its encoder sees: options of `open_images`."""
+        names = ("image_size", "channels", "value_range", "show_channels")
+        return {name: getattr(self, name) for name in names}
 
     def unchosen(self) -> list[str]:
         """List the settings that `pretrain` has yet to choose."""
@@ -243,6 +267,8 @@ def _read(name: str, value: Any) -> Any:
         return Described(str(value["object"]))
     if name == "views" and isinstance(value, dict):
         return ViewPlan.from_dict(value)
+    if name == "data" and isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return value
     if name in OBJECTS and not isinstance(value, str | None):
         raise ValueError(f"--{name} must be a text, not {value!r}")
     return value

@@ -1,0 +1,107 @@
+"""Several sources from end to end: trained, resumed, embedded and drawn with the columns of a table of paths."""
+
+import json
+import os
+import re
+import signal
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import load_file
+
+import nearfar
+from nearfar.cli import _data_joined, main
+from nearfar.training import loop
+
+FAST = ["--epochs", "2", "--batch-size", "8", "--held-out", "8", "--encoder", "small", "--log-every", "1"]
+FAST += ["--precision", "32-true", "--method", "simclr"]
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """The folders a and b of twelve small pictures each, and c.csv with eight more, of which one is not there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for number in range(32):
+        folder = ("a", "b", "loose")[min(number // 12, 2)]
+        place = tmp_path / folder / f"{'cat' if number % 2 else 'dog'}-{number % 12}.png"
+        place.parent.mkdir(exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place)
+    rows = [f"loose/{name},{len(name)},{name[:3]}\n" for name in sorted(os.listdir(tmp_path / "loose"))]
+    (tmp_path / "c.csv").write_text("path,length,label\n" + "".join(rows) + "loose/lost.png,0,dog\n")
+    return ["a", "b", "c.csv"]
+
+
+def test_a_run_on_several_sources(places, tmp_path, capsys, monkeypatch, quiet):
+    advance = loop.TrainingProgress.advance
+
+    def stopping(self, step):
+        advance(self, step)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingProgress, "advance", stopping)
+        assert main(["pretrain", *places, "--out", "run", *FAST]) == 130
+    saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert saved["data"] == [str(tmp_path / name) for name in places]
+    assert (tmp_path / "run/skipped.txt").read_text() == "c.csv/loose/lost.png\tthere is no such file\n"
+    assert main(["pretrain", "--resume", "run"]) == 0
+    options = dict(epochs=2, batch_size=8, held_out=8, encoder="small", precision="32-true", method="simclr")
+    whole = nearfar.pretrain([tmp_path / name for name in places], out="whole", console=quiet, **options)
+    one, two = load_file("run/encoder.safetensors"), load_file(whole.path / "encoder.safetensors")
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert "simclr on a + b + c.csv" in (tmp_path / "run/report.html").read_text()
+    again = ["pretrain", "--config", "run/config.yaml", "--out", "again"]
+    assert main(again) == 0 and yaml.safe_load((tmp_path / "again/config.yaml").read_text())["data"] == saved["data"]
+
+    assert main(["embed", "run", "--out", "rows.parquet"]) == 0
+    rows = pq.read_table("rows.parquet")
+    assert rows.column_names == ["name", "length", "label", "embedding"] and len(rows) == 32
+    assert rows["length"].to_pylist()[-8:] == [len(name) for name in sorted(os.listdir("loose"))]
+    assert rows["label"].to_pylist()[:24] == [None] * 24
+    assert main(["embed", "run", "c.csv", "--out", "own.parquet"]) == 0
+    own = pq.read_table("own.parquet")
+    assert own.column_names == ["name", "label", "length", "table_label", "embedding"]
+    assert own["label"].to_pylist() == [{"cat": 0, "dog": 1}[word] for word in own["table_label"].to_pylist()]
+    for ending in ("csv", "npz"):
+        assert main(["embed", "run", "c.csv", "--out", f"own.{ending}"]) == 0
+    assert (tmp_path / "own.csv").read_text().startswith('"name","label","length","table_label","e0",')
+    assert np.load("own.npz")["table_label"].tolist() == own["table_label"].to_pylist()
+
+    page = nearfar.map_images("run", "c.csv", out="map.html", epochs=1, num_views=2, console=quiet)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+    assert [one["name"] for one in data["columns"]][:3] == ["label", "length", "outlierness"]
+    found = nearfar.search_images("run", ["a/cat-1.png"], data=["a", "c.csv"], k=2, console=quiet)
+    assert found["path"][0].startswith(str(tmp_path)) and len(found["name"]) == 2
+    page = nearfar.map_images("run", ["a", "c.csv"], epochs=1, num_views=2, console=quiet, out="both.html")
+    assert json.loads((tmp_path / "both.json").read_text())["layout"] == "projector"
+
+
+def test_words_of_the_command_line(places, capsys):
+    assert main(["views", *places, "--out", "v.html", "--images", "3", "--samples", "1"]) == 0
+    assert "3 images and their views" in capsys.readouterr().out
+    assert main(["views", "a", "a/../a"]) == 2
+    assert "'a/../a' is given twice" in capsys.readouterr().err
+    assert main(["pretrain", "a", "lost", *FAST]) == 2
+    assert "no file or folder 'lost'" in capsys.readouterr().err
+    words = ["run", "--data", "a", "x.png", "--data", "b c", "--k", "3"]
+    assert _data_joined(words) == ["run", "x.png", "--k", "3", "--data", '["a", "b c"]']
+    assert _data_joined(words[:4]) == words[:4]
+
+
+def test_a_label_column_is_evaluated(places, tmp_path, quiet):
+    run = nearfar.pretrain("c.csv", out="run", console=quiet, epochs=1, batch_size=4, held_out=0, encoder="small")
+    with open("c.csv") as file:
+        lines = file.read().splitlines()
+    lines = [lines[0] + ",kind", *(f"{line},{'odd' if place % 2 else 'even'}" for place, line in enumerate(lines[1:]))]
+    (tmp_path / "k.csv").write_text("\n".join(lines))
+    options = dict(protocol=("knn_1",), test_share=0.25, baselines=False, console=quiet)
+    assert set(nearfar.evaluate(run, "k.csv", label_column="kind", **options)) == {"trained"}
+    with pytest.raises(ValueError, match=r"k\.csv' has no column 'sort' for labels; its columns: length, label, kind"):
+        nearfar.evaluate(run, "k.csv", label_column="sort", **options)

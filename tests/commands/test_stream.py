@@ -1,0 +1,112 @@
+"""A run on a stream from end to end: stopped and resumed, on two processes, and what it refuses."""
+
+import io
+import json
+import os
+import re
+import signal
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import load_file
+
+import nearfar
+from nearfar.cli import main
+from nearfar.training import loop
+
+SETTINGS = dict(epochs=2, batch_size=8, held_out=16, encoder="small", method="simclr", log_every=1, workers=1)
+SETTINGS |= dict(precision="32-true", stream=True, stream_buffer=16, accelerator="cpu")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Four tars of twenty small pictures each; one of the last tar is broken."""
+    folder = tmp_path_factory.mktemp("shards")
+    for shard in range(4):
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for number in range(20):
+                file = io.BytesIO()
+                values = np.random.default_rng(20 * shard + number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(values).save(file, "PNG")
+                content = b"broken" if (shard, number) == (3, 7) else file.getvalue()
+                info = tarfile.TarInfo(f"{number:02d}.png")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def losses(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["loss"]) for line in lines if "loss" in line]
+
+
+def health(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["health"] for line in lines if "health" in line]
+
+
+def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, monkeypatch, capsys):
+    whole = nearfar.pretrain(shards, out=tmp_path / "whole", console=quiet, **SETTINGS)
+    assert [step for step, _ in losses(whole.path)] == list(range(1, 17))  # 64 of 80 images, by 8
+    advance = loop.TrainingProgress.advance
+
+    def stopping(self, step):
+        advance(self, step)
+        if step in (3, 11):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingProgress, "advance", stopping)
+        with pytest.raises(nearfar.TrainingStopped):
+            nearfar.pretrain(shards, out=tmp_path / "run", console=quiet, **SETTINGS)
+        with pytest.raises(nearfar.TrainingStopped):
+            nearfar.resume(tmp_path / "run", console=quiet)
+    run = nearfar.resume(tmp_path / "run", console=quiet)
+    assert losses(run.path) == losses(whole.path) and health(run.path) == health(whole.path)
+    one, two = (load_file(path / "encoder.safetensors") for path in (run.path, whole.path))
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert health(run.path)[0]["images"] == 16
+    assert [line.split("\t")[0] for line in (run.path / "skipped.txt").read_text().splitlines()] == ["3/07"]
+    assert (run.path / "neighbours.json").is_file() and (run.path / "views.html").is_file()
+    with pytest.raises(ValueError, match="divided among the processes that began to read it: go on with 1"):
+        nearfar.resume(run, devices=2, console=quiet)
+    assert not list((tmp_path / "cache").rglob("pixels.u8"))
+
+
+def test_two_processes_share_a_stream(shards, tmp_path, quiet):
+    options = SETTINGS | dict(devices=2, epochs=1, steps_per_epoch=6)
+    run = nearfar.pretrain(shards, out=tmp_path / "run", console=quiet, **options)
+    assert [step for step, _ in losses(run.path)] == list(range(1, 7))
+    saved = yaml.safe_load((run.path / "config.yaml").read_text())
+    assert saved["stream"] is True and saved["steps_per_epoch"] == 6 and saved["devices"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--method", "saclr", "--scale", "row"], "keeps a number for each image.*take --scale matrix, or another"),
+        (["--method", "sogclr"], "sogclr keeps a number for each image.*take --method saclr --scale matrix"),
+        (["--method", "isogclr"], "keeps a number for each image"),
+        (["--limit", "20"], "--limit does not go with --stream"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_one_line(shards, tmp_path, capsys, words, says):
+    assert main(["pretrain", str(shards), "--stream", "--epochs", "1", "--out", str(tmp_path / "run"), *words]) == 2
+
+    said = capsys.readouterr().err
+    assert re.search(says, said) and said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_steps_per_epoch_is_for_streams(images_file, tmp_path, quiet):
+    with pytest.raises(ValueError, match="--steps-per-epoch is for --stream"):
+        nearfar.pretrain(images_file, out=tmp_path / "run", steps_per_epoch=3, console=quiet)

@@ -1,0 +1,140 @@
+"""Tables of paths: CSV, TSV and Parquet, their labels, splits and columns, and rows that lead nowhere."""
+
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nearfar.data import Fingerprint, fingerprint_of, list_splits, open_few, open_images, survey
+
+
+def first(pixels):
+    return pixels.transpose(2, 0, 1)
+
+
+def test_paths_are_relative_to_the_table_and_stand_in_its_order(tmp_path, paint, monkeypatch):
+    painted = {name: paint(tmp_path / "pictures" / name, i) for i, name in enumerate(["007.png", "b.png", "ü c.png"])}
+    table = tmp_path / "tables" / "all.csv"
+    table.parent.mkdir()
+    away = tmp_path / "pictures" / "b.png"
+    table.write_text(
+        f"site,Filename\nnorth,../pictures/ü c.png\nsouth,../pictures/007.png\n,{away}\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path / "pictures")  # from anywhere
+    images = open_images(table)
+    assert images.names == ["../pictures/ü c.png", "../pictures/007.png", str(away)]
+    for row, name in enumerate(["ü c.png", "007.png", "b.png"]):
+        assert (images.pixels[row].numpy() == first(painted[name])).all()
+    assert images.labels is None and images.columns.to_pydict() == {"site": ["north", "south", ""]}
+    assert os.path.realpath(images.originals[0]) == str(tmp_path / "pictures" / "ü c.png")
+    assert images.subset([2, 0]).columns["site"].to_pylist() == ["", "north"]
+    assert survey(table) == (3, 8) and open_few(table, 2).names == [images.names[0], images.names[2]]
+
+
+def test_rows_that_lead_nowhere_are_listed_with_their_reason(tmp_path, paint):
+    paint(tmp_path / "a.png", 0)
+    (tmp_path / "folder.png").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "text.png").write_text("no picture")
+    names = ["lost.png", "a.png", "folder.png", "pipe.png", "text.png", "", "https://example.org/a.png"]
+    (tmp_path / "t.csv").write_text("path,note\n" + "".join(f"{name},{i}\n" for i, name in enumerate(names)))
+    images = open_images(tmp_path / "t.csv")
+    assert images.names == ["a.png"] and images.columns.to_pydict() == {"note": [1]}
+    reasons = dict(images.skipped)
+    assert list(reasons) == ["lost.png", "folder.png", "pipe.png", "text.png", "row 6", "https://example.org/a.png"]
+    assert reasons["lost.png"] == "there is no such file" and "named pipe" in reasons["pipe.png"]
+    assert reasons["row 6"] == "this row has no path" and "fetched" in reasons["https://example.org/a.png"]
+
+
+def test_a_label_column_has_a_usual_name_or_is_named(tmp_path, paint):
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", i)
+    text = "image,Label,species,weight\n0.png,2,fern,0.5\n1.png,,moss,1.5\n2.png,7,,2\n3.png,2,fern,1\n"
+    (tmp_path / "t.csv").write_text(text)
+    images = open_images(tmp_path / "t.csv")
+    assert images.labels.tolist() == [2, -1, 7, 2] and images.class_names is None
+    images = open_images(tmp_path / "t.csv", label_column="species")
+    assert images.labels.tolist() == [0, 1, -1, 0] and images.class_names == ["fern", "moss"]
+    with pytest.raises(ValueError, match=r"t\.csv' has no column 'kind' for labels; its columns: Label, species, weig"):
+        open_images(tmp_path / "t.csv", label_column="kind")
+    with pytest.raises(ValueError, match=r"labels must be whole numbers or texts; column 'weight' holds 0\.5"):
+        open_images(tmp_path / "t.csv", label_column="weight")
+
+
+def test_splits_are_those_of_a_column_or_of_the_name(tmp_path, paint):
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", i)
+    (tmp_path / "t.csv").write_text("file,split,label\n0.png,test,b\n1.png,train,a\n2.png,TRAIN,c\n3.png,test,c\n")
+    assert list_splits(tmp_path / "t.csv") == ["train", "test"]
+    images, test = open_images(tmp_path / "t.csv"), open_images(tmp_path / "t.csv", split="test")
+    assert images.names == ["train/1.png", "train/2.png"] and test.names == ["test/0.png", "test/3.png"]
+    assert images.labels.tolist() == [0, 2] and test.labels.tolist() == [1, 2]  # numbered over all splits
+    assert images.columns["label"].to_pylist() == ["a", "c"]
+    (tmp_path / "test-a.csv").write_text("file,split\n0.png,1\n1.png,2\n")
+    assert list_splits(tmp_path / "test-a.csv") == ["test"]
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv"])
+def test_other_separators_quotes_and_a_byte_order_mark(tmp_path, paint, ending):
+    for i in range(2):
+        paint(tmp_path / f"{i}.png", i)
+    line = "\t" if ending == "tsv" else ";"
+    text = f'file_name{line}note\n0.png{line}"one{line} \ntwo"\n1.png{line}"a ""word"""\n'
+    (tmp_path / f"t.{ending}").write_text("\ufeff" + text, encoding="utf-8")
+    images = open_images(tmp_path / f"t.{ending}")
+    assert images.names == ["0.png", "1.png"]
+    assert images.columns.to_pydict() == {"note": [f"one{line} \ntwo", 'a "word"']}
+
+
+def test_a_parquet_file_of_paths_is_told_from_one_of_images(tmp_path, paint):
+    for i in range(3):
+        paint(tmp_path / f"{i}.png", i)
+    columns = {"image_path": ["2.png", "0.png", "none.png"], "when": pa.array([1, None, 3]), "boxes": [[1], [2], []]}
+    pq.write_table(pa.table(columns), tmp_path / "paths.parquet")
+    images = open_images(tmp_path / "paths.parquet")
+    assert images.names == ["2.png", "0.png"] and [name for name, _ in images.skipped] == ["none.png"]
+    assert images.columns.to_pydict() == {"when": [1, None], "boxes": [[1], [2]]}
+    cells = [{"bytes": (tmp_path / f"{i}.png").read_bytes(), "path": None} for i in range(3)]
+    pq.write_table(pa.table({"path": ["x", "y", "z"], "img": cells}), tmp_path / "images.parquet")
+    assert open_images(tmp_path / "images.parquet").names == ["000000", "000001", "000002"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"name,size\na.png,3\n", "no column of image files, such as 'path' or 'file_name'; its columns: name, size"),
+        (b"", "cannot read '.*t.csv'"),
+        (b"path,path\na.png,b.png\n", "two of its columns have the same name"),
+        (b"path\n\xff\xfe\n", "cannot read '.*t.csv'"),
+        (b"path,note\na.png\n", "cannot read '.*t.csv'"),
+        (b"path\nlost.png\n", "none of the 1 images in '.*t.csv' can be read; lost.png: there is no such file"),
+        (b"path\n", "no images"),
+    ],
+)
+def test_what_is_no_table_of_paths_is_one_line(tmp_path, content, says):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=says) as error:
+        open_images(tmp_path / "t.csv")
+    assert "\n" not in str(error.value)
+
+
+def test_changed_files_and_columns_are_seen(tmp_path, paint, decodes):
+    for i in range(3):
+        paint(tmp_path / f"{i}.png", i)
+    table = tmp_path / "t.csv"
+    table.write_text("path,note\n0.png,x\n1.png,y\n")
+    before = fingerprint_of(table)
+    open_images(table)
+    count = len(decodes)
+    assert open_images(table).columns["note"].to_pylist() == ["x", "y"] and len(decodes) == count
+    table.write_text("path,note\n0.png,x\n1.png,other\n")
+    assert open_images(table).columns["note"].to_pylist() == ["x", "other"]
+    assert before.difference(fingerprint_of(table)) == ""  # the images are the same
+    table.write_text("path,note\n1.png,other\n0.png,x\n")
+    assert before.difference(fingerprint_of(table)) == "1 file changed: first t.csv"
+    table.write_text("path,note\n0.png,x\n1.png,y\n")
+    painted = paint(tmp_path / "1.png", 9)
+    assert before.difference(fingerprint_of(table)) == "1 file changed: first 1.png"
+    assert (open_images(table).pixels[1].numpy() == first(painted)).all()
+    assert isinstance(before, Fingerprint) and before.count == 2

@@ -47,8 +47,8 @@ def map_images(
     seed: int = 0,
     onto: str | Path | None = None,
     columns: str | Path | None = None,
-    show_channels: list[int] | None = None,
     approximate: bool = False,
+    show_channels: list[int] | None = None,
     encoder: nn.Module | None = None,
     views: Any = None,
     console: Console | None = None,
@@ -72,9 +72,9 @@ def map_images(
         onto: an earlier map of this run, by its name there or its file: the images are placed among those of that map.
         columns: .parquet or .csv file with a column "name" and others to colour the images by. Those of a table of
             paths are there without it.
-        show_channels: channels that the pictures show, one or three, counted from 1. Default: those of the run.
         approximate: search with faiss's index instead of comparing all pairs: for hundreds of thousands of images.
             The share of the true nearest that it finds is said.
+        show_channels: channels that the pictures show, one or three, counted from 1. Default: those of the run.
         encoder: the module that was trained, where it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: where progress is shown.

@@ -3,7 +3,7 @@ BIN = .venv/bin
 
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: demo demo-photos test torture check bench clean
+.PHONY: demo demo-photos test torture check docs wheel bench clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -25,6 +25,12 @@ check: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+wheel: .venv/tested
+	$(BIN)/python -m tools.check_wheel
+
+docs: .venv/documented
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: .venv/benchmarks
 	$(BIN)/python benchmarks/views.py --out docs/results/views.json
 	$(BIN)/python benchmarks/losses.py
@@ -44,5 +50,9 @@ bench: .venv/benchmarks
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[benchmarks]"
 	touch $@
 
+.venv/documented: .venv/installed
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site

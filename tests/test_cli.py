@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from nearfar.atomic import NotWrittenError
-from nearfar.cli import VERBS, _lists_joined, build_parser, main
+from nearfar.cli import VERBS, _lists_joined, main
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
 
@@ -114,14 +114,10 @@ def test_a_configuration_with_an_object_is_for_python(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_help_names_every_option_with_dashes(capsys):
+def test_the_overview_names_every_verb(capsys):
     assert main([]) == 0
     overview = capsys.readouterr().out
     assert all(verb in overview for verb in VERBS)
-    help_of_saclr = build_parser("pretrain", "saclr").format_help()
-    for option in ("--batch-size", "--micro-batch", "--alpha", "--negatives", "--clip-gradient"):
-        assert option in help_of_saclr
-    assert "--queue-size" in build_parser("pretrain", "moco-v2").format_help()
 
 
 def test_the_console_script_is_installed():
@@ -158,3 +154,10 @@ def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsy
     assert "-> [red]:cat:[b].html" in capsys.readouterr().out
     assert main(["pretrain", "no/\x1b[31m[/red]\udcff"]) == 2
     assert "no/\\x1b[31m[/red]\\udcff" in capsys.readouterr().err
+
+
+def test_a_broken_installation_is_one_line(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nearfar.training", None)  # as if something that it imports were missing
+    assert main(["methods"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("nearfar: import of nearfar.training") and "pip install" in err and err.count("\n") == 1

@@ -12,7 +12,7 @@ from rich.console import Console
 import nearfar
 
 PAGE = Path(__file__).parents[1] / "docs" / "export.md"
-SNIPPETS = re.findall(r"^```python *(\w*)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+SNIPPETS = re.findall(r'^```python(?: title="(\w+)")?\n(.*?)^```', PAGE.read_text(), re.MULTILINE | re.DOTALL)
 NEEDS = {"onnxruntime", "faiss", "fiftyone"}
 
 

@@ -30,7 +30,7 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above
 ADAPTERS = {"sklearn": {*MAY_IMPORT["commands"], "commands"}, "timm": {"networks"}}  # at the root, for other libraries
-ANYWHERE = {"allocator", "atomic", "messages", "threads"}  # files at the root that know nothing of nearfar
+ANYWHERE = {"allocator", "atomic", "docstrings", "messages", "threads"}  # know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 
 
@@ -109,8 +109,9 @@ def test_no_grab_bags_and_no_long_files():
 
 
 def test_public_names():
-    verbs = ["cluster_images", "embed", "evaluate", "export", "find_duplicates", "list_methods", "load", "map_images"]
-    verbs += ["pretrain", "push", "reproduce", "resume", "run_demo", "search_images", "select_images", "show_views"]
+    verbs = ["cluster_images", "doctor", "embed", "evaluate", "export", "find_duplicates", "list_methods", "load"]
+    verbs += ["map_images", "pretrain", "push", "reproduce", "resume", "run_demo", "search_images", "select_images"]
+    verbs += ["show_views"]
     others = ["ProcessLost", "Run", "TrainingDiverged", "TrainingStopped", "__version__", "register_method"]
     assert sorted(nearfar.__all__) == sorted(verbs + others)
     assert all(hasattr(nearfar, name) for name in nearfar.__all__)
@@ -135,6 +136,7 @@ HEAVY = ["timm", "torchvision", "sklearn", "matplotlib", "lightning_fabric", "da
         ("import nearfar", ["torch", *HEAVY]),
         ("import nearfar.losses", HEAVY),
         ("from nearfar.cli import main; main(['--help'])", ["torch", *HEAVY]),
+        ("from nearfar.cli import VERBS, main; [main([verb, '--help']) for verb in VERBS]", ["torch", *HEAVY]),
     ],
 )
 def test_what_an_import_does_not_cost(statement, spared):

@@ -23,7 +23,7 @@ milder ones, and views of one size go through a network together. Numbers are th
 data (the recipe `small`); `--recipe NAME` takes a paper's own instead, the whole of it: encoder, image size, views as
 the paper has them, optimiser, schedule, batch and batch norm. Any number can be set by itself: `--temperature 0.1`.
 The recipe `small` is one for all methods: encoder and epochs fitted to the images and the time, Muon at
-0.02 * sqrt(batch / 256) with a decay of 0.01, two epochs of warm-up, batch 256 (docs/photographs.md).
+0.02 * sqrt(batch / 256) with a decay of 0.01, two epochs of warm-up, batch 256 ([photographs.md](photographs.md)).
 What the others share: the rate rises linearly and falls step by step, not epoch by epoch; shortened runs warm up for a
 quarter of their epochs at most and drop the rate at the same shares of the run; crops come from the original files only
 where the images are not cached (`--cache false`), else from images resized to the recipe's size; whole batches.

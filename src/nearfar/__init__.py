@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from nearfar.commands.cluster import cluster_images
     from nearfar.commands.demo import run_demo
+    from nearfar.commands.doctor import doctor
     from nearfar.commands.duplicates import find_duplicates
     from nearfar.commands.embed import embed
     from nearfar.commands.evaluate import evaluate
@@ -35,6 +36,7 @@ _HOMES = {
     "TrainingDiverged": "training",
     "TrainingStopped": "training",
     "cluster_images": "commands.cluster",
+    "doctor": "commands.doctor",
     "embed": "commands.embed",
     "evaluate": "commands.evaluate",
     "find_duplicates": "commands.duplicates",
@@ -60,6 +62,7 @@ __all__ = [
     "TrainingStopped",
     "__version__",
     "cluster_images",
+    "doctor",
     "embed",
     "evaluate",
     "export",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import importlib.util
@@ -21,75 +20,84 @@ from typing import TYPE_CHECKING, Any
 from nearfar import __version__
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError
-from nearfar.messages import did_you_mean, first_line
+from nearfar.commands.declared import LISTING, OBJECTS, VERBS, read_verb
+from nearfar.commands.help import FULL, SHORT, help_page, numbers_of, overview
+from nearfar.commands.machine_readable import as_json
+from nearfar.messages import RunsFailed, did_you_mean, first_line
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
     from rich.console import Console
 
-VERBS: dict[str, tuple[str, tuple[str, ...]]] = {  # file and function, and what is given by its place
-    "pretrain": ("pretrain", ("data...",)),
-    "evaluate": ("evaluate", ("run", "data...")),
-    "embed": ("embed", ("run", "data...")),
-    "map": ("map_images", ("run", "data...")),
-    "search": ("search_images", ("run", "images...")),
-    "duplicates": ("find_duplicates", ("run", "data...")),
-    "select": ("select_images", ("run", "images...")),
-    "cluster": ("cluster_images", ("run", "data...")),
-    "export": ("export", ("run",)),
-    "push": ("push", ("run", "repo")),
-    "views": ("show_views", ("data...",)),
-    "methods": ("list_methods", ()),
-    "reproduce": ("reproduce", ("table",)),
-    "demo": ("run_demo", ("data...",)),
-}
-LISTING = ("search", "duplicates", "select")  # verbs that give paths to other programs
-OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
 LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std", "--probe_lr", "--only")
+LISTS += ("--value_range", "--show_channels")
+ALONE: dict[str, Any] = {"type": bool, "nargs": "?", "const": True}  # --private is --private true
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
-        print(_overview())
-        return 0
+    if "--json" not in words or {*SHORT, FULL} & {*words}:
+        return _carry_out(words)[0]
+    with contextlib.redirect_stdout(sys.stderr):
+        code, result = _carry_out([word for word in words if word != "--json"], machine=True)
+    training = sys.modules.get("nearfar.training")
+    if training is None or not training.is_follower():  # else the first process tells it
+        print(as_json(result))
+    return code
+
+
+def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
+    """Return the exit code, and what the verb returned or {"error": ...}. machine: paths do not go to stdout."""
+    if not words or words[0] in (*SHORT, FULL):
+        print(overview())
+        return 0, None
     if words[0] == "--version":
         print(__version__)
-        return 0
+        return 0, __version__
     if words[0] not in VERBS:
         return _complain(f"there is no command {words[0]!r}: {_nearest(words[0], VERBS, 'see nearfar --help')}", 2)
+    if {*SHORT} & {*words}:
+        print(help_page(read_verb(words[0])))
+        return 0, None
 
-    reuse_memory()  # before anything is imported that might make a tensor
-    from rich.console import Console
+    try:
+        reuse_memory()  # before anything is imported that might make a tensor
+        from rich.console import Console
 
-    from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped, is_follower
+        from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped, is_follower
+    except (ImportError, RuntimeError, OSError) as error:  # RuntimeError: a torchvision of another torch
+        how = "a package is missing or broken: pip install --force-reinstall nearfar"
+        return _complain(f"{first_line(error)}; {how}", 1)
 
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for names that are not text
-    piped = words[0] in LISTING and not sys.stdout.isatty()  # then paths alone go to stdout
-    console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped)
+    piped = words[0] in LISTING and not machine and not sys.stdout.isatty()  # then paths alone go to stdout
+    console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
     logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     try:
-        _run(words[0], words[1:], console, piped)
-        return 0
-    except (NotWrittenError, TrainingDiverged, ProcessLost) as error:
+        result = _run(words[0], words[1:], console, piped)
+        return int(words[0] == "doctor" and bool(result["problems"])), result
+    except (NotWrittenError, TrainingDiverged, ProcessLost, RunsFailed) as error:
         return _complain(error, 1)
     except (ValueError, OSError, ArgumentError) as error:
         return _complain(error, 2)
-    except TrainingStopped as error:
-        return 130 if is_follower() else _complain(error, 130)  # all processes stop together; the first one says so
+    except TrainingStopped as error:  # all processes stop together; the first one says so
+        return (130, None) if is_follower() else _complain(error, 130)
     except KeyboardInterrupt:
         return _complain("stopped", 130)
     except Exception as error:
         return _complain(_defect(words, error), 1)
 
 
-def _run(verb: str, words: list[str], console: Console, piped: bool) -> None:
+def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
     words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
     words = _data_joined(_lists_joined(words))
     chosen = _chosen(words)
+    if "--help_all" in words:
+        numbers = numbers_of(chosen["method"], chosen["recipe"]) if verb == "pretrain" else ()
+        return print(help_page(read_verb(verb), numbers))
     parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
     null = verb in LISTING and "--null" in words
     words = [word for word in words if not (null and word == "--null")]
@@ -101,8 +109,7 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> None:
     if "data..." in VERBS[verb][1] and isinstance(values["data"], list) and len(values["data"]) < 2:
         values["data"] = (values["data"] or [None])[0]
     if verb == "pretrain" and values["resume"] is not None:
-        _resume(words, values, console)
-        return
+        return _resume(words, values, console)
     if values.pop("data_changed", False):
         raise ValueError("--data-changed goes with --resume")
     values.pop("resume", None)
@@ -116,6 +123,7 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> None:
 
         sys.stdout.flush()
         sys.stdout.buffer.write(for_pipes(result, "\0" if null else "\n"))
+    return result
 
 
 def _places_first(words: Sequence[str]) -> list[str]:
@@ -130,14 +138,14 @@ def _places_first(words: Sequence[str]) -> list[str]:
     return [*placed, *options]
 
 
-def _resume(words: list[str], values: dict[str, Any], console: Console) -> None:
+def _resume(words: list[str], values: dict[str, Any], console: Console) -> Any:
     from nearfar.commands.pretrain import resume
 
     options = {word.split("=")[0] for word in words if word.startswith("--")}
     if options - {"--resume", "--devices", "--data_changed"}:
         raise ValueError("--resume takes everything but DATA, --devices and --data-changed from the run folder")
     own = {name: values[name] for name in ("data", "devices", "data_changed")}
-    resume(values["resume"], **own, console=console)
+    return resume(values["resume"], **own, console=console)
 
 
 def function_of(verb: str) -> Callable[..., Any]:
@@ -149,29 +157,32 @@ def build_parser(
     verb: str, method: str | None = None, recipe: str | None = None, data: str | None = None
 ) -> ArgumentParser:
     """Build the parser of a verb; that of `pretrain` also has the numbers of the method, as the recipe sets them."""
-    from nearfar.commands.signature import DashedParser, add_settings
-    from nearfar.training import Settings
+    from jsonargparse import ArgumentParser
 
     function, positionals = function_of(verb), VERBS[verb][1]
-    summary = (function.__doc__ or "").split("\n")[0]
-    parser = DashedParser(prog=f"nearfar {verb}", exit_on_error=False, description=summary)
+    parameters = inspect.signature(function).parameters
+    parser = ArgumentParser(prog=f"nearfar {verb}", exit_on_error=False)
     for placed in positionals:
         name = placed.rstrip(".")
-        usual = inspect.signature(function).parameters[name].default
+        usual = parameters[name].default
         default = data if verb == "pretrain" else None if usual is inspect.Parameter.empty else usual
-        parser.add_argument(name, nargs="*" if placed != name else "?", default=default, help=_help_of(function, name))
+        parser.add_argument(name, nargs="*" if placed != name else "?", default=default)
     if verb in LISTING:
-        meaning = "where the output is piped: a zero byte behind each path, for xargs -0"
-        parser.add_argument("--null", action="store_true", help=meaning)
+        parser.add_argument("--null", action="store_true")
     if verb == "pretrain":
-        parser.add_argument("--config", action="config", help="YAML file with any of these settings")
-        parser.add_argument("--resume", type=str | None, help="run folder to go on with; give it alone")
-        meaning = "with --resume: go on although the data has changed"
-        parser.add_argument("--data_changed", type=bool, nargs="?", const=True, default=False, help=meaning)
+        from nearfar.commands.signature import add_settings
+        from nearfar.training import Settings
+
+        parser.add_argument("--config", action="config")
+        parser.add_argument("--resume", type=str | None)
+        parser.add_argument("--data_changed", **ALONE, default=False)
         add_settings(parser, method or Settings.method, recipe or Settings.recipe)
-    else:
-        skipped: set[str | int] = {*(name.rstrip(".") for name in positionals), *(OBJECTS - {verb})}
-        parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
+        return parser
+    flags = {name: one.default for name, one in parameters.items() if one.annotation in ("bool", bool)}
+    for name, default in flags.items():
+        parser.add_argument(f"--{name}", **ALONE, default=default)
+    skipped: set[str | int] = {*(name.rstrip(".") for name in positionals), *(OBJECTS - {verb}), *flags}
+    parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     return parser
 
 
@@ -184,7 +195,8 @@ def _lists_joined(words: Sequence[str]) -> list[str]:
             taken.append(word)
             continue
         if taken:
-            joined.append(taken[0] if taken[0].startswith("[") else f"[{', '.join(taken)}]")
+            word_alone = joined[-1] == "--value_range" and taken[0].isalnum() and len(taken) == 1
+            joined.append(taken[0] if taken[0].startswith("[") or word_alone else f"[{', '.join(taken)}]")
         taken = [] if word in LISTS else None
         joined.append(word)
     return joined[:-1]
@@ -224,7 +236,7 @@ def _plain_words(message: str, verb: str, parser: ArgumentParser) -> str:
     """Turn a parser's complaint into one line."""
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown:
-        options = [option for action in parser._actions for option in action.option_strings]
+        options = [option for action in parser._actions for option in action.option_strings] + ["--json", FULL]
         hint = _nearest(unknown[1], options, f"see nearfar {verb} --help")
         return f"nearfar {verb} does not know {_dashes(unknown[1])}: {hint}"
     key = re.search(r'[Kk]ey "([\w.]+)"', message)
@@ -240,23 +252,6 @@ def _nearest(word: str, known: Iterable[str], otherwise: str) -> str:
 
 def _dashes(option: str) -> str:
     return option.replace("_", "-")
-
-
-def _help_of(function: Callable[..., Any], name: str) -> str:
-    found = re.search(rf"^\s+{name}: (.*)$", function.__doc__ or "", re.MULTILINE)
-    return found[1] if found else ""
-
-
-def _overview() -> str:
-    """List the verbs by the first lines of their files, which are read but not imported: that would take seconds."""
-    folder = Path(__file__).parent / "commands"
-    lines = []
-    for verb in VERBS:
-        docstring = ast.get_docstring(ast.parse((folder / f"{verb}.py").read_text(encoding="utf-8"))) or ""
-        lines.append(f"  {verb:10} {docstring.splitlines()[0]}")
-    return "\n".join(
-        ["nearfar: contrastive representation learning for images", "", *lines, "", "nearfar VERB --help tells more."]
-    )
 
 
 def _defect(words: list[str], error: Exception) -> str:
@@ -275,9 +270,9 @@ def _defect(words: list[str], error: Exception) -> str:
     return f"{told}. This is a defect of nearfar; please report it {rest}"
 
 
-def _complain(error: object, code: int) -> int:
+def _complain(error: object, code: int) -> tuple[int, dict[str, str]]:
     """Print one line that a terminal can show: no line breaks or control characters, no number of an OSError."""
     words = " ".join(str(error).split()) or type(error).__name__
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in re.sub(r"^\[Errno \d+\] ", "", words))
     print(f"nearfar: {line}", file=sys.stderr)
-    return code
+    return code, {"error": line}

@@ -7,6 +7,10 @@ import math
 from collections.abc import Iterable
 
 
+class RunsFailed(RuntimeError):
+    """Some of several runs failed; what the others found is there."""
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", most: int = 1, cutoff: float = 0.4) -> str:
     """Return "did you mean 'NAME'?" with the names of `known` nearest to a word, or `otherwise` if none is near."""
     near = difflib.get_close_matches(word, list(known), most, cutoff)

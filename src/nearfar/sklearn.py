@@ -26,6 +26,7 @@ from nearfar.commands.run import Run
 from nearfar.data import Images
 from nearfar.data.building import USUAL
 from nearfar.data.decode import to_pil
+from nearfar.data.value_range import EIGHT_BITS
 from nearfar.maps.projector import Projector, fit_projector
 from nearfar.networks import Encoder, load_encoder, save_encoder
 from nearfar.networks.encoder import DESCRIPTION, WEIGHTS
@@ -39,16 +40,16 @@ class _OfImages(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     encoder_: Encoder
 
-    def _open(self, X: Any, fitting: bool, image_size: int | None, channels: int | None) -> Images:
+    def _open(self, X: Any, fitting: bool, **form: Any) -> Images:
         if isinstance(X, (str, os.PathLike)):
             source: Any = X
         elif _is_list(X) and len(X) and all(isinstance(one, (str, os.PathLike)) for one in X):
-            source = _Files(X, image_size)
+            source = _Files(X, form["image_size"])
         else:
             source = self._pixels(X, fitting)
         console = Console(quiet=not self.verbose)
         split = "all" if isinstance(source, (str, os.PathLike)) else None
-        images = open_shown(source, console, split=split, image_size=image_size, channels=channels)
+        images = open_shown(source, console, split=split, **form)
         if isinstance(source, _Files) and images.skipped:
             name, reason = images.skipped[0]
             first = source.paths[int(name)]
@@ -89,7 +90,9 @@ class _OfImages(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     def _read(self, X: Any) -> Images:
         check_is_fitted(self)
-        return self._open(X, False, self.encoder_.image_size, self.encoder_.channels)
+        encoder = self.encoder_
+        value_range = encoder.value_range or EIGHT_BITS
+        return self._open(X, False, image_size=encoder.image_size, channels=encoder.channels, value_range=value_range)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -176,7 +179,7 @@ class ContrastiveEncoder(_OfImages):
         return self._features(self._read(X)).numpy()
 
     def _fit(self, X: Any, folder: Path) -> tuple[Run, Images]:
-        images = self._open(X, True, self.image_size, None)
+        images = self._open(X, True, image_size=self.image_size)
         settings = {"precision": "32-true", "health_every": 10**9, **(self.settings or {})}
         own = dict(method=self.method, encoder=self.encoder, epochs=self.epochs, batch_size=self.batch_size)
         console = Console(quiet=not self.verbose)

@@ -170,6 +170,27 @@ def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path):
     assert page.read_text().count("<figure>") == 7
 
 
+@pytest.mark.parametrize("by", ["diverse", "typical", "outlier", "near"])
+def test_what_is_labelled_is_not_chosen_again(by, run, tmp_path, quiet):
+    done = tmp_path / "done.txt"
+    done.write_text("005.png\n007.png\n010.png\n")
+    images = ("012.png",) if by == "near" else ()
+    chosen = run.select(*images, by=by, n=40, labelled=done, out=tmp_path / "next.html", console=quiet)
+    assert len(set(chosen["name"])) == 40 and not {"005.png", "007.png", "010.png"} & set(chosen["name"])
+    with pytest.raises(ValueError, match=r"--labelled: '05\.png' is not an image of the data: did you mean"):
+        run.select(by="diverse", n=5, labelled=["05.png"], out=tmp_path / "no.html", console=quiet)
+
+
+def test_an_approximate_search_says_what_it_finds(run, tmp_path, quiet):
+    pytest.importorskip("faiss")
+    console = Console(record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    found = run.select(n=20, by="outlier", approximate=True, out=tmp_path / "odd.html", console=console)
+    assert found["name"] == run.select(n=20, by="outlier", out=tmp_path / "odd too.html", console=quiet)["name"]
+    assert "found 100.0 % of the true 10 nearest images" in console.export_text()
+    copies = run.duplicates(approximate=True, out=tmp_path / "copies.html", console=quiet)
+    assert copies["name"] == run.duplicates(out=tmp_path / "copies too.html", console=quiet)["name"]
+
+
 def test_near_chooses_the_nearest_to_any_of_the_images(run, tmp_path, quiet):
     chosen = run.select("005.png", "007.png", by="near", n=5, out=tmp_path / "near.html", console=quiet)
     each = run.search("005.png", "007.png", k=20, console=quiet)

@@ -94,7 +94,8 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
 def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text(OWN.replace("images: 1000", "images: -1").replace("scale: row", "scale: matrix"))
-    assert main(["reproduce", "own.yaml/table-2", "--jobs", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "1 of 1 runs failed" in said and "num_images must be 1 or more" in said
+    assert main(["reproduce", "own.yaml/table-2", "--jobs", "1"]) == 1
+    said = capsys.readouterr()
+    assert "1 of 1 runs failed" in said.err and "num_images must be 1 or more" in said.out
+    assert Path("reproduced/own/table-2.md").is_file()
     assert read_paper("own.yaml").tables["table-2"].rows["row"].paper == {"n": (1000.0, None)}

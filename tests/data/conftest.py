@@ -50,14 +50,14 @@ def peak():
 @pytest.fixture
 def decodes(monkeypatch):
     """A list that grows by one for every image decoded while building a cache."""
-    from nearfar.data import building
+    from nearfar.data import wide
 
     seen = []
-    real = building.decode
+    real = wide.decode
 
     def counted(data, size, channels):
         seen.append(size)
         return real(data, size, channels)
 
-    monkeypatch.setattr(building, "decode", counted)
+    monkeypatch.setattr(wide, "decode", counted)
     return seen

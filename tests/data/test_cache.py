@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.data import building, open_images
+from nearfar.data import building, open_images, wide
 from nearfar.data.cache import checksum, default_folder
 
 
@@ -113,7 +113,7 @@ def test_damaged_caches_are_rebuilt(folder, decodes):
 
 
 def test_an_interrupted_build_leaves_nothing_to_read(folder, monkeypatch, decodes):
-    real, calls = building.decode, []
+    real, calls = wide.decode, []
 
     def interrupted(*args):
         calls.append(1)
@@ -121,11 +121,11 @@ def test_an_interrupted_build_leaves_nothing_to_read(folder, monkeypatch, decode
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(building, "decode", interrupted)
+    monkeypatch.setattr(wide, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_images(folder, workers=1)
     assert entries() == []
-    monkeypatch.setattr(building, "decode", real)
+    monkeypatch.setattr(wide, "decode", real)
     assert len(open_images(folder)) == 5
 
 
@@ -140,8 +140,8 @@ def test_leftovers_of_a_killed_build_are_ignored_and_removed(folder):
 
 
 def test_of_two_builders_at_once_one_waits_for_the_other(folder, monkeypatch, decodes):
-    slow = building.decode
-    monkeypatch.setattr(building, "decode", lambda *args: time.sleep(0.02) or slow(*args))
+    slow = wide.decode
+    monkeypatch.setattr(wide, "decode", lambda *args: time.sleep(0.02) or slow(*args))
     results = []
     threads = [threading.Thread(target=lambda: results.append(open_images(folder))) for _ in range(3)]
     for thread in threads:
@@ -199,7 +199,7 @@ def test_an_unwritable_cache_folder_is_one_line_that_says_what_to_do(folder, tmp
 def test_ctrl_c_ends_the_decoding_at_the_next_image(folder, monkeypatch, paint):
     for i in range(25):
         paint(folder / f"more{i}.png", i)
-    real, calls = building.decode, []
+    real, calls = wide.decode, []
 
     def interrupted(*args):
         calls.append(1)
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_the_decoding_at_the_next_image(folder, monkeypatch, paint):
         time.sleep(0.05)
         return real(*args)
 
-    monkeypatch.setattr(building, "decode", interrupted)
+    monkeypatch.setattr(wide, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_images(folder, workers=1, image_size=8, channels=3)
     assert len(calls) < 15  # of a chunk of 30 images

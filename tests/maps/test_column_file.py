@@ -31,6 +31,13 @@ def test_whole_numbers_without_gaps_stay_whole(tmp_path):
     assert joined["good"].tolist() == ["no", "yes", "yes"]
 
 
+def test_of_several_rows_of_a_name_the_first_counts_and_that_is_said(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("name,x\na.png,1\na.png,2\nb.png,3\nc.png,4\nelse.png,5\nelse.png,6\n")
+    with caplog.at_level("INFO", "nearfar"):
+        assert join_columns(read_table(tmp_path / "a.csv"), NAMES)["x"].tolist() == [3, 4, 1]
+    assert "1 rows of names that came before are left out" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
@@ -38,7 +45,6 @@ def test_whole_numbers_without_gaps_stay_whole(tmp_path):
         ("none.csv", None, "there is no such file"),
         ("a.csv", "x,y\n1,2\n", "needs the images' names in a column 'name'.*it has x, y"),
         ("a.parquet", "name\n", "cannot read --columns .*a.parquet"),
-        ("a.csv", "name,x\na.png,1\na.png,2\n", "'a.png' has two rows .1 and 2."),
         ("a.csv", "name,x\nfolder/b.png,1\n", "'folder/b.png' is not, did you mean 'b.png'"),
     ],
 )

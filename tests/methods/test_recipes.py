@@ -12,6 +12,11 @@ FACTS = {
     ("simclr", "imagenet"): dict(encoder="resnet50", lr=0.3, batch_size=4096, sync_batch_norm=True, output_norm=True),
     # Released script: learning-rate-weights 0.2, learning-rate-biases 0.0048.
     ("barlow-twins", "imagenet"): dict(lr=0.2, vector_lr=0.0048 / 0.2, views=None, optimizer="lars"),
+    # solo-learn's barlow.yaml (lr 0.3, decay 1e-4, a tenth of the loss), byol.yaml (lr 1.0, decay 1e-5, the sum of both
+    # directions) and vicreg.yaml (25, the sum of both hinges).
+    ("barlow-twins", "cifar"): dict(lr=0.03, weight_decay=1e-3, optimizer="larc-clip", batch_size=256),
+    ("byol", "cifar"): dict(lr=2.0, weight_decay=5e-6, projector=(4096, 256), predictor=(4096, 256), momentum=0.99),
+    ("vicreg", "cifar"): dict(lr=0.3, variance=50.0, invariance=25.0, views="solo-vicreg", warmup_epochs=10),
     ("swav", "imagenet"): dict(optimizer="larc", num_prototypes=3000, small_views=6),
     ("lorac", "imagenet"): dict(optimizer="larc", lr=1.8, final_lr=0.01, norm_groups=4, beta=4.0),
     ("saclr", "cifar"): dict(

@@ -43,6 +43,13 @@ def test_diverse_rows_are_at_most_twice_as_far_as_the_best_choice():
     assert float(angle[:, chosen].amin(1).max()) <= 2 * best
 
 
+def test_diverse_rows_go_on_from_those_that_are_labelled(blobs):
+    whole, apart = diverse_rows(blobs, 30)
+    rest, far = diverse_rows(blobs, 18, whole[:12])
+    assert rest.tolist() == whole[12:].tolist()
+    torch.testing.assert_close(far, apart[12:])
+
+
 def test_diverse_rows_go_on_through_copies():
     rows = torch.eye(3).repeat(4, 1)
     chosen, apart = diverse_rows(rows, 12)
@@ -57,6 +64,13 @@ def test_typical_rows_are_one_of_each_cluster_from_its_middle(blobs):
         group = torch.arange(i // 40 * 40, i // 40 * 40 + 40)
         spread = far[group][:, group].mean(1)
         assert (spread < spread[i % 40]).double().mean() < 0.25
+
+
+def test_typical_rows_come_from_clusters_without_labels(blobs):
+    labelled = torch.tensor([0, 45, 90])
+    chosen, _ = typical_rows(blobs[:320], 5, labelled=labelled)
+    assert sorted(int(i) // 40 for i in chosen) == [3, 4, 5, 6, 7]
+    assert not set(typical_rows(blobs, 322, labelled=labelled)[0].tolist()) & set(labelled.tolist())
 
 
 def test_as_many_typical_rows_as_there_are_rows(blobs):

@@ -151,3 +151,12 @@ def test_within_needs_the_whole_interval(tmp_path):
     assert judged(tmp_path, A, B, within=("x", "y", 3.0)).holds == "yes"
     assert judged(tmp_path, A, B, within=("x", "y", 0.2)).holds == "no"
     assert judged(tmp_path, A, B, within=("x", "y", 1.1)).holds == "not decided"
+
+
+def test_counts_of_one_run_are_compared_and_equal_within_one_per_cent(tmp_path):
+    def counts(table):
+        table.update(measure="variables", better="lower")
+
+    assert judged(tmp_path, [1000.0], [1500.0], counts, better=("x", "y")).holds == "yes"
+    equal = judged(tmp_path, [1000.0], [1005.0], counts, better=("x", "y"))
+    assert equal.holds == "no" and "equal within 1 %" in equal.words

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nearfar.training.optimizers import LARS
+from nearfar.training.optimizers import LARS, build_optimizer
 
 
 def naive_step(weights: list[Tensor], gradients: list[Tensor], moving: list[Tensor], lr: float, decay: float) -> None:
@@ -124,3 +124,35 @@ def test_as_apex_has_it() -> None:
         ratio = 0.001 * w.norm() / (p.grad.norm() + 0.1 * w.norm())
         torch.testing.assert_close(p.data, w - 0.3 * ratio * (p.grad + 0.1 * w))
     torch.testing.assert_close(params[2].data, -0.3 * params[2].grad)
+
+
+def test_clipped_as_solo_learn_has_it() -> None:
+    """Its released code: no layer moves faster than plain momentum would move it, and vectors are not scaled."""
+    torch.manual_seed(0)
+    slow, fast, vector = (nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in ((4, 3), (6, 6), (5,)))
+    before = [p.detach().clone() for p in (slow, fast, vector)]
+    optimizer = build_optimizer("larc-clip", nn.ParameterList([slow, fast, vector]), lr=0.3, weight_decay=0.01)
+    slow.grad, fast.grad, vector.grad = 100 * torch.randn_like(slow), 1e-3 * torch.randn_like(fast), vector.data.clone()
+    optimizer.step()
+    ratio = 0.02 * before[0].norm() / (slow.grad.norm() + 0.01 * before[0].norm())
+    torch.testing.assert_close(slow.data, before[0] - ratio * (slow.grad + 0.01 * before[0]))
+    ratio = 0.02 * before[1].norm() / (fast.grad.norm() + 0.01 * before[1].norm())
+    assert ratio > 0.3
+    torch.testing.assert_close(fast.data, before[1] - 0.3 * (fast.grad + 0.01 * before[1]))
+    torch.testing.assert_close(vector.data, 0.7 * before[2])
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 100.0])
+def test_a_tenth_of_a_loss_is_a_tenth_of_the_rate_and_ten_times_the_decay_where_it_is_clipped(size: float) -> None:
+    """What the recipe of Barlow Twins takes for granted."""
+    torch.manual_seed(0)
+    start, gradient = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    moved = []
+    for scale, lr, decay in ((0.1, 0.3, 1e-4), (1.0, 0.03, 1e-3)):
+        weight = nn.Parameter(start.clone())
+        optimizer = LARS([weight], lr=lr, weight_decay=decay, trust=0.02, clip=True)
+        for _ in range(2):
+            weight.grad = scale * size * gradient
+            optimizer.step()
+        moved.append(weight.data)
+    torch.testing.assert_close(*moved)

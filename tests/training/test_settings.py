@@ -41,7 +41,7 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
         ({"micro_batch": "most"}, "--micro-batch must be a whole number or 'auto', not 'most'"),
         (
             {"optimizer": "rms"},
-            "--optimizer must be 'sgd' or 'adam' or 'adamw' or 'lars' or 'larc' or 'muon', not 'rms'",
+            "--optimizer must be 'sgd' or 'adam' or 'adamw' or 'lars' or 'larc' or 'larc-clip' or 'muon', not 'rms'",
         ),
         ({"out": 3}, "--out must be a text, not 3"),
     ],

@@ -149,12 +149,15 @@ def test_inputs_are_left_as_they_were(pictures):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("wrong", ["float", "shape", "mean", "std", "rows", "list", "crop", "oblong", "generator"])
+@pytest.mark.parametrize(
+    "wrong", ["float", "type", "shape", "mean", "std", "rows", "list", "crop", "oblong", "generator"]
+)
 def test_wrong_input_is_refused_with_what_to_do(pictures, wrong):
     images, the_plan = pictures(4, 3, 32), plan("weak", 32, 3)
     mean, std = unit(3)
     calls = {
-        "float": ("give the raw pixels", (images / 255, the_plan, seeded(), mean, std), {}),
+        "float": ("0..1, not normalised", (images / 127.5 - 1, the_plan, seeded(), mean, std), {}),
+        "type": ("give the raw pixels", (images.int(), the_plan, seeded(), mean, std), {}),
         "shape": (r"\[batch, channels, height, width\]", (images[0], the_plan, seeded(), mean, std), {}),
         "mean": ("mean has 1 numbers", (images, the_plan, seeded(), mean[:1], std), {}),
         "std": ("std must be positive", (images, the_plan, seeded(), mean, (1.0, 0.0, 1.0)), {}),

@@ -15,7 +15,7 @@ from nearfar.messages import first_line
 from nearfar.methods import Method
 from nearfar.networks import size_step
 from nearfar.training.loop import MOST_EPOCHS
-from nearfar.training.progress import duration
+from nearfar.training.progress import duration, waiting
 from nearfar.training.settings import Settings
 from nearfar.training.speed import training_speed
 from nearfar.views import Views
@@ -108,7 +108,7 @@ def choose_machine(
     began = time.perf_counter()
     if decided:
         return Machine(*candidates[0], precision, None, "")
-    with console.status("measuring this machine"):
+    with waiting(console, "measuring this machine"):
         for encoder, size, crop in candidates:
             asked = ["32-true", "bf16-mixed"] if precision == "auto" else [precision]
             rates = dict.fromkeys(asked, 0.0)

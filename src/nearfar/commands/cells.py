@@ -74,8 +74,8 @@ def measurements(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> None:
-    """Run tasks, `jobs` at a time; one that fails is told and the others go on."""
+def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
+    """Run tasks, `jobs` at a time; one that fails is told and the others go on. Returns how many failed."""
     began, failed = time.perf_counter(), 0
     console.print(f"runs to make: {len(tasks)}, {jobs} at a time")
     places: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -93,8 +93,7 @@ def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> None:
                 progress(done, len(tasks))
     finally:
         pool.shutdown(cancel_futures=True)
-    if failed:
-        console.print(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
+    return failed
 
 
 def _run(task: Task, places: queue.SimpleQueue[int], jobs: int) -> tuple[bool, str]:

@@ -1,4 +1,8 @@
-"""Group the images without labels, and show each group by a few of its images."""
+"""Group the images without labels, and show each group by a few of its images.
+
+nearfar cluster runs/photos
+nearfar cluster runs/photos --clusters 12 --out groups.html
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from nearfar.commands.run import Run
 from nearfar.commands.run_features import Featured, open_featured
 from nearfar.messages import check_range
 from nearfar.neighbours import Clusters, clusters_of
+from nearfar.training.progress import waiting
 from nearfar.training.seeding import LARGEST_SEED
 
 TYPICAL, EDGE = 12, 4  # images of a cluster that are shown: from its middle, and from its edge
@@ -59,7 +64,7 @@ def cluster_images(
     check_range("--seed", seed, 0, LARGEST_SEED)
     page = output_of(run, out, "clusters", TABLE)
     known = open_featured(run, data, split, encoder, console, least=max(3, clusters or 3))
-    with console.status("grouping images"):
+    with waiting(console, "grouping images"):
         found = clusters_of(known.features, clusters, seed)
     columns: Columns = {
         "name": list(known.images.names),

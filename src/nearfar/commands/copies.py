@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 from collections import defaultdict
@@ -18,9 +17,11 @@ from rich.console import Console
 from nearfar.commands.opening import shown
 from nearfar.commands.run_features import Featured, nearest_shown
 from nearfar.data.decode import formats, to_pil
+from nearfar.data.raw import opened, raw
 from nearfar.evaluation import extract
 from nearfar.neighbours import COPY, altered, components, pixel_difference, small_images
 from nearfar.training.seeding import stream
+from nearfar.views import eight_bits
 
 KINDS = ("same file", "same pixels", "copy", "alike")
 ALIKE = KINDS.index("alike")
@@ -56,12 +57,12 @@ def usual_distance(known: Featured) -> float:
     order = torch.randperm(len(known.images), generator=stream(0, "altered"))[:TRIED]
     unit = torch.nn.functional.normalize
     own, found = unit(known.features[order], dim=1), []
-    for pixels in altered(known.images.gather(order)):
+    for pixels in altered(eight_bits(known.images.gather(order))):
         found.append((own - unit(extract(known.encoder, pixels), dim=1)).square().sum(1) / 2)
     return float(torch.cat(found).quantile(SHARE))
 
 
-def find_links(known: Featured, most: float, console: Console) -> list[Link]:
+def find_links(known: Featured, most: float, console: Console, approximate: bool = False) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
     Same files are found by their bytes, whatever their features. Of each other image the eight nearest are looked at;
@@ -74,7 +75,7 @@ def find_links(known: Featured, most: float, console: Console) -> list[Link]:
     kept = torch.from_numpy(np.unique(same))
     if len(kept) < 2:
         return links
-    found = nearest_shown(known.features[kept], min(NEIGHBOURS, len(kept) - 1), console)
+    found = nearest_shown(known.features[kept], min(NEIGHBOURS, len(kept) - 1), console, approximate=approximate)
     rows, places = torch.where(found.distance <= most)
     first, second = kept[rows], kept[found.index[rows, places]]
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
@@ -121,8 +122,11 @@ def facts_of(known: Featured, row: int) -> Facts:
         return Facts(known.images.image_size, known.images.image_size, 0)
     data = originals[row]
     size = len(data) if isinstance(data, bytes) else os.path.getsize(data)
-    with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=formats()) as image:
-        return Facts(image.width, image.height, size, isinstance(data, str) and os.path.islink(data))
+    is_link = isinstance(data, str) and os.path.islink(data)
+    if (found := raw(data)) is not None:
+        return Facts(*found.native, size, is_link)
+    with Image.open(opened(data), formats=formats()) as image:
+        return Facts(image.width, image.height, size, is_link)
 
 
 def _same_files(known: Featured, console: Console) -> np.ndarray:
@@ -169,5 +173,10 @@ def _same_pixels(known: Featured, one: int, other: int) -> bool:
     originals = known.images.originals
     if originals is None:
         return torch.equal(*known.images.gather(torch.tensor([one, other])))
-    first, second = (np.asarray(to_pil(originals[row], at_least=2**30)[0]) for row in (one, other))
-    return np.array_equal(first, second)
+    return np.array_equal(*(_numbers(originals[row]) for row in (one, other)))
+
+
+def _numbers(data: bytes | str) -> np.ndarray:
+    """All pixels of an image file."""
+    found = raw(data)
+    return np.asarray(to_pil(data, at_least=2**30)[0]) if found is None else found.read()

@@ -1,4 +1,8 @@
-"""The whole job on scikit-learn's digits, offline in about a minute, or on a folder of photographs in ten."""
+"""The whole job on scikit-learn's digits, offline in about a minute, or on a folder of photographs in ten.
+
+nearfar demo
+nearfar demo photos/ --minutes 8 --out runs/photos
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Find copies of images, exact, resized or encoded again, and images that are nearly alike."""
+"""Find copies of images, exact, resized or encoded again, and images that are nearly alike.
+
+nearfar duplicates runs/photos
+nearfar duplicates runs/photos others/ --distance 0.02 --out others.html
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ def find_duplicates(
     distance: float | None = None,
     out: str | Path | None = None,
     split: str | None = None,
+    approximate: bool = False,
     encoder: nn.Module | None = None,
     console: Console | None = None,
 ) -> Columns:
@@ -41,6 +46,8 @@ def find_duplicates(
         out: page to write, .html, with a .csv, and a .list of the files that are copies, beside it; none may exist.
             Default: duplicates.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
+        approximate: search with faiss's index instead of comparing all pairs: for hundreds of thousands of images. The
+            share of the true nearest that it finds is said.
         encoder: the module that was trained, where it was an object of your own.
         console: where it is said what was found, and what to do with it.
 
@@ -60,7 +67,7 @@ def find_duplicates(
     page = output_of(run, out, "duplicates", TABLE, FILES)
     known = open_featured(run, data, split, encoder, console)
     usual = usual_distance(known) if distance is None else distance
-    links = find_links(known, BEYOND * usual, console)
+    links = find_links(known, BEYOND * usual, console, approximate)
     columns, facts = _columns(known, links, usual)
     command = f"nearfar duplicates {shlex.quote(str(run.path))}"
     words = data if isinstance(data, (list, tuple)) else [data]

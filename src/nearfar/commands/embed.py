@@ -1,4 +1,8 @@
-"""Write the embedding of every image to a .parquet, .csv or .npz file."""
+"""Write the embedding of every image to a .parquet, .csv or .npz file.
+
+nearfar embed runs/photos --out photos.parquet
+nearfar embed runs/photos others/ --out others.csv
+"""
 
 from __future__ import annotations
 
@@ -44,8 +48,7 @@ def embed(
     settings = run.settings
     source = settings.given("data") if data is None else data
     trained = load(run, encoder=encoder)
-    fitted = dict(image_size=settings.image_size, channels=settings.channels)
-    images = open_shown(source, console, split=split, label_column=label_column, **fitted)
+    images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
     features = features_shown(trained, images, console, "embedding").numpy()
     write_table(path, images.names, features, images.labels, images.columns)
     console.print(Text(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}"))

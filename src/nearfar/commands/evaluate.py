@@ -1,4 +1,8 @@
-"""Compare the encoder with what needs no training, on labelled images."""
+"""Compare the encoder with what needs no training, on labelled images.
+
+nearfar evaluate runs/photos
+nearfar evaluate runs/photos labelled/ --protocol knn linear-sgd
+"""
 
 from __future__ import annotations
 
@@ -121,7 +125,7 @@ def evaluate(
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
     source = settings.given("data") if data is None else data
     chosen = probe_settings(probe or usual_probe(_protocol_of(settings), settings.image_size), probe_lr)
-    fitted: dict[str, Any] = dict(image_size=settings.image_size, channels=settings.channels)
+    fitted = settings.reading
     needs_validation = any(one in WITH_VALIDATION for one in protocol)
     sets = open_labelled(
         source,

@@ -1,4 +1,8 @@
-"""Write the encoder for other tools: ONNX, torch.export, a timm folder, or one file of weights."""
+"""Write the encoder for other tools: ONNX, torch.export, a timm folder, or one file of weights.
+
+nearfar export runs/photos --to onnx
+nearfar export runs/photos --to timm --out photos-encoder
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from nearfar.commands.run import Run, load
 from nearfar.commands.timm_folder import TRIED, check_new_folder, licence_of_start, write_hub_folder
 from nearfar.data import photographs
 from nearfar.networks import check_onnx, export_onnx, export_program, export_weights
+from nearfar.training.progress import waiting
 
 FILES = {"onnx": export_onnx, "torch": export_program, "safetensors": export_weights}
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
@@ -66,7 +71,7 @@ def export(
         check_output(path, [ENDINGS[to]])
     trained = load(run, encoder=encoder)
     path.parent.mkdir(exist_ok=True)
-    with console.status("exporting"):
+    with waiting(console, "exporting"):
         if to == "timm":
             licence = licence_of_start(run)
             error = write_hub_folder(path, run, trained, path.name, licence, licence)

@@ -8,13 +8,14 @@ from importlib import resources
 from pathlib import Path
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 from torch import Tensor
 
 from nearfar.atomic import replacing
 from nearfar.commands.page import whole_page
 from nearfar.commands.run_features import Featured
 from nearfar.maps.thumbnails import data_url, thumbnails
+from nearfar.views import eight_bits
 
 SIZE = 128  # pixels of a picture, at most
 ENLARGED = 48  # pictures below this are shown pixel by pixel
@@ -26,13 +27,13 @@ def pictures(data: Featured, rows: Sequence[int]) -> dict[int, str]:
     wanted = torch.tensor(sorted(set(rows)), dtype=torch.int64)
     urls: dict[int, str] = {}
     for some in wanted.split(GATHERED):
-        urls.update(zip(some.tolist(), map(picture, data.images.gather(some)), strict=True))
+        urls.update(zip(some.tolist(), map(picture, data.images.pictures(some)), strict=True))
     return urls
 
 
-def picture(pixels: UInt8[Tensor, "channels side side"]) -> str:
-    """One small picture as a data URL."""
-    [tile] = thumbnails(pixels[None], SIZE)
+def picture(pixels: Shaped[Tensor, "channels side side"]) -> str:
+    """One small picture, uint8 or float in 0..1, as a data URL."""
+    [tile] = thumbnails(eight_bits(pixels)[None], SIZE)
     return data_url(tile, lossless=tile.shape[-1] < ENLARGED)
 
 

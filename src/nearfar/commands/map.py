@@ -1,7 +1,12 @@
-"""Draw a 2-D map of the images, similar ones together: an interactive page and a picture."""
+"""Draw a 2-D map of the images, similar ones together: an interactive page and a picture.
+
+nearfar map runs/photos
+nearfar map runs/photos new/ --onto map.html --out new.html
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +47,8 @@ def map_images(
     seed: int = 0,
     onto: str | Path | None = None,
     columns: str | Path | None = None,
+    approximate: bool = False,
+    show_channels: list[int] | None = None,
     encoder: nn.Module | None = None,
     views: Any = None,
     console: Console | None = None,
@@ -65,6 +72,9 @@ def map_images(
         onto: an earlier map of this run, by its name there or its file: the images are placed among those of that map.
         columns: .parquet or .csv file with a column "name" and others to colour the images by. Those of a table of
             paths are there without it.
+        approximate: search with faiss's index instead of comparing all pairs: for hundreds of thousands of images.
+            The share of the true nearest that it finds is said.
+        show_channels: channels that the pictures show, one or three, counted from 1. Default: those of the run.
         encoder: the module that was trained, where it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: where progress is shown.
@@ -82,7 +92,7 @@ def map_images(
         raise ValueError("--onto places images on a map as it is: leave --layout, --num-views, --epochs and views out")
     layout = layout or LAYOUTS[0]
     check_layout(layout, num_views)
-    settings = run.settings
+    settings = run.settings if show_channels is None else replace(run.settings, show_channels=show_channels)
     page = run.path / ("map.html" if onto is None else "map-new.html") if out is None else Path(out)
     if out is None:
         check_folder(run.path)
@@ -90,13 +100,13 @@ def map_images(
         check_output(page, PAGES if page.suffix else ("",), beside=BESIDE if onto is None else BESIDE[:2])
     table = None if columns is None else read_table(columns)
     if onto is not None:
-        return place_onto(run, data, onto, page, split=split, limit=limit, encoder=encoder, console=console)
+        how = dict(split=split, limit=limit, encoder=encoder, reading=settings.reading)
+        return place_onto(run, data, onto, page, **how, console=console)
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)
     trained = load(run, encoder=encoder)
-    fitted = dict(image_size=settings.image_size, channels=settings.channels)
-    images = open_shown(source, console, split=split, label_column=label_column, **fitted)
+    images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
     images = images.subset(range(min(limit, len(images))))
     joined = {} if images.columns is None else as_arrays(images.columns)
     if images.labels is not None:
@@ -106,7 +116,7 @@ def map_images(
         page = run.path / "map"
     features = features_shown(trained, images, console, "features")
     made = lay_out(layout, trained, images, features, plan, console, num_views=num_views, epochs=epochs, seed=seed)
-    known, near = map_columns(trained, images, features, plan, console, seed=seed)
+    known, near = map_columns(trained, images, features, plan, console, seed=seed, approximate=approximate)
     quality = map_quality(features, made.places, images.labels, near=near, seed=seed)
     about = {"layout": layout, **origin(run, source, split, images)}
     weights = None if made.encoder is None else made.encoder.backbone.net.state_dict()

@@ -8,9 +8,10 @@ from jaxtyping import Bool, Float, Float32, Int64
 from rich.console import Console
 from torch import Tensor
 
-from nearfar.commands.opening import features_shown, shown
+from nearfar.commands.opening import features_shown
+from nearfar.commands.run_features import nearest_shown
 from nearfar.data import Images
-from nearfar.neighbours import Nearest, nearest_rows
+from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
 from nearfar.training.seeding import stream
 from nearfar.views import Views
@@ -27,6 +28,7 @@ def map_columns(
     console: Console | None = None,
     *,
     seed: int = 0,
+    approximate: bool = False,
 ) -> tuple[dict[str, np.ndarray], Int64[Tensor, "images k"] | None]:
     """Return columns for `nearfar.maps.write_map_page`, and the 15 nearest images (cosine) of each, nearest first.
 
@@ -35,20 +37,19 @@ def map_columns(
       Hacohen et al. 2022
     - own view found: whether the image nearest to its one augmented view, among other views of all, is its own
 
-    Exact, in linear memory; time grows with the square of the images. Of fewer images fewer are taken; of a single one
-    nothing can be said.
+    Exact unless `approximate`, in linear memory; time grows with the square of the images. Of fewer images fewer are
+    taken; of a single one nothing can be said.
     """
     count = min(NEAREST, len(images) - 1)
     if count < 1:
         return {}, None
-    with shown(console, "nearest images") as progress:
-        near = nearest_rows(features, k=count, progress=progress)
+    near = nearest_shown(features, count, console, approximate=approximate)
     views = []
     for number in range(2):
         view, generator = plan.pick([number % len(plan)]), stream(seed, "own view", number)
         views.append(features_shown(encoder, images, console, f"own view {number + 1} of 2", view, generator))
-    columns = {**neighbour_columns(near), "own view found": own_view_found(*views)}
-    return columns, near.index.cpu()
+    columns = {**neighbour_columns(near), "own view found": own_view_found(*views, console, approximate)}
+    return columns, near.index
 
 
 def neighbour_columns(near: Nearest) -> dict[str, Float32[np.ndarray, " images"]]:
@@ -59,8 +60,11 @@ def neighbour_columns(near: Nearest) -> dict[str, Float32[np.ndarray, " images"]
 
 
 def own_view_found(
-    first: Float[Tensor, "images dim"], second: Float[Tensor, "images dim"]
+    first: Float[Tensor, "images dim"],
+    second: Float[Tensor, "images dim"],
+    console: Console | None = None,
+    approximate: bool = False,
 ) -> Bool[np.ndarray, " images"]:
     """Whether the row of `second` nearest to a row of `first` is the one at its place."""
-    nearest = nearest_rows(second, first, k=1).index[:, 0].cpu()
+    nearest = nearest_shown(second, 1, console, first, approximate=approximate).index[:, 0]
     return (nearest == torch.arange(len(first))).numpy()

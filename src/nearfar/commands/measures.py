@@ -88,9 +88,7 @@ def plane(given: Mapping[str, Any], run: Path) -> float:
 def nuclear(given: Mapping[str, Any], run: Path) -> float:
     """Mean nuclear norm of the unit features of 32 views, over 256 test images (LORAC, section 6.3)."""
     settings, encoder = Run(run).settings, load(run)
-    images = open_shown(
-        settings.data, _quiet(), split="test", image_size=settings.image_size, channels=settings.channels
-    )
+    images = open_shown(settings.data, _quiet(), split="test", **settings.reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))
     plan = chosen_views(settings.given("views"), settings)
     features = [

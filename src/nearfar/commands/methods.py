@@ -1,4 +1,7 @@
-"""List the methods: paper, what each needs, and its default numbers."""
+"""List the methods: paper, what each needs, and its default numbers.
+
+nearfar methods
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) 
     near = {"encoder": _nearest(torch.cat(ours)), "raw_pixels": _nearest(torch.cat(plain))}
     queries = [{"image": i, **{kind: lists[i] for kind, lists in near.items()}} for i in range(len(near["encoder"]))]
     shown = sorted({*range(len(queries)), *(image for lists in near.values() for row in lists for image in row)})
-    tiles = thumbnails(images.gather(order[shown]), SIZE)
+    tiles = thumbnails(images.pictures(order[shown]), SIZE)
     pictures = {
         image: {"name": images.names[int(order[image])], "url": data_url(tile, lossless=len(tile[0]) <= LOSSLESS)}
         for image, tile in zip(shown, tiles, strict=True)

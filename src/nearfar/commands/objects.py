@@ -63,12 +63,12 @@ def views_for(given: Settings, method: Method, crop_size: int, channels: int) ->
     """Return views as they are given; for none or a preset, the name of as many as the method needs.
 
     None are given: for a paper's recipe the method's own as they are; for small data those for photographs, and below
-    64 px the method's own, fitted to the size.
+    64 px the method's own, fitted to the size. For other channels than grey and colour those of that name.
     """
     views = given.given("views")
     if views is None and given.recipe != "small":
         return "+".join(method.views)
-    if views is None and crop_size >= PHOTOGRAPH:
+    if views is None and crop_size >= PHOTOGRAPH and channels in (1, 3):
         views = "photographs"
     if views is None or (isinstance(views, str) and views in PRESETS):
         return "+".join(fit_views(method.views, crop_size, channels, views))

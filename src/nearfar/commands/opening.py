@@ -17,6 +17,7 @@ from nearfar.atomic import check_folder
 from nearfar.data import Images, open_images
 from nearfar.evaluation import extract, extract_view
 from nearfar.networks import Encoder
+from nearfar.training.progress import shows_bars
 from nearfar.views import Views
 
 PAGES = (".html",)
@@ -24,8 +25,8 @@ PAGES = (".html",)
 
 @contextmanager
 def shown(console: Console | None, title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback (done, total) that moves a progress bar; without a terminal there is none."""
-    live = console is not None and console.is_terminal
+    """Yield a callback (done, total) that moves a progress bar; there is one on a terminal and in a notebook."""
+    live = console is not None and shows_bars(console)
     with Progress(console=console, transient=True, disable=not live) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

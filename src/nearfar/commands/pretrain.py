@@ -1,4 +1,8 @@
-"""Pretrain an encoder on images without labels and write a run folder."""
+"""Pretrain an encoder on images without labels and write a run folder.
+
+nearfar pretrain photos/ --minutes 30
+nearfar pretrain --resume runs/photos-simclr
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from nearfar.commands.resolve import default_folder, new_job
 from nearfar.commands.run import Run, load
 from nearfar.commands.signature import arguments_of
 from nearfar.commands.views import write_views
+from nearfar.data.value_range import in_words
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
@@ -108,8 +113,11 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
     encoder = settings.encoder if isinstance(settings.encoder, str) else settings.encoder.words
     crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
     method = settings.method if isinstance(settings.method, str) else settings.method.words
-    told = f"{method} on {total} images of {settings.image_size} px{crops}, {encoder}, {settings.epochs:g} epochs"
-    console.print(Text(f"{told}, {settings.precision} -> {folder}"))
+    channels = "" if settings.channels in (1, 3) else f" and {settings.channels} channels (views: {job.views.name})"
+    told = f"{method} on {total} images of {settings.image_size} px{channels}{crops}, {encoder}"
+    console.print(Text(f"{told}, {settings.epochs:g} epochs, {settings.precision} -> {folder}"))
+    if images.value_range is not None:
+        console.print(Text(in_words(images.value_range)))
     if settings.stream:
         first = f"the first {len(job.shown)} images, of which {settings.held_out} are held out"
         console.print(Text(f"health and report, mean and standard deviation are those of {first}"))

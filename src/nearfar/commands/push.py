@@ -1,4 +1,8 @@
-"""Push the encoder to the Hugging Face Hub in timm's format, with a model card."""
+"""Push the encoder to the Hugging Face Hub in timm's format, with a model card.
+
+nearfar push runs/photos owner/name --private
+nearfar push runs/photos owner/name --to folder
+"""
 
 from __future__ import annotations
 

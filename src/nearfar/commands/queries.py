@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from nearfar.commands.run_features import Featured
 from nearfar.data import open_images
 from nearfar.data.columns import printable
-from nearfar.data.decode import decode
+from nearfar.data.value_range import EIGHT_BITS
+from nearfar.data.wide import pixels_of
 from nearfar.evaluation import extract
 from nearfar.messages import did_you_mean, first_line
 
@@ -30,7 +31,7 @@ class Queries:
     names: list[str]
     features: Float[Tensor, "queries dim"]
     own: Int64[Tensor, " queries"]
-    pixels: list[UInt8[Tensor, "channels side side"]]
+    pixels: list[Shaped[Tensor, "channels side side"]]
 
 
 def queries_of(given: Any, data: Featured) -> Queries:
@@ -42,16 +43,12 @@ def queries_of(given: Any, data: Featured) -> Queries:
     """
     words = [given] if isinstance(given, (str, os.PathLike)) else given
     if not (isinstance(words, (list, tuple)) and all(isinstance(word, (str, os.PathLike)) for word in words)):
-        size, channels = data.encoder.image_size, data.encoder.channels
-        others = open_images(given, image_size=size, channels=channels)
+        size, channels, value_range = _form(data)
+        others = open_images(given, image_size=size, channels=channels, value_range=value_range or EIGHT_BITS)
         pixels = list(others.gather(torch.arange(len(others))))
         return Queries(others.names, extract(data.encoder, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
-    place = {name: row for row, name in enumerate(data.images.names)}
-    files = {path: row for row, path in enumerate(data.paths or [])}
     names, rows, pixels = [], [], []
-    for word in _words(words, place):
-        folder, name = os.path.split(word)
-        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
+    for word, row in places_of(words, data):
         names.append(printable(word) if row < 0 else data.images.names[row])
         rows.append(row)
         pixels.append(_decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0])
@@ -62,6 +59,18 @@ def queries_of(given: Any, data: Featured) -> Queries:
         for row, one in zip(rows, pixels, strict=True)
     ]
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
+
+
+def places_of(words: Sequence[Any], data: Featured) -> list[tuple[str, int]]:
+    """Names and files, those in text files too, each with its position in the data, or -1 where it is not of it."""
+    place = {name: row for row, name in enumerate(data.images.names)}
+    files = {path: row for row, path in enumerate(data.paths or [])}
+    found = []
+    for word in _words(words, place):
+        folder, name = os.path.split(word)
+        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
+        found.append((word, row))
+    return found
 
 
 def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
@@ -76,13 +85,15 @@ def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
     return out
 
 
-def _decoded(word: str, data: Featured) -> UInt8[Tensor, "channels side side"]:
+def _form(data: Featured) -> tuple[int, int, list[float] | None]:
+    return data.encoder.image_size, data.encoder.channels, data.encoder.value_range
+
+
+def _decoded(word: str, data: Featured) -> Shaped[Tensor, "channels side side"]:
     if not Path(word).is_file():
         near = did_you_mean(word, data.images.names[:COMPARED], "see `nearfar embed` for the names")
         raise ValueError(f"{printable(word)!r} is neither an image of the data nor a file: {near}")
-    if data.encoder.channels not in (1, 3):
-        raise ValueError(f"this encoder takes {data.encoder.channels} channels: name images of the data")
     try:
-        return torch.from_numpy(decode(word, data.encoder.image_size, data.encoder.channels).pixels.copy())
+        return pixels_of(word, *_form(data))
     except Exception as error:  # decoders raise anything on damaged data
         raise ValueError(f"cannot read {printable(word)!r} as an image: {first_line(error)}") from error

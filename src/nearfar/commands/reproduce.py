@@ -1,4 +1,8 @@
-"""Run the papers' tables: "paper | ours", and which claims hold."""
+"""Run the papers' tables: "paper | ours", and which claims hold.
+
+nearfar reproduce
+nearfar reproduce saclr/table-9 --scale small --data data
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from rich.text import Text
 from nearfar.atomic import check_folder
 from nearfar.commands.cells import Task, folder_of, needed_by, run_tasks, source_of
 from nearfar.commands.outcome import found_so_far, has, state_of, write_outcome
-from nearfar.messages import check_range, did_you_mean
+from nearfar.messages import RunsFailed, check_range, did_you_mean
 from nearfar.papers import Paper, Table, paper_names, read_paper
 
 
@@ -51,6 +55,7 @@ def reproduce(
 
     Raises:
         ValueError: for an unknown paper, table or row, and a table without that scale.
+        RunsFailed: for runs that failed, when all others are done and the tables are written.
     """
     console = console or Console()
     check_range("--seeds", seeds, 1, 1000)
@@ -85,16 +90,19 @@ def reproduce(
                     task.cells.append(cell)
     for where in sorted({where for each in missing.values() for where in each.values()}):
         console.print(Text(f"not here, so its cells stay empty: {where}"))
+    failed = 0
     if tasks:
         (place / "runs").mkdir(exist_ok=True)
         side_by_side = jobs or torch.cuda.device_count() or os.cpu_count() or 1
-        run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
+        failed = run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
     outcomes = {}
     for one in tables:
         path = write_outcome(paper, one, scale, missing[one.name], place)
         console.print(Text(path.read_text(encoding="utf-8")))
         console.print(Text(f"-> {path}"))
         outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
+    if failed:
+        raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
     return outcomes
 
 

@@ -29,6 +29,7 @@ from nearfar.commands.objects import (
 from nearfar.data import Images, Stream, survey
 from nearfar.data.building import SMALL
 from nearfar.data.sources import are_several
+from nearfar.data.value_range import EIGHT_BITS
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe, method_name
 from nearfar.networks.backbone import SMALL_STEM_BELOW
@@ -66,6 +67,8 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         return views_for(given, method, crop_size, channels)
 
     images, machine = _measured(given, method, views_at, console, began)
+    if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
+        raise ValueError("--value-range is for images of more than 8 bits, and there are pictures of 8 bits only")
     total = min(_or(given.limit, len(images)), len(images))
     held_out = fitting.held_out_of(given, total, console)
     if isinstance(images, Stream):
@@ -97,6 +100,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         mean=mean,
         std=std,
         channels=images.channels,
+        value_range=images.value_range or EIGHT_BITS,
         split=_or(given.split, images.split),
         views=views if isinstance(views, (str, ViewPlan)) else describe_object(views),
         held_out=held_out,

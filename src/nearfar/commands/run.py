@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ class Run:
     def settings(self) -> Settings:
         """The resolved settings, with the folder where it is now."""
         settings = replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
+        if settings.value_range is None:  # of a time when all images became 8 bits
+            settings = replace(settings, value_range="uint8")
         if missing := settings.unchosen():
             raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
         return settings
@@ -97,6 +99,24 @@ class Run:
         from nearfar.commands.cluster import cluster_images
 
         return cluster_images(self, data, **options)
+
+    def summary(self) -> dict[str, Any]:
+        """Return in plain values what the run came to: None or empty for what there is not, or not yet.
+
+        "path", "report"; "method"; "verdict", whether it is "healthy", its "state" and "words"; "health" as measured
+        last; "metrics", the last line of them; "results" and "detection", what `evaluate` wrote.
+        """
+        lines, verdict, report = self.metrics, self.verdict, self.path / "report.html"
+        return {
+            "path": str(self.path),
+            "report": str(report) if report.is_file() else None,
+            "method": getattr(self.settings.method, "words", self.settings.method),
+            "verdict": None if verdict is None else asdict(verdict),
+            "health": next((line["health"] for line in reversed(lines) if "health" in line), None),
+            "metrics": next((line for line in reversed(lines) if "loss" in line), None),
+            "results": self.results,
+            "detection": self.detection,
+        }
 
     def _repr_html_(self) -> str:
         """The report, where a notebook shows the run: verdict, table, map and curves."""

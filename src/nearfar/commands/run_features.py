@@ -22,7 +22,7 @@ from nearfar.commands.opening import features_shown, open_shown, shown
 from nearfar.commands.run import Run, load
 from nearfar.data import Images, fingerprint_of, fingerprint_of_images
 from nearfar.messages import first_line
-from nearfar.neighbours import Nearest, nearest_rows
+from nearfar.neighbours import Nearest, approximate_rows, nearest_rows
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import DESCRIPTION, WEIGHTS
 
@@ -81,7 +81,7 @@ def open_featured(
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     trained = load(run, encoder=encoder)
-    images = open_shown(source, console, split=split, image_size=settings.image_size, channels=settings.channels)
+    images = open_shown(source, console, split=split, **settings.reading)
     if len(images) < least:
         raise ValueError(f"there are only {len(images)} images in {images.source}, and {least} are needed")
     return Featured(images, trained, run.path, source, split, console)
@@ -112,11 +112,21 @@ def _kept(path: Path, key: str) -> Tensor | None:
 def nearest_shown(
     features: Float[Tensor, "rows dim"],
     k: int,
-    console: Console,
+    console: Console | None,
     queries: Float[Tensor, "queries dim"] | None = None,
     own: Int64[Tensor, " queries"] | None = None,
+    approximate: bool = False,
 ) -> Nearest:
-    """Search the nearest rows by cosine, on a GPU if there is one, and show how far that is."""
+    """Search the nearest rows by cosine and show how far that is; all pairs on a GPU if there is one.
+
+    approximate: by an index, with a line about the share that it finds; see `approximate_rows`. It takes no `own`.
+    """
+    if approximate:
+        with shown(console, "comparing images") as progress:
+            found, share = approximate_rows(features, queries, k, progress=progress)
+        if console is not None:
+            console.print(f"the approximate search found {100 * share:.1f} % of the true {k} nearest images")
+        return found
     place = "cuda" if torch.cuda.is_available() else "cpu"
     queries, own = (None if one is None else one.to(place) for one in (queries, own))
     with shown(console, "comparing images") as progress:

@@ -1,4 +1,8 @@
-"""Find the images most alike to given ones: a table, a contact sheet, paths for other commands."""
+"""Find the images most alike to given ones: a table, a contact sheet, paths for other commands.
+
+nearfar search runs/photos beach.jpg --k 20 --out beach.html
+nearfar search runs/photos beach.jpg --null | xargs -0 ls -l
+"""
 
 from __future__ import annotations
 
@@ -85,9 +89,9 @@ def _table(columns: Columns) -> Table:
 def _sheet(known: Featured, asked: Queries, found: Nearest) -> str:
     rows, distances = found.index.tolist(), found.distance.tolist()
     urls = pictures(known, [row for some in rows for row in some])
-    sections = ""
+    sections, shown = "", known.images.shown
     for name, pixels, near, far in zip(asked.names, asked.pixels, rows, distances, strict=True):
-        own = figure(picture(pixels), name, "asked for", marked=True)
+        own = figure(picture(pixels if shown is None else pixels[shown]), name, "asked for", marked=True)
         others = gallery(known, near, [f"{rank}: {d:.4f}" for rank, d in enumerate(far, 1)], urls)
         sections += "<section>" + others.replace('<ul class="gallery">', f'<ul class="gallery">{own}', 1) + "</section>"
     note = '<p class="note">The line below a name is its place, and its distance: 0 for copies.</p>'

@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 import textwrap
-from argparse import HelpFormatter
 from collections.abc import Callable
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload, runtime_checkable
 
 from jsonargparse import ArgumentParser
@@ -80,13 +78,6 @@ def _documented(docstring: str) -> str:
     return before + "    Args:\n" + "\n".join(lines) + "\n\n    Returns:\n" + after
 
 
-class DashedParser(ArgumentParser):
-    """Shows options with dashes, as they are written on the command line."""
-
-    def format_help(self, formatter: HelpFormatter | None = None) -> str:
-        return re.sub(r"--[a-z][\w]*", lambda match: match[0].replace("_", "-"), super().format_help(formatter))
-
-
 def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:
     """Add an option for every setting, and for every number of a method as a recipe sets it.
 
@@ -97,8 +88,11 @@ def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:
         if one.name not in ("data", "hyperparameters"):
             kind = one.metadata["word"] or hints[one.name]
             alone: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}  # --adapt is --adapt true
-            parser.add_argument(f"--{one.name}", type=kind, default=one.default, help=one.metadata["meaning"], **alone)
+            parser.add_argument(f"--{one.name}", type=kind, default=one.default, **alone)
     chosen = method_class(method)
     numbers = chosen.recipe(recipe).hyperparameters
-    parser.add_class_arguments(chosen)
+    switches = {one.name: one.default for one in fields(chosen) if one.type in ("bool", bool)}
+    for name, default in switches.items():
+        parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, default=default)
+    parser.add_class_arguments(chosen, skip=set(switches))
     parser.set_defaults({"method": method, "recipe": recipe, **numbers})

@@ -1,4 +1,8 @@
-"""Show what the augmentation does to your images: originals and samples of their views, on one page."""
+"""Show what the augmentation does to your images: originals and samples of their views, on one page.
+
+nearfar views photos/ --views microscope
+nearfar views
+"""
 
 from __future__ import annotations
 
@@ -37,12 +41,13 @@ def show_views(
     image_size: int | None = None,
     crop_size: int | None = None,
     channels: int | None = None,
+    show_channels: list[int] | None = None,
     split: str | None = None,
     images: int = 12,
     samples: int = 4,
     seed: int = 0,
     console: Console | None = None,
-) -> Path | None:
+) -> Path | dict[str, str]:
     """Show what the augmentation does to your images: originals and samples of their views, on one page.
 
     Args:
@@ -52,7 +57,8 @@ def show_views(
         views: preset or view plan by name, a ViewPlan, or a callable on uint8 batches. Default: as pretrain chooses.
         image_size: pixels. Default: the images' own up to 96, else 224.
         crop_size: pixels of a view that is not small. Default: the image size, or two thirds of it for photographs.
-        channels: 1 or 3. Default: 1 where all images are grey.
+        channels: 1 or 3, or what the files have. Default: 1 where all pictures are grey, else what most have.
+        show_channels: channels that the pictures show, one or three, counted from 1. Default: the first three.
         split: part of the data. Default: that which pretrain would take.
         images: how many images to show, evenly spaced over the data.
         samples: how many samples of each view to show for an image.
@@ -60,7 +66,7 @@ def show_views(
         console: where it is said where the page is.
 
     Returns:
-        The page that was written; None without data.
+        The page that was written; without data, for each preset when to take it.
 
     Raises:
         ValueError: for anything that pretrain would refuse, or a page that exists already.
@@ -68,18 +74,17 @@ def show_views(
     console = console or Console()
     if data is None:
         console.print(_presets())
-        return None
+        return {name: preset.when for name, preset in PRESETS.items()}
     page = Path(out)
     check_output(page, PAGES)
     check_range("--images", images, 1, MOST_SHOWN)
     check_range("--samples", samples, 1, MOST_SHOWN)
     check_range("--seed", seed, 0, LARGEST_SEED)
     asked = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
+    asked["show_channels"] = show_channels
     given = {name: value for name, value in asked.items() if value is not None}
     settings = _settings(data, given)
-    few = open_few(
-        settings.given("data"), images, split=settings.split, image_size=settings.image_size, channels=settings.channels
-    )
+    few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)
     plan = _plan(settings, few, method_given="method" in given)
     name = describe(settings.data)
     title = f"Views of {name if are_several(settings.data) else Path(name).name}"

@@ -6,7 +6,7 @@ import html
 from importlib import resources
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
 from nearfar.commands.page import whole_page
@@ -33,8 +33,11 @@ def views_page(title: str, about: str, images: Images, views: Views, *, samples:
     whole = STORED / largest if largest > STORED else 1.0
     factor = SHOWN // largest if largest < ENLARGED else SHOWN / largest
     side = round(factor * largest)
-    originals = thumbnails(pixels, STORED)
-    shrunk = [[thumbnails(view, max(1, round(whole * view.shape[-1]))) for view in views_] for views_ in drawn]
+    chosen = slice(None) if images.shown is None else images.shown
+    originals = thumbnails(images.pictures(torch.arange(len(images))), STORED)
+    shrunk = [
+        [thumbnails(view[:, chosen], max(1, round(whole * view.shape[-1]))) for view in views_] for views_ in drawn
+    ]
     rows = ""
     for row, name in enumerate(images.names):
         known = html.escape(name)
@@ -61,7 +64,7 @@ def views_page(title: str, about: str, images: Images, views: Views, *, samples:
 
 
 def sample_views(
-    pixels: UInt8[Tensor, "images channels side side"], views: Views, samples: int, seed: int
+    pixels: Shaped[Tensor, "images channels side side"], views: Views, samples: int, seed: int
 ) -> list[list[Tensor]]:
     """Return `samples` lists with the views of all images, each uint8 [images, channels, side, side]."""
     channels, generator = pixels.shape[1], stream(seed, "views shown")
@@ -116,6 +119,7 @@ def in_words(view: View, image_size: int, channels: int) -> dict[str, str]:
         "Moved": _some(view.affine, moves),
         "Light and colour" if channels == 3 else "Light": _some(view.jitter if any(colours) else 0.0, colours),
         "Without colour": _some(view.grey if channels == 3 else 0.0),
+        "Without one channel": _some(view.drop if channels > 1 else 0.0),
         "Blurred": _some(view.blur, [f"by {_range(view.sigma)} px"]),
         "Bright parts inverted": _some(view.solarize),
         "Noise": _some(view.noise, [f"{_range(view.noise_std, 100)} % of the full range"]),

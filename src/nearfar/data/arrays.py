@@ -8,28 +8,38 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
 from nearfar.data.array_files import opened
 from nearfar.data.building import SMALL, USUAL
 from nearfar.data.images import Images, pieces
 from nearfar.data.sources import choose_splits
-from nearfar.views import resize_square, with_channels
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, of_sample, sixteen_bits, spread
+from nearfar.views import from_range, resize_square, with_channels
 
 _IMAGE_KEYS = ("images", "x")
 _LABEL_KEYS = ("labels", "y")
 _PARTS = ("", "train", "validation", "val", "test")
 
 
-def from_memory(source: Any, split: str | None, image_size: int | None, channels: int | None) -> Images:
+def from_memory(
+    source: Any, split: str | None, image_size: int | None, channels: int | None, value_range: ValueRange = None
+) -> Images:
     """An array or tensor of images, or a pair (images, labels)."""
     images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     choose_splits([""], split, "an array")
-    return _images(_array(images), None if labels is None else _array(labels), None, image_size, channels)
+    return _images(_array(images), None if labels is None else _array(labels), None, image_size, channels, value_range)
 
 
-def from_file(path: Path, split: str | None, image_size: int | None, channels: int | None, label: str | None) -> Images:
+def from_file(
+    path: Path,
+    split: str | None,
+    image_size: int | None,
+    channels: int | None,
+    label: str | None,
+    value_range: ValueRange = None,
+) -> Images:
     """A .npy file of images (memory-mapped), or a .npz file.
 
     npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with splits "x_train",
@@ -40,7 +50,7 @@ def from_file(path: Path, split: str | None, image_size: int | None, channels: i
             if label is not None:
                 raise ValueError("a .npy file holds images only; use .npz with a key for the labels")
             choose_splits([""], split, path)
-            return _images(content, None, None, image_size, channels)
+            return _images(content, None, None, image_size, channels, value_range)
         parts = _parts(list(content))
         if not parts:
             raise ValueError(f"it needs a key 'images' or 'x'; its keys: {', '.join(content)}")
@@ -52,7 +62,7 @@ def from_file(path: Path, split: str | None, image_size: int | None, channels: i
         images = np.concatenate([content[parts[part]] for part in chosen])
         complete = len(label_keys) == len(chosen)
         labels = np.concatenate([content[name] for name in label_keys]) if complete else None
-        return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels)
+        return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels, value_range)
 
 
 def digits(split: str | None, image_size: int | None, channels: int | None) -> Images:
@@ -104,12 +114,23 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _images(
-    raw: np.ndarray, labels: np.ndarray | None, split: str | None, image_size: int | None, channels: int | None
+    raw: np.ndarray,
+    labels: np.ndarray | None,
+    split: str | None,
+    image_size: int | None,
+    channels: int | None,
+    value_range: ValueRange = None,
 ) -> Images:
     planes = as_planes(raw)
     height, width = planes.shape[2:]
     size = image_size or (min(height, width) if max(height, width) <= SMALL else USUAL)
-    pixels = fitted(as_bytes(planes), size, channels)
+    known = None
+    if value_range == EIGHT_BITS or _has_eight_bits(planes):
+        pixels = fitted(as_bytes(planes), size, channels)
+    else:
+        number = channels or planes.shape[1]
+        known = of_sample([planes.numpy()[i] for i in spread(len(planes))], number, value_range)
+        pixels = _in_range(planes, size, number, known)
     if labels is not None:
         labels = np.asarray(labels)
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
@@ -126,7 +147,28 @@ def _images(
         channels=pixels.shape[1],
         labels=labels,
         split=split or None,
+        value_range=known,
     )
+
+
+def _has_eight_bits(planes: Tensor) -> bool:
+    """Whether the type is uint8 or bool, or another of whole numbers (but for uint16) that all lie in 0..255."""
+    if planes.is_floating_point() or planes.dtype == torch.uint16:
+        return False
+    small = planes.dtype in (torch.uint8, torch.bool)
+    return small or all(piece.min() >= 0 and piece.max() <= 255 for piece in map(Tensor.numpy, pieces(planes)))
+
+
+def _in_range(planes: Tensor, size: int, channels: int, value_range: list[float]) -> Shaped[Tensor, "images c s s"]:
+    """Images in their own numbers as uint16: resized as floats, in which the range is 0..1."""
+    out = []
+    for piece in pieces(planes):
+        numbers = piece.to(torch.float32)
+        if not numbers.isfinite().all():
+            raise ValueError("images must hold finite numbers")
+        small = resize_square(from_range(with_channels(numbers, channels), value_range), size)
+        out.append(sixteen_bits(small))
+    return torch.from_numpy(np.concatenate(out))
 
 
 def as_planes(raw: np.ndarray) -> Tensor:
@@ -134,7 +176,7 @@ def as_planes(raw: np.ndarray) -> Tensor:
     if raw.ndim not in (3, 4) or 0 in raw.shape:
         raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
     if raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8:  # float128, which torch does not know
-        raise ValueError(f"images must be uint8 (or float in 0..1), got {raw.dtype}")
+        raise ValueError(f"images must be whole numbers or floats, got {raw.dtype}")
     if raw.ndim == 3:
         raw = raw[:, None]
     elif raw.shape[3] < raw.shape[1]:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from nearfar.data.cache import Entry
+from nearfar.data.cache import Entry, pixels_file
 from nearfar.data.columns import Record, printable
-from nearfar.data.decode import Decoded, decode
+from nearfar.data.decode import Decoded
+from nearfar.data.wide import decode_as
 
 SMALL = 96  # images all of one size up to this many pixels keep it
 USUAL = 224
@@ -28,20 +29,29 @@ Progress = Callable[[int, int | None], None]
 
 
 class PixelFormat(NamedTuple):
-    """Size and channels of decoded images, and what they rest on: all have size `native` (if given), all are grey."""
+    """Size and channels of decoded images, and what they rest on: all have size `native` (if given), all are grey.
+
+    value_range: low and high of every channel, which become 0 and 1 of uint16; None: uint8. all_wide: that all have
+    more than 8 bits.
+    """
 
     size: int
     channels: int
     native: tuple[int, int] | None
     all_grey: bool
+    value_range: list[float] | None = None
+    all_wide: bool = False
 
-    def widened(self, native: tuple[int, int], colour: bool) -> PixelFormat:
+    def widened(self, native: tuple[int, int], colour: bool, wide: bool = False) -> PixelFormat:
         """The format once one more image was seen: the same, or without the assumption that the image breaks."""
         wider = self
+        if self.all_wide and not wide:
+            wider = wider._replace(value_range=None, all_wide=False)
         if self.native is not None and native != self.native:
             wider = wider._replace(size=USUAL, native=None)
         if self.all_grey and colour:
-            wider = wider._replace(channels=3, all_grey=False)
+            repeated = wider.value_range and wider.value_range * 3
+            wider = wider._replace(channels=3, all_grey=False, value_range=repeated)
         return wider
 
 
@@ -64,7 +74,8 @@ def first_format(records: Iterable[Record], image_size: int | None, channels: in
 
 def first_readable(records: Iterable[Record]) -> Decoded | None:
     """The first image that can be decoded, at a small size."""
-    return next((seen for seen in (_try(record, SMALL, 3) for record in records) if isinstance(seen, Decoded)), None)
+    small = PixelFormat(SMALL, 3, None, False)
+    return next((seen for seen in (_try(record, small) for record in records) if isinstance(seen, Decoded)), None)
 
 
 def format_after(native: tuple[int, int], has: int, image_size: int | None, channels: int | None) -> PixelFormat:
@@ -83,7 +94,7 @@ def build(
     workers: int | None,
     progress: Progress | None,
 ) -> tuple[Entry, list[Any]]:
-    """Decode `records`; pixels go to part/pixels.u8 unless they would take more than `store_limit` bytes.
+    """Decode `records`; pixels go to a file in `part` unless they would take more than `store_limit` bytes.
 
     Returns the entry, without labels, and the labels of the kept images as the source has them. Unreadable images are
     left out and listed in `skipped`. Raises `Widened` where an image breaks what the format rests on.
@@ -92,8 +103,10 @@ def build(
     rows: list[int] = []
     labels: list[Any] = []
     skipped: list[tuple[str, str]] = []
-    moments = np.zeros((2, pixel_format.channels), dtype=np.int64)
-    path = part / "pixels.u8"
+    moments: np.ndarray = np.zeros((2, pixel_format.channels), dtype=np.int64)
+    wide = pixel_format.value_range is not None
+    path, any_wide = part / pixels_file(wide), False
+    (part / pixels_file(not wide)).unlink(missing_ok=True)  # of a format that an image has broken
     done = 0
     stored = store_limit > 0
     with contextlib.closing(_decoded(records, pixel_format, workers)) as decoded, open(path, "wb") as file:
@@ -103,7 +116,8 @@ def build(
                 if isinstance(result, str):
                     skipped.append((printable(record.name), result))
                 else:
-                    wider = pixel_format.widened(result.native, result.colour)
+                    wider = pixel_format.widened(result.native, result.colour, result.wide)
+                    any_wide = any_wide or result.wide
                     if wider != pixel_format:
                         raise Widened(wider)
                     names.append(printable(record.name))
@@ -114,8 +128,7 @@ def build(
             if kept:
                 block = np.ascontiguousarray(np.stack(kept))
                 raw = block.data
-                wide = block.astype(np.int64)
-                moments += np.stack([wide.sum((0, 2, 3)), (wide * wide).sum((0, 2, 3))])
+                moments = moments + moments_of(block)
                 stored = stored and file.tell() + block.nbytes <= store_limit
                 if stored:
                     file.write(raw)
@@ -123,9 +136,11 @@ def build(
                 progress(done, total)
         file.flush()
         os.fsync(file.fileno())
+    if wide and names and not any_wide:  # a range was given for pictures of 8 bits
+        raise Widened(pixel_format._replace(value_range=None))
     if not stored:
         path.unlink()
-    mean, std = statistics(moments, len(names) * pixel_format.size**2)
+    mean, std = statistics(moments, len(names) * pixel_format.size**2, 65535 if wide else 255)
     entry = Entry(
         image_size=pixel_format.size,
         channels=pixel_format.channels,
@@ -137,17 +152,24 @@ def build(
         mean=mean,
         std=std,
         stored=stored,
+        value_range=pixel_format.value_range,
     )
     return entry, labels
 
 
-def statistics(moments: np.ndarray, count: int) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation per channel in 0..1 from exact sums [2, channels] of values and squares in 0..255."""
+def moments_of(block: np.ndarray) -> np.ndarray:
+    """Sums [2, channels] of the values and squares of images: exact for uint8, float64 for uint16."""
+    values = block.astype(np.int64 if block.dtype == np.uint8 else np.float64)
+    return np.stack([values.sum((0, 2, 3)), (values * values).sum((0, 2, 3))])
+
+
+def statistics(moments: np.ndarray, count: int, largest: int = 255) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation per channel in 0..1 from sums [2, channels] of values and squares in 0..largest."""
     if count == 0:
         return [0.0] * moments.shape[1], [0.0] * moments.shape[1]
     mean, square = (moments / count).astype(np.float64)
     std = np.sqrt(np.maximum(square - mean**2, 0))
-    return (mean / 255).tolist(), (std / 255).tolist()
+    return (mean / largest).tolist(), (std / largest).tolist()
 
 
 def usable_cores() -> int:
@@ -164,8 +186,7 @@ def _decoded(
     stop = threading.Event()
 
     def work(chunk: list[Record]) -> list[tuple[Record, Decoded | str]]:
-        size, channels = pixel_format.size, pixel_format.channels
-        return [(record, _try(record, size, channels)) for record in chunk if not stop.is_set()]
+        return [(record, _try(record, pixel_format)) for record in chunk if not stop.is_set()]
 
     waiting: deque[Future[list[tuple[Record, Decoded | str]]]] = deque()
     with ThreadPoolExecutor(count) as pool, warnings.catch_warnings():
@@ -184,11 +205,11 @@ def _decoded(
                 future.cancel()
 
 
-def _try(record: Record, size: int, channels: int) -> Decoded | str:
+def _try(record: Record, form: PixelFormat) -> Decoded | str:
     if record.data is None:
         return record.problem
     try:
-        return decode(record.data, size, channels)
+        return decode_as(record.data, form.size, form.channels, form.value_range)
     except Image.DecompressionBombError:
         return f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels (PIL.Image.MAX_IMAGE_PIXELS sets the limit)"
     except Image.UnidentifiedImageError:

@@ -1,4 +1,4 @@
-"""The pixel cache: decoded images as one memory-mapped uint8 file, written once, complete or not at all."""
+"""The pixel cache: decoded images as a memory-mapped file of uint8 or uint16, written once, complete or not at all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 from torch import Tensor
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_PLAIN = "plain"
 FORMAT = 3  # raise it when decoding or this layout changes: older caches are then not found
 
 
@@ -29,7 +30,8 @@ class Entry:
     """What the cache knows about a data set, besides its pixels.
 
     `rows`: position of each kept image among the source's records; `labels`: -1 where one is missing;
-    `mean`, `std`: per channel in 0..1; `stored`: whether pixels are kept; `checksum`: of the file of pixels.
+    `mean`, `std`: per channel in 0..1; `stored`: whether pixels are kept; `checksum`: of the file of pixels;
+    `value_range`: low and high of every channel, in the files' own numbers, where pixels are uint16.
     """
 
     image_size: int
@@ -43,6 +45,7 @@ class Entry:
     std: list[float]
     stored: bool
     checksum: str = ""
+    value_range: list[float] | None = None
     format: int = field(default=FORMAT)
 
 
@@ -58,7 +61,22 @@ def key(parts: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def read(folder: Path) -> tuple[Entry, UInt8[Tensor, "images channels size size"] | None] | None:
+def pixels_file(wide: bool) -> str:
+    """The name of the file of pixels: of uint16, or of uint8."""
+    return "pixels.u16" if wide else "pixels.u8"
+
+
+def is_plain(folder: Path) -> bool:
+    """Whether a cache is noted to begin with a picture of 8 bits; see `note_plain`."""
+    return (folder / _PLAIN).is_file()
+
+
+def note_plain(part: Path) -> None:
+    """Note in a cache that is being written that its first image is a picture of 8 bits, which one need not look up."""
+    (part / _PLAIN).touch()
+
+
+def read(folder: Path) -> tuple[Entry, Shaped[Tensor, "images channels size size"] | None] | None:
     """A finished cache: its entry and its memory-mapped pixels (None where not stored). None if absent or damaged.
 
     All pixels are read once for their checksum: 0.15 s for each GB that the system holds in memory already.
@@ -72,11 +90,11 @@ def read(folder: Path) -> tuple[Entry, UInt8[Tensor, "images channels size size"
     if not entry.stored:
         return entry, None
     shape = (len(entry.names), entry.channels, entry.image_size, entry.image_size)
-    count = int(np.prod(shape))
-    pixels = folder / "pixels.u8"
+    wide = entry.value_range is not None
+    pixels, count = folder / pixels_file(wide), int(np.prod(shape)) * (1 + wide)
     if entry.format != FORMAT or not pixels.is_file() or pixels.stat().st_size != count:
         return None
-    return (entry, mapped(folder, shape)) if checksum(pixels) == entry.checksum else None
+    return (entry, mapped(folder, shape, wide)) if checksum(pixels) == entry.checksum else None
 
 
 def checksum(path: Path) -> str:
@@ -91,10 +109,11 @@ def checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def mapped(folder: Path, shape: tuple[int, ...]) -> UInt8[Tensor, "images channels size size"]:
+def mapped(folder: Path, shape: tuple[int, ...], wide: bool = False) -> Shaped[Tensor, "images channels size size"]:
     """The pixels of a finished cache, memory-mapped; writing to them changes this process's copy alone."""
-    size = int(np.prod(shape))
-    return torch.from_file(str(folder / "pixels.u8"), shared=False, size=size, dtype=torch.uint8).view(shape)
+    size = int(np.prod(shape)) * (1 + wide)
+    pixels = torch.from_file(str(folder / pixels_file(wide)), shared=False, size=size, dtype=torch.uint8)
+    return (pixels.view(torch.uint16) if wide else pixels).view(shape)
 
 
 @contextmanager
@@ -117,14 +136,15 @@ def building(folder: Path) -> Iterator[None]:
 
 
 def write(folder: Path, fill: Callable[[Path], Entry]) -> None:
-    """Run `fill` on a new folder (it writes pixels.u8 there), then give that its final name in one step."""
+    """Run `fill` on a new folder (it writes the pixels there), then give that its final name in one step."""
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
     try:
         entry = fill(part)
         if entry.stored:
-            entry.checksum = checksum(part / "pixels.u8")
+            entry.checksum = checksum(part / pixels_file(entry.value_range is not None))
         with open(part / "entry.json", "w", encoding="utf-8") as file:
-            json.dump(asdict(entry), file)
+            written = asdict(entry)
+            json.dump({name: written[name] for name in written if (name, written[name]) != ("value_range", None)}, file)
             file.flush()
             os.fsync(file.fileno())
         if folder.exists():  # damaged, or it would have been read

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Shaped
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from nearfar.data.columns import Originals
 from nearfar.data.decode import to_array, to_pil
 from nearfar.data.images import Images
 from nearfar.data.loader import Order
+from nearfar.data.wide import PICTURE, whole_planes
 from nearfar.views.sampling import BOX_NUMBERS, sample_boxes
 
 Range = tuple[float, float]
@@ -56,15 +58,15 @@ class CroppingBatches:
             raise ValueError("these images have no original files to crop from; use Batches")
         self.images, self.workers, self.pin = images, workers, pin and torch.cuda.is_available()
         self.order = Order(len(images), batch_size, seed, rank, world_size, drop_last)
-        self.views = _Views(originals, images.names, images.channels, seed, list(crops))
+        self.views = _Views(originals, images.names, images.channels, seed, list(crops), images.value_range)
 
     def __len__(self) -> int:
         return len(self.order)
 
     def epoch(
         self, epoch: int, start: int = 0
-    ) -> Iterator[tuple[list[UInt8[Tensor, "batch channels size size"]], Int64[Tensor, " batch"]]]:
-        """(one uint8 tensor per view, the images' positions) for every step from `start` on."""
+    ) -> Iterator[tuple[list[Shaped[Tensor, "batch channels size size"]], Int64[Tensor, " batch"]]]:
+        """(one tensor per view, uint8 or float in 0..1, the images' positions) for every step from `start` on."""
         steps = [[(epoch, int(i)) for i in index] for index in self.order.steps(epoch, start)]
         loader: DataLoader[Any] = DataLoader(
             self.views,
@@ -80,33 +82,54 @@ class CroppingBatches:
 class _Views(Dataset[Any]):
     """The crops of one image, by (epoch, index)."""
 
-    def __init__(self, originals: Originals, names: list[str], channels: int, seed: int, crops: list[Crop]) -> None:
+    def __init__(
+        self,
+        originals: Originals,
+        names: list[str],
+        channels: int,
+        seed: int,
+        crops: list[Crop],
+        value_range: list[float] | None,
+    ) -> None:
         self.originals, self.names, self.channels, self.seed, self.crops = originals, names, channels, seed, crops
+        self.value_range = value_range
         # decoding may shrink a JPEG as long as the smallest crop still has the pixels of its view
         self.at_least = math.ceil(max(size * math.sqrt(max(r[1], 1 / r[0]) / s[0]) for size, s, r in crops))
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], int]:
         epoch, index = key
         try:
-            image, _ = to_pil(self.originals[index], self.at_least)
+            image = self._whole(self.originals[index])
         except Exception as error:
             raise ValueError(f"'{self.names[index]}' was readable when the data was opened and is not now") from error
-        if self.channels == 1:
-            image = image.convert("L")
+        height, width = image.shape[1:] if isinstance(image, Tensor) else (image.height, image.width)
         views = []
         for view, (size, scale, ratio) in enumerate(self.crops):
             state = np.random.SeedSequence([self.seed, epoch, index, view]).generate_state(1, np.uint64)
             generator = torch.Generator().manual_seed(int(state[0]))
             uniform = torch.rand(1, BOX_NUMBERS, generator=generator, dtype=torch.float64)
-            [(top, left, tall, wide)] = sample_boxes(uniform, image.height, image.width, scale, ratio).tolist()
-            box = image.crop((left, top, left + wide, top + tall))
-            crop = box.resize((size, size), Image.Resampling.BILINEAR)
-            views.append(torch.tensor(to_array(crop, self.channels)))
+            [(top, left, tall, wide)] = sample_boxes(uniform, height, width, scale, ratio).tolist()
+            if isinstance(image, Tensor):
+                box = image[None, :, top : top + tall, left : left + wide]
+                [crop] = F.interpolate(box, size=(size, size), mode="bilinear", antialias=True)
+                views.append(crop)
+            else:
+                part = image.crop((left, top, left + wide, top + tall))
+                smaller = part.resize((size, size), Image.Resampling.BILINEAR)
+                views.append(torch.tensor(to_array(smaller, self.channels)))
         return views, index
+
+    def _whole(self, data: bytes | str) -> Image.Image | Shaped[Tensor, "channels height width"]:
+        """A Pillow image of 8 bits, or the planes of any other."""
+        if self.value_range is not None or self.channels not in PICTURE:
+            return whole_planes(data, self.channels, self.value_range)
+        image, _ = to_pil(data, self.at_least)
+        return image.convert("L") if self.channels == 1 else image
 
     def join(self, items: list[tuple[list[Tensor], int]]) -> tuple[list[Tensor], Tensor]:
         """Items to one batch; a process may have no share of an incomplete last batch."""
-        views = [torch.empty(len(items), self.channels, size, size, dtype=torch.uint8) for size, _, _ in self.crops]
+        kind = torch.uint8 if self.value_range is None else torch.float32
+        views = [torch.empty(len(items), self.channels, size, size, dtype=kind) for size, _, _ in self.crops]
         for row, (crops, _) in enumerate(items):
             for view, crop in zip(views, crops, strict=True):
                 view[row] = crop

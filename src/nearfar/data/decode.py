@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from PIL import Image
 
 from nearfar.data.memory import SharedMemory
@@ -61,11 +61,15 @@ _MEMORY = SharedMemory(2**30)  # of all threads: an image of more than 67 millio
 
 
 class Decoded(NamedTuple):
-    """One decoded image: `pixels` [channels, size, size], and what the file held: (width, height) and colour or not."""
+    """One decoded image: `pixels` [channels, size, size], uint8 or uint16, and what the file held.
 
-    pixels: UInt8[np.ndarray, "channels size size"]
+    That is (width, height), whether there is more than one channel, and whether it had more than 8 bits and kept them.
+    """
+
+    pixels: Shaped[np.ndarray, "channels size size"]
     native: tuple[int, int]
     colour: bool
+    wide: bool = False
 
 
 @functools.cache
@@ -78,7 +82,13 @@ def formats() -> tuple[str, ...]:
 @functools.cache
 def suffixes() -> frozenset[str]:
     """The file name endings (lower case, with the dot) that are read as images."""
-    return frozenset(end for end, form in Image.registered_extensions().items() if form in formats() or form == "MPO")
+    endings = Image.registered_extensions().items()
+    return frozenset(end for end, form in endings if form in formats() or form == "MPO") | {".dcm", ".dicom"}
+
+
+def memory_for(values: int) -> contextlib.AbstractContextManager[None]:
+    """Hold the memory that decoding an image of so many pixels takes, or so many numbers where it has many channels."""
+    return _MEMORY.lent(_BYTES * values)
 
 
 def decode(data: bytes | str, size: int, channels: int) -> Decoded:
@@ -125,7 +135,7 @@ def _opened(data: bytes | str, at_least: int) -> Iterator[tuple[Image.Image, tup
     with Image.open(file, formats=formats()) as image:
         native = image.size
         image.draft(None, (at_least, at_least))
-        with _MEMORY.lent(_BYTES * image.width * image.height):
+        with memory_for(image.width * image.height):
             image.load()
             orientation = 1
             with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture

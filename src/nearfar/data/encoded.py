@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,8 +17,13 @@ from nearfar.data.building import Progress, Widened, build, first_format
 from nearfar.data.columns import printable
 from nearfar.data.images import Images
 from nearfar.data.path_tables import PathTable
+from nearfar.data.raw import Raw
 from nearfar.data.readers import Reading, Source
 from nearfar.data.stderr import only_python_writes
+from nearfar.data.value_range import EIGHT_BITS, ValueRange
+from nearfar.data.wide_format import first_raw, sampled_format
+
+_MIXED = "'%s' holds pictures of 8 bits too, so all become 8 bits: --value-range LOW HIGH would keep the others"
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,11 @@ class Opening:
     store_limit: int
     workers: int | None
     progress: Progress | None
+    value_range: ValueRange = None
 
     def images(self) -> Images:
         """The images from the cache, which is built first where there is none yet."""
-        asked = [self.image_size, self.channels, self.label_column]
-        home = self.folder / cache.key([type(self.source).__name__, self.source.identity(self.splits), asked])
+        home = self._home()
         found = self._cached(home)
         if found is None:
             with cache.building(home):
@@ -50,12 +56,28 @@ class Opening:
             raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {cache.ELSEWHERE}")
         return found
 
+    def _home(self) -> Path:
+        """The cache's folder; pictures of 8 bits have the one that they had before there were others."""
+        asked = [self.image_size, self.channels, self.label_column]
+        source = [type(self.source).__name__, self.source.identity(self.splits)]
+        narrow = self.folder / cache.key([*source, asked])
+        if self.value_range == EIGHT_BITS:
+            return narrow
+        if self.value_range is None and (cache.is_plain(narrow) or self._first_raw() is None):
+            return narrow
+        return self.folder / cache.key([*source, [*asked, self.value_range or "percentiles"]])
+
+    def _first_raw(self) -> Raw | None:
+        with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch, only_python_writes():
+            return first_raw(lambda: self._read(self.splits, Path(scratch)))
+
     def _cached(self, home: Path) -> Images | None:
         hit = cache.read(home)
         if hit is None:
             return None
         entry, pixels = hit
-        bytes_needed = len(entry.names) * entry.channels * entry.image_size**2
+        wide = entry.value_range is not None
+        bytes_needed = len(entry.names) * entry.channels * entry.image_size**2 * (1 + wide)
         if pixels is None and bytes_needed <= self.store_limit:
             return None
         kept = pixels if self.store_limit > 0 else None
@@ -72,9 +94,10 @@ class Opening:
                 self.source.originals, self.splits, self.label_column, entry.rows, self.folder / "datasets"
             ),
             split=self.splits[0] or None if len(self.splits) == 1 else None,
-            reopen=None if kept is None else functools.partial(cache.mapped, home, tuple(kept.shape)),
+            reopen=None if kept is None else functools.partial(cache.mapped, home, tuple(kept.shape), wide),
             source=self.name,
             columns=self.source.columns(self.splits, entry.rows) if isinstance(self.source, PathTable) else None,
+            value_range=entry.value_range,
         )
 
     def _fill(self, part: Path) -> cache.Entry:
@@ -82,15 +105,25 @@ class Opening:
             return self._decode(part, Path(scratch))
 
     def _decode(self, part: Path, scratch: Path) -> cache.Entry:
-        pixel_format = first_format(self._read(self.splits, scratch).records, self.image_size, self.channels)
+        def read() -> Reading:
+            return self._read(self.splits, scratch)
+
+        given = self.value_range is not None and not isinstance(self.value_range, str)
+        if not given and first_raw(read) is None:
+            cache.note_plain(part)
+            pixel_format = first_format(read().records, self.image_size, self.channels)
+        else:
+            pixel_format = sampled_format(read, self.image_size, self.channels, self.value_range)
         while True:
-            reading = self._read(self.splits, scratch)
+            reading = read()
             try:
                 entry, labels = build(
                     part, reading.records, reading.total, pixel_format, self.store_limit, self.workers, self.progress
                 )
                 break
             except Widened as widened:
+                if pixel_format.value_range and not (widened.pixel_format.value_range or given):
+                    logging.getLogger("nearfar").info(_MIXED, self.name)
                 pixel_format = widened.pixel_format
         entry.skipped = [(printable(name), reason) for name, reason in self.source.problems] + entry.skipped
         if not entry.names:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nearfar.data import sources
 from nearfar.data.building import USUAL
-from nearfar.data.columns import printable
+from nearfar.data.columns import Originals, Record, printable
 from nearfar.data.decode import to_pil
+from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
 from nearfar.data.joined import open_joined
 from nearfar.data.objects import describe, from_items
-from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source, open_images
+from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source, open_images, shown_positions
+from nearfar.data.readers import Reading
+from nearfar.data.value_range import checked, spread
+from nearfar.data.wide_format import first_raw
 
 
 def open_few(
@@ -26,12 +29,14 @@ def open_few(
     split: str | None = None,
     image_size: int | None = None,
     channels: int | None = None,
+    value_range: Any = None,
+    show_channels: Sequence[int] | None = None,
 ) -> Images:
     """Open `count` images, evenly spaced over a source; all where there are no more.
 
-    Size and channels are chosen as by `open_images`, from these images alone. Where the number of images is not known
-    without reading all (tars), the first ones are taken. Unreadable images are left out. Nothing is cached.
-    Raises ValueError or FileNotFoundError as `open_images` does.
+    Size, channels and value range are chosen as by `open_images`, from these images alone. Where the number of images
+    is not known without reading all (tars), the first ones are taken. Unreadable images are left out. Nothing is
+    cached. Raises ValueError or FileNotFoundError as `open_images` does.
     """
     check_size(image_size)
     if sources.are_several(source):
@@ -43,17 +48,24 @@ def open_few(
         )  # fmt: skip
     found = encoded_source(source)
     if found is None:
-        images = open_images(source, split=split, image_size=image_size, channels=channels)
-        return images.subset(_spread(len(images), count))
+        chosen: dict[str, Any] = dict(image_size=image_size, channels=channels, value_range=value_range)
+        images = open_images(source, split=split, show_channels=show_channels, **chosen)
+        return images.subset(spread(len(images), count))
     name = describe(source)
     pictures, names, wrong = [], [], ""
+    value_range = checked(value_range)
     with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
-        chosen = sources.choose_splits(found.splits, split, name)
-        readings = [found.read(part, None, Path(scratch)) for part in chosen]
+        readings = [found.read(part, None, Path(scratch)) for part in sources.choose_splits(found.splits, split, name)]
         totals = [reading.total for reading in readings if reading.total is not None]
-        places = set(_spread(sum(totals), count) if len(totals) == len(readings) else range(count))
+        places = set(spread(sum(totals), count) if len(totals) == len(readings) else range(count))
         records = islice(chain.from_iterable(reading.records for reading in readings), max(places, default=0) + 1)
-        for record in (record for place, record in enumerate(records) if place in places):
+        few = _Few([record for place, record in enumerate(records) if place in places])
+        if first_raw(few.reading) is not None:
+            options = (image_size, channels, None, Path(scratch), CACHE_LIMIT, None, None, value_range)
+            images = Opening(few, name, [""], *options).images()
+            images.shown = shown_positions(show_channels, images.channels)
+            return images
+        for record in few.records:
             try:
                 pictures.append(to_pil(record.data or b"", at_least=2 * (image_size or USUAL))[0])
                 names.append(printable(record.name))
@@ -66,5 +78,22 @@ def open_few(
     return images
 
 
-def _spread(total: int, count: int) -> list[int]:
-    return np.linspace(0, total - 1, min(count, total)).round().astype(int).tolist()
+class _Few:
+    """A few records as a source of their own."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self.records = records
+        self.splits: dict[str, Any] = {"": None}
+        self.problems: list[tuple[str, str]] = []
+
+    def reading(self) -> Reading:
+        return Reading(iter(self.records), None, len(self.records))
+
+    def identity(self, splits: Sequence[str]) -> list[Any]:
+        return []
+
+    def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
+        return self.reading()
+
+    def originals(self, splits: Sequence[str], label_column: str | None, rows: list[int], scratch: Path) -> Originals:
+        return [self.records[row].data or b"" for row in rows]

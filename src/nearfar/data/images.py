@@ -11,22 +11,27 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from nearfar.data.building import statistics, usable_cores
+from nearfar.data.building import moments_of, statistics, usable_cores
 from nearfar.data.columns import Originals
-from nearfar.data.decode import decode
+from nearfar.data.value_range import floats
+from nearfar.data.wide import pixels_of
+from nearfar.views import eight_bits
 
 
 class Images:
-    """Square uint8 images of one size; image i has the name `names[i]` and, where labelled, the label `labels[i]`.
+    """Square images of one size; image i has the name `names[i]` and, where labelled, the label `labels[i]`.
 
-    - `pixels` [images, channels, size, size]: memory-mapped where the source allows; else ValueError
+    - `pixels` [images, channels, size, size], uint8, or uint16 whose full range stands for 0..1: memory-mapped where
+      the source allows; else ValueError
+    - `value_range`: what became 0 and 1, low and high of every channel in the source's own numbers; None for uint8
     - `labels` int64 [images] (-1: missing) or None; `class_names` or None
     - `skipped`: (name, reason) of every image that could not be read
     - `mean`, `std`: per channel in 0..1; a subset keeps those of the whole, so that it is normalised alike
     - `split`: the split that was read, or None
+    - `shown`: the channels that pictures of them show, one or three; None: all of one or three
     - `source`: what was opened, in a few words; a path or name as it was given
     - `columns`: a table with a row for each image, what else a table of paths says of it; None for other sources
 
@@ -35,7 +40,7 @@ class Images:
 
     def __init__(
         self,
-        stored: UInt8[Tensor, "stored channels size size"] | None,
+        stored: Shaped[Tensor, "stored channels size size"] | None,
         *,
         names: list[str],
         image_size: int,
@@ -50,10 +55,13 @@ class Images:
         reopen: Callable[[], Tensor] | None = None,
         source: str = "images",
         columns: pyarrow.Table | None = None,
+        value_range: list[float] | None = None,
+        shown: list[int] | None = None,
     ) -> None:
         self.names, self.image_size, self.channels = names, image_size, channels
         self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
-        self.source, self.columns = source, columns
+        self.source, self.columns, self.value_range = source, columns, value_range
+        self.shown = shown
         self._stored, self._rows, self._reopen = stored, rows, reopen
         self._statistics, self._originals = statistics, originals
 
@@ -80,7 +88,7 @@ class Images:
         return self._stored is not None
 
     @cached_property
-    def pixels(self) -> UInt8[Tensor, "images channels size size"]:
+    def pixels(self) -> Shaped[Tensor, "images channels size size"]:
         if self._stored is None:
             raise ValueError(
                 "these images are not kept as pixels (cache=False, or more than cache_limit): train on CroppingBatches "
@@ -91,7 +99,7 @@ class Images:
         first, last = (int(self._rows[0]), int(self._rows[-1])) if len(self._rows) else (0, -1)
         if np.array_equal(self._rows, np.arange(first, last + 1)):
             return self._stored[first : last + 1]
-        return self._stored[torch.from_numpy(self._rows)]
+        return torch.from_numpy(self._stored.numpy()[self._rows])  # torch has no index for uint16
 
     @property
     def mean(self) -> list[float]:
@@ -106,18 +114,24 @@ class Images:
         """The encoded images by index (bytes or file paths); None for arrays, which have no other form."""
         return self._originals() if self._originals is not None else None
 
-    def gather(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch channels size size"]:
-        """The images at these positions, copied; decoded now where no pixels are stored."""
+    def gather(self, index: Int64[Tensor, " batch"]) -> Shaped[Tensor, "batch channels size size"]:
+        """The images at these positions, copied: uint8, or float32 in 0..1; decoded now where no pixels are stored."""
         if self._stored is not None:
             rows = index if self._rows is None else torch.from_numpy(self._rows)[index]
-            return torch.from_numpy(np.take(self._stored.numpy(), rows.numpy(), axis=0))
+            return floats(np.take(self._stored.numpy(), rows.numpy(), axis=0))
         if len(index) == 0:
-            return torch.empty(0, self.channels, self.image_size, self.image_size, dtype=torch.uint8)
+            kind = torch.uint8 if self.value_range is None else torch.float32
+            return torch.empty(0, self.channels, self.image_size, self.image_size, dtype=kind)
         originals = self.originals
         assert originals is not None
         with ThreadPoolExecutor(usable_cores()) as pool:
-            decoded = pool.map(lambda i: decode(originals[i], self.image_size, self.channels).pixels, index.tolist())
-            return torch.from_numpy(np.stack(list(decoded)))
+            form = self.image_size, self.channels, self.value_range
+            return torch.stack(list(pool.map(lambda i: pixels_of(originals[i], *form), index.tolist())))
+
+    def pictures(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch shown size size"]:
+        """The images at these positions as they are shown: uint8, grey or three channels, those of `shown`."""
+        pixels = self.gather(index)
+        return eight_bits(pixels[:, self.shown] if self.shown else pixels)
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Images:
         """The images at `indices`, in that order, renumbered from 0. Nothing is copied until `pixels` is asked for."""
@@ -140,6 +154,8 @@ class Images:
             reopen=self._reopen,
             source=self.source,
             columns=None if self.columns is None else self.columns.take(chosen),
+            value_range=self.value_range,
+            shown=self.shown,
         )
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:
@@ -162,11 +178,10 @@ class Images:
     def _moments(self) -> tuple[list[float], list[float]]:
         if self._statistics is not None:
             return self._statistics
-        moments = np.zeros((2, self.channels), dtype=np.int64)
+        moments: np.ndarray = np.zeros((2, self.channels), dtype=np.int64)
         for piece in pieces(self.pixels):
-            wide = piece.to(torch.int64)
-            moments += torch.stack([wide.sum((0, 2, 3)), (wide * wide).sum((0, 2, 3))]).numpy()
-        return statistics(moments, len(self) * self.image_size**2)
+            moments = moments + moments_of(piece.numpy())
+        return statistics(moments, len(self) * self.image_size**2, 255 if self.value_range is None else 65535)
 
 
 def pieces(pixels: Tensor) -> Iterator[Tensor]:

@@ -18,22 +18,28 @@ from nearfar.data.columns import Originals
 from nearfar.data.images import Images
 from nearfar.data.sources import short_names
 from nearfar.data.table_columns import stacked
+from nearfar.data.value_range import EIGHT_BITS, ValueRange
 
-Opener = Callable[[Any, int | None, int | None], Images]
-"""Opens one source with an image size and a number of channels, or with those of its own for None."""
+Opener = Callable[[Any, int | None, int | None, ValueRange], Images]
+"""Opens one source with an image size, a number of channels and a value range, or with those of its own for None."""
 
 
 def open_joined(
-    given: Sequence[str | os.PathLike[str]], open_one: Opener, image_size: int | None, channels: int | None
+    given: Sequence[str | os.PathLike[str]],
+    open_one: Opener,
+    image_size: int | None,
+    channels: int | None,
+    value_range: ValueRange = None,
 ) -> Images:
-    """Open several sources with one size and number of channels, and join them.
+    """Open several sources with one size, number of channels and value range, and join them.
 
     image_size: None: that of all sources where it is the same, else 224. channels: None: 1 where all are grey, else
-    those of the others. Names get the end of their source's path in front where two sources hold the same one.
+    those of the others. value_range: None: from the lowest to the highest of all; 8 bits where one of them has these.
+    Names get the end of their source's path in front where two sources hold the same one.
     Raises ValueError for a source that is given twice, and for channels that do not go together.
     """
     short = short_names(given)
-    parts = [open_one(one, image_size, channels) for one in given]
+    parts = [open_one(one, image_size, channels, value_range) for one in given]
     if channels is None:
         wide = sorted({part.channels for part in parts} - {1}) or [1]
         if len(wide) > 1:
@@ -43,11 +49,26 @@ def open_joined(
     if image_size is None:
         sizes = {part.image_size for part in parts}
         image_size = sizes.pop() if len(sizes) == 1 else USUAL
+    common = _common_range([part.value_range for part in parts])
+    stored_as = None if common == EIGHT_BITS else common
     fitting = [
-        part if (part.image_size, part.channels) == (image_size, channels) else open_one(one, image_size, channels)
+        part
+        if (part.image_size, part.channels, part.value_range) == (image_size, channels, stored_as)
+        else open_one(one, image_size, channels, common)
         for one, part in zip(given, parts, strict=True)
     ]
     return _joined(fitting, short)
+
+
+def _common_range(ranges: Sequence[list[float] | None]) -> list[float] | str | None:
+    """One value range for all: None where all are pictures of 8 bits, "uint8" where some are."""
+    wide = [one for one in ranges if one is not None]
+    if len(wide) < len(ranges):
+        return EIGHT_BITS if wide else None
+    if len({len(one) for one in wide}) > 1:  # grey and colour
+        return [min(min(one[::2]) for one in wide), max(max(one[1::2]) for one in wide)]
+    ends = np.array(wide)
+    return np.where(np.arange(ends.shape[1]) % 2, ends.max(0), ends.min(0)).tolist()
 
 
 class Joined(Images):
@@ -100,6 +121,8 @@ def _joined(parts: list[Images], short: list[str]) -> Joined:
         split=splits.pop() if len(splits) == 1 else None,
         rows=np.arange(count),
         source=" + ".join(short),
+        value_range=parts[0].value_range,
+        shown=parts[0].shown,
         columns=stacked([part.columns for part in parts], [len(part) for part in parts]),
     )
     return _with_parts(whole, parts)

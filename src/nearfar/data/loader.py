@@ -1,4 +1,4 @@
-"""`Batches`: shuffled batches of uint8 images in an order that depends only on the seed and the epoch."""
+"""`Batches`: shuffled batches of images in an order that depends only on the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from nearfar.data.images import Images
@@ -78,7 +78,7 @@ class Batches:
 
     def epoch(
         self, epoch: int, start: int = 0
-    ) -> Iterator[tuple[UInt8[Tensor, "batch channels size size"], Int64[Tensor, " batch"]]]:
+    ) -> Iterator[tuple[Shaped[Tensor, "batch channels size size"], Int64[Tensor, " batch"]]]:
         """(images, their positions) for every step from `start` on: exactly the rest of an uninterrupted epoch."""
         ready: queue.Queue[tuple[Tensor, Tensor] | BaseException | None] = queue.Queue(maxsize=self.ahead)
         stop = threading.Event()

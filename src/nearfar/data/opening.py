@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from nearfar.data import arrays, objects, sources, tables
 from nearfar.data.building import LARGEST, SMALL, Progress, first_readable
 from nearfar.data.cache import default_folder
+from nearfar.data.columns import Record
+from nearfar.data.decode import Decoded
 from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
 from nearfar.data.joined import open_joined
 from nearfar.data.objects import describe, has_items, is_array, is_table
 from nearfar.data.parquet import ParquetFiles
 from nearfar.data.path_tables import TEXT_TABLES, names_paths, path_table
+from nearfar.data.raw import Raw, raw
 from nearfar.data.readers import ImageFolder, Source
 from nearfar.data.tars import Tars
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels
 
 CACHE_LIMIT = 8 * 2**30
 
@@ -29,6 +34,8 @@ def open_images(
     split: str | None = None,
     image_size: int | None = None,
     channels: int | None = None,
+    value_range: Any = None,
+    show_channels: Sequence[int] | None = None,
     label_column: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache: bool = True,
@@ -44,7 +51,7 @@ def open_images(
           of that name
         - a .csv, .tsv or .parquet file with a column of paths of image files, see `nearfar.data.path_tables`
         - a list of such paths and names: their images, one source after the other, see `nearfar.data.joined`
-        - an array or tensor [n,h,w], [n,h,w,c] or [n,c,h,w], uint8 or float in 0..1, or a pair (images, labels)
+        - an array or tensor [n,h,w], [n,h,w,c] or [n,c,h,w], or a pair (images, labels)
         - a `datasets.Dataset` or `DatasetDict` with a column of images; cached like files
         - a torch Dataset with a length, or a list, whose items are PIL images, uint8 arrays or tensors, or float
           tensors in 0..1, of any sizes, alone or first in a tuple with the label as its second; read into memory once
@@ -52,7 +59,13 @@ def open_images(
     split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
     image_size: side in pixels. None: kept if all images share one size of at most 96, else 224. Where a resize is
         needed the shorter side becomes `image_size` (antialiased bicubic) and the centre is kept.
-    channels: 1 or 3. None: 1 if all images are grey, else 3. (Arrays may have any number; None keeps it.)
+    channels: None: 1 if all pictures are grey, else 3; as many as they have for arrays, and as most have for TIFF of
+        other channels and DICOM. Grey and colour are made into each other.
+    value_range: what stands for black and white in images of more than 8 bits, in their own numbers: LOW HIGH for all
+        channels, or such a pair for each; "full" for the range of their type; "uint8" to make 8 bits of them. None: the
+        0.5 and 99.5 percentiles of each channel over 100 images (0 and 1 for floats that lie between), and 8 bits where
+        pictures of 8 bits are among the files. Items of lists and torch Datasets become 8 bits.
+    show_channels: one or three, counted from 1, that pictures of the images show. None: the first three, or the first.
     label_column: where the labels are; None finds a usual one (label, labels, class, cls, fine_label, ...).
     cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar. Arrays are not cached: .npy files are mapped as
         they are, everything else stays in memory.
@@ -66,38 +79,42 @@ def open_images(
     check_size(image_size)
     if channels is not None and channels < 1:
         raise ValueError(f"channels must be at least 1, got {channels}")
+    value_range = checked(value_range)
     if sources.are_several(source):
         labelled = [label_column is not None and _has_columns(one) for one in source]
         if label_column is not None and not any(labelled):
             raise ValueError(f"none of {describe(source)} has columns, so none has '{label_column}' for labels")
         column = {one: label_column if has else None for one, has in zip(source, labelled, strict=True)}
         same: dict[str, Any] = dict(
-            split=split, cache_dir=cache_dir, cache=cache, cache_limit=cache_limit, workers=workers
+            split=split,
+            cache_dir=cache_dir,
+            cache=cache,
+            cache_limit=cache_limit,
+            workers=workers,
+            show_channels=show_channels,
         )
 
-        def open_one(one: Any, size: int | None, wanted: int | None) -> Images:
-            options: Any = dict(image_size=size, channels=wanted, label_column=column[one], progress=progress, **same)
-            return open_images(one, **options)
+        def open_one(one: Any, size: int | None, wanted: int | None, values: ValueRange) -> Images:
+            options: Any = dict(image_size=size, channels=wanted, label_column=column[one], value_range=values, **same)
+            return open_images(one, progress=progress, **options)
 
-        return open_joined(source, open_one, image_size, channels)
+        return open_joined(source, open_one, image_size, channels, value_range)
     name = describe(source)
     if isinstance(source, Images):
-        return _as_they_are(source, split, image_size, channels)
+        return _as_they_are(source, split, image_size, channels, value_range)
     if is_array(source):
-        images = arrays.from_memory(source, split, image_size, channels)
+        images = arrays.from_memory(source, split, image_size, channels, value_range)
     elif name == "digits" and isinstance(source, str):
         images = arrays.digits(split, image_size, channels)
     elif isinstance(source, (str, os.PathLike)) and name.lower().endswith((".npy", ".npz")):
-        images = arrays.from_file(sources.existing(name), split, image_size, channels, label_column)
+        images = arrays.from_file(sources.existing(name), split, image_size, channels, label_column, value_range)
     elif isinstance(source, (str, os.PathLike)) or is_table(source):
-        if channels not in (None, 1, 3):
-            raise ValueError(f"channels must be 1 or 3 for image files, got {channels}; arrays may have any number")
         found = tables.from_object(source, name) if is_table(source) else locate(name)
         chosen = sources.choose_splits(found.splits, split, name)
         folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
         limit = cache_limit if cache else 0
-        asked = Opening(found, name, chosen, image_size, channels, label_column, folder, limit, workers, progress)
-        images = asked.images()
+        kept = (folder, limit, workers, progress)
+        images = Opening(found, name, chosen, image_size, channels, label_column, *kept, value_range).images()
     elif has_items(source):
         sources.choose_splits([""], split, name)
         images = objects.from_items(source, name, image_size, channels, cache_limit, progress)
@@ -107,7 +124,20 @@ def open_images(
             "a datasets.Dataset, or a map-style torch Dataset with __len__"
         )
     images.source = name
+    images.shown = shown_positions(show_channels, images.channels)
     return images
+
+
+def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[int] | None:
+    """The positions of the channels to show, which are counted from 1; None: the first three, or the first of two.
+
+    ValueError unless they are one or three of those there are.
+    """
+    if show_channels is None:
+        return [0] if channels == 2 else [0, 1, 2] if channels > 3 else None
+    if len(show_channels) not in (1, 3) or not all(1 <= number <= channels for number in show_channels):
+        raise ValueError(f"show_channels must be one or three numbers from 1 to {channels}, got {list(show_channels)}")
+    return [number - 1 for number in show_channels]
 
 
 def check_size(image_size: int | None) -> None:
@@ -116,12 +146,17 @@ def check_size(image_size: int | None) -> None:
         raise ValueError(f"image_size must lie in 1..{LARGEST}, got {image_size}")
 
 
-def _as_they_are(images: Images, split: str | None, image_size: int | None, channels: int | None) -> Images:
+def _as_they_are(
+    images: Images, split: str | None, image_size: int | None, channels: int | None, value_range: ValueRange
+) -> Images:
     """`images`, or ValueError where something else is asked for."""
+    if isinstance(value_range, list):
+        value_range = for_channels(value_range, images.channels)
     for what, asked, there in (
         ("image_size", image_size, images.image_size),
         ("channels", channels, images.channels),
         ("split", split, images.split),
+        ("value_range", value_range, images.value_range or EIGHT_BITS),
     ):
         if asked is not None and asked != there:
             raise ValueError(f"these images were opened with {what} {there}, and {what} {asked} is asked for")
@@ -142,7 +177,7 @@ def survey(source: Any, split: str | None = None) -> tuple[int | None, int] | No
     with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
         readings = [found.read(part, None, Path(scratch)) for part in chosen]
         totals = [reading.total for reading in readings]
-        first = first_readable(record for reading in readings for record in reading.records)
+        first = _first(record for reading in readings for record in reading.records)
     return None if None in totals else sum(filter(None, totals)), SMALL if first is None else min(first.native)
 
 
@@ -165,6 +200,17 @@ def _has_columns(source: Any) -> bool:
     if found is None:
         return describe(source).lower().endswith(".npz")
     return not isinstance(found, ImageFolder) or bool(found.metadata)
+
+
+def _first(records: Iterator[Record]) -> Raw | Decoded | None:
+    """The first readable image; of those that are no pictures of 8 bits only the header is read."""
+    for record in records:
+        with contextlib.suppress(Exception):  # readers raise anything on damaged data
+            if record.data is not None and (found := raw(record.data)) is not None:
+                return found
+        if (seen := first_readable([record])) is not None:
+            return seen
+    return None
 
 
 def encoded_source(source: Any) -> Source | None:

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from nearfar.data.columns import printable
 from nearfar.data.crops import Crop, _Views
-from nearfar.data.decode import decode
 from nearfar.data.loader import rank_rows
 from nearfar.data.streams import Stream, reason
+from nearfar.data.wide import pixels_of
 
 Failed = list[tuple[str, str]]
 
@@ -155,7 +155,7 @@ class _Block:
     ) -> None:
         self.numbers, names = [number for number, _, _ in read], [printable(name) for _, name, _ in read]
         self.names, self.encoded, self.epoch, self.stream = names, [data for _, _, data in read], epoch, stream
-        self.views = None if crops is None else _Views(self.encoded, names, stream.channels, seed, crops)
+        self.views = None if crops is None else _Views(self.encoded, names, stream.channels, seed, crops, None)
 
     def batch(self, start: int, stop: int) -> tuple[Any, Tensor, Failed]:
         failed: Failed = []
@@ -177,8 +177,7 @@ class _Block:
     def _made(self, row: int) -> Any:
         if self.views is not None:
             return self.views[self.epoch, row][0]
-        pixels = decode(self.encoded[row], self.stream.image_size, self.stream.channels).pixels
-        return torch.from_numpy(np.ascontiguousarray(pixels))
+        return pixels_of(self.encoded[row], self.stream.image_size, self.stream.channels, None)
 
 
 class _Part(IterableDataset[Any]):

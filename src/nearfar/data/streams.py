@@ -28,6 +28,7 @@ from nearfar.data.objects import describe, from_items
 from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source
 from nearfar.data.shard_files import hub_files, opened
 from nearfar.data.tars import Tars, examples
+from nearfar.data.value_range import EIGHT_BITS, ValueRange
 from nearfar.messages import first_line
 
 CHUNK = 64  # images that are read one after the other
@@ -74,7 +75,7 @@ class Stream:
         self.files, self.chunks, self.head, self.rows = files, chunks, head, rows
         self.side, self.fingerprint = side, fingerprint
         self.image_size, self.channels, self.split = head.image_size, head.channels, head.split
-        self.source, self.skipped = head.source, head.skipped
+        self.source, self.skipped, self.value_range = head.source, head.skipped, head.value_range
 
     def __len__(self) -> int:
         return int(self.chunks.count.sum())
@@ -117,15 +118,20 @@ def open_stream(
     split: str | None = None,
     image_size: int | None = None,
     channels: int | None = None,
+    value_range: ValueRange = None,
+    show_channels: Sequence[int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Stream:
     """Open tars to read in passing; see `open_images` for the arguments.
 
     All headers are read once; where the images lie is kept in the cache, a few bytes for every 64 of them. Size and
-    channels are chosen as by `open_images`, from the head alone. Raises ValueError for anything but tars.
+    channels are chosen as by `open_images`, from the head alone. Raises ValueError for anything but tars, and for a
+    value range or channels to show: all images of a stream become pictures of 8 bits.
     """
     check_size(image_size)
+    if value_range not in (None, EIGHT_BITS) or show_channels is not None:
+        raise ValueError("--value-range and --show-channels do not go with --stream, whose images become 8 bits")
     name = describe(source)
     found = HubTars(name) if isinstance(source, str) and name.startswith(sources.HUB) else encoded_source(source)
     if not isinstance(found, Tars) or not found.splits:

@@ -6,14 +6,16 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped
 from torch import Tensor
+
+from nearfar.views import eight_bits, unit
 
 ORIENTATIONS, CELL, CLIP = 9, 8, 0.2  # of HOG, as in the paper
 
 
 def raw_pixels(
-    pixels: UInt8[Tensor, "batch channels height width"], largest_side: int = 32
+    pixels: Shaped[Tensor, "batch channels height width"], largest_side: int = 32
 ) -> Float[Tensor, "batch dim"]:
     """The baseline that every encoder has to beat, for `extract`: the pixels themselves, in 0..1, as float32 features.
 
@@ -22,11 +24,11 @@ def raw_pixels(
     """
     height, width = pixels.shape[2:]
     size = (min(height, largest_side), min(width, largest_side))
-    values = pixels.float() / 255
+    values = unit(pixels)
     return (values if size == (height, width) else F.adaptive_avg_pool2d(values, size)).flatten(1)
 
 
-def colour_histogram(pixels: UInt8[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
+def colour_histogram(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
     """How often each colour occurs in an image, wherever it is (Swain and Ballard 1991): float32 rows of length 1.
 
     Three channels: 8 x 8 x 8 joint bins of red, green and blue, 512 features. Any other number: 32 bins for each
@@ -34,7 +36,7 @@ def colour_histogram(pixels: UInt8[Tensor, "batch channels height width"]) -> Fl
     and their distance Hellinger's: a large plain background then does not outweigh all else.
     """
     batch, channels = pixels.shape[:2]
-    values = pixels.flatten(2).long()
+    values = eight_bits(pixels).flatten(2).long()
     if channels == 3:
         red, green, blue = (values >> 5).unbind(1)
         bins, number = 64 * red + 8 * green + blue, 512
@@ -46,7 +48,7 @@ def colour_histogram(pixels: UInt8[Tensor, "batch channels height width"]) -> Fl
     return (counts / bins.shape[1]).sqrt()
 
 
-def hog(pixels: UInt8[Tensor, "batch channels height width"], largest_side: int = 64) -> Float[Tensor, "batch dim"]:
+def hog(pixels: Shaped[Tensor, "batch channels height width"], largest_side: int = 64) -> Float[Tensor, "batch dim"]:
     """Histograms of oriented gradients (Dalal and Triggs, CVPR 2005), float32: where an image has edges, and which way.
 
     Gradients [-1, 0, 1] of the channel where they are steepest; 9 orientations without sign, each vote shared by the
@@ -56,7 +58,7 @@ def hog(pixels: UInt8[Tensor, "batch channels height width"], largest_side: int 
     Differs from the paper: votes are not shared among neighbouring cells and not weighted towards a block's centre.
     """
     height, width = (min(max(side, 8), largest_side) for side in pixels.shape[2:])
-    image = pixels.float() / 255
+    image = unit(pixels)
     if image.shape[2:] != (height, width):
         image = F.interpolate(image, size=(height, width), mode="bilinear", antialias=True)
     down = F.pad(image[:, :, 2:] - image[:, :, :-2], (0, 0, 1, 1))

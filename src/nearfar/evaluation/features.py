@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import chain
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from nearfar.data import Images
@@ -18,7 +18,7 @@ from nearfar.views import Views, make_views
 
 def extract(
     encoder: nn.Module | Callable[[Tensor], Tensor],
-    images: Images | UInt8[Tensor, "*shape"],
+    images: Images | Shaped[Tensor, "*shape"],
     *,
     batch_size: int = 512,
     device: torch.device | str | None = None,
@@ -26,11 +26,11 @@ def extract(
 ) -> Float[Tensor, "images dim"]:
     """Features of all images, float32 on the CPU, in the order of the images.
 
-    encoder: takes uint8 [batch, channels, height, width] and returns [batch, dim]. A module is in eval mode, without
+    encoder: takes images [batch, channels, height, width] and returns [batch, dim]. A module is in eval mode, without
     gradient and on `device` meanwhile; it is moved there once, and afterwards every module is back in its own mode and
-    on its own device. images: Images, or uint8 [images, channels, height, width]; any number, as they are gathered (and
-    decoded, where no pixels are stored) a batch at a time. device: None leaves the encoder where it is. progress:
-    called as progress(images done, images in all).
+    on its own device. images: Images, or a tensor [images, channels, height, width], uint8 or float in 0..1; any
+    number, as they are gathered (and decoded, where no pixels are stored) a batch at a time. device: None leaves the
+    encoder where it is. progress: called as progress(images done, images in all).
     ValueError for no images, another shape, a batch size below one, or an encoder that returns another shape.
     """
     count, shape = len(images), list(images.shape) if isinstance(images, Tensor) else f"{len(images)} images"
@@ -60,7 +60,7 @@ def extract(
 
 def extract_view(
     encoder: Encoder,
-    images: Images | UInt8[Tensor, "images channels size size"],
+    images: Images | Shaped[Tensor, "images channels size size"],
     view: Views,
     generator: torch.Generator,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,14 +43,17 @@ def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.nda
     """Return the other columns of a table, in the order of `names`; an image without a row has no value.
 
     Numbers come as float64, NaN where there is none (whole numbers without gaps as they are), all else as text. Lists,
-    structs and bytes are left out. Raises ValueError where no name is in the table, or one of them twice.
+    structs and bytes are left out. Of several rows of one name the first counts, and a line says how many are left out.
+    Raises ValueError where no name is in the table.
     """
     key = next(name for name in NAME_COLUMNS if name in table.column_names)
     row_of: dict[str, int] = {}
-    wanted = set(names)
+    wanted, again = set(names), 0
     for row, name in enumerate(map(str, table[key].to_pylist())):
-        if name in wanted and row_of.setdefault(name, row) != row:
-            raise ValueError(f"--columns: '{name}' has two rows ({row_of[name] + 1} and {row + 1}); keep one of them")
+        if name in wanted:
+            again += row_of.setdefault(name, row) != row
+    if again:
+        logging.getLogger("nearfar").info("--columns: %d rows of names that came before are left out", again)
     if not row_of and len(names):
         first = str(table[key][0]) if len(table) else ""
         near = did_you_mean(first, names[:1000], f"'{names[0]}' is")

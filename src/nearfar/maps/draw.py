@@ -72,7 +72,7 @@ def _add_images(axes: matplotlib.axes.Axes, places: np.ndarray, images: Images, 
     for i in np.random.default_rng(0).permutation(len(places))[:TRIED]:
         if len(chosen) < MOST_THUMBNAILS and (np.abs(places[chosen] - places[i]).max(axis=1, initial=0) > apart).all():
             chosen.append(int(i))
-    pictures = thumbnails(images.gather(torch.tensor(chosen)), 32).permute(0, 2, 3, 1).numpy()
+    pictures = thumbnails(images.pictures(torch.tensor(chosen)), 32).permute(0, 2, 3, 1).numpy()
     for place, picture, colour in zip(places[chosen], pictures, colours[chosen], strict=True):
         box = matplotlib.offsetbox.OffsetImage(picture, zoom=13 / picture.shape[0], interpolation="nearest")
         axes.add_artist(matplotlib.offsetbox.AnnotationBbox(box, tuple(place), pad=0, bboxprops={"edgecolor": colour}))

@@ -77,7 +77,7 @@ def write_folder(
     def draw(job: tuple[str, int]) -> None:
         name, number = job
         rows = torch.from_numpy(sets[name][number * PER_ROW**2 : (number + 1) * PER_ROW**2])
-        tiles = thumbnails(images.gather(rows), size)
+        tiles = thumbnails(images.pictures(rows), size)
         sheet = one_sheet(tiles, cell_of(size), PER_ROW)
         (path / "pictures" / name / f"{number}.{ending}").write_bytes(encoded(sheet, size <= LOSSLESS))
 

@@ -79,7 +79,7 @@ def _data(places: np.ndarray, images: Images, columns: list[Column], neighbours:
         shown = np.sort(np.random.default_rng(0).choice(count, MOST_IMAGES, replace=False))
     size = next(size for most, size in THUMBNAIL_SIZES if len(shown) <= most)
     rows = torch.from_numpy(shown).split(512)  # a few at a time: the images themselves may be large
-    sheets = pack_sheets(torch.cat([thumbnails(images.gather(some), size) for some in rows]))
+    sheets = pack_sheets(torch.cat([thumbnails(images.pictures(some), size) for some in rows]))
     places = places[shown]
     square = Square.around(places)
     classes, of_point = coloured(None if images.labels is None else images.labels[shown], images.class_names)

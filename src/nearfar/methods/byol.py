@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup
 from nearfar.methods.pairing import both_ways
-from nearfar.methods.recipe import CIFAR, IMAGENET, lars, sgd, small_data
+from nearfar.methods.recipe import CIFAR, IMAGENET, lars, sgd, small_data, solo_learn
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Cosine
 
@@ -29,6 +29,9 @@ class BYOL(Method):
     views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data().sets(momentum=0.9),
+        "cifar": solo_learn(2.0, weight_decay=5e-6, views="solo-alpha+solo-beta", protocol="linear")
+        .sets(projector=(4096, 256), predictor=(4096, 256), momentum=0.99)
+        .cites(lr="1.0 and weight decay 1e-5 there, on the sum of both directions"),
         "imagenet": lars(
             "BYOL, section 3.3",
             0.2,

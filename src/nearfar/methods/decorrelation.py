@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data, solo_learn
 from nearfar.methods.registry import register_method
 
 
@@ -25,6 +25,9 @@ class BarlowTwins(Method):
     views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data(),
+        "cifar": solo_learn(0.03, weight_decay=1e-3, views="solo-alpha+solo-beta", protocol="linear")
+        .sets(projector=(2048, 2048, 2048))
+        .cites(lr="0.3 and weight decay 1e-4 there, on a tenth of the loss"),
         "imagenet": lars(
             "Barlow Twins, section 2.2",
             0.2,
@@ -67,6 +70,9 @@ class VICReg(Method):
     views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data(),
+        "cifar": solo_learn(0.3, views="solo-vicreg", protocol="linear")
+        .sets(projector=(2048, 2048, 2048), variance=50.0)
+        .cites(variance="25 there, on the sum of both views' hinges"),
         "imagenet": lars(
             "VICReg, section 4.2",
             0.2,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
-OptimizerName = Literal["sgd", "adam", "adamw", "lars", "larc", "muon"]
+OptimizerName = Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,13 @@ def lars(source: str, lr: float, **settings: Any) -> Recipe:
     """Return a recipe with LARS, and with the decay and warm-up that most papers use with it."""
     common: dict[str, Any] = dict(optimizer="lars", lr=lr, weight_decay=1e-6, warmup_epochs=10)
     return Recipe(source, **common | settings)
+
+
+def solo_learn(lr: float, **settings: Any) -> Recipe:
+    """Return a recipe of solo-learn for CIFAR, from which papers take their baselines: LARS that is clipped."""
+    common: dict[str, Any] = dict(epochs=1000, batch_size=256, weight_decay=1e-4, optimizer="larc-clip")
+    recipe = lars("solo-learn (da Costa et al. 2022), released configuration", lr, **CIFAR | common | settings)
+    return recipe.cites(protocol="there a linear classifier is trained along with the encoder")
 
 
 def small_data(source: str = "nearfar, chosen on training images of digits and Imagenette", **settings: Any) -> Recipe:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
+from nearfar.docstrings import arguments
 from nearfar.messages import did_you_mean
 from nearfar.methods.method import Method
 
@@ -96,17 +97,10 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "needs": [name for name, needed in needs.items() if needed],
         "views": small.views,
         "defaults": {field.name: getattr(small, field.name) for field in fields(method)},
-        "meanings": _arguments(docs),
+        "meanings": arguments(docs),
         "recipes": {name: asdict(recipe) for name, recipe in method.recipes.items()},
         "differs": _differences(docs),
     }
-
-
-def _arguments(docs: str) -> dict[str, str]:
-    """Read the section "Args:" of a docstring: the text after each name, in one line."""
-    block = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", docs, re.DOTALL | re.MULTILINE)
-    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _differences(docs: str) -> list[str]:

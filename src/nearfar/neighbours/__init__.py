@@ -1,5 +1,6 @@
 """Nearest neighbours in feature space, and what rests on them: copies, choices, clusters."""
 
+from nearfar.neighbours.approximate import approximate_rows
 from nearfar.neighbours.clusters import Clusters, clusters_of
 from nearfar.neighbours.copies import COPY, altered, components, pixel_difference, small_images
 from nearfar.neighbours.nearest import METRICS, Nearest, nearest_rows
@@ -11,6 +12,7 @@ __all__ = [
     "Clusters",
     "Nearest",
     "altered",
+    "approximate_rows",
     "clusters_of",
     "components",
     "diverse_rows",

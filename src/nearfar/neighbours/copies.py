@@ -27,7 +27,8 @@ def small_images(images: Images, rows: Int64[Tensor, " rows"], progress: Progres
     """The images at these positions, shrunk to 16 pixels by area: float [rows, channels, 16, 16] in 0..255."""
     out = []
     for some in rows.split(GATHERED):
-        pixels = images.gather(some).float()
+        pixels = images.gather(some)
+        pixels = pixels.float() if pixels.dtype == torch.uint8 else 255 * pixels
         out.append(F.interpolate(pixels, (SIDE, SIDE), mode="area") if pixels.shape[-1] > SIDE else pixels)
         if progress is not None:
             progress(sum(map(len, out)), len(rows))

@@ -17,33 +17,38 @@ BATCH = 1024  # rows of a step of k-means, at least
 
 
 def diverse_rows(
-    rows: Float[Tensor, "rows dim"], count: int
+    rows: Float[Tensor, "rows dim"], count: int, labelled: Int64[Tensor, " labelled"] | None = None
 ) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
     """Choose rows such that every row is near a chosen one, by cosine: farthest point first.
 
     Gonzalez 1985, "Clustering to minimize the maximum intercluster distance", whose choice is at most twice as far from
     any row as the best there is; the k-centre greedy of Sener & Savarese 2018, "Active learning for convolutional
     neural networks: a core-set approach" (algorithm 1). It begins with the row nearest to the mean of all.
+    labelled: positions of rows that count as chosen already; it goes on from them.
     Returns positions in the order of choice, so that any first part is such a choice too, and the distance (1 - cos) of
-    each to those chosen before it; that of the first is the largest distance of any row to it.
+    each to those chosen before it; that of the first, where none was, is the largest distance of any row to it.
     """
     unit = unit_rows(rows, torch.float32)
     near = torch.full((len(unit),), torch.inf, device=rows.device)
+    known = [] if labelled is None else labelled.tolist()
+    for row in known:
+        torch.minimum(near, 1 - unit @ unit[row], out=near)
+    near[known] = -torch.inf
     chosen, distances = [], []
-    following = int((unit @ unit.mean(0)).argmax())
+    following = int(near.argmax() if known else (unit @ unit.mean(0)).argmax())
     for _ in range(count):
         chosen.append(following)
         distances.append(near[following].clone())
         torch.minimum(near, 1 - unit @ unit[following], out=near)
         near[following] = -torch.inf  # also where all that is left are copies
         following = int(near.argmax())
-        if len(chosen) == 1:
+        if distances[0].isinf():
             distances[0] = near[following].clone().clamp_min(0)
     return torch.tensor(chosen), torch.stack(distances).clamp_min(0).cpu()
 
 
 def typical_rows(
-    rows: Float[Tensor, "rows dim"], count: int, seed: int = 0
+    rows: Float[Tensor, "rows dim"], count: int, seed: int = 0, labelled: Int64[Tensor, " labelled"] | None = None
 ) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
     """Choose the most typical rows of as many clusters.
 
@@ -51,24 +56,30 @@ def typical_rows(
     budgets": k-means on unit rows into `count` clusters (at most 500), and of each cluster the row with the smallest
     mean distance to its 20 nearest within the cluster, whose inverse is its typicality (equation 1). Clusters are taken
     from large to small, again and again where there are fewer than `count`; those of fewer than five rows come last.
+    labelled: positions of rows that are labelled already: there are as many more clusters, and those that hold the
+    fewest of them come first (algorithm 1).
     Returns positions in the order of choice, and their mean Euclidean distances between unit rows.
     """
     from sklearn.cluster import MiniBatchKMeans  # here: it takes a second to import
 
     unit = unit_rows(rows, torch.float32)
-    clusters = min(count, MOST_CLUSTERS)
+    known = np.zeros(len(rows), bool)
+    known[[] if labelled is None else labelled.numpy()] = True
+    clusters = min(count + int(known.sum()), MOST_CLUSTERS)
     size = min(len(rows), max(BATCH, 4 * clusters))
     means = MiniBatchKMeans(clusters, batch_size=size, n_init=3, random_state=seed)
     cluster = means.fit_predict(unit.cpu().numpy())
+    sizes, covered = np.bincount(cluster, minlength=clusters), np.bincount(cluster[known], minlength=clusters)
     queues: list[list[tuple[int, float]]] = []
-    for number in np.argsort(-np.bincount(cluster, minlength=clusters), kind="stable"):
+    for number in np.lexsort((-sizes, covered)):
         members = torch.from_numpy(np.flatnonzero(cluster == number))
         mean = torch.zeros(len(members))
         if len(members) > 1:
             k = min(TYPICAL_K, len(members) - 1)
             mean = nearest_rows(unit[members.to(unit.device)], k=k, metric="euclidean").distance.mean(1).cpu()
         mean, order = mean.sort(stable=True)
-        queues.append(list(zip(members[order].tolist(), mean.tolist(), strict=True)))
+        queue = zip(members[order].tolist(), mean.tolist(), strict=True)
+        queues.append([one for one in queue if not known[one[0]]])
     small = [queue for queue in queues if len(queue) < FEWEST_IN_CLUSTER]
     queues = [queue for queue in queues if len(queue) >= FEWEST_IN_CLUSTER]
     found = _in_turns(queues)[:count]

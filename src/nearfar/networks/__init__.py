@@ -1,6 +1,6 @@
 """Networks: backbones, heads, the momentum encoder, the queue, and the encoder that is kept."""
 
-from nearfar.networks.backbone import Architecture, Backbone, build_backbone, size_step
+from nearfar.networks.backbone import Architecture, Backbone, build_backbone, encoder_names, size_step
 from nearfar.networks.encoder import Encoder, load_encoder, save_encoder
 from nearfar.networks.exporting import check_onnx, export_onnx, export_program, export_weights, write_timm_folder
 from nearfar.networks.feature_maps import FeatureMaps
@@ -25,6 +25,7 @@ __all__ = [
     "StartingWeights",
     "build_backbone",
     "check_onnx",
+    "encoder_names",
     "export_onnx",
     "export_program",
     "export_weights",

@@ -156,9 +156,15 @@ def _check_name(name: str) -> None:
     if name in (*ENTRIES, SMALL_STEM):
         raise ValueError(f"{name} is what timm calls it: use {ENTRIES.get(name, 'a ResNet with --small-stem true')}")
     if name not in OWN_NETS and not timm.is_model(name):
-        known = [*OWN_NETS, *timm.list_models()]
-        hint = did_you_mean(name, known, "use small, medium or a timm backbone such as resnet18", most=3, cutoff=0.6)
+        hint = did_you_mean(
+            name, encoder_names(), "use small, medium or a timm backbone such as resnet18", most=3, cutoff=0.6
+        )
         raise ValueError(f"unknown encoder {name!r}: {hint}")
+
+
+def encoder_names() -> list[str]:
+    """Return the names of all backbones that there are: ours, then those of timm."""
+    return [*OWN_NETS, *(name for name in timm.list_models() if name not in (*ENTRIES, SMALL_STEM))]
 
 
 def size_step(encoder: str) -> int:

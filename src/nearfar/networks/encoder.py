@@ -19,14 +19,15 @@ from nearfar.messages import first_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
 from nearfar.networks.starting import DESCRIPTION, WEIGHTS
 from nearfar.networks.timm_config import write_timm_config
-from nearfar.views import resize_square, with_channels
+from nearfar.views import from_range, resize_square, with_channels
 
 
 class Encoder(nn.Module):
     """Images as they come -> features: resizes, adapts the channels, normalises, applies the backbone.
 
     backbone: of `build_backbone`. image_size: pixels of a side. channels: that the backbone takes. mean, std: one
-    number for each channel, in units of 0..1. Its own state_dict holds the backbone's weights alone.
+    number for each channel, in units of 0..1. value_range: low and high of every channel, the numbers that stand for 0
+    and 1 in images of more than 8 bits. Its own state_dict holds the backbone's weights alone.
     Raises ValueError where mean or std do not have one number for each channel, or a std is not above 0.
     """
 
@@ -34,13 +35,20 @@ class Encoder(nn.Module):
     std: Tensor
 
     def __init__(
-        self, backbone: Backbone, image_size: int, channels: int, mean: Sequence[float], std: Sequence[float]
+        self,
+        backbone: Backbone,
+        image_size: int,
+        channels: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        value_range: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         mean, std = [float(x) for x in mean], [float(x) for x in std]
         if len(mean) != channels or len(std) != channels or min(std) <= 0:
             raise ValueError(f"{channels} channels need as many means and stds (above 0), got {mean} and {std}")
         self.backbone, self.image_size, self.channels = backbone, image_size, channels
+        self.value_range = None if value_range is None else [float(x) for x in value_range]
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
@@ -57,6 +65,8 @@ class Encoder(nn.Module):
     def forward(self, images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "batch num_features"]:
         """Encode images [batch, channels, height, width], uint8 or float in 0..1, of any size, grey or colour.
 
+        Whole numbers of other types, such as uint16, are those of the images' files: the value range that the encoder
+        was trained with makes 0..1 of them.
         The centre square is resized to `image_size` (bicubic, antialiased), grey is repeated for colour and colour
         made grey by its luma: the very functions that made the training images, so full-size images and those that
         `open_images` made of them give the same features. Raises ValueError for other numbers of channels.
@@ -68,7 +78,9 @@ class Encoder(nn.Module):
         if images.ndim != 4:
             raise ValueError(f"expected images [batch, channels, height, width], got a tensor {list(images.shape)}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
-            raise ValueError(f"expected uint8 or float images, got {images.dtype}")
+            if self.value_range is None:
+                raise ValueError(f"expected uint8 or float images, got {images.dtype}")
+            images = from_range(with_channels(images.to(self.mean.dtype), self.channels), self.value_range)
         images = resize_square(with_channels(images, self.channels), self.image_size)
         images = images.to(self.mean.dtype) / 255 if images.dtype == torch.uint8 else images
         return (images - self.mean) / self.std
@@ -113,6 +125,7 @@ def describe_encoder(encoder: Encoder) -> dict[str, Any]:
         "channels": channels,
         "mean": mean,
         "std": std,
+        **({} if encoder.value_range is None else {"value_range": encoder.value_range}),
         "nearfar": version("nearfar"),
     }
 
@@ -171,4 +184,4 @@ def _described(description: dict[str, Any], own: nn.Module | None) -> Encoder:
         backbone = own_backbone(own, size, channels)
     else:
         backbone = Architecture(description["name"], description["arguments"], description["small_stem"]).build(size)
-    return Encoder(backbone, size, channels, description["mean"], description["std"])
+    return Encoder(backbone, size, channels, description["mean"], description["std"], description.get("value_range"))

@@ -15,6 +15,7 @@ Values = Mapping[tuple[str, str], Sequence[float]]
 """By row and column: the number of each seed."""
 
 
+EQUAL = 0.01  # share up to which counts and memory of single runs are equal
 ORDER = ("no", "not decided", "yes")
 
 
@@ -63,6 +64,8 @@ def _better(
     sign = 1 if table.better == "higher" else -1
     told = f"difference {difference:+.3g} {table.unit}".rstrip()
     if len(a) == 1 and len(b) == 1 and table.measure in ("variables", "loss-memory", "step-memory"):
+        if within is None and abs(difference) <= EQUAL * max(map(abs, (*a, *b))):
+            return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %")
         low = high = difference
     elif min(len(a), len(b)) < 2:
         return Judgement("not decided", f"{told}, of one seed")

@@ -20,7 +20,7 @@ PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "data
 def write_environment(folder: Path, seed: int) -> None:
     """Write versions, commit, seed and hardware to environment.json in a run folder."""
     facts = {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES},
         "commit": _commit(),
         "seed": seed,
         "hardware": hardware() | {"threads": torch.get_num_threads()},
@@ -36,7 +36,8 @@ def hardware() -> dict[str, Any]:
     return {"processor": _processor(), "cores": os.cpu_count(), "gpus": gpus}
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the version of a package that is installed, None for one that is not."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

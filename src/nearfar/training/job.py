@@ -78,7 +78,7 @@ class Job:
 
 def opened(settings: Settings, **options: Any) -> Images | Stream:
     """Open the data of a run; options as of `nearfar.data.open_images`."""
-    known: dict[str, Any] = dict(split=settings.split, image_size=settings.image_size, channels=settings.channels)
+    known: dict[str, Any] = dict(split=settings.split, **settings.reading)
     if settings.stream:
         return open_stream(settings.given("data"), **known | options)
     return open_images(settings.given("data"), **known, cache=settings.cache, **options)
@@ -132,7 +132,7 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
         fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
         level = log.level if log.handlers else None
         with stopped_together():
-            work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, level=level)
+            work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, stderr=console.stderr, level=level)
             ending = fabric.launch(work)
         if ending is not None:
             raise ending
@@ -173,10 +173,10 @@ def _fabric(accelerator: str, precision: Any, devices: int, start: Literal["pope
     return Fabric(accelerator=accelerator, devices=here, num_nodes=nodes, strategy=strategy, precision=precision)
 
 
-def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, level: int | None) -> Exception | None:
+def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
     end_with_parent()
-    console = Console(soft_wrap=True, quiet=quiet or not fabric.is_global_zero)
+    console = Console(soft_wrap=True, stderr=stderr, quiet=quiet or not fabric.is_global_zero)
     if level is not None and fabric.is_global_zero:
         log.addHandler(logging.StreamHandler(console.file))
         log.setLevel(level)
@@ -207,6 +207,7 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
             channels=settings.channels,
             mean=images.mean,
             std=images.std,
+            value_range=images.value_range,
         )
         save_encoder(Path(settings.out), encoder)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nearfar.messages import did_you_mean
 from nearfar.training.muon import Muon
 
-OPTIMIZERS = ("sgd", "adam", "adamw", "lars", "larc", "muon")
+OPTIMIZERS = ("sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon")
 
 
 def build_optimizer(
@@ -30,7 +30,8 @@ def build_optimizer(
     """Build an optimiser over all parameters of modules that take a gradient.
 
     name: "sgd" (with momentum), "adam" (decay as part of the gradient) and "adamw" (`momentum` is their first beta; the
-    second is 0.999), "lars", "larc" (LARS as NVIDIA's apex has it, see `LARS`) or "muon".
+    second is 0.999), "lars", "larc" and "larc-clip" (LARS as NVIDIA's apex and as solo-learn have it, see `LARS`) or
+    "muon".
     weight_decay: left off for parameters with one dimension or none (biases, normalisation, learnable temperatures),
     unless `decay_all` or "larc" is chosen. vector_lr: factor on the learning rate of those parameters.
     constant: modules within `modules` whose learning rate the schedule leaves alone; their groups hold
@@ -40,7 +41,7 @@ def build_optimizer(
     """
     if name not in OPTIMIZERS:
         raise ValueError(
-            f"unknown optimizer {name!r}: {did_you_mean(name, OPTIMIZERS, 'use sgd, adam, adamw, lars, larc or muon')}"
+            f"unknown optimizer {name!r}: {did_you_mean(name, OPTIMIZERS, 'use ' + ', '.join(OPTIMIZERS))}"
         )
     if not (lr >= 0 and weight_decay >= 0 and 0 <= momentum < 1):
         raise ValueError(
@@ -57,6 +58,8 @@ def build_optimizer(
         return kind(groups, lr=lr, betas=(momentum, 0.999))
     if name == "muon":
         return Muon(groups, lr=lr, momentum=momentum)
+    if name == "larc-clip":
+        return LARS(groups, lr=lr, momentum=momentum, trust=CLIPPED_TRUST, clip=True)
     return LARS(groups, lr=lr, momentum=momentum, larc=name == "larc")
 
 
@@ -127,6 +130,10 @@ def rate_factor(
     return final + (1 - final) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 
 
+CLIPPED_TRUST = 0.02
+"""Of "larc-clip": solo-learn's configurations and the default of apex."""
+
+
 class LARS(torch.optim.Optimizer):
     """SGD with momentum whose step for each weight is scaled by trust * |w| / |g + weight_decay * w|.
 
@@ -136,6 +143,8 @@ class LARS(torch.optim.Optimizer):
     larc: the ratio is trust * |w| / (|g| + weight_decay * |w|), as the ready-made implementations have it, and all
     parameters are scaled, biases and norms too; where either norm is 0 there is no decay. So apex does it without
     clipping, with which SwAV and LORAC were trained.
+    clip: that ratio too, but divided by the learning rate and at most 1, for parameters with more than one dimension
+    alone: no layer moves faster than plain momentum would move it. So solo-learn does it.
     Raises ValueError for numbers out of range.
     Source: You et al. 2017; in this form BYOL, Barlow Twins, VICReg, MoCo v3, SogCLR and SACLR.
     """
@@ -148,13 +157,16 @@ class LARS(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         trust: float = 0.001,
         larc: bool = False,
+        clip: bool = False,
     ) -> None:
         if lr < 0 or weight_decay < 0 or trust <= 0 or not 0 <= momentum < 1:
             raise ValueError(
                 "LARS needs lr and weight_decay of 0 or more, trust above 0 and momentum in [0, 1), "
                 f"got {lr}, {weight_decay}, {trust}, {momentum}"
             )
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust, larc=larc))
+        super().__init__(
+            params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust, larc=larc, clip=clip)
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -190,7 +202,7 @@ def _scaled_gradients(weights: list[Tensor], group: dict[str, Any]) -> list[Tens
     decay = group["weight_decay"]
     decayed = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
     weight_norms = torch.stack(list(torch._foreach_norm(weights)))
-    if group["larc"]:
+    if group["larc"] or group["clip"]:
         norms = torch.stack(list(torch._foreach_norm(gradients)))
         usable, below = (weight_norms > 0) & (norms > 0), norms + decay * weight_norms
         shares = torch._foreach_mul(weights, list((decay * usable).to(weight_norms).unbind()))
@@ -198,5 +210,8 @@ def _scaled_gradients(weights: list[Tensor], group: dict[str, Any]) -> list[Tens
     else:
         below = torch.stack(list(torch._foreach_norm(decayed)))
         usable = (weight_norms > 0) & (below > 0)
-    ratios = torch.where(usable, group["trust"] * weight_norms / below, 1.0)
+    ratios = group["trust"] * weight_norms / below
+    if group["clip"]:
+        ratios = (ratios / group["lr"]).clamp_max(1)
+    ratios = torch.where(usable, ratios, 1.0)
     return list(torch._foreach_mul(decayed, list(ratios.unbind())))

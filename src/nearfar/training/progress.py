@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from types import TracebackType
 
 from rich.console import Console
@@ -18,15 +20,15 @@ FIRST, INTERVAL = 8.0, 15.0  # seconds until the first plain line, and between l
 class TrainingProgress:
     """Shows epoch, loss, images per second, the share of time spent waiting for data and the time left.
 
-    Without a terminal a plain line is printed after the first step, then every 15 seconds, and at the end; and one
+    Where no bar can move a plain line is printed after the first step, then every 15 seconds, and at the end; and one
     after eight seconds if the first step takes longer.
     """
 
     def __init__(self, console: Console, pace: Pace, done: int, per_epoch: int, shown: bool = True) -> None:
         self.console, self.pace, self.per_epoch = console, pace, per_epoch
         self.started, self.first, self.last_line = 0.0, done, float("-inf")
-        self.live = shown and console.is_terminal
-        self.plain = shown and not console.is_terminal
+        self.live = shown and shows_bars(console)
+        self.plain = shown and not self.live
         self.text = "the first step is under way"
         self.bar = Progress(
             SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
@@ -73,6 +75,16 @@ class TrainingProgress:
     def _print_line(self, text: str | None = None) -> None:
         self.console.print(Text(text or self.text))
         self.last_line = time.perf_counter() if text else self.last_line
+
+
+def shows_bars(console: Console) -> bool:
+    """Whether a bar can move on a console: that of a terminal, or of a notebook that has ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+def waiting(console: Console, words: str) -> AbstractContextManager[object]:
+    """Show that something is going on whose length is not known; nothing where no bar can move."""
+    return console.status(words) if shows_bars(console) else nullcontext()
 
 
 def duration(seconds: float) -> str:

@@ -93,7 +93,17 @@ class Settings:
         at_least=1,
         at_most=LARGEST_IMAGE,
     )
-    channels: Chosen[int] = setting("1 or 3. Default: 1 where all images are grey", at_least=1)
+    channels: Chosen[int] = setting(
+        "1 or 3, or the number that the files have. Default: 1 where all pictures are grey, else what most have",
+        at_least=1,
+    )
+    value_range: list[float] | Literal["full", "uint8"] | None = setting(
+        "what stands for black and white in images of more than 8 bits: LOW HIGH, such a pair for each channel, 'full' "
+        "(that of their type) or 'uint8' (make 8 bits of them). Default: 0.5 and 99.5 percentiles of each channel"
+    )
+    show_channels: list[int] | None = setting(
+        "channels that pictures of the images show, one or three, counted from 1. Default: the first three"
+    )
     split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
     limit: int | None = setting("train on the first so many images only", at_least=1)
     views: Any = setting(
@@ -120,8 +130,8 @@ class Settings:
     micro_batch: int | Literal["auto"] | None = setting(
         "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
     )
-    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "muon"]] = setting(
-        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it) or 'muon'"
+    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]] = setting(
+        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it), 'larc-clip' or 'muon'"
     )
     lr: Chosen[float] = setting(
         "highest learning rate, taken as it is. Default: the recipe's, scaled to the batch", at_least=0
@@ -201,6 +211,12 @@ class Settings:
             return cls(**own, hyperparameters={name: _tuples(value) for name, value in values.items()})
         except ValueError as error:
             raise ValueError(f"{path}: {first_line(error)}") from error
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the images of a run are opened, and others that its encoder sees: options of `open_images`."""
+        names = ("image_size", "channels", "value_range", "show_channels")
+        return {name: getattr(self, name) for name in names}
 
     def unchosen(self) -> list[str]:
         """List the settings that `pretrain` has yet to choose."""

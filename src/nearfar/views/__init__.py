@@ -1,4 +1,4 @@
-"""Batched augmentations: named plans of views, the views themselves from uint8 batches, and the one resize."""
+"""Batched augmentations: named plans of views, the views themselves from batches, and the one resize."""
 
 from nearfar.views.function import ViewFunction, Views
 from nearfar.views.geometry import centre_square, resize_square, with_channels
@@ -6,6 +6,7 @@ from nearfar.views.make import make_views
 from nearfar.views.plans import compose, fit_views, names_in, plan, plan_names
 from nearfar.views.presets import PRESETS
 from nearfar.views.sampling import sample_boxes
+from nearfar.views.values import eight_bits, from_range, unit
 from nearfar.views.view import View, ViewPlan
 
 __all__ = [
@@ -16,12 +17,15 @@ __all__ = [
     "Views",
     "centre_square",
     "compose",
+    "eight_bits",
     "fit_views",
+    "from_range",
     "make_views",
     "names_in",
     "plan",
     "plan_names",
     "resize_square",
     "sample_boxes",
+    "unit",
     "with_channels",
 ]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from nearfar.messages import first_line
@@ -19,9 +19,10 @@ ViewsOf: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
 class ViewFunction:
     """A function that makes the views of a batch, in the place of a `ViewPlan`.
 
-    function: uint8 [batch, channels, height, width] -> a sequence with one tensor [batch, channels, side, side] for
-    each view, uint8 or float in 0..1; `make_views` normalises them. image_size, channels: of the images that it will
-    get; with them it is tried once here, on two images of noise, to count its views. name: default, its own name.
+    function: [batch, channels, height, width], uint8, or float in 0..1 where images have more than 8 bits -> a sequence
+    with one tensor [batch, channels, side, side] for each view, uint8 or float in 0..1; `make_views` normalises them.
+    image_size, channels: of the images that it will get; with them it is tried once here, on two images of noise of
+    8 bits, to count its views. name: default, its own name.
     Raises ValueError for a function that fails or returns anything else.
 
     Its random numbers must come from torch's global generator, on the images' device: that is seeded for each call
@@ -62,7 +63,7 @@ class ViewFunction:
         """None: the function needs whole images, so there is nothing to crop beforehand."""
 
     def views(
-        self, images: UInt8[Tensor, "batch channels height width"], generator: torch.Generator, start: int
+        self, images: Shaped[Tensor, "batch channels height width"], generator: torch.Generator, start: int
     ) -> list[Float[Tensor, "batch channels side side"]]:
         """Make the views as floats in 0..1; `start` is the place of the first image in the whole batch."""
         seed = int(torch.randint(2**62, (), generator=generator))

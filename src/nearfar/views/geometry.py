@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped, UInt8
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
 from nearfar.views.photometric import luma
+from nearfar.views.values import unit
 
 
 def affine(
@@ -67,16 +68,16 @@ def resize_matrix(
 
 
 def crop(
-    images: UInt8[Tensor, "n channels height width"],
+    images: Shaped[Tensor, "n channels height width"],
     box: Int[Tensor, "n 4"],
     size: int,
     flip: Bool[Tensor, " n"],
 ) -> Float[Tensor, "n channels {size} {size}"]:
     """Cut each image's box (top, left, height, width), resize it to `size` and flip it where asked; values in 0..1.
 
-    Antialiased at every scale, so it is torchvision's `resized_crop(..., antialias=True)`. Up to 48 pixels, and on
-    accelerators at any size, it is two batched matrix products; larger images on a CPU go one by one through torch's
-    resize for uint8, whose values are whole numbers as in torchvision.
+    images: uint8, or float in 0..1. Antialiased at every scale, so it is torchvision's `resized_crop(...,
+    antialias=True)`. Up to 48 pixels, and on accelerators at any size, it is two batched matrix products; larger images
+    on a CPU go one by one through torch's resize, whose values for uint8 are whole numbers as in torchvision.
     """
     height, width = images.shape[2:]
     if images.device.type == "cpu" and max(height, width, size) > _MATRIX_SIDE:
@@ -87,7 +88,9 @@ def crop(
 def _crop_product(images: Tensor, box: Tensor, size: int, flip: Tensor) -> Tensor:
     n, channels, height, width = images.shape
     top, left, tall, wide = box.unbind(1)
-    down = resize_matrix(top, tall, height, size).div_(255)
+    down = resize_matrix(top, tall, height, size)
+    if images.dtype == torch.uint8:
+        down.div_(255)
     across = resize_matrix(left, wide, width, size, flip)
     lines = torch.empty(
         n, height, channels, width, device=images.device
@@ -104,7 +107,7 @@ def _crop_each(images: Tensor, box: Tensor, size: int) -> Tensor:
     for i, (top, left, tall, wide) in enumerate(box.tolist()):
         piece = images[i : i + 1, :, top : top + tall, left : left + wide]
         out[i : i + 1] = F.interpolate(piece, size=(size, size), mode="bilinear", antialias=True)
-    return out.div_(255)
+    return out.div_(255) if images.dtype == torch.uint8 else out
 
 
 def _flip(images: Float[Tensor, "n c h w"], chosen: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
@@ -112,9 +115,9 @@ def _flip(images: Float[Tensor, "n c h w"], chosen: Bool[Tensor, " n"]) -> Float
     return images.index_copy_(0, index, images.index_select(0, index).flip(3))
 
 
-def whole(images: UInt8[Tensor, "n c h w"], flip: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
-    """Take images that are cropped already: values in 0..1, flipped where asked."""
-    return _flip(images.float().div_(255), flip)
+def whole(images: Shaped[Tensor, "n c h w"], flip: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
+    """Take images that are cropped already, uint8 or float in 0..1: values in 0..1, flipped where asked."""
+    return _flip(images.clone() if images.is_floating_point() else unit(images), flip)
 
 
 def centre_square(height: int, width: int) -> tuple[int, int, int]:

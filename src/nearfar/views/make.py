@@ -1,4 +1,4 @@
-"""From a batch of uint8 images to its views."""
+"""From a batch of images to its views."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearfar.views.function import ViewFunction, Views
 from nearfar.views.geometry import affine, crop, whole
-from nearfar.views.photometric import blur, grey_, jitter_, kernel_size, noise_, solarize_
+from nearfar.views.photometric import blur, drop_channel, grey_, jitter_, kernel_size, noise_, solarize_
 from nearfar.views.sampling import ViewParameters, sample_view, uniform_table
 from nearfar.views.view import View
 
@@ -30,14 +30,15 @@ def make_views(
 ) -> list[Tensor]:
     """Make every view of a plan from a batch of images: one float32 tensor [batch, channels, side, side] for each view.
 
-    images: uint8 [batch, channels, height, width] on any device, any number of channels; or a list with one such tensor
-    for each view, cropped to its side beforehand (as by `CroppingBatches`): then all but the crop is done here.
+    images: uint8 or float in 0..1 [batch, channels, height, width] on any device, any number of channels; or a list
+    with one such tensor for each view, cropped to its side beforehand (as by `CroppingBatches`): then all but the crop
+    is done here.
     plan: a ViewPlan, or a ViewFunction, which takes whole images only.
     generator: on the CPU; its state is all that the samples depend on. mean, std: one number for each channel in units
     of 0..1, for the normalisation that ends every view.
     rows, total: `images` are the `rows` of a batch of `total` images (default: all); samples are made for the whole
     batch, so that processes which share a batch see the views that one process would (not so for a ViewFunction).
-    Raises ValueError for images that are not uint8 or do not fit the plan, the rows or the channels.
+    Raises ValueError for images of other numbers, or that do not fit the plan, the rows or the channels.
     """
     if isinstance(plan, ViewFunction) and not isinstance(images, Tensor):
         raise ValueError(f"the view function {plan.name} makes views from whole images, not from crops")
@@ -84,6 +85,8 @@ def _change(pixels: Tensor, view: View, sampled: ViewParameters) -> Tensor:
         jitter_(pixels, sampled.factors, sampled.hue, sampled.order, sampled.hue_place)
     if colour:
         _where(pixels, sampled.grey, lambda x, i: grey_(x))
+    if pixels.shape[1] > 1:
+        _where(pixels, sampled.drop, lambda x, i: drop_channel(x, sampled.dropped[i]))
     _where(pixels, sampled.blur, lambda x, i: blur(x, sampled.sigma[i], kernel_size(x.shape[-1])))
     _where(pixels, sampled.solarize, lambda x, i: solarize_(x))
     _where(pixels, sampled.noise, lambda x, i: noise_(x, sampled.noise_std[i], sampled.noise_seed[i]))
@@ -113,8 +116,10 @@ def _check(
     if len(sources) != len(plan):
         raise ValueError(f"plan {plan.name!r} has {len(plan)} views, but {len(sources)} tensors of crops were given")
     for source in sources:
-        if source.dtype != torch.uint8:
+        if source.dtype != torch.uint8 and not source.is_floating_point():
             raise ValueError(f"views are made from uint8 images, got {source.dtype}: give the raw pixels, 0 to 255")
+        if source.is_floating_point() and not ((source[:1] >= 0) & (source[:1] <= 1)).all():
+            raise ValueError("views are made from uint8 images or floats in 0..1, not normalised")
         if source.ndim != 4:
             raise ValueError(f"views are made from [batch, channels, height, width], got shape {list(source.shape)}")
     batch, channels = sources[0].shape[:2]

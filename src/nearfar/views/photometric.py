@@ -1,4 +1,4 @@
-"""Brightness, contrast, saturation, hue, grey, solarisation, blur and noise of float images in 0..1."""
+"""Brightness, contrast, saturation, hue, grey, lost channels, solarisation, blur and noise of floats in 0..1."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ def luma(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
 def grey_(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
     """Set all three channels to the grey value."""
     return images.copy_(luma(images).expand_as(images))
+
+
+def drop_channel(
+    images: Float[Tensor, "n channels h w"], share: Float[Tensor, " n"]
+) -> Float[Tensor, "n channels h w"]:
+    """Give one channel of each image its mean everywhere: channel floor(`share` * channels), `share` in 0..1.
+
+    The mean and not black, so that a lost channel is no outlier after normalisation.
+    """
+    rows, channels = torch.arange(len(images), device=images.device), images.shape[1]
+    lost = (share * channels).long().clamp(max=channels - 1).to(images.device)
+    images[rows, lost] = images[rows, lost].mean((1, 2), keepdim=True).expand(-1, *images.shape[2:])
+    return images
 
 
 def jitter_(

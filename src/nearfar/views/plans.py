@@ -52,6 +52,10 @@ _DISTRIBUTIONS = {
     # SigCLR follows BYOL and CorInfoMax (its references 16 and 30), whose CIFAR code crops 0.08 to 1 of the area.
     "sigclr-alpha": replace(_ALPHA, scale=(0.08, 1.0)),
     "sigclr-beta": replace(_BETA, scale=(0.08, 1.0)),
+    # solo-learn's released configurations for CIFAR.
+    "solo-alpha": replace(_COLOUR, saturation=0.2, scale=(0.08, 1.0)),
+    "solo-beta": replace(_COLOUR, saturation=0.2, scale=(0.08, 1.0), solarize=0.2),
+    "solo-vicreg": replace(_COLOUR, saturation=0.2, solarize=0.1),
     "large": _LARGE,
     "small": _SMALL,
     "local-6": replace(_GAMMA, scale=(0.172, 0.86)),
@@ -110,8 +114,10 @@ def fit_views(names: Sequence[str], image_size: int, channels: int, preset: str 
 
     Those of a preset, if one is named: strong, weak and small views keep their part. Else, from 64 pixels on, they are
     the method's own. Below, there is no blur and there are no tiny crops; small grey images, such as digits, are not
-    mirrored and move a little instead.
+    mirrored and move a little instead. Of other channels than grey and colour, those of the preset "channels".
     """
+    if preset is None and channels not in (1, 3):
+        preset = "channels"
     if preset is not None:
         strong, weak, small = preset, f"{preset}-weak", f"{preset}-small"
     elif channels == 1 and image_size <= 48:

@@ -101,7 +101,21 @@ _TEXTURE = View(
     saturation=0.2,
     hue=0.05,
 )
-_STILL: dict[str, Any] = dict(affine=0.0, jitter=0.0, grey=0.0, blur=0.0, noise=0.0)
+# Channels that are not red, green and blue: light of all together, sharpness, noise and a missing one may vary, what
+# they are to each other carries the meaning. Where up is, is not known.
+_CHANNELS = View(
+    scale=(0.2, 1.0),
+    flip=0.5,
+    jitter=0.8,
+    brightness=0.3,
+    contrast=0.3,
+    drop=0.2,
+    blur=0.2,
+    sigma=(0.1, 1.0),
+    noise=0.3,
+    noise_std=(0.0, 0.03),
+)
+_STILL: dict[str, Any] = dict(affine=0.0, jitter=0.0, grey=0.0, drop=0.0, blur=0.0, noise=0.0)
 
 PRESETS = {
     "photographs": Preset(
@@ -133,6 +147,12 @@ PRESETS = {
         _TEXTURE,
         replace(_TEXTURE, **_STILL),
         replace(_TEXTURE, scale=(0.06, 0.06)),
+    ),
+    "channels": Preset(
+        "two channels or more than three, such as satellite bands and fluorescence markers; the default for these",
+        _CHANNELS,
+        replace(_CHANNELS, **_STILL),
+        replace(_CHANNELS, scale=(0.06, 0.3)),
     ),
     "grey": Preset(
         "grey images of up to 48 pixels, such as digits, letters and symbols, whose mirror image is something else",

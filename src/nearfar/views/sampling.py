@@ -38,6 +38,8 @@ class ViewParameters:
     order: Int[Tensor, "rows 3"]  # which factor comes first, second, third
     hue_place: Int[Tensor, " rows"]  # how many factors come before the hue
     grey: Bool[Tensor, " rows"]
+    drop: Bool[Tensor, " rows"]
+    dropped: Float[Tensor, " rows"]  # which channel, as a share of their number
     blur: Bool[Tensor, " rows"]
     sigma: Float[Tensor, " rows"]
     solarize: Bool[Tensor, " rows"]
@@ -131,6 +133,8 @@ def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, w
         order=keys[:, :3].argsort(1),
         hue_place=(keys[:, :3] < keys[:, 3:]).sum(1),
         grey=u[17] < view.grey,
+        drop=_finer(u[17]) < view.drop,
+        dropped=_finer(u[18]).float(),
         blur=u[18] < view.blur,
         sigma=_between(u[19], view.sigma).float(),
         solarize=u[20] < view.solarize,

@@ -1,0 +1,161 @@
+"""Look at the installation and the machine: versions, hardware, speed, caches, and whether a run would work.
+
+nearfar doctor
+nearfar doctor --empty-cache
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.constants import HF_HOME
+from rich.console import Console
+from rich.text import Text
+
+from nearfar.atomic import check_folder
+from nearfar.commands import hardware, installation
+from nearfar.commands.budget import Machine, choose_machine, rungs
+from nearfar.commands.objects import chosen_method, chosen_views, views_for
+from nearfar.data import cached
+from nearfar.data.cache import ELSEWHERE, default_folder
+from nearfar.training import Settings
+from nearfar.training.environment import hardware as names_of_hardware
+from nearfar.views import Views
+
+SIDE = 32  # pixels of the images of the speed test
+LITTLE = 2**30  # bytes
+
+
+def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict[str, Any]:
+    """Look at the installation and the machine: versions, hardware, speed, caches, and whether a run would work.
+
+    On the command line the exit code is 1 where a run would not work.
+
+    Args:
+        empty_cache: remove the decoded images in nearfar's cache; they are decoded again when they are needed.
+        console: where it is shown.
+
+    Returns:
+        "versions" by package, None for one that is missing; "extras": by name their "versions", and the command that
+        would "install" what is missing. "processor", "cores" that may be used, "features" of the processor; "memory",
+        "total" and "available"; "gpus", each with "name", "memory" and "bfloat16". "precision": what "auto" takes;
+        "images_per_second" of the small net at 32 px, in training, with a "reason" for the precision. "cache": its
+        "folder", its "data_sets", the "bytes" that they take, the bytes "free" on its disk and those "freed" now.
+        "hub": folder of what was fetched from the Hugging Face Hub, which nearfar leaves alone.
+        "notes", and "problems": what keeps a run from working and what to do about it. All sizes in bytes.
+    """
+    console = console or Console()
+    folder = default_folder()
+    freed = cached.empty(folder) if empty_cache else 0
+    sizes = cached.sizes(folder)
+    free = shutil.disk_usage(_existing(folder)).free
+    problems = [*installation.lacking(), *_unwritable(folder)]
+    machine = None
+    try:
+        machine = _measured(console)
+        problems += [] if machine.rate else ["there is not enough memory for a step of the small net"]
+    except (ValueError, RuntimeError) as error:
+        problems.append(f"{error}; where there is a GPU, try --accelerator cpu")
+    names = names_of_hardware()
+    found: dict[str, Any] = {
+        "versions": installation.versions(),
+        "extras": installation.extras(),
+        "processor": names["processor"],
+        "cores": hardware.usable_cores(),
+        "features": hardware.processor_features(),
+        "memory": hardware.memory(),
+        "gpus": hardware.gpus(),
+        "precision": machine and machine.precision,
+        "images_per_second": machine and machine.rate,
+        "reason": machine and machine.reason.removeprefix(", "),
+        "cache": {
+            "folder": folder,
+            "data_sets": len(sizes),
+            "bytes": sum(sizes.values()),
+            "free": free,
+            "freed": freed,
+        },
+        "hub": HF_HOME,
+        "notes": list(_notes(free)),
+        "problems": problems,
+    }
+    for line in _lines(found):
+        console.print(Text(line))
+    return found
+
+
+def _measured(console: Console) -> Machine:
+    """What pretrain chooses for small images, by the measurement that it makes itself."""
+    given = Settings(encoder="small")
+    method, _ = chosen_method(given)
+
+    def views_at(size: int, crop: int) -> Views:
+        fitted = replace(given, image_size=size, crop_size=crop, channels=3)
+        return chosen_views(views_for(given, method, crop, 3), fitted)
+
+    candidates = rungs(given, SIDE, photographs=False)[:1]
+    return choose_machine(
+        given, method, views_at, candidates=candidates, channels=3, images=None, seconds=0.0, console=console
+    )
+
+
+def _unwritable(cache: Path) -> Iterator[str]:
+    for folder, instead in ((Path.cwd(), "run in another folder, or give --out"), (_existing(cache), ELSEWHERE)):
+        try:
+            check_folder(folder)
+        except OSError as error:
+            yield f"{error}; {instead}"
+
+
+def _existing(folder: Path) -> Path:
+    return next(one for one in (folder, *folder.parents) if one.exists())
+
+
+def _notes(free: int) -> Iterator[str]:
+    if shutil.which("nvidia-smi") and not torch.cuda.is_available():
+        yield f"there may be a GPU, but torch {torch.__version__} cannot use it: install the torch for its driver"
+    if free < LITTLE:
+        yield f"only {_size(free)} are free for the cache; {ELSEWHERE}"
+    if "OMP_NUM_THREADS" in os.environ:
+        yield f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}"
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    shown = {name: found["versions"].get(name) for name in ("nearfar", "python", "torch", "torchvision", "timm")}
+    yield "versions   " + ", ".join(f"{name} {version or 'missing'}" for name, version in shown.items())
+    for name, extra in found["extras"].items():
+        yield f"optional   {name}: " + (extra["install"] or "there")
+    features = f", {' '.join(found['features'])}" if found["features"] else ""
+    yield f"processor  {found['processor']}, {found['cores']} cores to use{features}"
+    yield f"memory     {_size(found['memory']['available'])} of {_size(found['memory']['total'])} available"
+    for gpu in found["gpus"]:
+        yield f"GPU        {gpu['name']}, {_size(gpu['memory'])}" + ("" if gpu["bfloat16"] else ", without bfloat16")
+    if not found["gpus"]:
+        yield "GPU        none"
+    if found["precision"] is not None:
+        yield f"precision  {found['reason']}"
+        yield f"speed      {found['images_per_second']:.0f} images/s: the small net on images of {SIDE} px, in training"
+    cache = found["cache"]
+    held = f"{_size(cache['bytes'])} in {cache['data_sets']} data sets, {_size(cache['free'])} free"
+    yield f"cache      {cache['folder']}: {held}"
+    if cache["freed"]:
+        yield f"           {_size(cache['freed'])} were freed"
+    if cache["data_sets"]:
+        yield "           nearfar doctor --empty-cache empties it"
+    yield f"           {found['hub']}: what was fetched from the Hub, by other programs too"
+    yield from (f"note       {note}" for note in found["notes"])
+    yield from (f"problem    {problem}" for problem in found["problems"])
+    if not found["problems"]:
+        yield "a run would work"
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return "unknown"
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,101 @@
+"""Which numbers stand for 0 and 1 in images of more than 8 bits, from a sample of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from nearfar.views import with_channels
+
+PERCENTILES = (0.5, 99.5)
+SAMPLED, PIXELS = 100, 4096  # images that are looked at, and about so many pixels of each
+EIGHT_BITS = "uint8"
+FULL = "full"
+ValueRange: TypeAlias = Sequence[float] | str | None
+"""Low and high for all channels, or for each in turn; "full", "uint8", or None for percentiles of a sample."""
+
+
+def checked(value_range: Any) -> ValueRange:
+    """The value range as it may be asked for; ValueError says what there is."""
+    if value_range is None or value_range in (FULL, EIGHT_BITS):
+        return value_range
+    if isinstance(value_range, str) or len(value_range) < 2 or len(value_range) % 2:
+        raise ValueError(
+            f"value_range is LOW HIGH, or such a pair for each channel, 'full' or 'uint8', not {value_range}"
+        )
+    pairs = np.asarray(value_range, dtype=np.float64).reshape(-1, 2)
+    if not np.isfinite(pairs).all() or (pairs[:, 0] >= pairs[:, 1]).any():
+        raise ValueError(f"each LOW of value_range must be below its HIGH, got {list(value_range)}")
+    return pairs.reshape(-1).tolist()
+
+
+def for_channels(value_range: Sequence[float], channels: int) -> list[float]:
+    """Low and high of every channel in turn; one pair serves all. ValueError for any other number."""
+    if len(value_range) not in (2, 2 * channels):
+        raise ValueError(f"{channels} channels need one pair LOW HIGH or {channels}, got {len(value_range) // 2} pairs")
+    return list(value_range) * (2 * channels // len(value_range))
+
+
+def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRange) -> list[float]:
+    """Low and high of every channel: percentiles over the sample, or the full range of its type; given ones are kept.
+
+    sample: images [channels, height, width] in their own numbers. Floats that all lie in 0..1 have the range 0 to 1.
+    """
+    if value_range is not None and not isinstance(value_range, str):
+        return for_channels(value_range, channels)
+    kinds = {one.dtype for one in sample}
+    whole = all(kind.kind in "ui" for kind in kinds)
+    if value_range == FULL:
+        ends = [np.iinfo(kind) for kind in kinds] if whole else []
+        return [float(min((e.min for e in ends), default=0)), float(max((e.max for e in ends), default=1))] * channels
+    seen = [with_channels(torch.from_numpy(thinned(one).astype(np.float32))[None], channels)[0] for one in sample]
+    numbers = torch.cat([one.flatten(1) for one in seen], 1).numpy()
+    if not np.isfinite(numbers).all():
+        raise ValueError("images must hold finite numbers")
+    if not whole and numbers.min() >= 0 and numbers.max() <= 1:
+        return [0.0, 1.0] * channels
+    lows, highs = np.percentile(numbers, PERCENTILES, axis=1).astype(np.float64)
+    return [float(x) for low, high in zip(lows, highs, strict=True) for x in (low, high if high > low else low + 1)]
+
+
+def thinned(planes: Shaped[np.ndarray, "channels height width"]) -> Shaped[np.ndarray, "channels h w"]:
+    """Every so many rows and columns of an image, `PIXELS` pixels or a few more."""
+    step = max(1, math.isqrt(planes.shape[1] * planes.shape[2] // PIXELS))
+    return planes[:, ::step, ::step]
+
+
+def spread(total: int, count: int = SAMPLED) -> list[int]:
+    """So many positions, evenly spaced over `total`; all where there are no more."""
+    return np.linspace(0, total - 1, min(count, total)).round().astype(int).tolist()
+
+
+def sixteen_bits(unit: Tensor) -> Shaped[np.ndarray, "*shape"]:
+    """Floats in 0..1 as uint16, whose full range stands for 0..1."""
+    return np.rint(unit.numpy() * 65535).astype(np.uint16)
+
+
+def floats(pixels: Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """Stored pixels as they are read: uint8 as they are, uint16 as float32 in 0..1."""
+    return torch.from_numpy(pixels if pixels.dtype == np.uint8 else np.divide(pixels, 65535, dtype=np.float32))
+
+
+def in_words(value_range: Sequence[float]) -> str:
+    """One line on what is black and white."""
+    pairs = [f"{low:g} to {high:g}" for low, high in zip(value_range[::2], value_range[1::2], strict=True)]
+    if len(set(pairs)) == 1:
+        return f"values from {pairs[0]} are black to white; --value-range changes that"
+    return f"values from {', '.join(pairs)} in its channels are black to white; --value-range changes that"
+
+
+def common(counts: Iterable[int]) -> int:
+    """How many channels most images have; 3 where grey and colour are mixed, and the larger of two equal numbers."""
+    all_counts = list(counts)
+    if set(all_counts) <= {1, 3}:
+        return max(all_counts)
+    return max(set(all_counts), key=lambda n: (all_counts.count(n), n))

@@ -1,0 +1,89 @@
+"""Most of the nearest rows of a large matrix, by an index of faiss: comparing all pairs takes hours there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.neighbours.nearest import Nearest, nearest_rows
+from nearfar.pairs.precision import unit_rows
+
+WANTED = 0.98  # share of the true neighbours at which the search is wide enough
+SAMPLE = 1000  # queries on which the share is measured
+A_LIST = 40  # rows to learn a list's centre from; faiss asks for 39
+PART = 8192  # queries between two calls of `progress`
+
+
+def approximate_rows(
+    rows: Float[Tensor, "rows dim"],
+    queries: Float[Tensor, "queries dim"] | None = None,
+    k: int = 10,
+    *,
+    wanted: float = WANTED,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Nearest, float]:
+    """Find most of the k nearest rows of each query by cosine, and the share of the true ones that are found.
+
+    rows, queries and k as in `nearest_rows`; on the CPU. The rows are put into 4 sqrt(n) lists around centres (k-means
+    on a sample), and a query looks through the lists of the nearest centres: as many as find the share `wanted` of the
+    true neighbours of 1000 queries at random, all if need be. The share that is returned is that of these queries.
+    Queries whose lists hold fewer than k are compared with all rows. Memory: two copies of the rows.
+    Source: inverted file index (Sivic & Zisserman 2003, "Video Google"); Johnson, Douze & Jegou 2021, "Billion-scale
+    similarity search with GPUs".
+    ValueError where faiss is not installed, and for a k that there are not enough rows for.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise ValueError("an approximate search needs faiss: pip install 'nearfar[faiss]'") from error
+    own = queries is None
+    if not 1 <= k <= len(rows) - own:
+        raise ValueError(f"{k} neighbours cannot be taken from {len(rows) - own} rows")
+    searched = unit_rows(rows.detach(), torch.float32)
+    asked = searched if queries is None else unit_rows(queries.detach(), torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    lists = max(1, min(int(4 * math.sqrt(len(rows))), len(rows) // A_LIST))
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    index = faiss.index_factory(rows.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter, index.cp.seed = 10, seed
+    index.train(searched[torch.randperm(len(rows), generator=generator)[: lists * A_LIST]].numpy())
+    index.add(searched.numpy())
+
+    sample = torch.randperm(len(asked), generator=generator)[:SAMPLE]
+    true = nearest_rows(searched, asked[sample], k, own=sample if own else None).index
+    index.nprobe = 1
+    share = _share(_search(index, asked, sample, k, own).index, true)
+    while share < wanted and index.nprobe < lists:
+        index.nprobe = min(lists, 2 * index.nprobe)
+        share = _share(_search(index, asked, sample, k, own).index, true)
+    found = []
+    for part in torch.arange(len(asked)).split(PART):
+        found.append(_search(index, asked, part, k, own))
+        if progress is not None:
+            progress(int(part[-1]) + 1, len(asked))
+    distance, position = (torch.cat(each) for each in zip(*found, strict=True))
+    (short,) = torch.where((position < 0).any(1))
+    if len(short):
+        distance[short], position[short] = nearest_rows(searched, asked[short], k, own=short if own else None)
+    return Nearest(distance, position), share
+
+
+def _search(index: Any, asked: Tensor, part: Tensor, k: int, own: bool) -> Nearest:
+    """The k nearest of some queries; of rows of the index without themselves."""
+    cosine, position = map(torch.from_numpy, index.search(asked[part].numpy(), k + own))
+    distance = (1 - cosine).clamp_(0, 2)
+    if own:
+        itself = position == part[:, None]
+        itself[:, -1] |= ~itself.any(1)  # where its own row was not found, the last one goes
+        position, distance = (each[~itself].view(len(part), k) for each in (position, distance))
+    return Nearest(distance, position)
+
+
+def _share(found: Tensor, true: Tensor) -> float:
+    return float((found[:, :, None] == true[:, None]).any(1).float().mean())

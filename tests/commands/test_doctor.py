@@ -1,0 +1,108 @@
+"""`nearfar doctor`: what it finds, and that its exit code says whether a run would work."""
+
+import json
+import os
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import nearfar
+from nearfar.cli import main
+from nearfar.commands import hardware, installation
+from nearfar.data import open_images
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A cache that holds one data set of five images, and a file that is not nearfar's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(5):
+        Image.new("RGB", (12, 10), (40 * number, 9, 9)).save(photos / f"{number}.png")
+    open_images(str(photos), image_size=8)
+    (tmp_path / "nearfar" / "note.txt").write_text("mine")
+    return tmp_path / "nearfar"
+
+
+def files_in(folder):
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+def test_it_tells_what_a_run_would_take(home, quiet):
+    found = nearfar.doctor(console=quiet)
+    assert found["problems"] == []
+    assert found["versions"]["nearfar"] == nearfar.__version__ and found["versions"]["torch"]
+    assert set(found["extras"]) >= {"onnx", "detection", "tensorboard"} and "test" not in found["extras"]
+    assert 1 <= found["cores"] <= os.cpu_count() and found["memory"]["available"] <= found["memory"]["total"]
+    assert (
+        found["images_per_second"] == 1000.0 and found["precision"] == "32-true"
+    )  # as the tests measure every machine
+    bytes_there = sum(path.stat().st_size for path in files_in(home) if path.name != "note.txt")
+    assert found["cache"]["data_sets"] == 1 and found["cache"]["bytes"] == bytes_there > 5 * 3 * 8 * 8
+
+
+def test_the_cache_is_emptied_where_that_is_asked_for(home, capsys):
+    assert main(["doctor"]) == 0
+    assert "nearfar doctor --empty-cache" in capsys.readouterr().out and len(files_in(home)) == 3
+    assert main(["doctor", "--empty-cache", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["cache"]
+    assert told["freed"] > 960 and told["data_sets"] == told["bytes"] == 0
+    assert [path.name for path in files_in(home)] == ["note.txt"]
+    assert Path(told["folder"]) == home
+
+
+def test_what_is_missing_is_a_problem_with_a_way_out(monkeypatch, capsys):
+    told = Message()
+    for line in (
+        "torch>=99",
+        "timm>=1",
+        "no-such-package>=2",
+        'no-such-tool>=3; extra == "onnx"',
+        'x; extra == "test"',
+    ):
+        told["Requires-Dist"] = line
+    for extra in ("onnx", "test"):
+        told["Provides-Extra"] = extra
+    monkeypatch.setattr(installation, "_metadata", lambda: told)
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    old, missing = found["problems"]
+    assert old.endswith("is not >=99: pip install 'torch>=99'")
+    assert missing == "no-such-package is missing: pip install 'no-such-package>=2'"
+    install = "pip install 'nearfar[onnx]'"
+    assert found["extras"] == {"onnx": {"versions": {"no-such-tool": None}, "install": install}}
+
+
+def test_a_step_that_fails_is_a_problem(monkeypatch, capsys):
+    def broken(*given, **named):
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr("nearfar.commands.budget.training_speed", broken)
+    assert main(["doctor"]) == 1
+    assert "problem    a trial step failed: no kernel image" in capsys.readouterr().out
+    monkeypatch.setattr("nearfar.commands.budget.training_speed", lambda *given, **named: 0.0)
+    assert main(["doctor"]) == 1 and "problem    there is not enough memory" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, quiet):
+    def refused(folder):
+        raise OSError(f"cannot write into {folder}: Read-only file system")
+
+    monkeypatch.setattr("nearfar.commands.doctor.check_folder", refused)
+    here, cache = nearfar.doctor(console=quiet)["problems"]
+    assert "Read-only" in here and "--out" in here and "XDG_CACHE_HOME" in cache
+
+
+def test_limits_of_a_container_count(monkeypatch, tmp_path):
+    monkeypatch.setattr(hardware, "CGROUP", tmp_path)
+    cores = hardware.usable_cores()
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert hardware.usable_cores() == cores
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert hardware.usable_cores() == 1
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    assert hardware.memory() == {"total": 1_000_000, "available": 600_000}

@@ -1,0 +1,104 @@
+"""--json: one JSON object on stdout, whatever a verb returns, and everything else on stderr."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import nearfar
+from nearfar.cli import main
+from nearfar.commands.machine_readable import as_json, plain
+
+
+@pytest.fixture(scope="module")
+def run(images_file, tmp_path_factory):
+    """A run made by the command line in processes of its own, two for the training, and what that said."""
+    out = tmp_path_factory.mktemp("runs") / "halves"
+    words = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "small", "--devices", "2"]
+    words += ["--precision", "32-true", "--accelerator", "cpu"]
+    command = [sys.executable, "-m", "nearfar", "pretrain", images_file, "--out", str(out), *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return out, done
+
+
+def said(capsys, *words):
+    """The exit code, the object on stdout, and stderr."""
+    code = main([*words, "--json"])
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 1
+    return code, json.loads(out), err
+
+
+def test_a_run_tells_what_it_came_to(run):
+    out, done = run
+    told = json.loads(done.stdout)
+    assert done.stdout.count("\n") == 1 and "images/s" in done.stderr
+    made = nearfar.Run(out)
+    assert told["path"] == str(out) and Path(told["report"]).is_file()
+    assert told["verdict"] == {
+        "healthy": made.verdict.healthy,
+        "state": made.verdict.state,
+        "words": made.verdict.words,
+    }
+    assert told["metrics"]["loss"] == [line["loss"] for line in made.metrics if "loss" in line][-1]
+    assert told["health"]["images"] == 16 and told["results"] == {}
+    assert told == json.loads(as_json(made))
+
+
+def test_tables_paths_and_columns(run, capsys, tmp_path):
+    out = str(run[0])
+    code, table, err = said(capsys, "evaluate", out, "--protocol", "knn", "--baselines", "false")
+    assert code == 0 and table == nearfar.Run(run[0]).results and "trained" in err
+    file = tmp_path / "features.csv"
+    assert said(capsys, "embed", out, "--out", str(file))[:2] == (0, {"path": str(file)}) and file.is_file()
+    code, columns, err = said(capsys, "search", out, "0", "--k", "3")  # and no bare names beside it
+    assert code == 0 and columns["rank"] == [1, 2, 3] and len(columns["name"]) == 3
+    assert columns["distance"] == sorted(columns["distance"])
+    assert said(capsys, "views")[1].keys() >= {"photographs", "microscope"}
+    _, methods, err = said(capsys, "methods")
+    assert methods["simclr"]["defaults"]["projector"] == [512, 128] and "Barlow" in err
+
+
+@pytest.mark.parametrize(
+    "words", [["pretrian"], ["pretrain", "no/such/folder"], ["embed", "no/such/run", "--out", "x.csv"]]
+)
+def test_a_mistake_is_an_error_in_json_too(words, capsys):
+    code, told, err = said(capsys, *words)
+    assert code == 2 and list(told) == ["error"] and err == f"nearfar: {told['error']}\n"
+
+
+def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, tmp_path, monkeypatch):
+    def broken(**given):
+        print("by the way")
+        raise KeyError("key")
+
+    monkeypatch.setattr("nearfar.commands.methods.list_methods", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code, told, err = said(capsys, "methods")
+    assert code == 1 and told["error"].startswith("KeyError") and err.startswith("by the way\n")
+
+
+def test_help_stays_text(capsys):
+    assert main(["pretrain", "--help", "--json"]) == 0
+    assert capsys.readouterr().out.startswith("nearfar pretrain [DATA]")
+
+
+def test_every_kind_of_value_has_a_plain_form():
+    values = {
+        1: np.float32(0.5), "rows": np.arange(3), "tensor": torch.ones(1, 2), "path": Path("a/b"),
+        "yes": np.bool_(True), "tuple": (1, None), "nothing": float("nan"), "most": float("inf"), "count": np.int64(7),
+        "name": "caf\udce9",
+    }  # fmt: skip
+    told = json.loads(as_json(values))
+    assert told == {
+        "1": 0.5, "rows": [0, 1, 2], "tensor": [[1.0, 1.0]], "path": "a/b", "yes": True, "tuple": [1, None],
+        "nothing": None, "most": None, "count": 7, "name": "caf\udce9",
+    }  # fmt: skip
+    assert type(plain(np.int64(7))) is int
+    assert as_json(Path("a")) == '{"path": "a"}' and as_json("b") == '{"result": "b"}'

@@ -1,0 +1,109 @@
+"""Runs on images of more than 8 bits or of many channels, from one end to the other: their range is the run's."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+import nearfar
+from nearfar.data import open_images
+
+tifffile = pytest.importorskip("tifffile")
+
+
+def planes(number, channels, high):
+    """A coarse random image [channels, 16, 16] of numbers up to `high`, with one side bright: two kinds."""
+    coarse = np.random.default_rng(number).integers(0, high // 2, (channels, 4, 4))
+    fine = np.kron(coarse, np.ones((4, 4), int))
+    fine[:, (slice(0, 8), slice(8, 16))[number % 2]] += high // 2
+    return fine.astype(np.uint16)
+
+
+def trained(data, tmp_path, **options):
+    console = Console(record=True, width=300, file=io.StringIO())
+    usual = dict(epochs=1, batch_size=16, held_out=8, encoder="small", seed=0, console=console)
+    return nearfar.pretrain(str(data), out=tmp_path / "run", **usual | options), console.export_text()
+
+
+def embedded(run, data, path):
+    nearfar.embed(run, str(data), out=path, console=Console(quiet=True))
+    with np.load(path) as written:
+        return {str(name): row for name, row in zip(written["names"], written["embeddings"], strict=True)}
+
+
+def test_other_images_are_seen_in_the_range_of_the_run(tmp_path):
+    """A darker folder gives the features that the encoder gives its raw numbers, not those of a range of its own."""
+    for folder, high in (("bright", 4096), ("dark", 400)):
+        (tmp_path / folder).mkdir()
+        for i in range(40):
+            Image.fromarray(planes(i, 1, high)[0]).save(tmp_path / folder / f"{i:02d}.png")
+    run, said = trained(tmp_path / "bright", tmp_path)
+    value_range = run.settings.value_range
+    assert value_range == run.encoder.value_range == nearfar.load(run).value_range
+    assert f"values from {value_range[0]:g} to {value_range[1]:g} are black to white" in said
+    assert 1500 < value_range[1] < 4096
+    raw = torch.from_numpy(np.stack([planes(i, 1, 400) for i in range(40)]))
+    with torch.no_grad():
+        expected = nearfar.load(run)(raw).numpy()
+        as_floats = nearfar.load(run)((raw.float() - value_range[0]).div(value_range[1] - value_range[0]).clamp(0, 1))
+    np.testing.assert_allclose(expected, as_floats, atol=1e-6)
+    found = embedded(run, tmp_path / "dark", tmp_path / "dark.npz")
+    np.testing.assert_allclose([found[f"{i:02d}.png"] for i in range(40)], expected, atol=2e-3, rtol=1e-3)
+    mapped = nearfar.map_images(run, str(tmp_path / "dark"), out=tmp_path / "map.html", console=Console(quiet=True))
+    assert mapped.is_file()
+    rows = nearfar.search_images(run, str(tmp_path / "dark" / "03.png"), k=1, console=Console(quiet=True))
+    assert len(rows["name"]) == 1
+
+
+def test_thirteen_channels_from_files_to_every_page(tmp_path):
+    (tmp_path / "bands").mkdir()
+    for i in range(40):
+        tifffile.imwrite(tmp_path / "bands" / f"{i:02d}.tif", planes(i, 13, 3000), photometric="minisblack")
+    run, said = trained(tmp_path / "bands", tmp_path, show_channels=[3, 2, 1])
+    assert run.settings.channels == 13 and len(run.settings.value_range) == 26
+    assert "13 channels (views: channels" in said
+    assert run.encoder.num_features == len(next(iter(embedded(run, tmp_path / "bands", tmp_path / "e.npz").values())))
+    images = open_images(str(tmp_path / "bands"), **run.settings.reading)
+    assert images.shown == [2, 1, 0] and images.value_range == run.settings.value_range
+    nearfar.map_images(run, out=tmp_path / "map.html", console=Console(quiet=True))
+    assert (run.path / "report.html").is_file() and (run.path / "views.html").is_file()
+    again = nearfar.resume(run, console=Console(quiet=True))
+    assert again.settings.value_range == run.settings.value_range
+
+
+def test_an_array_of_sixteen_bits_trains_and_a_range_for_eight_is_refused(tmp_path, quiet):
+    np.save(tmp_path / "a.npy", np.stack([planes(i, 2, 60000) for i in range(40)]))
+    run, _ = trained(tmp_path / "a.npy", tmp_path, value_range=[0.0, 60000.0])
+    assert run.settings.value_range == [0, 60000, 0, 60000] and run.settings.channels == 2
+    assert np.isfinite([line["loss"] for line in run.metrics if "loss" in line]).all()
+    with pytest.raises(ValueError, match="pictures of 8 bits only"):
+        nearfar.pretrain("digits", out=tmp_path / "b", value_range=[0.0, 9.0], epochs=1, console=quiet)
+
+
+def test_the_command_line_takes_ranges_and_words(tmp_path):
+    from nearfar.cli import _lists_joined
+
+    assert _lists_joined(["--value_range", "0", "4095"]) == ["--value_range", "[0, 4095]"]
+    assert _lists_joined(["--value_range", "uint8", "--show_channels", "3", "2", "1"]) == [
+        "--value_range",
+        "uint8",
+        "--show_channels",
+        "[3, 2, 1]",
+    ]
+
+
+def test_a_run_of_earlier_times_still_sees_eight_bits(tmp_path):
+    """Its config.yaml knows of no range: the 16 bits of its images were divided by 257."""
+    (tmp_path / "scans").mkdir()
+    for i in range(40):
+        Image.fromarray(planes(i, 1, 4096)[0]).save(tmp_path / "scans" / f"{i:02d}.png")
+    run, _ = trained(tmp_path / "scans", tmp_path, value_range="uint8")
+    before = embedded(run, tmp_path / "scans", tmp_path / "before.npz")
+    config = run.path / "config.yaml"
+    config.write_text(re.sub(r"value_range: .*\n|show_channels: .*\n", "", config.read_text()))
+    after = embedded(run.path, tmp_path / "scans", tmp_path / "after.npz")
+    assert all((before[name] == after[name]).all() for name in before)

@@ -1,0 +1,244 @@
+"""Images of more than 8 bits and of any number of channels: what is read, and how numbers become 0..1."""
+
+import json
+import pickle
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearfar.data import Batches, CroppingBatches, open_few, open_images, survey
+from nearfar.data.cache import default_folder
+from nearfar.data.decode import decode
+
+tifffile = pytest.importorskip("tifffile")
+
+
+def scan(number, shape=(24, 20), high=4096):
+    """A smooth random image of 12 bits."""
+    coarse = np.random.default_rng(number).integers(0, high, (4, 4)).astype(np.float32)
+    return np.asarray(Image.fromarray(coarse).resize(shape[::-1], Image.Resampling.BILINEAR)).astype(np.uint16)
+
+
+def png16(pixels):
+    """A PNG of 16 bits: [h, w] grey, or [h, w, c] with c of 2 to 4."""
+    height, width = pixels.shape[:2]
+    kind = {2: 0, 3: {2: 4, 3: 2, 4: 6}.get(pixels.shape[-1])}[pixels.ndim]
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    lines = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    head = struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+
+
+@pytest.fixture
+def scans(tmp_path):
+    """A folder of eight grey PNGs of 12 bits in 16, and their numbers [8, 24, 20]."""
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    numbers = np.stack([scan(i) for i in range(8)])
+    for i, one in enumerate(numbers):
+        Image.fromarray(one).save(folder / f"{i}.png")
+    return folder, numbers
+
+
+def as_read(numbers, low, high):
+    """What a value range makes of numbers, in float64."""
+    return ((np.asarray(numbers, np.float64) - low) / (high - low)).clip(0, 1)
+
+
+def test_sixteen_bit_files_keep_their_bits_within_percentiles(scans):
+    folder, numbers = scans
+    images = open_images(folder)
+    low, high = np.percentile(numbers, [0.5, 99.5])
+    assert images.value_range == pytest.approx([low, high])
+    assert images.pixels.dtype == torch.uint16 and images.pixels.shape == (8, 1, 20, 20)
+    expected = as_read(numbers[:, 2:22], *images.value_range)
+    seen = images.gather(torch.arange(8))
+    assert seen.dtype == torch.float32
+    np.testing.assert_allclose(seen[:, 0], expected, atol=0.51 / 65535)
+    np.testing.assert_allclose((images.mean[0], images.std[0]), (expected.mean(), expected.std()), atol=1e-4)
+    assert len(np.unique(seen.numpy())) > 1000  # 8 bits have 256
+    again = open_images(folder)
+    assert again.value_range == images.value_range and torch.equal(again.gather(torch.tensor([3, 1])), seen[[3, 1]])
+    assert survey(str(folder)) == (8, 20)
+
+
+def test_a_range_can_be_given_for_all_or_refused(scans):
+    folder, numbers = scans
+    for given, ends in (((100, 2100), (100.0, 2100.0)), ("full", (0.0, 65535.0))):
+        images = open_images(folder, value_range=given)
+        assert images.value_range == list(ends)
+        expected = as_read(numbers[:, 2:22], *ends)
+        np.testing.assert_allclose(images.gather(torch.arange(8))[:, 0], expected, atol=0.51 / 65535)
+    for wrong in ((5, 5), (1,), (0, np.inf), "wide", (0, 1, 2, 3)):
+        with pytest.raises(ValueError, match=r"value_range|pair"):
+            open_images(folder, value_range=wrong)
+
+
+def test_the_way_to_eight_bits_is_as_it_was_and_no_old_cache_hides_the_new_one(scans):
+    folder, _ = scans
+    narrow = open_images(folder, value_range="uint8")  # what earlier versions wrote, in the same place
+    expected = [decode(str(folder / f"{i}.png"), 20, 1).pixels for i in range(8)]
+    assert narrow.pixels.dtype == torch.uint8 and narrow.value_range is None
+    assert (narrow.pixels.numpy() == np.stack(expected)).all()
+    assert open_images(folder).pixels.dtype == torch.uint16
+
+
+def test_pictures_of_eight_bits_are_kept_as_they_were(tmp_path, paint):
+    for i in range(3):
+        paint(tmp_path / "images" / f"{i}.png", i, 12)
+    images = open_images(tmp_path / "images")
+    [entry] = default_folder().glob("*/entry.json")
+    assert (entry.parent / "pixels.u8").stat().st_size == 3 * 3 * 12 * 12
+    assert "value_range" not in json.loads(entry.read_text())
+    assert images.value_range is None and images.gather(torch.arange(3)).dtype == torch.uint8
+    with pytest.raises(ValueError, match="1 or 3 channels, and 5 are read"):
+        open_images(tmp_path / "images", channels=5)
+
+
+def test_eight_bits_in_sixteen_are_the_same_picture(tmp_path):
+    """Pixels times 257 with the full range give the floats of the 8-bit file; resized, within its two roundings."""
+    (tmp_path / "narrow").mkdir()
+    (tmp_path / "wide").mkdir()
+    for i in range(4):
+        pixels = np.stack([40 + scan(3 * i + c, (30, 30)) // 24 for c in range(3)], 2).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "narrow" / f"{i}.png")
+        (tmp_path / "wide" / f"{i}.png").write_bytes(png16(pixels.astype(np.uint16) * 257))
+    for size, gap in ((30, 0), (17, 1.2 / 255)):
+        narrow = open_images(tmp_path / "narrow", image_size=size).gather(torch.arange(4))
+        wide = open_images(tmp_path / "wide", image_size=size, value_range=(0, 65535)).gather(torch.arange(4))
+        assert (narrow.float() / 255 - wide).abs().max() <= gap
+
+
+def test_alpha_of_sixteen_bits_lies_on_white(tmp_path):
+    for i, alpha in enumerate((0, 65535, 13107)):
+        pixels = np.full((4, 4, 4), (40000, 20000, 10000, alpha), np.uint16)
+        (tmp_path / f"{i}.png").write_bytes(png16(pixels))
+    seen = open_images(tmp_path, value_range="full").gather(torch.arange(3))[..., 0, 0] * 65535
+    assert seen.round().int().tolist() == [[65535] * 3, [40000, 20000, 10000], [60428, 56428, 54428]]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int16, np.float32])
+@pytest.mark.parametrize("layout", ["pages", "contig", "separate"])
+def test_a_tiff_has_a_channel_for_each_page_or_sample(tmp_path, kind, layout):
+    planes = np.random.default_rng(0).integers(0, 250, (3, 5, 16, 16)).astype(kind)
+    for i, one in enumerate(planes):
+        if layout == "pages":
+            tifffile.imwrite(tmp_path / f"{i}.tif", one, photometric="minisblack")
+        else:
+            one = one.transpose(1, 2, 0) if layout == "contig" else one
+            tifffile.imwrite(tmp_path / f"{i}.tif", one, photometric="minisblack", planarconfig=layout)
+    images = open_images(tmp_path, value_range=None if kind == np.uint8 else (0, 250))
+    assert images.channels == 5 and images.shown == [0, 1, 2]
+    if kind == np.uint8:
+        assert images.value_range is None and (images.pixels.numpy() == planes).all()
+    else:
+        np.testing.assert_allclose(images.gather(torch.arange(3)), planes / 250, atol=0.51 / 65535)
+
+
+def test_every_channel_has_a_range_of_its_own(tmp_path):
+    scale = np.array([1, 10, 100, 2, 5], np.uint16)[:, None, None]
+    planes = np.stack([np.stack([scan(5 * i + c, high=200) for c in range(5)]) * scale for i in range(4)])
+    for i, one in enumerate(planes):
+        tifffile.imwrite(tmp_path / f"{i}.tif", one, photometric="minisblack")
+    images = open_images(tmp_path)
+    expected = np.percentile(planes.transpose(1, 0, 2, 3).reshape(5, -1), [0.5, 99.5], axis=1).T
+    np.testing.assert_allclose(images.value_range, expected.reshape(-1))
+    assert max(images.mean) - min(images.mean) < 0.2  # and not 100 times each other
+    chosen = open_images(tmp_path, show_channels=[3, 2, 1])
+    shown = chosen.pictures(torch.tensor([2]))
+    assert torch.equal(shown, (chosen.gather(torch.tensor([2]))[:, [2, 1, 0]] * 255).round().to(torch.uint8))
+    with pytest.raises(ValueError, match="from 1 to 5"):
+        open_images(tmp_path, show_channels=[0, 1, 2])
+
+
+def test_other_numbers_of_channels_are_left_out_by_name(tmp_path):
+    for i in range(4):
+        planes = np.random.default_rng(i).integers(0, 999, (7 if i == 1 else 5, 16, 16), dtype=np.uint16)
+        tifffile.imwrite(tmp_path / f"{i}.tif", planes, photometric="minisblack")
+    Image.new("RGB", (16, 16)).save(tmp_path / "preview.png")
+    images = open_images(tmp_path, value_range=(0, 999))
+    assert images.names == ["0.tif", "2.tif", "3.tif"]
+    assert [name for name, _ in images.skipped] == ["1.tif", "preview.png"]
+    assert "7 channels, and 5 are read" in images.skipped[0][1] and "8 bits" in images.skipped[1][1]
+    assert open_images(tmp_path, channels=7).names == ["1.tif"]
+
+
+def test_with_pictures_of_eight_bits_among_them_all_have_eight_unless_a_range_is_given(scans, paint):
+    folder, numbers = scans
+    painted = paint(folder / "9.png", 1, (20, 24), mode="L")[2:22]
+    mixed = open_images(folder)
+    expected = [decode(str(folder / f"{i}.png"), 20, 1).pixels for i in (0, 9)]
+    assert mixed.value_range is None and (mixed.pixels[[0, 8]].numpy() == np.stack(expected)).all()
+    wide = open_images(folder, value_range=(0, 4095))
+    np.testing.assert_allclose(wide.gather(torch.tensor([8]))[0, 0] * 255, painted, atol=0.01)
+    np.testing.assert_allclose(wide.gather(torch.tensor([0]))[0, 0], numbers[0, 2:22] / 4095, atol=1e-5)
+
+
+def test_a_range_for_pictures_of_eight_bits_changes_nothing(tmp_path, paint):
+    for i in range(2):
+        paint(tmp_path / f"{i}.png", i, 8)
+    assert torch.equal(open_images(tmp_path, value_range=(0, 99)).pixels, open_images(tmp_path).pixels)
+
+
+def test_dicom_is_rescaled_and_black_is_low(tmp_path):
+    pydicom = pytest.importorskip("pydicom")
+    from pydicom.dataset import FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
+
+    stored = scan(0, (16, 16))
+    for name, photometric, numbers in (("a", "MONOCHROME2", stored), ("b", "MONOCHROME1", 4095 - stored)):
+        one, one.file_meta = pydicom.Dataset(), FileMetaDataset()
+        one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        one.file_meta.MediaStorageSOPClassUID = one.SOPClassUID = SecondaryCaptureImageStorage
+        one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = generate_uid()
+        one.Rows, one.Columns, one.SamplesPerPixel, one.PhotometricInterpretation = 16, 16, 1, photometric
+        one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = 16, 12, 11, 0
+        one.RescaleSlope, one.RescaleIntercept = "2", "-1000"
+        one.PixelData = numbers.tobytes()
+        one.save_as(tmp_path / f"{name}.dcm", enforce_file_format=True)
+    images = open_images(tmp_path, value_range=(-1000, 7192))
+    assert images.names == ["a.dcm", "b.dcm"] and images.channels == 1
+    for seen in images.gather(torch.arange(2))[:, 0]:
+        np.testing.assert_allclose(seen, stored / 4096, atol=1e-5)
+
+
+def test_wide_images_are_cut_shown_sent_and_sampled_like_others(scans):
+    folder, numbers = scans
+    images = open_images(folder, value_range=(0, 4096))
+    sent = pickle.loads(pickle.dumps(images.subset([5, 2, 7])))
+    np.testing.assert_allclose(sent.gather(torch.tensor([1]))[0, 0], numbers[2, 2:22] / 4096, atol=1e-5)
+    assert sent.pixels.shape == (3, 1, 20, 20) and sent.value_range == [0, 4096]
+    [(pixels, index), *_] = Batches(images, 4, seed=0).epoch(0)
+    assert torch.equal(pixels, images.gather(index))
+    few = open_few(folder, 3)
+    assert few.names == ["0.png", "4.png", "7.png"] and few.gather(torch.arange(3)).dtype == torch.float32
+    bare = open_images(folder, value_range=(0, 4096), cache=False)
+    assert torch.equal(bare.gather(torch.arange(8)), images.gather(torch.arange(8)))
+    whole = (20, (1.0, 1.0), (20 / 24, 20 / 24))  # the whole of an image
+    [([crops], index)] = CroppingBatches(bare, 8, seed=0, crops=[whole], workers=0).epoch(0)
+    given = torch.from_numpy(numbers[index].astype(np.float32))[:, None] / 4096
+    expected = torch.nn.functional.interpolate(given, (20, 20), mode="bilinear", antialias=True)
+    torch.testing.assert_close(crops, expected, atol=1e-5, rtol=0)
+
+
+def test_arrays_keep_sixteen_bits_and_eight_where_they_hold_no_more(tmp_path):
+    numbers = np.stack([scan(i, (12, 12)) for i in range(6)])
+    np.save(tmp_path / "a.npy", numbers)
+    images = open_images(tmp_path / "a.npy")
+    assert images.value_range == pytest.approx(list(np.percentile(numbers, [0.5, 99.5])))
+    expected = as_read(numbers, *images.value_range)
+    np.testing.assert_allclose(images.gather(torch.arange(6))[:, 0], expected, atol=0.51 / 65535)
+    assert open_images(numbers.astype(np.float32) - 500).value_range == pytest.approx(
+        [x - 500 for x in images.value_range]
+    )
+    unit = numbers / 4096
+    np.testing.assert_allclose(open_images(unit).gather(torch.arange(6))[:, 0], unit, atol=0.51 / 65535)
+    assert open_images(numbers // 16, value_range="uint8").value_range is None
+    assert open_images((numbers // 16).astype(np.int64)).pixels.dtype == torch.uint8

@@ -1,0 +1,134 @@
+"""The site: every page has its place, every public name is explained, and nothing is loaded from elsewhere."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import nearfar
+from nearfar.training.settings import settings_fields
+
+ROOT = Path(__file__).parents[2]
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+
+def pages_of(nav):
+    """The pages of a navigation, in order."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for one in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(one)]
+
+
+def test_every_page_is_in_the_navigation_once():
+    docs = ROOT / "docs"
+    there = {str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent != docs / "results"}
+    named = pages_of(SITE["nav"])
+    assert there == set(named) and len(named) == len(there)
+
+
+def test_every_public_name_is_explained():
+    page = (ROOT / "docs/reference/nearfar.md").read_text()
+    assert sorted(re.findall(r"^::: nearfar\.(\w+)$", page, re.MULTILINE)) == sorted(
+        {*nearfar.__all__} - {"__version__"}
+    )
+
+
+@pytest.mark.parametrize("module", ["losses", "pairs"])
+def test_public_names_of_a_module_have_a_docstring(module):
+    """What has none is left out of the page."""
+    found = importlib.import_module(f"nearfar.{module}")
+    assert not [name for name in found.__all__ if not inspect.getdoc(getattr(found, name))]
+
+
+@pytest.fixture(scope="module")
+def tree():
+    griffe = pytest.importorskip("griffe")
+    extensions = griffe.load_extensions(str(ROOT / "tools" / "docstrings.py"))
+    return griffe.load("nearfar", search_paths=[ROOT / "src"], extensions=extensions)
+
+
+def test_the_page_shows_the_signature_and_the_documentation_that_pretrain_has(tree):
+    shown, real = tree["commands.pretrain.pretrain"], inspect.signature(nearfar.pretrain)
+    assert [one.name for one in shown.parameters] == list(real.parameters)
+    assert [one.kind.value for one in shown.parameters][:2] == ["positional or keyword", "keyword-only"]
+    for one in shown.parameters:
+        default = real.parameters[one.name].default
+        assert one.default == (None if default is inspect.Parameter.empty else repr(default))
+    text = shown.docstring.value
+    assert all(f"- `{one.name}`: " in text for one in settings_fields())
+    assert "- `seed`: of weights, batches and views. Default: 0.\n" in text
+    assert text.index("**Arguments**") < text.index("**Returns**") < text.index("**Raises**")
+
+
+def test_a_docstring_becomes_markdown():
+    docstrings = pytest.importorskip("tools.docstrings")
+    text = """-|Q|_* / t, mean over the 2 * batch rows.
+
+Shapes: z1 [batch, dim],
+raw embeddings.
+`scale`: "matrix" keeps one Z_i.
+rows: of each rank.
+Differs from the paper:
+1. One thing,
+   at length.
+2. Another.
+
+    code(*words)
+
+Args:
+    run: run folder
+        of *yours*.
+    data: images.
+
+Returns:
+    Columns "rank": from 1."""
+    markdown = r"""-|Q|\_\* / t, mean over the 2 \* batch rows.
+
+Shapes: z1 [batch, dim],
+raw embeddings.
+
+`scale`: "matrix" keeps one Z_i.
+
+rows: of each rank.
+
+Differs from the paper:
+
+1. One thing,
+   at length.
+2. Another.
+
+    code(*words)
+
+
+**Arguments**
+
+- `run`: run folder
+of \*yours\*.
+- `data`: images.
+
+
+**Returns**
+
+Columns "rank": from 1."""
+    assert docstrings.as_markdown(text, ["rows"]) == markdown
+    numpy = "Two.\n\nParameters\n----------\nfirst, second : numbers\nthird : text"
+    assert (
+        docstrings.as_markdown(numpy, []) == "Two.\n\n\n**Parameters**\n\n- `first, second`: numbers\n- `third`: text"
+    )
+
+
+def test_a_page_that_loads_from_elsewhere_is_refused():
+    offline = pytest.importorskip("tools.offline")
+    plain = '<a href="https://a.org">a</a> <script src="../a.js"></script> <img src="data:image/png;base64,//8="/>'
+    page = type("Page", (), {"file": type("File", (), {"src_uri": "index.md"})})
+    assert offline.on_post_page(output=plain, page=page) == plain
+    for part in (
+        '<script src="https://a.org/a.js">',
+        '<img alt="a" src=//a.org/a.png>',
+        '<link href="http://a.org/a.css">',
+    ):
+        with pytest.raises(offline.PluginError, match=r"index\.md loads from elsewhere: .*//a\.org/a\."):
+            offline.on_post_page(output=plain + part, page=page)

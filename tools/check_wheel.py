@@ -1,0 +1,96 @@
+"""Build the sdist and the wheel, install each into an environment of its own and run the demo there: `make wheel`.
+
+    python -m tools.check_wheel [--whole]
+
+The environments borrow the packages of this one, all but nearfar, so that nothing is downloaded; `--whole` installs
+them anew, 5 GB for each. It is checked that each archive holds every file of src/nearfar, and the wheel nothing else,
+that `pip check` finds all requirements, and that `nearfar doctor` and `nearfar demo` end well in a folder that knows
+nothing of the sources. The archives are left in dist/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BORROWED = "borrowed.pth"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--whole", action="store_true", help="install all requirements, instead of borrowing them")
+    whole = parser.parse_args().whole
+    with tempfile.TemporaryDirectory(prefix="nearfar-wheel-") as scratch:
+        place = Path(scratch)
+        archives = build(place / "dist")
+        check_contents(archives)
+        for archive in archives:
+            try_out(archive, place / archive.suffix.lstrip("."), whole)
+        (ROOT / "dist").mkdir(exist_ok=True)
+        for archive in archives:
+            archive.replace(ROOT / "dist" / archive.name)
+            print(f"dist/{archive.name} passes")
+
+
+def build(folder: Path) -> list[Path]:
+    """Build the sdist and, from it, the wheel, with the build tools of this environment."""
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    return sorted(folder.iterdir())
+
+
+def check_contents(archives: list[Path]) -> None:
+    """Raise SystemExit where the wheel or the sdist lacks a file of the package, or the wheel holds anything else."""
+    tracked = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    sources = {name.removeprefix("src/") for name in tracked.splitlines()}
+    for archive in archives:
+        if archive.suffix == ".whl":
+            names = {name for name in zipfile.ZipFile(archive).namelist() if ".dist-info/" not in name}
+        else:
+            with tarfile.open(archive) as tar:
+                names = {name.partition("/src/")[2] for name in tar.getnames() if "/src/" in name}
+                names = {name for name in names if Path(name).suffix}
+        if names != sources:
+            raise SystemExit(f"{archive.name} is not src/: {sorted(names ^ sources)}")
+
+
+def try_out(archive: Path, folder: Path, whole: bool) -> None:
+    """Install an archive into a new environment and run nearfar there."""
+    environment, work = folder / "environment", folder / "work"
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    binaries = environment / ("Scripts" if os.name == "nt" else "bin")
+    python = next(binaries.glob("python*"))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    if whole:
+        run(*pip, "install", "-q", archive)
+    else:
+        site = next(environment.glob("**/site-packages"))
+        (site / BORROWED).write_text(sysconfig.get_path("purelib") + "\n")
+        run(*pip, "install", "-q", "--no-deps", "--ignore-installed", "--no-index", "--no-build-isolation", archive)
+    run(*pip, "check")
+    work.mkdir()
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables |= {"XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    where = "import nearfar, sys; sys.exit(not nearfar.__file__.startswith(sys.prefix))"
+    run(python, "-c", where, cwd=work, env=variables)
+    run(binaries / "nearfar", "doctor", cwd=work, env=variables)
+    run(binaries / "nearfar", "demo", cwd=work, env=variables)
+    run(binaries / "nearfar", "reproduce", cwd=work, env=variables)  # reads the papers, which are YAML
+
+
+def run(*words: str | Path, **options: object) -> None:
+    """Run a command, shown first; ends this one where it fails."""
+    print("$", *words, flush=True)
+    if code := subprocess.run([str(word) for word in words], **options).returncode:  # type: ignore[call-overload]
+        raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

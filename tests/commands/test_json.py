@@ -17,10 +17,9 @@ from nearfar.commands.machine_readable import as_json, plain
 
 @pytest.fixture(scope="module")
 def run(images_file, tmp_path_factory):
-    """A run made by the command line in processes of its own, two for the training, and what that said."""
+    """A run made by the command line in a process of its own, and what that said."""
     out = tmp_path_factory.mktemp("runs") / "halves"
-    words = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "small", "--devices", "2"]
-    words += ["--precision", "32-true", "--accelerator", "cpu"]
+    words = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "small", "--precision", "32-true"]
     command = [sys.executable, "-m", "nearfar", "pretrain", images_file, "--out", str(out), *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr

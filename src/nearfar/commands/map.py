@@ -6,6 +6,7 @@ nearfar map runs/photos new/ --onto map.html --out new.html
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def map_images(
     onto: str | Path | None = None,
     columns: str | Path | None = None,
     approximate: bool = False,
+    show_channels: list[int] | None = None,
     encoder: nn.Module | None = None,
     views: Any = None,
     console: Console | None = None,
@@ -72,6 +74,7 @@ def map_images(
             paths are there without it.
         approximate: search with faiss's index instead of comparing all pairs: for hundreds of thousands of images.
             The share of the true nearest that it finds is said.
+        show_channels: channels that the pictures show, one or three, counted from 1. Default: those of the run.
         encoder: the module that was trained, where it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: where progress is shown.
@@ -89,7 +92,7 @@ def map_images(
         raise ValueError("--onto places images on a map as it is: leave --layout, --num-views, --epochs and views out")
     layout = layout or LAYOUTS[0]
     check_layout(layout, num_views)
-    settings = run.settings
+    settings = run.settings if show_channels is None else replace(run.settings, show_channels=show_channels)
     page = run.path / ("map.html" if onto is None else "map-new.html") if out is None else Path(out)
     if out is None:
         check_folder(run.path)
@@ -97,7 +100,8 @@ def map_images(
         check_output(page, PAGES if page.suffix else ("",), beside=BESIDE if onto is None else BESIDE[:2])
     table = None if columns is None else read_table(columns)
     if onto is not None:
-        return place_onto(run, data, onto, page, split=split, limit=limit, encoder=encoder, console=console)
+        how = dict(split=split, limit=limit, encoder=encoder, reading=settings.reading)
+        return place_onto(run, data, onto, page, **how, console=console)
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)

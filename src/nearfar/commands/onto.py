@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,12 @@ def place_onto(
     split: str | None,
     limit: int,
     encoder: nn.Module | None,
+    reading: Mapping[str, Any],
     console: Console,
 ) -> Path:
     """Place images among those of an earlier map of the run, which stay where they are, and draw both.
 
+    reading: how images are opened, as `Settings.reading` of the run.
     The numbers beside the page hold the places of the new images by name. Raises FileNotFoundError for a map that
     there is not, and ValueError for a file that is none, for another encoder than the map's, and where the images of
     the map cannot be found again.
@@ -43,7 +46,7 @@ def place_onto(
         raise ValueError("--onto places other images on a map: name them, as in nearfar map RUN OTHER --onto map")
     file = _file(run, onto)
     saved = load_map(file)
-    about, settings = saved.about, run.settings
+    about = saved.about
     if about.get("data") is None:
         raise ValueError(f"the images of {file} were an object, which no file holds: draw a map of a folder first")
     trained = placing = load(run, encoder=encoder)
@@ -53,13 +56,13 @@ def place_onto(
             placing.backbone.net.load_state_dict(dict(saved.backbone))
         except RuntimeError as error:
             raise ValueError(f"{file} holds weights of another encoder than {run.path}") from error
-    old = open_shown(about["data"], console, split=about.get("split"), **settings.reading)
+    old = open_shown(about["data"], console, split=about.get("split"), **reading)
     old = old.subset(range(min(about.get("images", 0), len(old))))
     now = origin(run, about["data"], about.get("split"), old)
     for part, what in (("encoder", f"the encoder of {run.path}"), ("names", f"the images in {about['data']}")):
         if now[part] != about.get(part):
             raise ValueError(f"{what} changed since {file} was drawn: draw the map again")
-    new = open_shown(data, console, split=split, **settings.reading)
+    new = open_shown(data, console, split=split, **reading)
     new = new.subset(range(min(limit, len(new))))
     features = [features_shown(trained, images, console, "features") for images in (old, new)]
     own = features[1] if placing is trained else features_shown(placing, new, console, "placing")

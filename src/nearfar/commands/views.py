@@ -41,6 +41,7 @@ def show_views(
     image_size: int | None = None,
     crop_size: int | None = None,
     channels: int | None = None,
+    show_channels: list[int] | None = None,
     split: str | None = None,
     images: int = 12,
     samples: int = 4,
@@ -56,7 +57,8 @@ def show_views(
         views: preset or view plan by name, a ViewPlan, or a callable on uint8 batches. Default: as pretrain chooses.
         image_size: pixels. Default: the images' own up to 96, else 224.
         crop_size: pixels of a view that is not small. Default: the image size, or two thirds of it for photographs.
-        channels: 1 or 3. Default: 1 where all images are grey.
+        channels: 1 or 3, or what the files have. Default: 1 where all pictures are grey, else what most have.
+        show_channels: channels that the pictures show, one or three, counted from 1. Default: the first three.
         split: part of the data. Default: that which pretrain would take.
         images: how many images to show, evenly spaced over the data.
         samples: how many samples of each view to show for an image.
@@ -79,6 +81,7 @@ def show_views(
     check_range("--samples", samples, 1, MOST_SHOWN)
     check_range("--seed", seed, 0, LARGEST_SEED)
     asked = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
+    asked["show_channels"] = show_channels
     given = {name: value for name, value in asked.items() if value is not None}
     settings = _settings(data, given)
     few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)

@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from nearfar.data.raw import Planes, Raw, must_be_small, of_pillow, opened, upright
 
-_BITS, _ORIENTATION = 258, 274
+_BITS, _ORIENTATION, _SAMPLES = 258, 274, 277
 
 
 def tiff(data: bytes | str) -> Raw | None:
@@ -24,7 +24,7 @@ def tiff(data: bytes | str) -> Raw | None:
             bits, pages = max(image.tag_v2.get(_BITS, (1,))), getattr(image, "n_frames", 1)  # type: ignore[attr-defined]
             if bits < 8 or (bits == 8 and (pages == 1 or image.mode != "L")):
                 return None
-            if pages == 1 and (found := of_pillow(data)) is not None:
+            if pages == image.tag_v2.get(_SAMPLES, 1) == 1 and (found := of_pillow(data)) is not None:
                 return found
     except UnidentifiedImageError:
         pass  # other channels than those of a picture

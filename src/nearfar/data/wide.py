@@ -26,7 +26,8 @@ def decode_as(data: bytes | str, size: int, channels: int, value_range: Sequence
     image with another number of channels; grey and colour are made into each other.
     """
     found = raw(data)
-    if found is None or (value_range is None and found.pillow and (found.wide or found.channels != channels)):
+    narrow = found is not None and value_range is None and found.pillow and channels in PICTURE
+    if found is None or (narrow and (found.wide or found.channels != channels)):
         must_be_picture(channels)
         picture = decode(data, size, channels)
         return picture if value_range is None else picture._replace(pixels=picture.pixels.astype(np.uint16) * 257)

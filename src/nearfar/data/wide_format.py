@@ -55,7 +55,7 @@ def sampled_format(
     number = channels or has
     fitting = [planes for found, planes in seen if found.channels == number or {found.channels, number} <= set(PICTURE)]
     form = format_after(seen[0][0].native, has, image_size, channels)
-    wide = all(found.wide for found, _ in seen) and not pictures
+    wide = all(found.wide for found, _ in seen) and not (pictures and number in PICTURE)
     given = value_range is not None and not isinstance(value_range, str)
     if value_range == EIGHT_BITS or not fitting or not (wide or given):
         return form

@@ -132,11 +132,10 @@ def _formatter(prog: str) -> HelpFormatter:
 def _metavar(option: Option) -> str:
     if "bool" in option.annotation:
         return "{true,false}"
-    if option.choices and "int" not in option.annotation:
-        return "{" + ",".join(option.choices) + "}"
     kinds = {"int": "N", "float": "X"}
-    words = re.findall(r"\w+", option.annotation)
-    return next((kinds[word] for word in words if word in kinds), option.name.split("_")[-1].upper())
+    number = next((kinds[word] for word in re.findall(r"\w+", option.annotation) if word in kinds), None)
+    words = "{" + ",".join(option.choices) + "}" if option.choices else option.name.split("_")[-1].upper()
+    return number or words
 
 
 def _meaning(option: Option) -> str:

@@ -59,7 +59,7 @@ def help_page(verb: Verb, numbers: Iterable[tuple[str, Sequence[Option]]] = ()) 
         groups[LAST] += [JSON] if numbers else [JSON, ALL]
     else:
         groups = {"Options": [*sorted(verb.options, key=lambda option: option.name not in verb.places), JSON]}
-    pages = [groups, *({title: options} for title, options in numbers)]
+    pages: list[Mapping[str, Iterable[Option]]] = [groups, *({title: options} for title, options in numbers)]
     examples = "\n".join(f"  {line}" for line in verb.examples)
     parts = [_usage(verb), verb.summary, examples, *(_sections(page, verb.places) for page in pages)]
     return "\n\n".join(filter(None, parts))

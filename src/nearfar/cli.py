@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
     from rich.console import Console
 
-LISTS = ("--protocol", "--projector", "--predictor", "--mean", "--std", "--probe_lr", "--only")
-LISTS += ("--value_range", "--show_channels")
+LISTS = ("protocol", "projector", "predictor", "mean", "std", "probe_lr", "only", "value_range", "show_channels")
 ALONE: dict[str, Any] = {"type": bool, "nargs": "?", "const": True}  # --private is --private true
 
 
@@ -197,7 +196,7 @@ def _lists_joined(words: Sequence[str]) -> list[str]:
         if taken:
             word_alone = joined[-1] == "--value_range" and taken[0].isalnum() and len(taken) == 1
             joined.append(taken[0] if taken[0].startswith("[") or word_alone else f"[{', '.join(taken)}]")
-        taken = [] if word in LISTS else None
+        taken = [] if word.removeprefix("--") in LISTS and word.startswith("--") else None
         joined.append(word)
     return joined[:-1]
 

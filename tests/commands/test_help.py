@@ -84,6 +84,7 @@ def test_the_usual_settings_are_on_a_short_page_and_all_on_a_long_one(capsys):
     places = [long.index(f"\n{title}:\n") for title in titles]
     assert places == sorted(places)  # in the order in which people need them, the methods' own numbers last
     assert "In Python" not in long and "in Python" not in long
+    assert "--value-range X [X ...]" in long and "--micro-batch N" in long and "--optimizer {sgd,adam" in long
 
 
 def test_numbers_of_a_method_stand_as_its_recipe_sets_them(capsys):

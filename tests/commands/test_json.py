@@ -1,9 +1,10 @@
 """--json: one JSON object on stdout, whatever a verb returns, and everything else on stderr."""
 
+import io
 import json
-import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,12 @@ from nearfar.commands.machine_readable import as_json, plain
 
 @pytest.fixture(scope="module")
 def run(images_file, tmp_path_factory):
-    """A run made by the command line in processes of its own, two for the training, and what that said."""
-    out = tmp_path_factory.mktemp("runs") / "halves"
-    words = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "small", "--devices", "2"]
-    words += ["--precision", "32-true", "--accelerator", "cpu"]
-    command = [sys.executable, "-m", "nearfar", "pretrain", images_file, "--out", str(out), *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    return out, done
+    """A run made by the command line, and what that said on stdout and stderr."""
+    folder, out, err = tmp_path_factory.mktemp("runs") / "halves", io.StringIO(), io.StringIO()
+    words = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "small", "--precision", "32-true"]
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(["pretrain", images_file, "--out", str(folder), *words, "--json"]) == 0
+    return folder, out.getvalue(), err.getvalue()
 
 
 def said(capsys, *words):
@@ -36,11 +35,11 @@ def said(capsys, *words):
 
 
 def test_a_run_tells_what_it_came_to(run):
-    out, done = run
-    told = json.loads(done.stdout)
-    assert done.stdout.count("\n") == 1 and "images/s" in done.stderr
-    made = nearfar.Run(out)
-    assert told["path"] == str(out) and Path(told["report"]).is_file()
+    folder, out, err = run
+    told = json.loads(out)
+    assert out.count("\n") == 1 and "first step done" in err
+    made = nearfar.Run(folder)
+    assert told["path"] == str(folder) and Path(told["report"]).is_file()
     assert told["verdict"] == {
         "healthy": made.verdict.healthy,
         "state": made.verdict.state,
@@ -57,7 +56,7 @@ def test_tables_paths_and_columns(run, capsys, tmp_path):
     assert code == 0 and table == nearfar.Run(run[0]).results and "trained" in err
     file = tmp_path / "features.csv"
     assert said(capsys, "embed", out, "--out", str(file))[:2] == (0, {"path": str(file)}) and file.is_file()
-    code, columns, err = said(capsys, "search", out, "0", "--k", "3")  # and no bare names beside it
+    code, columns, err = said(capsys, "search", out, "000000", "--k", "3")  # and no bare names beside it
     assert code == 0 and columns["rank"] == [1, 2, 3] and len(columns["name"]) == 3
     assert columns["distance"] == sorted(columns["distance"])
     assert said(capsys, "views")[1].keys() >= {"photographs", "microscope"}
@@ -84,9 +83,14 @@ def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, tmp_path, monkeypat
     assert code == 1 and told["error"].startswith("KeyError") and err.startswith("by the way\n")
 
 
+def test_a_process_of_its_own_writes_nothing_else_to_stdout():
+    done = subprocess.run([sys.executable, "-m", "nearfar", "methods", "--json"], capture_output=True, check=True)
+    assert json.loads(done.stdout).keys() >= {"simclr", "saclr"} and done.stdout.count(b"\n") == 1 and done.stderr
+
+
 def test_help_stays_text(capsys):
     assert main(["pretrain", "--help", "--json"]) == 0
-    assert capsys.readouterr().out.startswith("nearfar pretrain [DATA]")
+    assert capsys.readouterr().out.startswith("nearfar pretrain [DATA ...] [options]\n")
 
 
 def test_every_kind_of_value_has_a_plain_form():

@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ METHODS = {
     "saclr-row": dict(method="saclr", scale="row"),
     "moco-v2": dict(method="moco-v2", queue_size=20),
     "two-processes": dict(method="simclr", devices=2, accelerator="cpu"),
+    "stream": dict(method="simclr", stream=True, stream_buffer=16, workers=1),
 }
 LONG = 600  # seconds that nothing here takes, but on a machine that does other things too
 
@@ -63,6 +65,10 @@ def finished(data, out, **options):
     return (out / "encoder.safetensors").read_bytes()
 
 
+def data_of(name, photos):
+    return f"{photos}.tar" if name == "stream" else photos
+
+
 def losses(out):
     return [line["loss"] for line in nearfar.Run(out).metrics if "loss" in line]
 
@@ -73,6 +79,9 @@ def photos(tmp_path_factory):
     for number in range(40):
         pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    with tarfile.open(f"{folder}.tar", "w") as tar:
+        for path in sorted(folder.iterdir()):
+            tar.add(path, path.name)
     return folder
 
 
@@ -90,7 +99,7 @@ def whole(photos, tmp_path_factory):
     @cache
     def of(name):
         began = time.monotonic()
-        weights = finished(photos, folder / name, **METHODS[name])
+        weights = finished(data_of(name, photos), folder / name, **METHODS[name])
         return weights, losses(folder / name), time.monotonic() - began
 
     return of
@@ -103,6 +112,7 @@ def whole(photos, tmp_path_factory):
         ("saclr-row", signal.SIGHUP, 4),
         ("moco-v2", signal.SIGKILL, 6),
         ("two-processes", signal.SIGKILL, 1),
+        ("stream", signal.SIGKILL, 4),
     ],
 )
 def test_killed_at_random_moments_and_resumed_is_uninterrupted(name, number, times, photos, whole, tmp_path):
@@ -110,13 +120,13 @@ def test_killed_at_random_moments_and_resumed_is_uninterrupted(name, number, tim
     moments = random.Random(f"{number} {name}")
     out = tmp_path / "run"
     for _ in range(times):
-        process = started(photos, out, **METHODS[name])
+        process = started(data_of(name, photos), out, **METHODS[name])
         time.sleep(moments.uniform(0, seconds))
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
         process.join(LONG)
         assert process.exitcode is not None
-    assert finished(photos, out, **METHODS[name]) == weights, out.with_suffix(".log").read_text()
+    assert finished(data_of(name, photos), out, **METHODS[name]) == weights, out.with_suffix(".log").read_text()
     assert losses(out) == logged
 
 

@@ -1,5 +1,6 @@
 """Runs on two processes, from start to end: what they write, how they stop, and how they end when one dies."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -87,9 +88,10 @@ def test_stopped_on_one_process_resumed_by_torchrun_on_two(images_file, on_one, 
     with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped):
         nearfar.pretrain(images_file, out=str(run), console=quiet, **SETTINGS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "nearfar", "pretrain"]
-    done = subprocess.run([*torchrun, "--resume", str(run)], env=QUIET_CORES, capture_output=True, text=True)
+    done = subprocess.run([*torchrun, "--resume", str(run), "--json"], env=QUIET_CORES, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("epoch 6.0/6") == 1  # only the first process speaks
+    assert done.stderr.count("epoch 6.0/6") == 1  # only the first process speaks
+    assert json.loads(done.stdout)["path"] == str(run)
     same_run(on_one, nearfar.Run(run))
 
 
@@ -100,12 +102,15 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
         os.kill(multiprocessing.active_children()[1].pid, signal.SIGKILL)
 
     with after_steps(run, 1, kill):
-        code = main(["pretrain", images_file, "--out", str(run), *words(**SETTINGS | {"epochs": 500}, devices=2)])
+        options = words(**SETTINGS | {"epochs": 500}, devices=2)
+        code = main(["pretrain", images_file, "--out", str(run), *options, "--json"])
     assert code == 1
-    err = capfd.readouterr().err.splitlines()
+    out, err = capfd.readouterr()
+    err = err.splitlines()
     said = [line for line in err if line.startswith("nearfar: ")]
     assert not [line for line in err if "torch/" in line]
     assert len(said) == 1 and "of 2" in said[0] and "--resume" in said[0]
+    assert json.loads(out) == {"error": said[0].removeprefix("nearfar: ")}  # and no progress beside it
     assert not multiprocessing.active_children()
 
 

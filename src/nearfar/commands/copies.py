@@ -173,7 +173,7 @@ def _same_pixels(known: Featured, one: int, other: int) -> bool:
     originals = known.images.originals
     if originals is None:
         return torch.equal(*known.images.gather(torch.tensor([one, other])))
-    return np.array_equal(*(_numbers(originals[row]) for row in (one, other)))
+    return np.array_equal(_numbers(originals[one]), _numbers(originals[other]))
 
 
 def _numbers(data: bytes | str) -> np.ndarray:

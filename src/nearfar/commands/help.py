@@ -59,7 +59,7 @@ def help_page(verb: Verb, numbers: Iterable[tuple[str, Sequence[Option]]] = ()) 
         groups[LAST] += [JSON] if numbers else [JSON, ALL]
     else:
         groups = {"Options": [*sorted(verb.options, key=lambda option: option.name not in verb.places), JSON]}
-    pages = [groups, *({title: options} for title, options in numbers)]
+    pages: list[Mapping[str, Iterable[Option]]] = [groups, *({title: options} for title, options in numbers)]
     examples = "\n".join(f"  {line}" for line in verb.examples)
     parts = [_usage(verb), verb.summary, examples, *(_sections(page, verb.places) for page in pages)]
     return "\n\n".join(filter(None, parts))
@@ -132,11 +132,10 @@ def _formatter(prog: str) -> HelpFormatter:
 def _metavar(option: Option) -> str:
     if "bool" in option.annotation:
         return "{true,false}"
-    if option.choices and "int" not in option.annotation:
-        return "{" + ",".join(option.choices) + "}"
     kinds = {"int": "N", "float": "X"}
-    words = re.findall(r"\w+", option.annotation)
-    return next((kinds[word] for word in words if word in kinds), option.name.split("_")[-1].upper())
+    number = next((kinds[word] for word in re.findall(r"\w+", option.annotation) if word in kinds), None)
+    words = "{" + ",".join(option.choices) + "}" if option.choices else option.name.split("_")[-1].upper()
+    return number or words
 
 
 def _meaning(option: Option) -> str:

@@ -44,11 +44,11 @@ def map_columns(
     if count < 1:
         return {}, None
     near = nearest_shown(features, count, console, approximate=approximate)
-    views = []
+    views: list[Tensor] = []
     for number in range(2):
         view, generator = plan.pick([number % len(plan)]), stream(seed, "own view", number)
         views.append(features_shown(encoder, images, console, f"own view {number + 1} of 2", view, generator))
-    columns = {**neighbour_columns(near), "own view found": own_view_found(*views, console, approximate)}
+    columns = {**neighbour_columns(near), "own view found": own_view_found(views[0], views[1], console, approximate)}
     return columns, near.index
 
 

@@ -65,8 +65,8 @@ class Featured:
         originals = self.images.originals
         if originals is None or len(originals) == 0 or not isinstance(originals[0], str):
             return None
-        paths = list(originals)
-        return paths if all(isinstance(path, str) for path in paths) else None
+        paths = [path for path in originals if isinstance(path, str)]
+        return paths if len(paths) == len(originals) else None
 
     def files(self, rows: list[int]) -> dict[str, list[str]]:
         """A column "path" with the files of these images; no column where they are no files."""

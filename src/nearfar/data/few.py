@@ -18,7 +18,7 @@ from nearfar.data.joined import open_joined
 from nearfar.data.objects import describe, from_items
 from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source, open_images, shown_positions
 from nearfar.data.readers import Reading
-from nearfar.data.value_range import checked, spread
+from nearfar.data.value_range import ValueRange, checked, spread
 from nearfar.data.wide_format import first_raw
 
 
@@ -41,11 +41,12 @@ def open_few(
     check_size(image_size)
     if sources.are_several(source):
         share = -(-count // len(source))
-        options: dict[str, Any] = dict(split=split)
-        return open_joined(
-            source, lambda one, size, wanted: open_few(one, share, image_size=size, channels=wanted, **options),
-            image_size, channels,
-        )  # fmt: skip
+
+        def open_one(one: Any, size: int | None, wanted: int | None, values: ValueRange) -> Images:
+            fixed: dict[str, Any] = dict(image_size=size, channels=wanted, value_range=values)
+            return open_few(one, share, split=split, show_channels=show_channels, **fixed)
+
+        return open_joined(source, open_one, image_size, channels, checked(value_range))
     found = encoded_source(source)
     if found is None:
         chosen: dict[str, Any] = dict(image_size=image_size, channels=channels, value_range=value_range)
@@ -61,8 +62,8 @@ def open_few(
         records = islice(chain.from_iterable(reading.records for reading in readings), max(places, default=0) + 1)
         few = _Few([record for place, record in enumerate(records) if place in places])
         if first_raw(few.reading) is not None:
-            options = (image_size, channels, None, Path(scratch), CACHE_LIMIT, None, None, value_range)
-            images = Opening(few, name, [""], *options).images()
+            kept = (Path(scratch), CACHE_LIMIT, None, None)
+            images = Opening(few, name, [""], image_size, channels, None, *kept, value_range).images()
             images.shown = shown_positions(show_channels, images.channels)
             return images
         for record in few.records:

@@ -108,7 +108,8 @@ def fingerprint_of(source: Any, split: str | None = None) -> Fingerprint | None:
 
 def _of_several(given: Sequence[Any], split: str | None) -> Fingerprint:
     """The fingerprints of several sources as one; of rows, which not all may have, one mark for each source."""
-    marks, count = {}, 0
+    marks: dict[str, str] = {}
+    count = 0
     for number, one in enumerate(given, 1):
         found = fingerprint_of(one, split)
         assert found is not None  # for paths and names there always is one

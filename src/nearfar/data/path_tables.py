@@ -17,8 +17,8 @@ from nearfar.data import sources
 from nearfar.data.columns import LABEL_NAMES, Originals, Record
 from nearfar.data.readers import Reading, one_line, prefix, state
 
-PATH_NAMES = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_file")
-PATH_NAMES += ("img", "img_path")
+PATH_NAMES: tuple[str, ...] = ("path", "file", "filename", "file_name", "filepath", "file_path")
+PATH_NAMES += ("image", "image_path", "image_file", "img", "img_path")
 SPLIT_NAME = "split"
 TEXT_TABLES = (".csv", ".tsv")
 _HEADER = 2**20  # characters of the first line, at most

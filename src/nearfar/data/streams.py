@@ -210,8 +210,8 @@ def _scanned(files: list[str], names: list[str], progress: Progress | None) -> t
                 total += 1
                 if progress is not None and total % 1000 == 0:
                     progress(total, None)
-    shard, place, count = (np.array(numbers, dtype=np.int64) for numbers in (shards, places, counts))
-    return Chunks(shard, place, np.zeros_like(count), count, count.cumsum() - count), problems
+    shard_of, place, count = (np.array(numbers, dtype=np.int64) for numbers in (shards, places, counts))
+    return Chunks(shard_of, place, np.zeros_like(count), count, count.cumsum() - count), problems
 
 
 def _read(files: list[str], chunks: Chunks, chunk: int, start: int, stop: int) -> Iterator[tuple[int, str, bytes]]:

@@ -21,7 +21,7 @@ def tiff(data: bytes | str) -> Raw | None:
     bits = 0
     try:
         with Image.open(opened(data), formats=["TIFF"]) as image:
-            bits, pages = max(image.tag_v2.get(_BITS, (1,))), _pages(image)  # type: ignore[attr-defined]
+            bits, pages = max(image.tag_v2.get(_BITS, (1,))), _pages(image)
             if bits < 8 or (bits == 8 and (pages == 1 or image.mode != "L")):
                 return None
             if pages == image.tag_v2.get(_SAMPLES, 1) == 1 and (found := of_pillow(data)) is not None:

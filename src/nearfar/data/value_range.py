@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from nearfar.views import with_channels
 
 PERCENTILES = (0.5, 99.5)
 SAMPLED, PIXELS = 100, 4096  # images that are looked at, and about so many pixels of each
-EIGHT_BITS = "uint8"
+EIGHT_BITS: Final = "uint8"
 FULL = "full"
 ValueRange: TypeAlias = Sequence[float] | str | None
 """Low and high for all channels, or for each in turn; "full", "uint8", or None for percentiles of a sample."""

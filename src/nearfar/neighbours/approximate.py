@@ -50,7 +50,7 @@ def approximate_rows(
     generator = torch.Generator().manual_seed(seed)
     lists = max(1, min(int(4 * math.sqrt(len(rows))), len(rows) // A_LIST))
     faiss.omp_set_num_threads(torch.get_num_threads())
-    index = faiss.index_factory(rows.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.index_factory(rows.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.niter, index.cp.seed = 10, seed
     index.train(searched[torch.randperm(len(rows), generator=generator)[: lists * A_LIST]].numpy())
     index.add(searched.numpy())

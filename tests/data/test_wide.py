@@ -161,13 +161,15 @@ def test_every_channel_has_a_range_of_its_own(tmp_path):
 
 def test_other_numbers_of_channels_are_left_out_by_name(tmp_path):
     for i in range(4):
-        planes = np.random.default_rng(i).integers(0, 999, (7 if i == 1 else 5, 16, 16), dtype=np.uint16)
+        shape, high, kind = ((7, 16, 16), 256, np.uint8) if i == 1 else ((5, 16, 16), 999, np.uint16)
+        planes = np.random.default_rng(i).integers(0, high, shape, dtype=kind)
         tifffile.imwrite(tmp_path / f"{i}.tif", planes, photometric="minisblack")
     Image.new("RGB", (16, 16)).save(tmp_path / "preview.png")
     images = open_images(tmp_path, value_range=(0, 999))
     assert images.names == ["0.tif", "2.tif", "3.tif"]
     assert [name for name, _ in images.skipped] == ["1.tif", "preview.png"]
     assert "7 channels, and 5 are read" in images.skipped[0][1] and "8 bits" in images.skipped[1][1]
+    assert open_images(tmp_path).pixels.dtype == torch.uint16  # they do not decide how many bits are kept
     assert open_images(tmp_path, channels=7).names == ["1.tif"]
 
 

@@ -55,13 +55,15 @@ def sampled_format(
         return first_format(read().records, image_size, channels)
     has = common(found.channels for found, _ in seen)
     number = channels or has
-    fitting = [planes for found, planes in seen if found.channels == number or {found.channels, number} <= set(PICTURE)]
-    form = format_after(seen[0][0].native, has, image_size, channels)
-    wide = all(found.wide for found, _ in seen) and not (pictures and number in PICTURE)
+    fitting = [one for one in seen if one[0].channels == number or {one[0].channels, number} <= set(PICTURE)]
+    form = format_after((fitting or seen)[0][0].native, has, image_size, channels)
+    wide = all(found.wide for found, _ in fitting) and not (pictures and number in PICTURE)
     given = value_range is not None and not isinstance(value_range, str)
     if value_range == EIGHT_BITS or not fitting or not (wide or given):
         return form
-    return form._replace(value_range=of_sample(fitting, number, value_range), all_wide=not given)
+    return form._replace(
+        value_range=of_sample([planes for _, planes in fitting], number, value_range), all_wide=not given
+    )
 
 
 def _raw(record: Record) -> Raw | None:

@@ -26,7 +26,7 @@ from PIL import Image
 
 from nearfar.data import StreamBatches, open_stream
 
-RANKS, BATCH, SIZE, IN_TAR, TARS = 2, 256, 32, 1000, 10
+RANKS, BATCH, SIZE, IN_TAR, TARS = 2, 256, 16, 1000, 10
 
 
 def make_tars(folder: Path, images: int) -> None:

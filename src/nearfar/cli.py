@@ -153,7 +153,7 @@ def function_of(verb: str) -> Callable[..., Any]:
 
 
 def build_parser(
-    verb: str, method: str | None = None, recipe: str | None = None, data: str | None = None
+    verb: str, method: str | None = None, recipe: str | None = None, data: str | list[str] | None = None
 ) -> ArgumentParser:
     """Build the parser of a verb; that of `pretrain` also has the numbers of the method, as the recipe sets them."""
     from jsonargparse import ArgumentParser

@@ -10,7 +10,6 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -80,14 +79,6 @@ def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, monk
     with pytest.raises(ValueError, match="divided among the processes that began to read it: go on with 1"):
         nearfar.resume(run, devices=2, console=quiet)
     assert not list((tmp_path / "cache").rglob("pixels.u8"))
-
-
-def test_two_processes_share_a_stream(shards, tmp_path, quiet):
-    options = SETTINGS | dict(devices=2, epochs=1, steps_per_epoch=6)
-    run = nearfar.pretrain(shards, out=tmp_path / "run", console=quiet, **options)
-    assert [step for step, _ in losses(run.path)] == list(range(1, 7))
-    saved = yaml.safe_load((run.path / "config.yaml").read_text())
-    assert saved["stream"] is True and saved["steps_per_epoch"] == 6 and saved["devices"] == 2
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,10 @@ def test_two_processes_see_every_image_of_a_pass_once(shards, workers):
 
 def test_a_stream_goes_on_from_any_step_as_if_it_had_not_stopped(shards):
     stream = open_stream(shards)
-    for workers in (0, 1, 2):
+    for workers, starts in ((0, (0, 1, 4, 7)), (2, (3,))):
         options = dict(crops=CROPS, workers=workers, buffer=9)
         whole = seen(StreamBatches(stream, 5, 1, 1, 2, **options), 2)
-        for start in (0, 1, 4, 7):
+        for start in starts:
             rest = seen(StreamBatches(stream, 5, 1, 1, 2, **options), 2, start)
             assert [index for index, _ in rest] == [index for index, _ in whole[start:]]
             for (_, views), (_, before) in zip(rest, whole[start:], strict=True):

@@ -27,11 +27,13 @@ from nearfar.training import loop
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["nearfar.commands.pretrain", "nearfar.cli", "sklearn", "matplotlib.figure", "datasets"])
 SETTINGS = dict(epochs=6, batch_size=8, held_out=8, encoder="small", log_every=1, precision="32-true")
+STREAM = dict(method="simclr", stream=True, stream_buffer=16, workers=1)
 METHODS = {
     "saclr-row": dict(method="saclr", scale="row"),
     "moco-v2": dict(method="moco-v2", queue_size=20),
     "two-processes": dict(method="simclr", devices=2, accelerator="cpu"),
-    "stream": dict(method="simclr", stream=True, stream_buffer=16, workers=1),
+    "stream": STREAM,
+    "stream-of-two-processes": dict(**STREAM, devices=2, accelerator="cpu", steps_per_epoch=6),
 }
 LONG = 600  # seconds that nothing here takes, but on a machine that does other things too
 
@@ -66,7 +68,7 @@ def finished(data, out, **options):
 
 
 def data_of(name, photos):
-    return f"{photos}.tar" if name == "stream" else photos
+    return f"{photos}.tar" if name.startswith("stream") else photos
 
 
 def losses(out):
@@ -113,6 +115,7 @@ def whole(photos, tmp_path_factory):
         ("moco-v2", signal.SIGKILL, 6),
         ("two-processes", signal.SIGKILL, 1),
         ("stream", signal.SIGKILL, 4),
+        ("stream-of-two-processes", signal.SIGKILL, 1),
     ],
 )
 def test_killed_at_random_moments_and_resumed_is_uninterrupted(name, number, times, photos, whole, tmp_path):

@@ -1,6 +1,6 @@
 """Build the sdist and the wheel, install each into an environment of its own and run the demo there: `make wheel`.
 
-    python -m tools.check_wheel [--whole]
+    python -m tools.check_wheel [--whole] [--minutes N]
 
 The environments borrow the packages of this one, all but nearfar, so that nothing is downloaded; `--whole` installs
 them anew, 5 GB for each. It is checked that each archive holds every file of src/nearfar, and the wheel nothing else,
@@ -27,13 +27,15 @@ BORROWED = "borrowed.pth"
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--whole", action="store_true", help="install all requirements, instead of borrowing them")
-    whole = parser.parse_args().whole
+    parser.add_argument("--minutes", help="of training in the demo, where the whole of it takes too long")
+    given = parser.parse_args()
+    demo = ["demo", "--minutes", given.minutes] if given.minutes else ["demo"]
     with tempfile.TemporaryDirectory(prefix="nearfar-wheel-") as scratch:
         place = Path(scratch)
         archives = build(place / "dist")
         check_contents(archives)
         for archive in archives:
-            try_out(archive, place / archive.suffix.lstrip("."), whole)
+            try_out(archive, place / archive.suffix.lstrip("."), demo, given.whole)
         (ROOT / "dist").mkdir(exist_ok=True)
         for archive in archives:
             archive.replace(ROOT / "dist" / archive.name)
@@ -61,8 +63,8 @@ def check_contents(archives: list[Path]) -> None:
             raise SystemExit(f"{archive.name} is not src/: {sorted(names ^ sources)}")
 
 
-def try_out(archive: Path, folder: Path, whole: bool) -> None:
-    """Install an archive into a new environment and run nearfar there."""
+def try_out(archive: Path, folder: Path, demo: list[str], whole: bool) -> None:
+    """Install an archive into a new environment and run nearfar there, with the words of a demo."""
     environment, work = folder / "environment", folder / "work"
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     binaries = environment / ("Scripts" if os.name == "nt" else "bin")
@@ -81,7 +83,7 @@ def try_out(archive: Path, folder: Path, whole: bool) -> None:
     where = "import nearfar, sys; sys.exit(not nearfar.__file__.startswith(sys.prefix))"
     run(python, "-c", where, cwd=work, env=variables)
     run(binaries / "nearfar", "doctor", cwd=work, env=variables)
-    run(binaries / "nearfar", "demo", cwd=work, env=variables)
+    run(binaries / "nearfar", *demo, cwd=work, env=variables)
     run(binaries / "nearfar", "reproduce", cwd=work, env=variables)  # reads the papers, which are YAML
 
 

@@ -57,7 +57,7 @@ class _OfImages(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         return images
 
     def _pixels(self, X: Any, fitting: bool) -> np.ndarray:
-        """Return arrays as nearfar takes them: with three axes or more, uint8 or floats in 0..1."""
+        """Return arrays as nearfar takes them: with three axes or more, uint8 or uint16."""
         least = 2 if fitting else 1
         if (np.ndim(X) if _is_list(X) else getattr(X, "ndim", 2)) > 2:
             array = check_array(X, allow_nd=True, dtype=None, ensure_min_samples=least, input_name="X", estimator=self)
@@ -74,7 +74,8 @@ class _OfImages(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if seen is None:
             raise ValueError(f"the images of fit were no {array.dtype} arrays: set value_range, or give uint8")
         low, high = seen
-        return np.clip((array.astype(np.float64) - low) / ((high - low) or 1.0), 0, 1)
+        unit = np.clip((array.astype(np.float64) - low) / ((high - low) or 1.0), 0, 1)
+        return np.rint(255 * unit).astype(np.uint8)  # as files and folders of the same images have them
 
     def _shape(self, features: int) -> Shape:
         encoder = self._estimator

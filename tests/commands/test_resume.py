@@ -149,7 +149,7 @@ def test_a_folder_has_one_owner(photos, tmp_path, quiet, monkeypatch):
         says = rf"run is being written by process {os.getpid()} on "
         with pytest.raises(ValueError, match=says):
             nearfar.resume(tmp_path / "run", console=quiet)
-        monkeypatch.setattr("nearfar.commands.objects.open_shown", None)  # nothing is decoded for it
+        monkeypatch.setattr("nearfar.commands.objects.opened", None)  # nothing is decoded for it
         with pytest.raises(ValueError, match=says):
             nearfar.pretrain("photos", out=str(tmp_path / "run"), console=quiet, **SETTINGS)
     assert contents(tmp_path / "run") == before

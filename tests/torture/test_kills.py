@@ -27,7 +27,7 @@ from nearfar.training import loop
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["nearfar.commands.pretrain", "nearfar.cli", "sklearn", "matplotlib.figure", "datasets"])
 SETTINGS = dict(epochs=6, batch_size=8, held_out=8, encoder="small", log_every=1, precision="32-true")
-STREAM = dict(method="simclr", stream=True, stream_buffer=16, workers=1)
+STREAM = dict(method="simclr", stream=True, stream_buffer=16, workers=0)  # else a killed run leaves its reader
 METHODS = {
     "saclr-row": dict(method="saclr", scale="row"),
     "moco-v2": dict(method="moco-v2", queue_size=20),

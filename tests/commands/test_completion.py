@@ -51,7 +51,7 @@ def completed(script, *words):
             {name for name in encoder_names() if name.startswith("resnet10")},
         ),
         (["pretrain", "photos", "--views", "m"], {"microscope"}),
-        (["pretrain", "photos", "--optimizer", "la"], {"lars", "larc"}),
+        (["pretrain", "photos", "--optimizer", "la"], {"lars", "larc", "larc-clip"}),
         (["map", "run", "--layout", ""], {"projector", "finetune", "cluster-embedding"}),
         (["reproduce", "saclr/table-9"], {"saclr/table-9"}),
         (["completion", ""], set(SHELLS)),

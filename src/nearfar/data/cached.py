@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _KEY = re.compile(r"([0-9a-f]{32})(\.part-\w+)?")
-_FILES = re.compile(r"entry\.json|pixels\.\w+")
+_FILES = re.compile(r"entry\.json|pixels\.\w+|plain")
 
 
 def sizes(folder: Path) -> dict[Path, int]:

@@ -3,6 +3,7 @@
 import functools
 import re
 import shlex
+from typing import get_args
 
 import pytest
 
@@ -11,6 +12,7 @@ from nearfar.cli import VERBS, build_parser, function_of, main
 from nearfar.commands.declared import read_verb
 from nearfar.commands.help import GROUPS
 from nearfar.methods import method_class, method_names
+from nearfar.methods.recipe import OptimizerName
 
 
 def page(capsys, *words):
@@ -38,7 +40,7 @@ def test_what_is_read_is_what_is_parsed(verb):
 
 def test_words_that_an_option_is_limited_to():
     (optimizer,) = (option for option in read_verb("pretrain").options if option.name == "optimizer")
-    assert optimizer.choices == ("sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon")
+    assert optimizer.choices == get_args(OptimizerName)
     (precision,) = (option for option in read_verb("pretrain").options if option.name == "precision")
     assert precision.choices == ("auto", "32-true", "16-mixed", "bf16-mixed")  # of a type with a name
     (to,) = (option for option in read_verb("export").options if option.name == "to")

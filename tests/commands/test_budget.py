@@ -131,13 +131,6 @@ def test_a_run_with_minutes_writes_what_it_did(images_file, tmp_path, quiet):
     assert max(line["epoch"] for line in again.metrics) == pytest.approx(2.5)
 
 
-def test_views_are_fitted_to_the_images_and_not_to_their_crops(tmp_path, quiet):
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
-    options = dict(epochs=1, batch_size=16, held_out=8, encoder="small", method="simclr", precision="32-true")
-    run = nearfar.pretrain(pixels, out=tmp_path / "run", console=quiet, **options)
-    assert (run.settings.crop_size, run.settings.views) == (24, "saclr-cifar+saclr-cifar")
-
-
 def _few(config):
     known = {name: config[name] for name in ("method", "batch_size", "encoder", "precision", "lr", "crop_size")}
     return known | {"epochs": 2.5}

@@ -97,7 +97,7 @@ def _measured(console: Console) -> Machine:
 
     def views_at(size: int, crop: int) -> Views:
         fitted = replace(given, image_size=size, crop_size=crop, channels=3)
-        return chosen_views(views_for(given, method, size, 3), fitted)
+        return chosen_views(views_for(given, method, crop, 3), fitted)
 
     candidates = rungs(given, SIDE, photographs=False)[:1]
     return choose_machine(

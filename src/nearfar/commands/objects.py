@@ -20,7 +20,7 @@ from nearfar.training.job import opened
 from nearfar.training.settings import settings_fields
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
-PHOTOGRAPH = 64  # pixels; from here on runs for small data take the preset for photographs
+PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
 
 
 def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
@@ -59,19 +59,19 @@ def must_suit_streams(settings: Settings, method: Method) -> None:
         )
 
 
-def views_for(given: Settings, method: Method, image_size: int, channels: int) -> Any:
+def views_for(given: Settings, method: Method, crop_size: int, channels: int) -> Any:
     """Return views as they are given; for none or a preset, the name of as many as the method needs.
 
-    None are given: for a paper's recipe the method's own as they are; for small data those for photographs, and for
-    images below 64 px the method's own, fitted to their size (not to that of the crops, which show a part of it). For other channels than grey and colour those of that name.
+    None are given: for a paper's recipe the method's own as they are; for small data those for photographs, and below
+    64 px the method's own, fitted to the size. For other channels than grey and colour those of that name.
     """
     views = given.given("views")
     if views is None and given.recipe != "small":
         return "+".join(method.views)
-    if views is None and image_size >= PHOTOGRAPH and channels in (1, 3):
+    if views is None and crop_size >= PHOTOGRAPH and channels in (1, 3):
         views = "photographs"
     if views is None or (isinstance(views, str) and views in PRESETS):
-        return "+".join(fit_views(method.views, image_size, channels, views))
+        return "+".join(fit_views(method.views, crop_size, channels, views))
     return views
 
 

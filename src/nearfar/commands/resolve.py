@@ -63,8 +63,8 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         raise ValueError("--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'")
     given = _timed(given, recipe)
 
-    def views_at(image_size: int, channels: int) -> Any:
-        return views_for(given, method, image_size, channels)
+    def views_at(crop_size: int, channels: int) -> Any:
+        return views_for(given, method, crop_size, channels)
 
     images, machine = _measured(given, method, views_at, console, began)
     if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
@@ -75,7 +75,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         total = held_out + len(images.split_holdout(held_out, given.seed)[0])
     method, batch_size = fitting.fitted_to(given, method, recipe, total - held_out, console)
     check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
-    views = views_at(machine.image_size, images.channels)
+    views = views_at(machine.crop_size, images.channels)
     seconds, epochs = None, given.epochs
     of_an_epoch = batch_size * given.steps_per_epoch if given.steps_per_epoch else total - held_out
     if epochs is None:
@@ -181,7 +181,7 @@ def _measured(
 
     def at(image_size: int, crop_size: int) -> Views:
         fitted = replace(given, image_size=image_size, crop_size=crop_size, channels=channels)
-        views = chosen_views(views_at(image_size, channels), fitted)
+        views = chosen_views(views_at(crop_size, channels), fitted)
         must_fit(views, method)
         return views
 

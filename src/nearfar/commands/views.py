@@ -122,7 +122,7 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
     crop_size = settings.crop_size or (few.image_size * 2 // 3 if free else few.image_size)
     settings = replace(settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels)
-    plan = chosen_views(views_for(settings, method, few.image_size, few.channels), settings)
+    plan = chosen_views(views_for(settings, method, crop_size, few.channels), settings)
     if method_given:
         must_fit(plan, method)
     return plan

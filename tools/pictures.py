@@ -63,12 +63,11 @@ def main() -> None:
 
 
 def _seen(window: Browser, page: Path, verb: str) -> Image.Image:
-    """The upper part of a page; of the map its images and regions."""
+    """The upper part of a page."""
     window.visit(page)
     if verb == "map":
         window.wait("document.querySelector('#count').textContent.length > 0")
-        window.run("document.querySelector('#pictures').click()")
-        window.run("new Promise(done => setTimeout(done, 2000))")
+        window.run("new Promise(done => setTimeout(done, 2000))")  # its images are drawn
     return Image.fromarray(window.screenshot())
 
 

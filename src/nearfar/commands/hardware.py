@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from nearfar.data import building
+
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 """Of x86 and ARM, the widest arithmetic that torch has kernels for, and bfloat16."""
 CGROUP = Path("/sys/fs/cgroup")
@@ -17,7 +19,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 def usable_cores() -> int:
     """Return how many cores this process may use: by its affinity, and by the limit of its container."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = building.usable_cores()
     with suppress(OSError, ValueError):
         quota, period = (CGROUP / "cpu.max").read_text().split()
         cores = min(cores, max(1, math.ceil(int(quota) / int(period))))  # "max" without a limit: ValueError

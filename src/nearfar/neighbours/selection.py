@@ -42,7 +42,7 @@ def diverse_rows(
         torch.minimum(near, 1 - unit @ unit[following], out=near)
         near[following] = -torch.inf  # also where all that is left are copies
         following = int(near.argmax())
-        if distances[0].isinf():
+        if len(chosen) == 1 and not known:
             distances[0] = near[following].clone().clamp_min(0)
     return torch.tensor(chosen), torch.stack(distances).clamp_min(0).cpu()
 

@@ -92,7 +92,7 @@ def parts_of(contender: str, images: Images, size: int) -> tuple[Encoded, Any, A
 
 
 def train_other(contender: str, images: Images, size: int, minutes: list[float], seed: int) -> Iterator[Any]:
-    """Yield (minutes, encoder) at each mark of a loop in the way of lightly's example; the clock then waits."""
+    """Yield (minutes, encoder, {}) at each mark of a loop in the way of lightly's example; the clock then waits."""
     from torchvision.models import resnet18
 
     best = contender.endswith("-best")
@@ -116,7 +116,7 @@ def train_other(contender: str, images: Images, size: int, minutes: list[float],
             spent = (time.perf_counter() - began - outside) / 60
             while marks and spent >= marks[0]:
                 stopped = time.perf_counter()
-                yield marks.pop(0), Seen(backbone, size)
+                yield marks.pop(0), Seen(backbone, size), {}
                 model.train()
                 outside += time.perf_counter() - stopped
             if not marks:
@@ -147,14 +147,24 @@ class Seen(nn.Module):
 
 
 def train_nearfar(data: str, minutes: list[float], seed: int, keep: Path | None) -> Iterator[Any]:
-    """Yield (minutes, encoder) of a whole run for each time, with an empty cache; `keep`: where its folder stays."""
+    """Yield (minutes, encoder, what ran) of a whole run for each time; `keep`: where its folder stays.
+
+    Each begins with an empty cache.
+    """
     import nearfar
 
     for each in minutes:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["XDG_CACHE_HOME"] = folder
             run = nearfar.pretrain(data, minutes=each, seed=seed, out=(keep or Path(folder)) / f"{each:g}-{seed}")
-            yield each, nearfar.load(run)
+            yield each, nearfar.load(run), what_ran(run)
+
+
+def what_ran(run: Any) -> dict[str, Any]:
+    """What nearfar chose for a run, the epochs that it trained, and how often it found an own view at the end."""
+    chosen = {name: getattr(run.settings, name) for name in ("encoder", "image_size", "crop_size", "views", "epochs")}
+    health = [line["health"] for line in run.metrics if "health" in line]
+    return chosen | {"own_view": health[-1]["own_view"]}
 
 
 def main() -> None:
@@ -181,12 +191,12 @@ def main() -> None:
         if args.contender == "nearfar"
         else train_other(args.contender, whole, size, sorted(args.minutes), args.seed)
     )
-    for minutes, encoder in marks:
+    for minutes, encoder, facts in marks:
         seen = getattr(encoder, "image_size", size)
         train, test = (open_images(args.data, split=split, image_size=max(seen, 32)) for split in ("train", "test"))
         features = [extract(encoder, images) for images in (train, test)]
         found = evaluate_features(features[0], train.labels, features[1], test.labels, protocols=("knn", "linear"))
-        line = dict(contender=args.contender, minutes=minutes, seed=args.seed, cores=os.cpu_count(), **found)
+        line = dict(contender=args.contender, minutes=minutes, seed=args.seed, cores=os.cpu_count(), **found, **facts)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         with args.out.open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -57,6 +57,12 @@ def test_medium(image_size: int, last: int) -> None:
         assert sum(p.numel() for p in net.parameters()) == pytest.approx(1.2e6, rel=0.05)
 
 
+def test_tiny_costs_less_than_half() -> None:
+    net = OWN_NETS["tiny"](32)
+    assert multiply_adds(net, 32) < multiply_adds(SmallNet(32), 32) / 2
+    assert net.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, net.num_features) == (1, 128)
+
+
 def test_every_parameter_gets_a_gradient_and_outputs_differ() -> None:
     torch.manual_seed(0)
     net = SmallNet(8, in_chans=1)

@@ -16,6 +16,7 @@ from nearfar.networks import Encoder, build_backbone, find_weights, load_encoder
 SAVED = [
     ("small", 8, 1),
     ("small", 96, 3),
+    ("tiny", 32, 3),
     ("medium", 48, 3),
     ("resnet10t", 64, 1),
     ("resnet18", 32, 3),

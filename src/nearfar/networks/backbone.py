@@ -39,7 +39,7 @@ ARGUMENTS = set(
 class Architecture:
     """What it takes to build a net again, without weights.
 
-    `name` is "small", "medium" or timm's, `arguments` those of the net's constructor. `small_stem`: the first
+    `name` is "tiny", "small", "medium" or timm's, `arguments` those of the net's constructor. `small_stem`: the first
     convolution is 3x3 with stride 1 and no max-pool follows; timm has no argument for that, and all but that
     convolution fits its net.
     """
@@ -110,8 +110,9 @@ def build_backbone(
 ) -> Backbone:
     """Build a backbone by name, or from a module.
 
-    encoder: "small", "medium", any timm backbone, or a module that takes normalised float images [batch, channels,
-    size, size] and returns features [batch, dim]: it is copied with the weights that it has, and otherwise left alone.
+    encoder: "tiny", "small", "medium", any timm backbone, or a module that takes normalised float images [batch,
+    channels, size, size] and returns features [batch, dim]: it is copied with the weights that it has, and otherwise
+    left alone.
     image_size: pixels; below 64 px a named ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR,
     Appendix B.9), or where `small_stem` says so, and a named vision transformer is built for the size. The choice is
     logged. channels: of the images.

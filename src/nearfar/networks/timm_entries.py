@@ -90,6 +90,12 @@ def nearfar_small(pretrained: bool = False, **options: Any) -> nn.Module:
 
 
 @register_model
+def nearfar_tiny(pretrained: bool = False, **options: Any) -> nn.Module:
+    """Our encoder "tiny"; see `nearfar_small`."""
+    return _own("nearfar_tiny", pretrained, options)
+
+
+@register_model
 def nearfar_medium(pretrained: bool = False, **options: Any) -> nn.Module:
     """Our encoder "medium"; see `nearfar_small`."""
     return _own("nearfar_medium", pretrained, options)

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 import nearfar
-from nearfar.commands.copies import find_links, groups_at
+from nearfar.commands.copies import ALIKE, find_links, groups_at
 from nearfar.commands.run_features import open_featured
 from tests.maps.conftest import browser  # noqa: F401
 
@@ -27,13 +27,14 @@ def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_pa
     run.duplicates(distance=usual, out=tmp_path / "page.html", console=quiet)
     known = open_featured(run, None, None, None, quiet)
     links = find_links(known, 2 * usual, quiet)
+    likenesses = [link.distance for link in links if link.kind == ALIKE]
     browser.console()
     browser.visit(tmp_path / "page.html")
     count = "[...document.querySelectorAll('#%s section')].map((one) => one.querySelectorAll('li').length)"
-    for place in sorted({0, 1, 5, len(links) // 2, len(links)}):
+    for place in sorted({0, 1, 5, len(likenesses) // 2, len(likenesses)}):
         browser.run(f"(slider.value = {place}, slider.dispatchEvent(new Event('input')), 0)")
-        at = 0 if place == 0 else links[place - 1].distance
-        at = usual if place == sum(link.distance <= usual for link in links) else at
+        at = 0 if place == 0 else likenesses[place - 1]
+        at = usual if place == sum(far <= usual for far in likenesses) else at
         copies, alike = groups_at(links, len(known.images), at)
         assert sorted(browser.run(count % "copies")) == sorted(map(len, copies))
         expected = sorted(len({min(next((c for c in copies if row in c), [row])) for row in group}) for group in alike)

@@ -111,9 +111,23 @@ def _turned():
     return exif
 
 
-def test_a_distance_of_nothing_leaves_the_same_files(run, tmp_path, quiet):
-    found = run.duplicates(distance=0, out=tmp_path / "none.html", console=quiet)
-    assert set(found["kind"]) >= {"first", "same file"} and "copy" not in found["kind"] and "alike" not in found["kind"]
+def test_the_distance_decides_what_is_alike_and_pixels_what_is_a_copy(run, tmp_path, quiet):
+    alike = []
+    for number, distance in enumerate((0, None, 2)):
+        found = run.duplicates(distance=distance, out=tmp_path / f"{number}.html", console=quiet)
+        assert sum(not kept for kept in found["kept"]) == 4
+        alike.append(found["kind"].count("alike"))
+    assert alike[0] == 0 <= alike[1] < alike[2]
+
+
+def test_by_default_alike_are_images_a_tenth_as_far_apart_as_any_two(run, tmp_path, quiet):
+    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet))["embedding"]
+    rows = embedded / np.linalg.norm(embedded, axis=1, keepdims=True)
+    usual = np.median((1 - rows @ rows.T)[np.triu_indices(len(rows), 1)])
+    console = Console(record=True, file=open("/dev/null", "w"), width=200)  # noqa: SIM115
+    run.duplicates(out=tmp_path / "page.html", console=console)
+    said = float(re.search(r"distance of up to (\S+)", console.export_text())[1])
+    assert said == pytest.approx(usual / 10, rel=0.1)
 
 
 def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):

@@ -29,6 +29,7 @@ NEIGHBOURS = 8  # of each image that are looked at
 TRIED, SHARE = 128, 0.99  # images that are altered to see how far features move, and the share of them to be found
 STRETCHED = 0.03  # difference of shape up to which images are copies; one may also be turned, as by EXIF
 PAIRS = 8192  # that are compared at a time
+CHANCE, PART = 20_000, 0.1  # pairs at random, and the part of their usual distance that is called alike
 
 
 class Link(NamedTuple):
@@ -49,7 +50,7 @@ class Facts(NamedTuple):
     link: bool = False
 
 
-def usual_distance(known: Featured) -> float:
+def copy_distance(known: Featured) -> float:
     """The distance within which copies lie: that of 99 % of altered images of the data from the originals.
 
     128 images at random, each once at half its size and once as JPEG of quality 50.
@@ -60,6 +61,18 @@ def usual_distance(known: Featured) -> float:
     for pixels in altered(eight_bits(known.images.gather(order))):
         found.append((own - unit(extract(known.encoder, pixels), dim=1)).square().sum(1) / 2)
     return float(torch.cat(found).quantile(SHARE))
+
+
+def alike_distance(known: Featured) -> float:
+    """A tenth of the median distance between two images of the data, as 20 000 pairs at random tell it.
+
+    Copies can lie farther apart, and pixels confirm them; other images that far apart have little in common.
+    """
+    chance, unit = stream(0, "pairs"), torch.nn.functional.normalize
+    first, second = torch.randint(len(known.images), (2, CHANCE), generator=chance)
+    first, second = first[first != second], second[first != second]
+    apart = (unit(known.features[first], dim=1) - unit(known.features[second], dim=1)).square().sum(1) / 2
+    return PART * float(apart.median())
 
 
 def find_links(known: Featured, most: float, console: Console, approximate: bool = False) -> list[Link]:
@@ -98,9 +111,10 @@ def find_links(known: Featured, most: float, console: Console, approximate: bool
 def groups_at(links: Sequence[Link], count: int, distance: float) -> tuple[list[list[int]], list[list[int]]]:
     """Groups of copies, and groups of images that are merely alike, by links of at most this distance.
 
+    Copies are so at any distance, as their pixels are compared.
     Of a group of copies only the first number takes part in the others. Both in the order of their first links.
     """
-    near = [link for link in links if link.distance <= distance]
+    near = [link for link in links if link.kind < ALIKE or link.distance <= distance]
     copies = components(count, [(link.first, link.second) for link in near if link.kind < ALIKE])
     ends = [(int(copies[link.first]), int(copies[link.second])) for link in near if link.kind == ALIKE]
     alike = components(count, ends)

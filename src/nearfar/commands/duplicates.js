@@ -66,12 +66,11 @@ function fill(id, groups, near, marked) {
   if (!groups.length) place.append(element("p", { className: "note", textContent: "None at this distance." }));
 }
 
-/* Slider position n: all links up to the distance of the n-th; position 0: same files alone. */
+/* Slider position n: up to the distance of the n-th link of images that are merely alike; copies are there always. */
 function draw() {
   const at = Number(slider.value);
-  const distance = at === usual ? told.distance : at ? links[at - 1][0] : 0;
-  const near = links.filter((link) => link[0] <= distance);
-  const sure = near.filter((link) => link[3] < alike);
+  const distance = at === usual ? told.distance : at ? likenesses[at - 1][0] : 0;
+  const near = links.filter((link) => link[3] < alike || link[0] <= distance);
   const label = grouped(sure.map(([, a, b]) => [a, b]));
   const copies = collected(label, sure.map(([, a, b]) => [a, b]));
   const first = images.map((_, i) => i);
@@ -88,8 +87,10 @@ function draw() {
   slider.setAttribute("aria-valuetext", `distance ${exact}`);
 }
 
-const usual = links.filter((link) => link[0] <= told.distance).length;
-slider.max = links.length;
+const sure = links.filter((link) => link[3] < alike);
+const likenesses = links.filter((link) => link[3] === alike);
+const usual = likenesses.filter((link) => link[0] <= told.distance).length;
+slider.max = likenesses.length;
 slider.value = usual;
 slider.addEventListener("input", draw);
 draw();

@@ -15,7 +15,17 @@ from rich.console import Console
 from rich.text import Text
 from torch import nn
 
-from nearfar.commands.copies import ALIKE, KINDS, Facts, Link, facts_of, find_links, groups_at, usual_distance
+from nearfar.commands.copies import (
+    ALIKE,
+    KINDS,
+    Facts,
+    Link,
+    alike_distance,
+    copy_distance,
+    facts_of,
+    find_links,
+    groups_at,
+)  # fmt: skip
 from nearfar.commands.duplicates_page import write_duplicates_page
 from nearfar.commands.listing import FILES, TABLE, Columns, output_of, removing, write_files, write_table
 from nearfar.commands.run import Run
@@ -41,8 +51,10 @@ def find_duplicates(
     Args:
         run: run folder.
         data: images to compare. Default: the data of the run.
-        distance: 1 - cos of the features up to which images are taken to be nearly alike; the page has a slider to
-            choose it by looking. Default: measured on 128 of the images, halved in size or as JPEG of quality 50.
+        distance: 1 - cos of the features up to which images that are no copies are called alike; the page has a slider
+            to choose it by looking. Default: a tenth of the median distance of any two. Copies are confirmed by their
+            pixels; they are looked for as far as 128 of the images move that are halved in size or saved as JPEG of
+            quality 50.
         out: page to write, .html, with a .csv, and a .list of the files that are copies, beside it; none may exist.
             Default: duplicates.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
@@ -66,21 +78,21 @@ def find_duplicates(
     check_range("--distance", distance, 0, 2)
     page = output_of(run, out, "duplicates", TABLE, FILES)
     known = open_featured(run, data, split, encoder, console)
-    usual = usual_distance(known) if distance is None else distance
-    links = find_links(known, BEYOND * usual, console, approximate)
-    columns, facts = _columns(known, links, usual)
+    near = alike_distance(known) if distance is None else distance
+    links = find_links(known, max(copy_distance(known), BEYOND * near), console, approximate)
+    columns, facts = _columns(known, links, near)
     command = f"nearfar duplicates {shlex.quote(str(run.path))}"
     words = data if isinstance(data, (list, tuple)) else [data]
     command += "".join(f" {shlex.quote(str(word))}" for word in words if isinstance(word, (str, Path)))
     command += "" if split is None else f" --split {shlex.quote(split)}"
-    write_duplicates_page(page, known, links, facts, usual, command)
+    write_duplicates_page(page, known, links, facts, near, command)
     write_table(page.with_suffix(TABLE), columns)
     copies = [row for row, keep in enumerate(columns["kept"]) if not keep]
     kinds = [columns["kind"][row] for row in copies]
     counted = ", ".join(f"{kinds.count(kind)} {said}" for kind, said in zip(KINDS, COUNTED, strict=False))
-    alike = len({group for group, kind in zip(columns["group"], columns["kind"], strict=True) if kind == KINDS[ALIKE]})
+    groups = len({group for group, kind in zip(columns["group"], columns["kind"], strict=True) if kind == KINDS[ALIKE]})
     console.print(Text(f"{len(copies)} of {len(known.images)} images are copies of others: {counted}"))
-    console.print(Text(f"{alike} groups of others are nearly alike, at a distance of up to {usual:.3g}"))
+    console.print(Text(f"{groups} groups of others are nearly alike, at a distance of up to {near:.3g}"))
     console.print(Text(f"look -> {page} and {page.with_suffix(TABLE).name}"))
     if "path" in columns:
         files = page.with_suffix(FILES)
@@ -104,7 +116,7 @@ def _columns(known: Featured, links: list[Link], distance: float) -> tuple[Colum
 
     kind: dict[int, int] = {}  # the closest of an image's links
     for link in links:
-        if link.distance <= distance:
+        if link.kind < ALIKE or link.distance <= distance:
             kind |= {row: min(link.kind, kind.get(row, ALIKE)) for row in (link.first, link.second)}
     copies, alike = groups_at(links, len(known.images), distance)
     best: dict[int, int] = {}  # what stands for a group of copies among those that are alike

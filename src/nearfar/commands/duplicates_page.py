@@ -23,7 +23,7 @@ def write_duplicates_page(
     """
     place: dict[int, int] = {}
     shown = []
-    for link in links:
+    for link in sorted(links, key=lambda link: link.kind == ALIKE):  # copies first
         if len(place.keys() | {link.first, link.second}) > MOST_IMAGES:
             break
         ends = [place.setdefault(row, len(place)) for row in (link.first, link.second)]
@@ -44,10 +44,10 @@ def write_duplicates_page(
     left = len(links) - len(shown)
     more = f" The page holds the nearest {len(shown)} pairs; {left} more are left out." if left else ""
     main = (
-        '<div class="control"><label for="far">Distance up to which images count as copies or alike</label>'
+        '<div class="control"><label for="far">Distance up to which images that are no copies count as alike</label>'
         '<input type="range" id="far" min="0" step="1"><output id="said" for="far"></output></div>'
-        f'<p class="note">Move the slider until no group of copies is wrong and none is missing, then make the lists '
-        f'with this distance; nothing is removed.{more}</p><pre><code id="command"></code></pre>'
+        f'<p class="note">Move the slider until no group is wrong and none is missing, then make the lists with '
+        f'this distance; nothing is removed.{more}</p><pre><code id="command"></code></pre>'
         '<h2>Copies</h2><p class="note">Confirmed by their pixels. The first one, marked, has the most pixels and is '
         'kept; the others are listed.</p><div class="groups pairs" id="copies"></div>'
         '<h2>Merely alike</h2><p class="note">Near by their features, and other pixels: all are kept.</p>'

@@ -22,7 +22,7 @@ from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError
 from nearfar.commands.declared import LISTING, OBJECTS, VERBS, read_verb
 from nearfar.commands.help import FULL, SHORT, help_page, numbers_of, overview
-from nearfar.commands.machine_readable import as_json
+from nearfar.commands.machine_readable import as_json, stdout_to_stderr
 from nearfar.messages import RunsFailed, did_you_mean, first_line
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--json" not in words or {*SHORT, FULL} & {*words}:
         return _carry_out(words)[0]
-    with contextlib.redirect_stdout(sys.stderr):
+    with stdout_to_stderr():
         code, result = _carry_out([word for word in words if word != "--json"], machine=True)
     training = sys.modules.get("nearfar.training")
     if training is None or not training.is_follower():  # else the first process tells it

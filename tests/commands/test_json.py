@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -86,6 +87,21 @@ def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, tmp_path, monkeypat
 def test_a_process_of_its_own_writes_nothing_else_to_stdout():
     done = subprocess.run([sys.executable, "-m", "nearfar", "methods", "--json"], capture_output=True, check=True)
     assert json.loads(done.stdout).keys() >= {"simclr", "saclr"} and done.stdout.count(b"\n") == 1 and done.stderr
+
+
+def test_what_a_library_in_c_writes_does_not_go_to_stdout(capfd, monkeypatch):
+    """torch 2.8's gloo tells there how many processes are connected."""
+
+    def noisy(*_: object, **__: object) -> dict[str, int]:
+        os.write(1, b"[Gloo] Rank 0 is connected\n")
+        return {"found": 1}
+
+    monkeypatch.setattr("nearfar.cli._run", noisy)
+    assert main(["methods", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out) == {"found": 1} and "[Gloo]" in err
+    os.write(1, b"afterwards")
+    assert capfd.readouterr().out == "afterwards"
 
 
 def test_help_stays_text(capsys):

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Send to stderr what is written to stdout meanwhile, by C++ and by processes that are started as well."""
+    sys.stdout.flush()
+    try:
+        kept: int | None = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        kept = None
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def as_json(result: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from math import inf
 from numbers import Integral, Real
 from pathlib import Path
@@ -30,13 +30,15 @@ OBJECTS = ("data", "method", "encoder", "views")  # what may be an object instea
 
 
 def setting(
-    meaning: str, default: Any = None, *, at_least: float = -inf, at_most: float = inf, word: Any = None
-) -> Any:
+    meaning: str, default: Any = None, *, at_least: float = -inf, at_most: float = inf, word: Any = None,
+    kw_only: bool = True,
+) -> Any:  # fmt: skip
     """A field with its documentation, its range, and the type of the word that gives it on a command line."""
-    return field(default=default, metadata={"meaning": meaning, "range": (at_least, at_most), "word": word})
+    metadata = {"meaning": meaning, "range": (at_least, at_most), "word": word}
+    return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)  # Python 3.10 has no hints of a class with `_: KW_ONLY`
 class Settings:
     """Every setting of a pretraining run. What is None is chosen by `pretrain`; a run folder holds the choices.
 
@@ -48,8 +50,8 @@ class Settings:
         "of paths, 'hf:owner/name' (a Hub data set) or 'digits'; or several of them; in Python also an array or "
         "tensor, a datasets.Dataset, a torch Dataset or Images",
         word=str | None,
+        kw_only=False,
     )
-    _: KW_ONLY
     out: Chosen[str] = setting("run folder to write; it must not exist. Default: runs/DATA-METHOD")
     method: Any = setting("what is learned from, see `nearfar methods`; in Python also a Method", "simclr", word=str)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict, metadata={"meaning": "the method's own numbers"})

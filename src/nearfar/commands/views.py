@@ -109,7 +109,7 @@ def _settings(data: Any, given: dict[str, Any]) -> Settings:
         if "method" in given:
             given = {"views": None, "hyperparameters": {}, "recipe": "small", **given}
         return replace(settings, **given)
-    return Settings(data, **given)
+    return Settings(data=data, **given)
 
 
 def _is_run(folder: Path) -> bool:

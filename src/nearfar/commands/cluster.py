@@ -16,11 +16,11 @@ from torch import nn
 
 from nearfar.commands.gallery import gallery, pictures, write_gallery
 from nearfar.commands.listing import TABLE, Columns, output_of, write_table
+from nearfar.commands.opening import shown
 from nearfar.commands.run import Run
 from nearfar.commands.run_features import Featured, open_featured
+from nearfar.maps import Clusters, clusters_of
 from nearfar.messages import check_range
-from nearfar.neighbours import Clusters, clusters_of
-from nearfar.training.progress import waiting
 from nearfar.training.seeding import LARGEST_SEED
 
 TYPICAL, EDGE = 12, 4  # images of a cluster that are shown: from its middle, and from its edge
@@ -43,11 +43,12 @@ def cluster_images(
     Args:
         run: run folder.
         data: images to group. Default: the data of the run.
-        clusters: how many. Default: the number from 2 to 60 with the largest silhouette (Rousseeuw 1987).
+        clusters: how many. Default: the number from 2 to 60 with the largest silhouette (Rousseeuw 1987) on a
+            plane that keeps neighbours, where they are grouped.
         out: page to write, .html, with a .csv beside it; neither may exist.
             Default: clusters.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
-        seed: of k-means.
+        seed: of the plane and of k-means.
         encoder: the module that was trained, where it was an object of your own.
         console: where it is said what was found and written.
 
@@ -64,8 +65,8 @@ def cluster_images(
     check_range("--seed", seed, 0, LARGEST_SEED)
     page = output_of(run, out, "clusters", TABLE)
     known = open_featured(run, data, split, encoder, console, least=max(3, clusters or 3))
-    with waiting(console, "grouping images"):
-        found = clusters_of(known.features, clusters, seed)
+    with shown(console, "grouping images") as progress:
+        found = clusters_of(known.features, clusters, seed, progress)
     columns: Columns = {
         "name": list(known.images.names),
         "cluster": (found.number + 1).tolist(),

@@ -1,6 +1,7 @@
-"""Two-dimensional maps of a data set: the layouts, how true they are, a picture and an interactive page."""
+"""Two-dimensional maps of a data set: layouts, how true they are, groups, a picture and an interactive page."""
 
 from nearfar.maps.cluster_embedding import ClusterEmbedding
+from nearfar.maps.clusters import Clusters, clusters_of
 from nearfar.maps.draw import draw_map
 from nearfar.maps.finetune import finetune_map
 from nearfar.maps.page import write_map_page
@@ -11,10 +12,12 @@ from nearfar.maps.saved import SavedMap, load_map, save_map
 
 __all__ = [
     "ClusterEmbedding",
+    "Clusters",
     "MapQuality",
     "NeighbourPlacement",
     "Projector",
     "SavedMap",
+    "clusters_of",
     "draw_map",
     "finetune_map",
     "fit_map",

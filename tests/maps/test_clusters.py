@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from nearfar.neighbours import clusters_of
+from nearfar.maps import clusters_of
 
 
 @pytest.mark.parametrize("groups", [3, 7])

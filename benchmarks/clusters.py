@@ -1,0 +1,81 @@
+"""Groups without labels beside the labels: k-means on the plane, as `nearfar cluster` does it, and in the features.
+
+    python benchmarks/clusters.py digits runs/photos=../shared/data/imagenette runs/small=../shared/data/cifar10 \
+        --out docs/results/clusters.json
+
+Each is RUN=DATA, whose split "test" is grouped, at most 4000 images at random; `digits` are pixels of scikit-learn's.
+For both ways: the number that the largest silhouette chooses, and with it, and with as many groups as there are classes,
+the normalised mutual information with the labels and the adjusted Rand index, of 3 seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import torch
+from rich.console import Console
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.datasets import load_digits
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
+from torch import Tensor
+
+from nearfar.commands.run import Run
+from nearfar.commands.run_features import open_featured
+from nearfar.maps.clusters import BATCH, COUNTS, JUDGED, STARTS, clusters_of
+
+MOST, SEEDS = 4000, 3
+
+
+def opened(words: str) -> tuple[str, Tensor, np.ndarray]:
+    """Name, unit features and labels."""
+    if words == "digits":
+        digits = load_digits()
+        return words, torch.nn.functional.normalize(torch.from_numpy(digits.data).float(), dim=1), digits.target
+    run, _, data = words.partition("=")
+    known = open_featured(Run.of(run), data, "test", None, Console(quiet=True))
+    chosen = torch.randperm(len(known.images), generator=torch.Generator().manual_seed(0))[:MOST]
+    assert known.images.labels is not None
+    labels = np.asarray(known.images.labels)[chosen.numpy()]
+    return Path(data).name, torch.nn.functional.normalize(known.features[chosen].float(), dim=1), labels
+
+
+def in_features(rows: Tensor, count: int | None, seed: int) -> np.ndarray:
+    """k-means of the features themselves, the number chosen in the same way."""
+    best = (-np.inf, np.zeros(len(rows)))
+    for tried in COUNTS if count is None else [count]:
+        settings = dict(batch_size=BATCH, n_init=STARTS, random_state=seed)
+        labels = MiniBatchKMeans(tried, **settings).fit(rows.numpy()).labels_
+        best = max(best, (silhouette_score(rows[:JUDGED], labels[:JUDGED]), labels), key=lambda one: one[0])
+    return best[1]
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    lines = []
+    for words in given.sets:
+        name, rows, labels = opened(words)
+        classes = len(np.unique(labels))
+        for way, group in (("plane", lambda *a: clusters_of(*a).number.numpy()), ("features", in_features)):
+            for count in (None, classes):
+                found = [group(rows, count, seed) for seed in range(SEEDS)]
+                line = {
+                    "data": name, "images": len(rows), "classes": classes, "way": way, "chosen": count is None,
+                    "groups": [len(np.unique(one)) for one in found],
+                    "nmi": round(mean(normalized_mutual_info_score(labels, one) for one in found), 3),
+                    "ari": round(mean(adjusted_rand_score(labels, one) for one in found), 3),
+                }  # fmt: skip
+                print(json.dumps(line))
+                lines.append(line)
+    given.out.write_text(json.dumps(lines, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,8 +4,8 @@
         --out docs/results/clusters.json
 
 Each is RUN=DATA, whose split "test" is grouped, at most 4000 images at random; `digits` are pixels of scikit-learn's.
-For both ways: the number that the largest silhouette chooses, and with it, and with as many groups as there are classes,
-the normalised mutual information with the labels and the adjusted Rand index, of 3 seeds.
+For both ways: the number that the largest silhouette chooses, and with it, and with as many groups as classes, the
+normalised mutual information with the labels and the adjusted Rand index, of 3 seeds.
 """
 
 from __future__ import annotations

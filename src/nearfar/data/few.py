@@ -15,8 +15,9 @@ from nearfar.data.decode import to_pil
 from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
 from nearfar.data.joined import open_joined
+from nearfar.data.locating import encoded_source
 from nearfar.data.objects import describe, from_items
-from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source, open_images, shown_positions
+from nearfar.data.opening import CACHE_LIMIT, check_size, open_images, shown_positions
 from nearfar.data.readers import Reading
 from nearfar.data.value_range import ValueRange, checked, spread
 from nearfar.data.wide_format import first_raw

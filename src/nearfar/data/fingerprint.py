@@ -18,8 +18,8 @@ from torch import Tensor
 from nearfar.atomic import replacing
 from nearfar.data import columns, sources
 from nearfar.data.images import Images
+from nearfar.data.locating import encoded_source
 from nearfar.data.objects import describe, is_array
-from nearfar.data.opening import encoded_source
 from nearfar.data.path_tables import PathTable
 from nearfar.data.readers import ImageFolder
 from nearfar.data.tables import Tables

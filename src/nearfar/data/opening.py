@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nearfar.data import arrays, objects, sources, tables
-from nearfar.data.building import LARGEST, SMALL, Progress, first_readable
+from nearfar.data.building import LARGEST, Progress
 from nearfar.data.cache import default_folder
-from nearfar.data.columns import Record
-from nearfar.data.decode import Decoded
 from nearfar.data.encoded import Opening
 from nearfar.data.images import Images
 from nearfar.data.joined import open_joined
+from nearfar.data.locating import encoded_source, locate
 from nearfar.data.objects import describe, has_items, is_array, is_table
-from nearfar.data.parquet import ParquetFiles
-from nearfar.data.path_tables import TEXT_TABLES, names_paths, path_table
-from nearfar.data.raw import Raw, raw
-from nearfar.data.readers import ImageFolder, Source
-from nearfar.data.tars import Tars
+from nearfar.data.readers import ImageFolder
 from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels
 
 CACHE_LIMIT = 8 * 2**30
@@ -163,105 +156,9 @@ def _as_they_are(
     return images
 
 
-def survey(source: Any, split: str | None = None) -> tuple[int | None, int] | None:
-    """The number of images and the shorter side of the first readable one, from files or tables that are not decoded.
-
-    The number is None where it is not known without reading all. None for every other source: `open_images` is quick.
-    """
-    if sources.are_several(source):
-        return _survey_of_all(source, split)
-    found = encoded_source(source)
-    if found is None:
-        return None
-    chosen = sources.choose_splits(found.splits, split, describe(source))
-    with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
-        readings = [found.read(part, None, Path(scratch)) for part in chosen]
-        totals = [reading.total for reading in readings]
-        first = _first(record for reading in readings for record in reading.records)
-    return None if None in totals else sum(filter(None, totals)), SMALL if first is None else min(first.native)
-
-
-def _survey_of_all(given: Sequence[Any], split: str | None) -> tuple[int | None, int]:
-    """The number of images and the largest of the sides that `survey` finds in each."""
-    seen = []
-    for one in given:
-        found = survey(one, split)
-        if found is None:
-            images = open_images(one, split=split)
-            found = len(images), images.image_size
-        seen.append(found)
-    counts = [count for count, _ in seen if count is not None]
-    return sum(counts) if len(counts) == len(seen) else None, max(side for _, side in seen)
-
-
 def _has_columns(source: Any) -> bool:
     """Whether a path or name has columns, of which one may hold labels."""
     found = encoded_source(source)
     if found is None:
         return describe(source).lower().endswith(".npz")
     return not isinstance(found, ImageFolder) or bool(found.metadata)
-
-
-def _first(records: Iterator[Record]) -> Raw | Decoded | None:
-    """The first readable image; of those that are no pictures of 8 bits only the header is read."""
-    for record in records:
-        with contextlib.suppress(Exception):  # readers raise anything on damaged data
-            if record.data is not None and (found := raw(record.data)) is not None:
-                return found
-        if (seen := first_readable([record])) is not None:
-            return seen
-    return None
-
-
-def encoded_source(source: Any) -> Source | None:
-    """The files or tables behind a source, whose images are still encoded; None for every other source."""
-    if is_table(source):
-        return tables.from_object(source, describe(source))
-    if not isinstance(source, (str, os.PathLike)):
-        return None
-    name = os.fspath(source)
-    return None if name == "digits" or name.lower().endswith((".npy", ".npz")) else locate(name)
-
-
-def list_splits(source: Any) -> list[str]:
-    """The splits that `open_images(source, split=...)` knows; empty where the source is not divided."""
-    if is_table(source):
-        return list(source) if isinstance(source, dict) else []
-    if sources.are_several(source):
-        first, *others = [list_splits(one) for one in source]
-        return [split for split in first if all(split in there for there in others)]
-    if not isinstance(source, (str, os.PathLike)):
-        return []
-    name = os.fspath(source)
-    if name == "digits":
-        return ["train", "test"]
-    if name.lower().endswith((".npy", ".npz")):
-        return arrays.splits_of(sources.existing(name))
-    return [split for split in locate(name).splits if split]
-
-
-def locate(name: str) -> Source:
-    """The source behind a path or the name of a data set on the Hub."""
-    if name.startswith(sources.HUB):
-        return tables.from_hub(name.removeprefix(sources.HUB))
-    path = sources.existing(name)
-    if path.is_file():
-        suffix = path.suffix.lower()
-        splits = sources.shard_splits([path.name])
-        if suffix in TEXT_TABLES or (suffix == ".parquet" and names_paths(path)):
-            return path_table(path)
-        if suffix == ".parquet":
-            return ParquetFiles(path.parent, splits)
-        if suffix == ".tar":
-            return Tars(path.parent, splits)
-        raise ValueError(
-            f"'{name}' is a single file; give a folder of images, or a .csv, .tsv, .parquet, .tar, .npy or .npz file"
-        )
-    files, problems = sources.list_files(path)
-    kind, members = sources.kind_of(path, files, problems)
-    if kind == "parquet":
-        return ParquetFiles(path, sources.shard_splits(members), problems)
-    if kind == "tars":
-        return Tars(path, sources.shard_splits(members), problems)
-    metadata = [name for name in files if os.path.basename(name) in sources.METADATA]
-    return ImageFolder(path, sources.folder_splits(members), metadata, problems)

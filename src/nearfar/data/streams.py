@@ -24,8 +24,9 @@ from nearfar.data.columns import printable
 from nearfar.data.decode import formats, to_pil
 from nearfar.data.fingerprint import Fingerprint
 from nearfar.data.images import Images
+from nearfar.data.locating import encoded_source
 from nearfar.data.objects import describe, from_items
-from nearfar.data.opening import CACHE_LIMIT, check_size, encoded_source
+from nearfar.data.opening import CACHE_LIMIT, check_size
 from nearfar.data.shard_files import hub_files, opened
 from nearfar.data.tars import Tars, examples
 from nearfar.data.value_range import EIGHT_BITS, ValueRange

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from nearfar.atomic import NotWrittenError
-from nearfar.cli import VERBS, _lists_joined, main
+from nearfar.cli import VERBS, main
+from nearfar.commands.words import lists_joined
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
 
@@ -82,9 +83,9 @@ def test_a_mistake_is_one_line(words, says, images_file, capsys, tmp_path, monke
 
 def test_lists_may_be_written_as_words():
     words = ["photos", "--projector", "64", "32", "--seed", "1"]
-    assert _lists_joined(words) == ["photos", "--projector", "[64, 32]", "--seed", "1"]
-    assert _lists_joined(["run", "--protocol", "knn"]) == ["run", "--protocol", "[knn]"]
-    assert _lists_joined(["run", "--protocol", "[knn, few]"]) == ["run", "--protocol", "[knn, few]"]
+    assert lists_joined(words) == ["photos", "--projector", "[64, 32]", "--seed", "1"]
+    assert lists_joined(["run", "--protocol", "knn"]) == ["run", "--protocol", "[knn]"]
+    assert lists_joined(["run", "--protocol", "[knn, few]"]) == ["run", "--protocol", "[knn, few]"]
 
 
 def test_an_existing_folder_is_left_alone(images_file, capsys, tmp_path):

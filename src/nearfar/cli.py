@@ -6,15 +6,13 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
-import json
 import logging
 import re
 import sys
 import tempfile
 import traceback
 from argparse import ArgumentError
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nearfar import __version__
@@ -23,13 +21,13 @@ from nearfar.atomic import NotWrittenError
 from nearfar.commands.declared import LISTING, OBJECTS, VERBS, read_verb
 from nearfar.commands.help import FULL, SHORT, help_page, numbers_of, overview
 from nearfar.commands.machine_readable import as_json, stdout_to_stderr
-from nearfar.messages import RunsFailed, did_you_mean, first_line
+from nearfar.commands.words import chosen_ahead, data_joined, lists_joined, nearest, places_first, plain_words
+from nearfar.messages import RunsFailed, first_line
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
     from rich.console import Console
 
-LISTS = ("protocol", "projector", "predictor", "mean", "std", "probe_lr", "only", "value_range", "show_channels")
 ALONE: dict[str, Any] = {"type": bool, "nargs": "?", "const": True}  # --private is --private true
 
 
@@ -55,7 +53,7 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
         print(__version__)
         return 0, __version__
     if words[0] not in VERBS:
-        return _complain(f"there is no command {words[0]!r}: {_nearest(words[0], VERBS, 'see nearfar --help')}", 2)
+        return _complain(f"there is no command {words[0]!r}: {nearest(words[0], VERBS, 'see nearfar --help')}", 2)
     if {*SHORT} & {*words}:
         print(help_page(read_verb(words[0])))
         return 0, None
@@ -92,8 +90,8 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
     words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
-    words = _data_joined(_lists_joined(words))
-    chosen = _chosen(words)
+    words = data_joined(lists_joined(words))
+    chosen = chosen_ahead(words)
     if "--help_all" in words:
         numbers = numbers_of(chosen["method"], chosen["recipe"]) if verb == "pretrain" else ()
         return print(help_page(read_verb(verb), numbers))
@@ -101,9 +99,9 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
     null = verb in LISTING and "--null" in words
     words = [word for word in words if not (null and word == "--null")]
     try:
-        values = parser.parse_args(_places_first(words) if verb in LISTING else words).as_dict()
+        values = parser.parse_args(places_first(words) if verb in LISTING else words).as_dict()
     except ArgumentError as error:
-        raise ValueError(_plain_words(str(error), verb, parser)) from error
+        raise ValueError(plain_words(str(error), verb, parser)) from error
     values.pop("config", None)
     if "data..." in VERBS[verb][1] and isinstance(values["data"], list) and len(values["data"]) < 2:
         values["data"] = (values["data"] or [None])[0]
@@ -123,18 +121,6 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
         sys.stdout.flush()
         sys.stdout.buffer.write(for_pipes(result, "\0" if null else "\n"))
     return result
-
-
-def _places_first(words: Sequence[str]) -> list[str]:
-    """Put what is given by its place before the options, which take one value each: argparse wants it together."""
-    placed: list[str] = []
-    options: list[str] = []
-    takes = False
-    for word in words:
-        is_option = word.startswith("--")
-        (options if takes or is_option else placed).append(word)
-        takes = is_option and "=" not in word
-    return [*placed, *options]
 
 
 def _resume(words: list[str], values: dict[str, Any], console: Console) -> Any:
@@ -183,74 +169,6 @@ def build_parser(
     skipped: set[str | int] = {*(name.rstrip(".") for name in positionals), *(OBJECTS - {verb}), *flags}
     parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     return parser
-
-
-def _lists_joined(words: Sequence[str]) -> list[str]:
-    """Join what follows an option that takes a list, `--protocol knn linear`, to the one word [knn, linear]."""
-    joined: list[str] = []
-    taken: list[str] | None = None
-    for word in [*words, "--"]:
-        if taken is not None and not word.startswith("--"):
-            taken.append(word)
-            continue
-        if taken:
-            word_alone = joined[-1] == "--value_range" and taken[0].isalnum() and len(taken) == 1
-            joined.append(taken[0] if taken[0].startswith("[") or word_alone else f"[{', '.join(taken)}]")
-        taken = [] if word.removeprefix("--") in LISTS and word.startswith("--") else None
-        joined.append(word)
-    return joined[:-1]
-
-
-def _data_joined(words: Sequence[str]) -> list[str]:
-    """Join several sources, `--data a/ --data b/`, to one option with a list."""
-    places = [place for place, word in enumerate(words[:-1]) if word == "--data"]
-    if len(places) < 2:
-        return list(words)
-    given = [words[place + 1] for place in places]
-    taken = {*places, *(place + 1 for place in places)}
-    return [*(word for place, word in enumerate(words) if place not in taken), "--data", json.dumps(given)]
-
-
-def _chosen(words: Sequence[str]) -> dict[str, Any]:
-    """Look for method and recipe ahead of parsing, since the options depend on them, and for the data of --config."""
-    from nearfar.training.settings import read_yaml
-
-    chosen: dict[str, Any] = {"method": None, "recipe": None, "data": None}
-    options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
-    options |= {
-        words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--") and "=" not in words[i]
-    }
-    if "--config" in options and Path(options["--config"]).is_file():
-        settings = read_yaml(Path(options["--config"]))
-        for name, value in settings.items():
-            if isinstance(value, dict) and set(value) == {"object"}:
-                raise ValueError(
-                    f"the {name} of {options['--config']} was an object ({value['object']}): run it in Python"
-                )
-        chosen |= {name: settings[name] for name in chosen if name in settings}
-    return chosen | {name: options[f"--{name}"] for name in chosen if f"--{name}" in options}
-
-
-def _plain_words(message: str, verb: str, parser: ArgumentParser) -> str:
-    """Turn a parser's complaint into one line."""
-    unknown = re.search(r"unrecognized arguments: (\S+)", message)
-    if unknown:
-        options = [option for action in parser._actions for option in action.option_strings] + ["--json", FULL]
-        hint = _nearest(unknown[1], options, f"see nearfar {verb} --help")
-        return f"nearfar {verb} does not know {_dashes(unknown[1])}: {hint}"
-    key = re.search(r'[Kk]ey "([\w.]+)"', message)
-    value = re.search(r"(?:Given value|Got value): (.*)", message)
-    if key and value:
-        return f"--{_dashes(key[1])} cannot be {value[1]!r}; see nearfar {verb} --help"
-    return " ".join(message.split())
-
-
-def _nearest(word: str, known: Iterable[str], otherwise: str) -> str:
-    return _dashes(did_you_mean(word, known, otherwise, cutoff=0.5))
-
-
-def _dashes(option: str) -> str:
-    return option.replace("_", "-")
 
 
 def _defect(words: list[str], error: Exception) -> str:

@@ -36,6 +36,15 @@ tables:
       matrix: {title: matrix, run: {method: saclr, scale: matrix}, paper: {n: 1}}
       row: {title: row, run: {method: saclr, scale: row}, paper: {n: 1000}}
     claims: [{text: a matrix needs fewer, better: [matrix, row]}]
+  table-3:
+    title: the runs of table 1 by another protocol
+    source: Table 3
+    unit: "%"
+    protocol: [linear]
+    metric: linear
+    common: {epochs: 1, limit: 128, precision: 32-true}
+    columns: {digits: {data: digits}}
+    rows: {simclr: {title: SimCLR, run: {method: simclr}}}
 """
 
 
@@ -57,6 +66,8 @@ def test_a_table_is_written_with_paper_and_ours_and_its_runs_are_kept(tmp_path, 
     assert number["value"] == 100 * json.loads((run / "results.json").read_text())["trained"]["knn"]
     assert number["commands"][0].startswith("nearfar pretrain digits --epochs 1 --limit 128")
     assert first["cells"]["simclr/photos"]["seeds"] == {}
+    (linear,) = whole["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()
+    assert linear["commands"] == number["commands"] and "--protocol knn linear" in number["commands"][1]
     words = Path("reproduced/own/table-1.md").read_text()
     assert f"| SimCLR | 98.50 | {number['value']:.2f} | {number['value'] - 98.5:+.2f} | 70 |" in words
     assert "| Theirs | 97.00 ± 0.50 |" in words and "data/photos: a folder of photographs" in words

@@ -84,11 +84,21 @@ def test_an_array_of_sixteen_bits_trains_and_a_range_for_eight_is_refused(tmp_pa
         nearfar.pretrain("digits", out=tmp_path / "b", value_range=[0.0, 9.0], epochs=1, console=quiet)
 
 
-def test_the_command_line_takes_ranges_and_words(tmp_path):
-    from nearfar.cli import _lists_joined
+def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path, quiet):
+    np.save(tmp_path / "a.npy", np.stack([planes(i, 1, 4096) for i in range(20)]))
+    pages = [
+        nearfar.show_views(str(tmp_path / "a.npy"), value_range=asked, out=tmp_path / f"{i}.html", console=quiet)
+        for i, asked in enumerate(([0.0, 4096.0], [0.0, 65535.0], "full"))
+    ]
+    low, high, full = (page.read_text() for page in pages)
+    assert low != high and high == full
 
-    assert _lists_joined(["--value_range", "0", "4095"]) == ["--value_range", "[0, 4095]"]
-    assert _lists_joined(["--value_range", "uint8", "--show_channels", "3", "2", "1"]) == [
+
+def test_the_command_line_takes_ranges_and_words(tmp_path):
+    from nearfar.commands.words import lists_joined
+
+    assert lists_joined(["--value_range", "0", "4095"]) == ["--value_range", "[0, 4095]"]
+    assert lists_joined(["--value_range", "uint8", "--show_channels", "3", "2", "1"]) == [
         "--value_range",
         "uint8",
         "--show_channels",

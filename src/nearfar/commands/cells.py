@@ -157,13 +157,14 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> Non
         others = (
             [other, "--root", str(task.data)] if other.startswith(STANDARD) else [str(task.data / other)] * bool(other)
         )
-        words = ["evaluate", str(folder), *others, "--protocol", *cell.protocol, "--baselines", "false"]
+        together = [one for one in task.cells if _how(one) == _how(cell)]
+        protocols = dict.fromkeys(name for one in together for name in one.protocol)
+        words = ["evaluate", str(folder), *others, "--protocol", *protocols, "--baselines", "false"]
         words += _options(options)
         run(["-m", "nearfar", *words])
         results = json.loads((folder / "results.json").read_text())
         numbers = results["trained"] if cell.measure == "run" else _trained_detector(results, cell.protocol[0])
-        alike = [one for one in task.cells if _how(one) == _how(cell)]
-        values = {one.reading: 100 * numbers[one.metric] for one in alike}
+        values = {one.reading: 100 * numbers[one.metric] for one in together}
     else:
         given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)
         words = ["-m", "nearfar.commands.measures", cell.measure, json.dumps(given), str(folder)]
@@ -175,8 +176,8 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> Non
 
 
 def _how(cell: Cell) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
-    """How a cell's number is measured: those of one evaluation differ in what is read from it."""
-    return cell.measure, cell.protocol, cell.evaluate
+    """How a cell's number is measured: those that are alike come from one evaluation, with all of their protocols."""
+    return cell.measure, cell.protocol if cell.measure == "detect" else (), cell.evaluate
 
 
 def _trained_detector(results: dict[str, Any], task: str) -> dict[str, float]:

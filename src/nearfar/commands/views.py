@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -41,6 +41,7 @@ def show_views(
     image_size: int | None = None,
     crop_size: int | None = None,
     channels: int | None = None,
+    value_range: list[float] | Literal["full", "uint8"] | None = None,
     show_channels: list[int] | None = None,
     split: str | None = None,
     images: int = 12,
@@ -58,6 +59,7 @@ def show_views(
         image_size: pixels. Default: the images' own up to 96, else 224.
         crop_size: pixels of a view that is not small. Default: the image size, or two thirds of it for photographs.
         channels: 1 or 3, or what the files have. Default: 1 where all pictures are grey, else what most have.
+        value_range: pixel values that become black and white, as for pretrain. Default: as pretrain chooses.
         show_channels: channels that the pictures show, one or three, counted from 1. Default: the first three.
         split: part of the data. Default: that which pretrain would take.
         images: how many images to show, evenly spaced over the data.
@@ -81,7 +83,7 @@ def show_views(
     check_range("--samples", samples, 1, MOST_SHOWN)
     check_range("--seed", seed, 0, LARGEST_SEED)
     asked = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
-    asked["show_channels"] = show_channels
+    asked |= dict(value_range=value_range, show_channels=show_channels)
     given = {name: value for name, value in asked.items() if value is not None}
     settings = _settings(data, given)
     few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)

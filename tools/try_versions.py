@@ -23,7 +23,14 @@ for path in pathlib.Path(sys.argv[1]).rglob("*.py"):
     compile(path.read_text(encoding="utf-8"), str(path), "exec")
 print("Python", sys.version.split()[0], "compiles all files")
 """
-TESTS = ["tests/losses", "tests/pairs", "tests/networks", "tests/commands/test_verbs.py", "tests/test_rooms.py"]
+TESTS = [
+    "tests/losses",
+    "tests/pairs",
+    "tests/networks",
+    "tests/training",
+    "tests/commands/test_verbs.py",
+    "tests/test_rooms.py",
+]
 
 
 def main() -> None:

@@ -127,7 +127,8 @@ def test_crops_made_elsewhere_end_as_the_same_views(pictures, name):
     ]
     views = make_views(crops, the_plan, seeded(3), *unit(3))
     for a, b in zip(full, views, strict=True):
-        assert (a - b).abs().max() <= 4.001 / 255 and (a - b).abs().mean() < 0.5 / 255  # torchvision 0.23 rounds twice
+        assert (a - b).abs().max() < 8 / 255  # contrast and saturation make more of half a level
+        assert (a - b).abs().mean() < 0.5 / 255
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -72,10 +72,10 @@ def _documented(docstring: str) -> str:
     for one in settings_fields():
         said = "" if one.default in (None, MISSING) else f" Default: {one.default!r}."
         entry = f"{one.name}: {one.metadata['meaning']}.{said}"
-        lines += textwrap.wrap(entry, 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
-    lines.append("        console: where progress is shown.")
-    before, after = docstring.split("    Returns:\n", 1)
-    return before + "    Args:\n" + "\n".join(lines) + "\n\n    Returns:\n" + after
+        lines += textwrap.wrap(entry, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    lines.append("    console: where progress is shown.")
+    before, after = inspect.cleandoc(docstring).split("Returns:\n", 1)  # indented in the source below Python 3.13 only
+    return before + "Args:\n" + "\n".join(lines) + "\n\nReturns:\n" + after
 
 
 def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:

@@ -2,6 +2,7 @@
 
 nearfar embed runs/photos --out photos.parquet
 nearfar embed runs/photos others/ --out others.csv
+nearfar embed runs/photos --out photos.parquet --map
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from rich.console import Console
 from rich.text import Text
 from torch import nn
 
+from nearfar.commands.map_files import origin
+from nearfar.commands.map_table import PICTURES, with_map
+from nearfar.commands.onto import map_file, placing_encoder
 from nearfar.commands.opening import check_output, features_shown, open_shown
 from nearfar.commands.run import Run, load
 from nearfar.evaluation import FORMATS, write_table
+from nearfar.maps import load_map
 
 
 def embed(
@@ -25,6 +30,7 @@ def embed(
     out: str | Path,
     split: str | None = None,
     label_column: str | None = None,
+    map: bool = False,
     encoder: nn.Module | None = None,
     console: Console | None = None,
 ) -> Path:
@@ -36,6 +42,8 @@ def embed(
         out: file to write; it must not exist.
         split: part of the data. Default: everything.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
+        map: add places on the run's map, x and y, a small picture of each image and its 15 nearest, as embedding-atlas
+            and Hugging Face datasets take them; .parquet alone, after nearfar map RUN.
         encoder: the module that was trained, where it was an object of your own.
         console: where progress is shown.
 
@@ -44,12 +52,26 @@ def embed(
     """
     console = console or Console()
     path, run = Path(out), Run.of(run)
-    check_output(path, FORMATS)
+    check_output(path, FORMATS[:1] if map else FORMATS)
+    file = map_file(run, "map")
+    saved = load_map(file) if map else None
     settings = run.settings
     source = settings.given("data") if data is None else data
     trained = load(run, encoder=encoder)
     images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
-    features = features_shown(trained, images, console, "embedding").numpy()
-    write_table(path, images.names, features, images.labels, images.columns)
+    features = features_shown(trained, images, console, "embedding")
+    columns, pictures = images.columns, None
+    if saved is not None:
+        now = origin(run, source, split, images)
+        if now["encoder"] != saved.about.get("encoder"):
+            raise ValueError(f"the encoder of {run.path} changed since {file} was drawn: draw the map again")
+        if now["names"] == saved.about.get("names"):
+            places = saved.places
+        elif saved.backbone is None:
+            places = saved.function(features)
+        else:
+            places = saved.function(features_shown(placing_encoder(run, saved, file), images, console, "placing"))
+        columns, pictures = with_map(images, features, places, console), PICTURES
+    write_table(path, images.names, features.numpy(), images.labels, columns, pictures)
     console.print(Text(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}"))
     return path

@@ -16,9 +16,10 @@ from nearfar.commands.map_files import origin, write_map
 from nearfar.commands.opening import features_shown, open_shown
 from nearfar.commands.run import Run, load
 from nearfar.data import Images
-from nearfar.maps import load_map, map_quality
+from nearfar.maps import SavedMap, load_map, map_quality
 from nearfar.maps.page import THUMBNAIL_SIZES
 from nearfar.maps.thumbnails import thumbnails
+from nearfar.networks import Encoder
 
 NEW, OLD = "new images", "images of the map"
 
@@ -44,18 +45,13 @@ def place_onto(
     """
     if data is None:
         raise ValueError("--onto places other images on a map: name them, as in nearfar map RUN OTHER --onto map")
-    file = _file(run, onto)
+    file = map_file(run, onto)
     saved = load_map(file)
     about = saved.about
     if about.get("data") is None:
         raise ValueError(f"the images of {file} were an object, which no file holds: draw a map of a folder first")
-    trained = placing = load(run, encoder=encoder)
-    if saved.backbone is not None:
-        placing = load(run, encoder=encoder)
-        try:
-            placing.backbone.net.load_state_dict(dict(saved.backbone))
-        except RuntimeError as error:
-            raise ValueError(f"{file} holds weights of another encoder than {run.path}") from error
+    trained = load(run, encoder=encoder)
+    placing = trained if saved.backbone is None else placing_encoder(run, saved, file, encoder)
     old = open_shown(about["data"], console, split=about.get("split"), **reading)
     old = old.subset(range(min(about.get("images", 0), len(old))))
     now = origin(run, about["data"], about.get("split"), old)
@@ -87,7 +83,17 @@ def place_onto(
     return page
 
 
-def _file(run: Run, onto: str | Path) -> Path:
+def placing_encoder(run: Run, saved: SavedMap, file: Path, encoder: nn.Module | None = None) -> Encoder:
+    """The encoder whose features a map places, with the weights that it keeps; ValueError where they do not fit."""
+    placing = load(run, encoder=encoder)
+    try:
+        placing.backbone.net.load_state_dict(dict(saved.backbone or {}))
+    except RuntimeError as error:
+        raise ValueError(f"{file} holds weights of another encoder than {run.path}") from error
+    return placing
+
+
+def map_file(run: Run, onto: str | Path) -> Path:
     """The saved map of a name in the run folder, or of a page or file anywhere."""
     path = Path(onto)
     name = path.with_suffix("") if path.suffix in (".html", ".safetensors") else path

@@ -52,3 +52,12 @@ def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:
     if pyarrow.types.is_boolean(kind):
         return np.array([{True: "yes", False: "no", None: ""}[one] for one in column.to_pylist()])
     return np.array(["" if one is None else str(one) for one in column.to_pylist()])
+
+
+def told_as_pictures(table: pyarrow.Table, column: str) -> pyarrow.Table:
+    """The table with a note for Hugging Face datasets that a column of {bytes, path} holds pictures."""
+    from datasets import Features, Image  # here: it takes seconds to import
+
+    features = Features.from_arrow_schema(table.schema)
+    features[column] = Image()
+    return table.replace_schema_metadata(features.arrow_schema.metadata)

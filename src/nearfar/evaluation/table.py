@@ -13,7 +13,7 @@ import pyarrow.parquet
 from jaxtyping import Float, Int
 
 from nearfar.atomic import replacing
-from nearfar.data.table_columns import as_arrays
+from nearfar.data.table_columns import as_arrays, told_as_pictures
 
 FORMATS = (".parquet", ".csv", ".npz")
 
@@ -24,12 +24,14 @@ def write_table(
     features: Float[np.ndarray, "images dim"],
     labels: Int[np.ndarray, " images"] | None = None,
     columns: pyarrow.Table | None = None,
+    pictures: str | None = None,
 ) -> None:
     """Write one row for each image: its name, its label if there is one, and its embedding.
 
     .parquet: columns name, label, embedding (a list); .csv: name, label, e0, e1, ...; .npz: arrays of those names.
     columns: further ones, which come before the embedding, as they are in .parquet, else as `as_arrays` has them. Of a
-    name that is taken they are called table_name.
+    name that is taken they are called table_name. pictures: the one of {bytes, path} that Hugging Face datasets is told
+    to decode, in .parquet.
     The file appears when it is complete. Raises ValueError for another ending.
     """
     if path.suffix not in FORMATS:
@@ -52,4 +54,5 @@ def write_table(
         else:
             flat = pyarrow.array(np.ascontiguousarray(features).reshape(-1))
             known["embedding"] = pyarrow.FixedSizeListArray.from_arrays(flat, features.shape[1])
-            pyarrow.parquet.write_table(pyarrow.table(known), file)
+            table = pyarrow.table(known)
+            pyarrow.parquet.write_table(table if pictures is None else told_as_pictures(table, pictures), file)

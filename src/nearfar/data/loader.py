@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -110,4 +111,5 @@ class Batches:
                 yield item
         finally:
             stop.set()
-            thread.join()
+            if not sys.is_finalizing():  # at the end of Python 3.13 a daemon thread never returns
+                thread.join()

@@ -21,6 +21,15 @@ def test_planted_groups_are_found_and_counted(groups):
     assert found.distance.min() >= 0 and found.distance.max() < 0.2
 
 
+def test_rows_beyond_those_that_make_the_plane_are_placed_among_them(monkeypatch):
+    monkeypatch.setattr("nearfar.maps.clusters.LAID_OUT", 60)
+    generator = torch.Generator().manual_seed(0)
+    centres = F.normalize(torch.randn(4, 16, generator=generator), dim=1)
+    truth = torch.arange(4).repeat(50)
+    found = clusters_of(centres[truth] + 0.05 * torch.randn(200, 16, generator=generator), 4)
+    assert adjusted_rand_score(truth, found.number) == 1.0 and found.distance.max() < 0.2
+
+
 def test_digits_fall_into_about_ten_groups_of_digits():
     digits = load_digits()
     found = clusters_of(torch.from_numpy(digits.data).float())

@@ -25,7 +25,7 @@ from nearfar.commands.copies import (
     facts_of,
     find_links,
     groups_at,
-)  # fmt: skip
+)
 from nearfar.commands.duplicates_page import write_duplicates_page
 from nearfar.commands.listing import FILES, TABLE, Columns, output_of, removing, write_files, write_table
 from nearfar.commands.run import Run

@@ -69,3 +69,20 @@ def _without_map(run, tmp_path):
     copy = shutil.copytree(run.path, tmp_path / "copy")
     (copy / "map.safetensors").unlink()
     return copy
+
+
+def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(tmp_path, quiet):
+    """The layout moves the encoder: images are placed by what it became, which needs the module that was trained."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16))
+    settings = dict(limit=64, epochs=1, batch_size=32, encoder=net, console=quiet)
+    run = nearfar.pretrain("digits", out=tmp_path / "run", **settings)
+    own = dict(split="test", encoder=net, console=quiet)
+    nearfar.map_images(run, limit=100, layout="finetune", num_views=2, epochs=1, **own)
+    nearfar.embed(run, "digits", out=tmp_path / "rows.parquet", map=True, **own)
+    rows = datasets.Dataset.from_parquet(str(tmp_path / "rows.parquet"), cache_dir=str(tmp_path / "cache"))
+    saved = load_map(run.path / "map.safetensors")
+    places = torch.tensor([rows["x"], rows["y"]]).T
+    torch.testing.assert_close(places[: len(saved.places)], saved.places, atol=1e-3, rtol=1e-3)
+    assert (
+        saved.function(torch.tensor(rows["embedding"])) - places
+    ).abs().max() > 1e-3  # the old encoder places elsewhere

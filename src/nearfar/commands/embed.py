@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import nn
 
 from nearfar.commands.map_files import origin
-from nearfar.commands.map_table import PICTURES, with_map
+from nearfar.commands.map_table import PICTURES, map_columns_of
 from nearfar.commands.onto import map_file, placing_encoder
 from nearfar.commands.opening import check_output, features_shown, open_shown
 from nearfar.commands.run import Run, load
@@ -60,7 +60,7 @@ def embed(
     trained = load(run, encoder=encoder)
     images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
     features = features_shown(trained, images, console, "embedding")
-    columns, pictures = images.columns, None
+    added, pictures = {}, None
     if saved is not None:
         now = origin(run, source, split, images)
         if now["encoder"] != saved.about.get("encoder"):
@@ -70,8 +70,9 @@ def embed(
         elif saved.backbone is None:
             places = saved.function(features)
         else:
-            places = saved.function(features_shown(placing_encoder(run, saved, file), images, console, "placing"))
-        columns, pictures = with_map(images, features, places, console), PICTURES
-    write_table(path, images.names, features.numpy(), images.labels, columns, pictures)
+            placing = placing_encoder(run, saved, file, encoder)
+            places = saved.function(features_shown(placing, images, console, "placing"))
+        added, pictures = map_columns_of(images, features, places, console), PICTURES
+    write_table(path, images.names, features.numpy(), images.labels, images.columns, added, pictures)
     console.print(Text(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}"))
     return path

@@ -18,15 +18,14 @@ PICTURES = "image"
 NEIGHBOURS = 15
 
 
-def with_map(
+def map_columns_of(
     images: Images, features: Float[Tensor, "images dim"], places: Float[Tensor, "images 2"], console: Console
-) -> pyarrow.Table:
-    """The images' own columns, then x and y, image {bytes, path} and neighbors {ids, distances}.
+) -> dict[str, pyarrow.Array]:
+    """The columns x and y, image {bytes, path} and neighbors {ids, distances}.
 
     image: a picture of at most 128 px. neighbors: the 15 nearest rows by the features, counted from 0, and 1 - cos.
-    Own columns of such a name are called table_name.
     """
-    added = {
+    return {
         "x": pyarrow.array(places[:, 0].numpy()),
         "y": pyarrow.array(places[:, 1].numpy()),
         PICTURES: pyarrow.array(
@@ -35,17 +34,14 @@ def with_map(
         ),
         "neighbors": _neighbours(features, console),
     }
-    own = {} if images.columns is None else {name: images.columns[name] for name in images.columns.column_names}
-    return pyarrow.table({f"table_{name}" if name in added else name: value for name, value in own.items()} | added)
 
 
 def _pictures(images: Images) -> list[bytes]:
-    tiles = [
-        tile
+    return [
+        encoded(tile, lossless=tile.shape[-1] < ENLARGED)
         for rows in torch.arange(len(images)).split(GATHERED)
         for tile in thumbnails(eight_bits(images.pictures(rows)), SIZE)
     ]
-    return [encoded(tile, lossless=tile.shape[-1] < ENLARGED) for tile in tiles]
 
 
 def _neighbours(features: Float[Tensor, "images dim"], console: Console) -> pyarrow.Array:

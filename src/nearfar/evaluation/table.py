@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,21 @@ def write_table(
     features: Float[np.ndarray, "images dim"],
     labels: Int[np.ndarray, " images"] | None = None,
     columns: pyarrow.Table | None = None,
+    added: Mapping[str, pyarrow.Array] | None = None,
     pictures: str | None = None,
 ) -> None:
     """Write one row for each image: its name, its label if there is one, and its embedding.
 
     .parquet: columns name, label, embedding (a list); .csv: name, label, e0, e1, ...; .npz: arrays of those names.
     columns: further ones, which come before the embedding, as they are in .parquet, else as `as_arrays` has them. Of a
-    name that is taken they are called table_name. pictures: the one of {bytes, path} that Hugging Face datasets is told
-    to decode, in .parquet.
+    name that is taken they are called table_name. added: still more, before those, whose names are taken by them.
+    pictures: the one of these, {bytes, path}, that Hugging Face datasets is told to decode. Both in .parquet alone.
     The file appears when it is complete. Raises ValueError for another ending.
     """
     if path.suffix not in FORMATS:
         raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; embeddings are written as {', '.join(FORMATS)}")
     known: dict[str, Any] = {"name": np.array(names)} | ({} if labels is None else {"label": labels})
+    known |= added or {}
     if path.suffix == ".csv":
         embedding: dict[str, Any] = {f"e{i}": features[:, i] for i in range(features.shape[1])}
     else:

@@ -16,7 +16,7 @@ import json
 import math
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,37 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nearfar.allocator import reuse_memory
 from nearfar.data import Images, open_images
 from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
-from nearfar.methods import Model, method_class
+from nearfar.methods import Model, SimCLR, method_class
+from nearfar.methods.method import Method, Setup
+from nearfar.methods.pairing import Pairing
 from nearfar.networks.small import BasicBlock, SmallNet
 from nearfar.training.optimizers import build_optimizer
 from nearfar.views import ViewPlan, make_views, plan
 
 QUERIES = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiCrop(SimCLR):
+    """SimCLR with small crops, each against both large ones, as are the large ones against each other."""
+
+    small_crops: int
+
+    @property
+    def views(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of as many views."""
+        return ("large",) * 2 + ("small",) * self.small_crops
+
+    def setup(self, num_images: int) -> Setup:
+        """SimCLR's, with more pairs."""
+        pairs = [(0, 1), *((large, 2 + small) for small in range(self.small_crops) for large in (0, 1))]
+        terms = tuple((("projection", large), ("projection", other)) for large, other in pairs)
+        return replace(super().setup(num_images), pairing=Pairing(terms=terms))
 
 
 class PatchNet(nn.Module):
@@ -108,10 +129,18 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
     numbers = {"temperature": args.temperature, **json.loads(args.numbers)}
     if "temperature" not in method_class(args.method).__dataclass_fields__:
         del numbers["temperature"]
-    method = method_class(args.method).from_recipe("small", **numbers)
+    if args.small_crops:
+        method: Method = MultiCrop.from_recipe("small", small_crops=args.small_crops, **numbers)
+    else:
+        method = method_class(args.method).from_recipe("small", **numbers)
+    views = plan(args.views, args.crop, bank.channels).views
+    small = replace(views[0], size=args.crop // 2, scale=(0.05, 0.3))
+    plans = [
+        ViewPlan("tried", (*(replace(view, size=side) for view in views), *[small] * args.small_crops))
+        for side in args.growing or [args.crop]
+    ]
     model = Model(method, backbone, len(bank))
-    views = plan(args.views, args.crop, bank.channels)
-    views = ViewPlan("tried", tuple(replace(view, size=args.crop) for view in views.views))
+    average = AveragedModel(backbone, multi_avg_fn=get_ema_multi_avg_fn(args.average), use_buffers=True)
     optimizer = build_optimizer(args.optimizer, model, lr=args.lr, weight_decay=args.weight_decay)
     generator, order = torch.Generator().manual_seed(args.seed), np.random.default_rng(args.seed)
     waiting, images, began = np.empty(0, np.int64), 0, time.process_time()
@@ -119,6 +148,7 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
         if len(waiting) < args.batch_size:
             waiting = order.permutation(len(bank))
         index, waiting = torch.from_numpy(waiting[: args.batch_size]), waiting[args.batch_size :]
+        views = plans[int(share * len(plans))]
         seen = make_views(bank.gather(index), views, generator, bank.mean, bank.std)
         rise = share / 0.04 if share < 0.04 else (1 + math.cos(math.pi * (share - 0.04) / 0.96)) / 2
         for group in optimizer.param_groups:
@@ -132,7 +162,10 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
         loss.backward()
         optimizer.step()
         model.after_step({name: rows.detach() for name, rows in embeddings.items()}, 100 * share, 100)
+        if args.average:
+            average.update_parameters(backbone)
         images += len(index)
+    backbone = average.module if args.average else backbone
     return backbone.eval(), {"images": images, "images_per_second": round(images / args.seconds)}
 
 
@@ -165,6 +198,10 @@ def main() -> None:
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--lr", type=float, default=0.12)
     parser.add_argument("--weight-decay", type=float, default=5e-4)
+    parser.add_argument("--growing", type=int, nargs="+", help="sides of the crops, each for its share of the time")
+    parser.add_argument("--small-crops", type=int, default=0, help="SimCLR with so many crops of half the side")
+    parser.add_argument("--average", type=float, default=0.0, help="decay of an average of the weights, then tested")
+    parser.add_argument("--unbalanced", action="store_true", help="classes with 0.7 of the images of the one before")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/photographs.jsonl"))
     args = parser.parse_args()
@@ -173,8 +210,12 @@ def main() -> None:
         return
     reuse_memory()
     images = open_images(args.data, split="train", image_size=args.image_size)
-    order = np.random.default_rng(123).permutation(len(images))[: args.limit and args.limit + QUERIES]
-    queries, bank = (images.subset(np.sort(part)) for part in (order[:QUERIES], order[QUERIES:]))
+    random = np.random.default_rng(123)
+    order = random.permutation(len(images))
+    asked, rest = order[:QUERIES], order[QUERIES:]
+    if args.unbalanced:
+        rest = rest[random.random(len(rest)) < 0.7 ** np.asarray(images.labels)[rest]]
+    queries, bank = (images.subset(np.sort(part)) for part in (asked, rest[: args.limit]))
     backbone, result = train(args, bank)
     mean, std = (torch.tensor(moments)[:, None, None] for moments in (bank.mean, bank.std))
     for size in sorted({args.crop, args.image_size}):

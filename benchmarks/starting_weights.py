@@ -1,15 +1,18 @@
 """Are starting weights worth having, and adapting them? CIFAR-10: supervised on five classes, used on the other five.
 
-    python benchmarks/starting_weights.py ../shared/data/cifar10 --out runs/starting --epochs 10 --limit 10000
+    python benchmarks/starting_weights.py ../shared/data/cifar10 --epochs 10 --limit 10000 --seed 0
+    python benchmarks/starting_weights.py runs/starting/results.jsonl     # the table, means over seeds
 
 trains the small net on the labels of the first five classes, saves it as a folder that `--init` reads, and pretrains on
 images of the other five without labels: from random weights, from those weights with the usual settings, and with
---adapt. Prints accuracies on the other five classes' test images; the images that were trained on fit the classifiers.
+--adapt. Each appends a line with accuracies on the other five classes' test images; the images that were trained on fit
+the classifiers.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +39,9 @@ def of_classes(images: Images, classes: range) -> Images:
     return images.subset(np.flatnonzero(np.isin(images.labels, classes)))
 
 
-def train_supervised(images: Images, folder: Path, epochs: int) -> None:
+def train_supervised(images: Images, folder: Path, epochs: int, seed: int) -> None:
     """Train the small net on labels (crops, flips, AdamW, one cycle) and save it with its normalisation."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     encoder = Encoder(build_backbone("small", image_size=32, channels=3), 32, 3, images.mean, images.std).train()
     head = nn.Linear(encoder.num_features, 5)
     weights = [*encoder.parameters(), *head.parameters()]
@@ -63,37 +66,57 @@ def train_supervised(images: Images, folder: Path, epochs: int) -> None:
     save_encoder(folder, encoder.eval())
 
 
+def table(path: Path) -> str:
+    """Means and deviations over seeds as a table in Markdown."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for line in map(json.loads, path.read_text().splitlines()):
+        found.setdefault(line["name"], []).append(line)
+    rows = ["| | seeds | kNN | linear | 1 label a class | 5 labels a class |", "|---|---|---|---|---|---|"]
+    for name, lines in found.items():
+        values = [
+            100 * np.array([line[key] for line in lines]) for key in ("knn", "linear", "one_label", "five_labels")
+        ]
+        cells = [
+            f"{each.mean():.1f} ± {each.std(ddof=1):.1f}" if len(each) > 1 else f"{each[0]:.1f}" for each in values
+        ]
+        rows.append(f"| {name} | {len(lines)} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
-    """Train the weights unless they are there, then pretrain from them and print the table."""
+    """Train the weights unless they are there, then pretrain from them; or print the table of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
+    parser.add_argument("data", help="or a file of lines, to print its table")
     parser.add_argument("--out", type=Path, default=Path("runs/starting"))
     parser.add_argument("--supervised-epochs", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--limit", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    if given.data.endswith(".jsonl"):
+        print(table(Path(given.data)))
+        return
     train, test = (open_images(given.data, split=split) for split in ("train", "test"))
-    weights = given.out / "weights"
+    weights = given.out / f"weights-{given.seed}"
     if not weights.is_dir():
-        train_supervised(of_classes(train, range(5)), weights, given.supervised_epochs)
+        train_supervised(of_classes(train, range(5)), weights, given.supervised_epochs, given.seed)
     train, test = of_classes(train, range(5, 10)), of_classes(test, range(5, 10))
     train = train.subset(range(given.limit))
 
     def report(name: str, encoder: object) -> None:
         fit, held = extract(encoder, train), extract(encoder, test)
-        found = evaluate_features(fit, train.labels, held, test.labels, protocols=PROTOCOLS, seed=0)
-        print(
-            f"| {name} | " + " | ".join(f"{found[key]:.3f}" for key in found if not key.endswith("_std")) + " |",
-            flush=True,
-        )
+        found = evaluate_features(fit, train.labels, held, test.labels, protocols=PROTOCOLS, seed=given.seed)
+        line = {"name": name, "seed": given.seed, **found}
+        with (given.out / "results.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(line, flush=True)
 
-    print("| | kNN | linear | 1 label a class | 5 labels a class |\n|---|---|---|---|---|")
     report("raw pixels", raw_pixels)
     report("starting weights", load_encoder(weights))
     for name, options in RUNS.items():
         options = options | ({"init": str(weights)} if "init" in options else {"encoder": "small"})
-        shared = dict(method="simclr", epochs=given.epochs, precision="32-true")
-        out = given.out / name.replace(" ", "-").replace(",", "")
+        shared = dict(method="simclr", epochs=given.epochs, precision="32-true", seed=given.seed)
+        out = given.out / f"{name}-{given.seed}".replace(" ", "-").replace(",", "")
         run = nearfar.pretrain(train, out=str(out), console=Console(quiet=True), **shared, **options)
         report(name, nearfar.load(run))
 

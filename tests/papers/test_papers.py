@@ -75,7 +75,7 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
         (lambda table: table.pop("source"), "table-1: source is missing"),
         (lambda table: table["rows"]["x"]["paper"].update(c=1), "row x: there is no column c"),
         (lambda table: table["claims"][0].update(better=["w", "x"]), "names a row w that is not there"),
-        (lambda table: table["claims"][0].pop("better"), "needs one of better, within and best"),
+        (lambda table: table["claims"][0].pop("better"), "needs one of better, not_worse, within and best"),
         (lambda table: table["small"].update(rows=["z"]), "the row z that is to be run is not there or has no run"),
         (lambda table: table.update(cost="years"), "cost must be one of seconds"),
         (lambda table: table.update(rows=3), "expected names with values"),
@@ -151,6 +151,18 @@ def test_within_needs_the_whole_interval(tmp_path):
     assert judged(tmp_path, A, B, within=("x", "y", 3.0)).holds == "yes"
     assert judged(tmp_path, A, B, within=("x", "y", 0.2)).holds == "no"
     assert judged(tmp_path, A, B, within=("x", "y", 1.1)).holds == "not decided"
+
+
+def test_not_worse_bounds_one_side_alone(tmp_path):
+    assert judged(tmp_path, A, B, not_worse=("x", "y", 0.2)).holds == "yes"
+    assert judged(tmp_path, B, A, not_worse=("x", "y", 0.2)).holds == "no"
+    assert judged(tmp_path, B, A, not_worse=("x", "y", 1.1)).holds == "not decided"
+
+    def lower(table):
+        table.update(better="lower")
+
+    assert judged(tmp_path, B, A, lower, not_worse=("x", "y", 0.2)).holds == "yes"
+    assert judged(tmp_path, A, B, lower, not_worse=("x", "y", 0.2)).holds == "no"
 
 
 def test_counts_of_one_run_are_compared_and_equal_within_one_per_cent(tmp_path):

@@ -45,7 +45,9 @@ def judge(claim: Claim, table: Table, columns: Sequence[str], values: Values) ->
         worst = min(found, key=lambda one: (ORDER.index(one[0].holds), _gap(values, one[1], str(claim.best), column)))
         return Judgement(worst[0].holds, f"against {table.rows[worst[1]].title}: {worst[0].words}")
     first, second = ((row, where or column) for row, where in cells)
-    return _better(table, values, first, second, None if claim.within is None else claim.within[2])
+    if claim.within is not None:
+        return _better(table, values, first, second, claim.within[2], both=True)
+    return _better(table, values, first, second, claim.not_worse and claim.not_worse[2])
 
 
 def _gap(values: Values, first: str, second: str, column: str) -> float:
@@ -54,9 +56,14 @@ def _gap(values: Values, first: str, second: str, column: str) -> float:
 
 
 def _better(
-    table: Table, values: Values, first: tuple[str, str], second: tuple[str, str], within: float | None = None
+    table: Table,
+    values: Values,
+    first: tuple[str, str],
+    second: tuple[str, str],
+    margin: float | None = None,
+    both: bool = False,
 ) -> Judgement:
-    """Judge that the first cell is better than the second, or within so much of it."""
+    """Judge that the first cell is better than the second, or by at most the margin worse, or better, where `both`."""
     a, b = values.get(first, ()), values.get(second, ())
     if not a or not b:
         return Judgement("not decided", "not run here")
@@ -64,7 +71,7 @@ def _better(
     sign = 1 if table.better == "higher" else -1
     told = f"difference {difference:+.3g} {table.unit}".rstrip()
     if len(a) == 1 and len(b) == 1 and table.measure in ("variables", "loss-memory", "step-memory"):
-        if within is None and abs(difference) <= EQUAL * max(map(abs, (*a, *b))):
+        if margin is None and abs(difference) <= EQUAL * max(map(abs, (*a, *b))):
             return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %")
         low = high = difference
     elif min(len(a), len(b)) < 2:
@@ -75,18 +82,21 @@ def _better(
         interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
         low, high = float(interval.low), float(interval.high)
         told += f", 95 % interval {low:+.3g} to {high:+.3g}"
-    if within is not None:
-        yes, no = -within <= low and high <= within, low > within or high < -within
+    least, most = (low, high) if sign > 0 else (-high, -low)  # by which the first is better
+    if margin is None:
+        yes, no = least > 0, most < 0
     else:
-        yes, no = (low > 0, high < 0) if sign > 0 else (high < 0, low > 0)
+        yes, no = least >= -margin and not (both and most > margin), most < -margin or (both and least > margin)
     if yes or no:
         return Judgement("yes" if yes else "no", told)
-    return Judgement("not decided", f"{told}; {_what_would_decide(a, b, difference, within)}")
+    return Judgement("not decided", f"{told}; {_what_would_decide(a, b, sign * difference, margin, both)}")
 
 
-def _what_would_decide(a: Sequence[float], b: Sequence[float], difference: float, within: float | None) -> str:
-    """Say how many seeds would decide, if the difference stays as it is."""
-    distance = abs(difference) if within is None else abs(abs(difference) - within)
+def _what_would_decide(
+    a: Sequence[float], b: Sequence[float], advantage: float, margin: float | None, both: bool
+) -> str:
+    """Say how many seeds would decide, if the first stays as much better as it is."""
+    distance = abs((-abs(advantage) if both else advantage) + (margin or 0.0))
     deviation = math.sqrt(statistics.variance(a) + statistics.variance(b))
     seeds = math.inf if distance == 0 else math.ceil((1.96 * deviation / distance) ** 2) + 2
     return f"about {seeds} seeds would decide it" if seeds <= 100 else "no affordable number of seeds would decide it"

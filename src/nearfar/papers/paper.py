@@ -55,7 +55,8 @@ class Row:
 class Claim:
     """What a paper says of a table, as a comparison of cells.
 
-    better: the first is better than the second. within: the two differ by at most the third, in the table's unit.
+    better: the first is better than the second. not_worse: it is worse by at most the third, in the table's unit.
+    within: the two differ by at most the third, either way.
     best: it is better than every other row. A cell is "row/column", or a row of the claim's column.
     """
 
@@ -63,6 +64,7 @@ class Claim:
     section: str = ""
     column: str | None = None
     better: tuple[str, str] | None = None
+    not_worse: tuple[str, str, float] | None = None
     within: tuple[str, str, float] | None = None
     best: str | None = None
 
@@ -189,5 +191,7 @@ def cells_of(claim: Claim, columns: Iterable[str]) -> list[tuple[str, str | None
     """Return the (row, column) of the cells that a claim names; column None where the claim leaves it open."""
     only = list(columns)
     usual = claim.column or (only[0] if len(only) == 1 else None)
-    named = [claim.best] if claim.best is not None else list((claim.better or claim.within or ())[:2])
+    named = (
+        [claim.best] if claim.best is not None else list((claim.better or claim.not_worse or claim.within or ())[:2])
+    )
     return [(parts[0], parts[1] if len(parts) > 1 else usual) for parts in (str(one).split("/", 1) for one in named)]

@@ -104,11 +104,11 @@ def _row(name: str, given: dict[str, Any], place: str) -> Row:
 
 
 def _claim(given: dict[str, Any], place: str) -> Claim:
-    for kind in ("better", "within"):
+    for kind in ("better", "not_worse", "within"):
         if kind in given:
             given[kind] = tuple(given[kind])
-    if sum(kind in given for kind in ("better", "within", "best")) != 1:
-        raise ValueError(f"{place}: the claim {given.get('text')!r} needs one of better, within and best")
+    if sum(kind in given for kind in ("better", "not_worse", "within", "best")) != 1:
+        raise ValueError(f"{place}: the claim {given.get('text')!r} needs one of better, not_worse, within and best")
     return _part(Claim, f"{place}, claims", {**given, "section": str(given.get("section", ""))})
 
 

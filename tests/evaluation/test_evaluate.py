@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+import torch
+from sklearn.metrics import top_k_accuracy_score
 
 from nearfar.evaluation import (
     Choices,
@@ -7,13 +9,13 @@ from nearfar.evaluation import (
     few_label_accuracy,
     knn_accuracy,
     linear_accuracy,
-    linear_sgd_accuracy,
+    linear_sgd_accuracies,
     low_shot_precision,
     mean_per_class_accuracy,
     transfer_accuracy,
     transfer_sgd_accuracy,
 )
-from nearfar.evaluation.labelled import accuracy
+from nearfar.evaluation.labelled import accuracy, top_accuracies
 
 
 def test_all_protocols_give_what_each_gives_alone(digits):
@@ -38,7 +40,7 @@ def test_other_protocols_on_request(digits, monkeypatch):
     assert results == {
         "knn_10": knn_accuracy(*digits, k=10),
         "knn_200": knn_accuracy(*digits, k=200),
-        "linear_sgd": linear_sgd_accuracy(*digits, probe="sce", seed=1),
+        "linear_sgd": linear_sgd_accuracies(*digits, probe="sce", seed=1).top1,
         "transfer": transfer_accuracy(train, None, test, seed=1).score,
         "transfer_sgd": transfer_sgd_accuracy(train, None, test, steps=50, seed=1).score,
         **{f"low_shot_{k}": shots[k].mean for k in (16, 32, 64)},
@@ -89,3 +91,18 @@ def test_mean_per_class_accuracy_weighs_classes_equally():
     predicted = np.array(["a"] * 10)
     assert accuracy(predicted, truth) == 0.9
     assert mean_per_class_accuracy(predicted, truth) == 0.5
+
+
+def test_top_5_accuracy_from_100_classes_on():
+    generator = np.random.default_rng(0)
+    train_y, test_y = (generator.integers(0, 120, n) for n in (2400, 600))
+    train_y[:120] = np.arange(120)
+    centres = generator.normal(size=(120, 16))
+    train_x, test_x = (centres[y] + 0.7 * generator.normal(size=(len(y), 16)) for y in (train_y, test_y))
+    found = evaluate_features(train_x, train_y, test_x, test_y, ("linear-sgd",), choices=Choices(probe="sce"))
+    assert 0.2 < found["linear_sgd"] < found["linear_sgd_top5"] < 1
+    scores = generator.normal(size=(600, 120))
+    right = top_accuracies(torch.from_numpy(scores), np.arange(120), test_y)
+    assert right.top1 == pytest.approx(top_k_accuracy_score(test_y, scores, k=1, labels=np.arange(120)))
+    assert right.top5 == pytest.approx(top_k_accuracy_score(test_y, scores, k=5, labels=np.arange(120)))
+    assert top_accuracies(torch.from_numpy(scores[:, :99]), np.arange(99), test_y).top5 is None

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from nearfar.data import open_images
-from nearfar.evaluation import draw_labels, finetune_accuracy, listed_rows, tuning
+from nearfar.evaluation import draw_labels, finetune_accuracies, listed_rows, tuning
 from nearfar.evaluation.finetune import Tuning
 from nearfar.networks import Encoder, build_backbone
 
@@ -34,13 +34,13 @@ def test_everything_is_trained_and_the_encoder_that_is_given_stays(halves, encod
     seen = []
     rows = np.arange(100)
     told = lambda *numbers: seen.append(numbers)  # noqa: E731
-    first = finetune_accuracy(encoder, *halves, rows, QUICK, progress=told)
-    assert first > 0.8
-    assert first == finetune_accuracy(encoder, *halves, rows, QUICK)
+    first = finetune_accuracies(encoder, *halves, rows, QUICK, progress=told)
+    assert first.top1 > 0.8 and first.top5 is None
+    assert first == finetune_accuracies(encoder, *halves, rows, QUICK)
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
     assert not encoder.training and seen[-1] == (12, 12) and len(seen) == 12  # whole epochs of 3 batches of 32
     still = Tuning("a test", 0.0, 0.0, epochs=1)
-    assert finetune_accuracy(encoder, *halves, rows, still) < first
+    assert finetune_accuracies(encoder, *halves, rows, still) < first
 
 
 def test_rates_of_head_and_encoder_fall_at_60_and_80_per_cent(halves, encoder, monkeypatch):
@@ -48,7 +48,7 @@ def test_rates_of_head_and_encoder_fall_at_60_and_80_per_cent(halves, encoder, m
     rates, step = [], torch.optim.SGD.step
     watched = lambda self, *a: (rates.append([g["lr"] for g in self.param_groups]), step(self, *a))[1]  # noqa: E731
     monkeypatch.setattr(torch.optim.SGD, "step", watched)
-    finetune_accuracy(encoder, *halves, np.arange(64), Tuning("a test", 0.01, 2.5, epochs=5, batch_size=32))
+    finetune_accuracies(encoder, *halves, np.arange(64), Tuning("a test", 0.01, 2.5, epochs=5, batch_size=32))
     expected = [[0.01 * f, 2.5 * f] for f in [1] * 6 + [0.2] * 2 + [0.04] * 2]
     np.testing.assert_allclose(rates, expected)
 
@@ -59,7 +59,7 @@ def test_bfloat16_where_the_run_used_it(halves, encoder, monkeypatch):
     encoder.backbone.register_forward_hook(lambda module, given, out: seen.append((module.training, out.dtype)))
     for bfloat16 in (False, True):
         seen.clear()
-        finetune_accuracy(encoder, *halves, np.arange(32), QUICK, bfloat16=bfloat16)
+        finetune_accuracies(encoder, *halves, np.arange(32), QUICK, bfloat16=bfloat16)
         assert {dtype for training, dtype in seen if training} == {torch.bfloat16 if bfloat16 else torch.float32}
         assert {dtype for training, dtype in seen if not training} == {torch.float32}  # tested as it is kept
 
@@ -95,6 +95,6 @@ def test_a_list_names_the_labelled_images():
 def test_what_cannot_be_fine_tuned_is_said(halves, encoder):
     train, test = halves
     with pytest.raises(ValueError, match="two classes"):
-        finetune_accuracy(encoder, train, test, np.array([0, 2]), QUICK)
+        finetune_accuracies(encoder, train, test, np.array([0, 2]), QUICK)
     with pytest.raises(ValueError, match="diverged"):
-        finetune_accuracy(encoder, train, test, np.arange(100), Tuning("a test", 1e20, 1e20, epochs=1))
+        finetune_accuracies(encoder, train, test, np.arange(100), Tuning("a test", 1e20, 1e20, epochs=1))

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nearfar.evaluation import PROBES, Probe, linear_sgd_accuracy, probe_settings, usual_probe
+from nearfar.evaluation import PROBES, Probe, linear_sgd_accuracies, probe_settings, usual_probe
 from nearfar.evaluation.linear_sgd import log_spaced, train_heads
 from nearfar.methods import method_class, method_names
 
@@ -16,7 +16,7 @@ def test_sgd_probe_is_near_the_bayes_rule_on_gaussian_classes(clouds, drops):
     test_x, test_y = clouds[2:]
     best = (test_x[:, :4].argmax(1).numpy() == test_y).mean()
     probe = settings(0.3, epochs=30, drop_at=drops)
-    assert linear_sgd_accuracy(*clouds, probe) == pytest.approx(best, abs=0.02)
+    assert linear_sgd_accuracies(*clouds, probe).top1 == pytest.approx(best, abs=0.02)
 
 
 def one_head(probe, lr, x, y, classes, seed):
@@ -57,9 +57,9 @@ def test_every_head_of_a_sweep_is_the_fit_that_torch_makes_alone(clouds, drops):
 def test_held_out_training_images_choose_the_rate(clouds):
     useless = settings((1e-7, 0.3, 1e-6), epochs=10)
     alone = settings(0.3, epochs=10)
-    assert linear_sgd_accuracy(*clouds, useless) == linear_sgd_accuracy(*clouds, alone)
+    assert linear_sgd_accuracies(*clouds, useless) == linear_sgd_accuracies(*clouds, alone)
     train_x, train_y, test_x, test_y = clouds
-    changed = linear_sgd_accuracy(train_x, train_y, test_x, (test_y + 1) % 4, useless)
+    changed = linear_sgd_accuracies(train_x, train_y, test_x, (test_y + 1) % 4, useless).top1
     assert changed < 0.25  # wrong test labels choose nothing: the rate stays the one that fits the training images
 
 
@@ -91,7 +91,7 @@ def test_the_recipe_chooses_the_settings():
 
 
 def test_a_seed_is_a_result(clouds):
-    runs = [linear_sgd_accuracy(*clouds, settings(30.0, epochs=2), seed=seed) for seed in (0, 0, 1)]
+    runs = [linear_sgd_accuracies(*clouds, settings(30.0, epochs=2), seed=seed) for seed in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -105,4 +105,4 @@ def test_bad_settings_are_named(clouds):
         probe_settings("sce", [])
     train_x, _, test_x, test_y = clouds
     with pytest.raises(ValueError, match="no labels"):
-        linear_sgd_accuracy(train_x, None, test_x, test_y)
+        linear_sgd_accuracies(train_x, None, test_x, test_y)

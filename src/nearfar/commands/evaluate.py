@@ -162,7 +162,9 @@ def evaluate(
         if (percent := percent_of(one)) is not None:
             tuned = finetuned(encoders, sets, settings, percent, listed, seed, console)
             for row, value in tuned.items():
-                results[row][one.replace("-", "_")] = value
+                results[row][one.replace("-", "_")] = value.top1
+                if value.top5 is not None:
+                    results[row][f"{one.replace('-', '_')}_top5"] = value.top5
             _add_to_results(run, results, sets.name)
     results = {row: _named(numbers, sets.name) for row, numbers in results.items() if numbers}
     write_report(run.path)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from nearfar.commands.labelled import Encoders, LabelledSets
 from nearfar.commands.opening import shown
-from nearfar.evaluation import draw_labels, finetune_accuracy, listed_rows, tuning
+from nearfar.evaluation import Accuracies, draw_labels, finetune_accuracies, listed_rows, tuning
 from nearfar.networks import Encoder
 from nearfar.training import Settings
 
@@ -38,8 +38,8 @@ def finetuned(
     listed: Sequence[str] | None,
     seed: int,
     console: Console,
-) -> dict[str, float]:
-    """Accuracy of each row that is an encoder.
+) -> dict[str, Accuracies]:
+    """Accuracies of each row that is an encoder.
 
     listed: names of the images whose labels are used, in place of a draw; they are for shares below 100 %.
     Raises ValueError where one of its images is not there.
@@ -51,11 +51,11 @@ def finetuned(
         rows = rows[train.labels[rows] >= 0]
     else:
         rows = draw_labels(train.labels, percent, seed)
-    accuracies = {}
+    found = {}
     for row, encoder in encoders.items():
         if isinstance(encoder, Encoder):
             with shown(console, f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels") as progress:
-                accuracies[row] = finetune_accuracy(
+                found[row] = finetune_accuracies(
                     encoder,
                     train,
                     test,
@@ -66,4 +66,4 @@ def finetuned(
                     bfloat16=settings.precision == "bf16-mixed",
                     progress=progress,
                 )
-    return accuracies
+    return found

@@ -11,11 +11,11 @@ from nearfar.evaluation.evaluate import (
 )
 from nearfar.evaluation.features import extract, extract_view
 from nearfar.evaluation.few_labels import Score, few_label_accuracy
-from nearfar.evaluation.finetune import FINETUNE, draw_labels, finetune_accuracy, listed_rows, tuning
+from nearfar.evaluation.finetune import FINETUNE, draw_labels, finetune_accuracies, listed_rows, tuning
 from nearfar.evaluation.knn import knn_accuracy, knn_predict, neighbours
-from nearfar.evaluation.labelled import mean_per_class_accuracy
+from nearfar.evaluation.labelled import Accuracies, mean_per_class_accuracy
 from nearfar.evaluation.linear import linear_accuracy, linear_predict
-from nearfar.evaluation.linear_sgd import PROBES, Probe, linear_sgd_accuracy, probe_settings, usual_probe
+from nearfar.evaluation.linear_sgd import PROBES, Probe, linear_sgd_accuracies, probe_settings, usual_probe
 from nearfar.evaluation.low_shot import low_shot_precision
 from nearfar.evaluation.table import FORMATS, write_table
 from nearfar.evaluation.transfer import Transfer, transfer_accuracy, transfer_sgd_accuracy
@@ -27,6 +27,7 @@ __all__ = [
     "PROBES",
     "PROTOCOLS",
     "WITH_VALIDATION",
+    "Accuracies",
     "Choices",
     "Probe",
     "Score",
@@ -38,13 +39,13 @@ __all__ = [
     "extract",
     "extract_view",
     "few_label_accuracy",
-    "finetune_accuracy",
+    "finetune_accuracies",
     "hog",
     "knn_accuracy",
     "knn_predict",
     "linear_accuracy",
     "linear_predict",
-    "linear_sgd_accuracy",
+    "linear_sgd_accuracies",
     "listed_rows",
     "low_shot_precision",
     "mean_per_class_accuracy",

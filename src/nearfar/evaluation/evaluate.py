@@ -13,7 +13,7 @@ from nearfar.evaluation.few_labels import few_label_accuracy
 from nearfar.evaluation.knn import neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
 from nearfar.evaluation.linear import linear_accuracy
-from nearfar.evaluation.linear_sgd import Probe, Progress, linear_sgd_accuracy
+from nearfar.evaluation.linear_sgd import Probe, Progress, linear_sgd_accuracies
 from nearfar.evaluation.low_shot import low_shot_precision
 from nearfar.evaluation.transfer import STEPS, transfer_accuracy, transfer_sgd_accuracy
 from nearfar.messages import did_you_mean
@@ -50,8 +50,9 @@ def evaluate_features(
 
     knn: key "knn", k = 20; knn_K with any K, such as knn_200: the key is the protocol's own name. linear: key "linear".
     few: keys "one_label", "one_label_std", "five_labels", "five_labels_std" over 20 trials. linear-sgd, transfer,
-    transfer-sgd: keys "linear_sgd", "transfer", "transfer_sgd", the papers' protocols; transfer by the metric of the
-    choices. low-shot: mean average precisions "low_shot_16", "low_shot_16_std", ... "low_shot_all".
+    transfer-sgd: keys "linear_sgd" (from 100 classes on "linear_sgd_top5" too), "transfer", "transfer_sgd", the papers'
+    protocols; transfer by the metric of the choices. low-shot: mean average precisions "low_shot_16",
+    "low_shot_16_std", ... "low_shot_all".
     Test images of a class that training lacks count as wrong in all of them; images whose label is -1 (missing) are
     left out. validation: a split that transfer chooses on and low-shot adds to the training images. choices: their
     seed is `seed` where they are not given. progress: called with (steps done, in all), for each protocol anew.
@@ -75,8 +76,10 @@ def evaluate_features(
     if "linear" in protocols:
         results["linear"] = linear_accuracy(train_x, labels, test_x, truth, seed=seed)
     if "linear-sgd" in protocols:
-        probe = choices.probe
-        results["linear_sgd"] = linear_sgd_accuracy(train_x, labels, test_x, truth, probe, seed, device, progress)
+        right = linear_sgd_accuracies(train_x, labels, test_x, truth, choices.probe, seed, device, progress)
+        results["linear_sgd"] = right.top1
+        if right.top5 is not None:
+            results["linear_sgd_top5"] = right.top5
     if "few" in protocols:
         scores = few_label_accuracy(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=seed)
         for per_class, key in ((1, "one_label"), (5, "five_labels")):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nearfar.data import Images
 from nearfar.evaluation.features import extract
-from nearfar.evaluation.labelled import accuracy, labelled
+from nearfar.evaluation.labelled import Accuracies, labelled, top_accuracies
 from nearfar.evaluation.linear_sgd import Progress
 from nearfar.networks import Encoder
 from nearfar.views import compose, fit_views, make_views
@@ -72,7 +72,7 @@ def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray
     return np.array(rows, dtype=np.int64)
 
 
-def finetune_accuracy(
+def finetune_accuracies(
     encoder: Encoder,
     train: Images,
     test: Images,
@@ -83,8 +83,10 @@ def finetune_accuracy(
     device: torch.device | str = "cpu",
     bfloat16: bool = False,
     progress: Progress = None,
-) -> float:
-    """Accuracy 0..1 on the test images of an encoder that is trained further, together with a linear classifier.
+) -> Accuracies:
+    """Accuracies 0..1 on the test images of an encoder that is trained further, together with a linear classifier.
+
+    Top-1, and where there are at least 100 classes top-5, else None.
 
     The protocol of LORAC, section 6.1 and Table 3 (after SimCLR, section 6, and SwAV): SGD with momentum 0.9 and no
     weight decay on every parameter, the classifier's rate a multiple of the encoder's, both times 0.2 after 60 and 80 %
@@ -133,8 +135,7 @@ def finetune_accuracy(
             raise ValueError(f"fine-tuning has diverged at learning rates {settings.lr:g} and {settings.head_lr:g}")
     features, truth = labelled(extract(net, test), test.labels, "test")
     with torch.no_grad():
-        predicted = head(features.to(device)).argmax(1).cpu()
-    return accuracy(classes[predicted.numpy()], truth)
+        return top_accuracies(head(features.to(device)).cpu(), classes, truth)
 
 
 def _trainable(encoder: Encoder, classes: int, seed: int) -> tuple[Encoder, nn.Linear]:

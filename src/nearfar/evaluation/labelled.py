@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,6 +12,14 @@ from torch import Tensor
 
 Features: TypeAlias = Tensor | np.ndarray
 Labels: TypeAlias = Tensor | np.ndarray | Sequence | None
+MANY = 100  # classes from which top-5 accuracy is told as well: the papers do so on ImageNet and ImageNet100
+
+
+class Accuracies(NamedTuple):
+    """Shares of images, 0..1, whose label is a classifier's first, or among its first five (None: few classes)."""
+
+    top1: float
+    top5: float | None
 
 
 def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
@@ -68,6 +76,17 @@ def accuracy(predicted: Shaped[np.ndarray, " images"], labels: Shaped[np.ndarray
     Classes come from the training labels, so a test image of a class that training lacks counts as wrong.
     """
     return float(np.mean(predicted == labels))
+
+
+def top_accuracies(
+    scores: Float[Tensor, "images classes"], classes: np.ndarray, labels: Shaped[np.ndarray, " images"]
+) -> Accuracies:
+    """Top-1 accuracy of a classifier's scores, and top-5 where there are at least 100 classes."""
+    top1 = accuracy(classes[scores.argmax(1).numpy()], labels)
+    if len(classes) < MANY:
+        return Accuracies(top1, None)
+    five = classes[scores.topk(5).indices.numpy()]
+    return Accuracies(top1, float(np.mean((five == labels[:, None]).any(1))))
 
 
 def mean_per_class_accuracy(predicted: Shaped[np.ndarray, " images"], labels: Shaped[np.ndarray, " images"]) -> float:

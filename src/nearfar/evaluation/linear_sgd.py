@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
+from nearfar.evaluation.labelled import Accuracies, Features, Labels, labelled, numbered, top_accuracies
 from nearfar.messages import did_you_mean
 
 HELD_OUT = 0.2  # share of the training images that chooses among several learning rates
@@ -74,7 +74,7 @@ def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Pro
     return probe if lrs is None else replace(probe, lrs=tuple(float(lr) for lr in lrs))
 
 
-def linear_sgd_accuracy(
+def linear_sgd_accuracies(
     train_x: Features,
     train_y: Labels,
     test_x: Features,
@@ -83,8 +83,10 @@ def linear_sgd_accuracy(
     seed: int = 0,
     device: torch.device | str = "cpu",
     progress: Progress = None,
-) -> float:
-    """Accuracy after the last epoch of a linear layer trained by SGD on frozen features, 0..1.
+) -> Accuracies:
+    """Accuracies after the last epoch of a linear layer trained by SGD on frozen features, 0..1.
+
+    Top-1, and where there are at least 100 classes top-5, else None.
 
     probe: settings by name (`PROBES`), or one's own. Of several learning rates, the one with the best accuracy on a
     random fifth of the training images, after the last epoch there, is trained again on all of them: at most two fits,
@@ -104,7 +106,7 @@ def linear_sgd_accuracy(
         choice = train_x[kept], number[kept], train_x[held], number[held]
         probe = best_rate(probe, *choice, len(classes), seed, device, progress)
     weight, bias = train_heads(probe, train_x, number, len(classes), seed, device, progress)
-    return accuracy(classes[predictions(weight, bias, test_x)[0].numpy()], truth)
+    return top_accuracies(torch.cat([scores[:, 0] for scores in _scores(weight, bias, test_x)]), classes, truth)
 
 
 def held_out_rows(count: int, seed: int) -> tuple[Int64[Tensor, " held"], Int64[Tensor, " kept"]]:
@@ -181,9 +183,16 @@ def predictions(
     weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
 ) -> Int64[Tensor, "rates images"]:
     """Class number of each image, by each head."""
+    return torch.cat([scores.argmax(2) for scores in _scores(weight, bias, x)]).T
+
+
+def _scores(
+    weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
+) -> Iterator[Float[Tensor, "chunk rates classes"]]:
+    """Scores of each class by each head, chunk by chunk."""
     flat = weight.flatten(0, 1)
-    pieces = [torch.addmm(bias.flatten(), rows.to(flat.device), flat.T) for rows in x.split(8192)]
-    return torch.cat([one.unflatten(1, weight.shape[:2]).argmax(2).cpu() for one in pieces]).T
+    for rows in x.split(8192):
+        yield torch.addmm(bias.flatten(), rows.to(flat.device), flat.T).unflatten(1, weight.shape[:2]).cpu()
 
 
 def log_spaced(low: float, high: float, number: int) -> tuple[float, ...]:

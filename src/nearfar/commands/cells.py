@@ -115,12 +115,14 @@ def _run(task: Task, places: queue.SimpleQueue[int], jobs: int) -> tuple[bool, s
 
 @contextmanager
 def _environment(places: queue.SimpleQueue[int], jobs: int) -> Iterator[dict[str, str]]:
-    """Yield an environment with a share of the cores, and one of the GPUs if there are several."""
+    """Yield an environment with a share of the cores, or fewer where it says so, and one of several GPUs."""
     place = places.get()
     try:
         threads = max(1, (os.cpu_count() or 1) // jobs)
         gpus = torch.cuda.device_count()
         own = {"CUDA_VISIBLE_DEVICES": str(place % gpus)} if gpus > 1 else {}
+        if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+            threads = min(threads, int(given))
         yield os.environ | {"OMP_NUM_THREADS": str(threads)} | own
     finally:
         places.put(place)

@@ -209,6 +209,7 @@ def report(path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import NullLocator
 
     found: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
@@ -225,6 +226,8 @@ def report(path: Path) -> None:
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", label=contender)
     axes.set(xscale="log", xlabel="minutes on two cores", ylabel="kNN accuracy, percent")
+    axes.set_xticks(ticks := sorted({minutes for _, minutes in found}), [f"{minutes:g}" for minutes in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.legend()
     figure.savefig(path.with_suffix(".png"), dpi=120, bbox_inches="tight")
 

@@ -1,12 +1,17 @@
 """`nearfar reproduce`: what it lists, and a table from its runs to what is written, without running anything twice."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import nearfar
 from nearfar.cli import main
+from nearfar.commands.owner import owned
 from nearfar.papers import read_paper
 
 OWN = """
@@ -110,3 +115,18 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, ca
     assert "1 of 1 runs failed" in said.err and "num_images must be 1 or more" in said.out
     assert Path("reproduced/own/table-2.md").is_file()
     assert read_paper("own.yaml").tables["table-2"].rows["row"].paper == {"n": (1000.0, None)}
+
+
+def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
+    """As by a batch system, which sends SIGTERM to the command alone."""
+    (tmp_path / "own.yaml").write_text(OWN.replace("epochs: 1,", "epochs: 100000,"))
+    command = [sys.executable, "-m", "nearfar", "reproduce", "own.yaml/table-1", "--jobs", "1"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as reproduce:
+        while not list(tmp_path.glob("reproduced/runs/*/metrics.jsonl")):
+            assert reproduce.poll() is None
+            time.sleep(0.1)
+        reproduce.terminate()
+        assert reproduce.wait(60) == 128 + signal.SIGTERM
+    (run,) = tmp_path.glob("reproduced/runs/simclr-digits-*-0/")
+    with owned(run):  # nobody else has it
+        assert (run / "checkpoints").is_dir()

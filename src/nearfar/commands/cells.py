@@ -7,12 +7,12 @@ import os
 import queue
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import replacing
+from nearfar.commands.children import Children
 from nearfar.commands.opening import shown
 from nearfar.commands.owner import CONFIG
 from nearfar.papers import TRAINED, Cell
@@ -82,26 +83,27 @@ def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
     for place in range(jobs):
         places.put(place)
     pool = ThreadPoolExecutor(jobs)
-    try:
-        with shown(console, "runs") as progress:
-            futures = [pool.submit(_run, task, places, jobs) for task in tasks]
-            for done, future in enumerate(as_completed(futures), 1):
-                problem, words = future.result()
-                failed += problem
-                left = (time.perf_counter() - began) / done * (len(tasks) - done)
-                console.print(Text(f"{done}/{len(tasks)}  {words}  {duration(left)} left"))
-                progress(done, len(tasks))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with Children() as children:
+        try:
+            with shown(console, "runs") as progress:
+                futures = [pool.submit(_run, task, children, places, jobs) for task in tasks]
+                for done, future in enumerate(as_completed(futures), 1):
+                    problem, words = future.result()
+                    failed += problem
+                    left = (time.perf_counter() - began) / done * (len(tasks) - done)
+                    console.print(Text(f"{done}/{len(tasks)}  {words}  {duration(left)} left"))
+                    progress(done, len(tasks))
+        finally:
+            pool.shutdown(cancel_futures=True)
     return failed
 
 
-def _run(task: Task, places: queue.SimpleQueue[int], jobs: int) -> tuple[bool, str]:
+def _run(task: Task, children: Children, places: queue.SimpleQueue[int], jobs: int) -> tuple[bool, str]:
     """Measure all cells of a task; returns whether it failed, and what to say."""
     name, log = task.folder.name, task.folder.with_name(f"{task.folder.name}.log")
     try:
         with _environment(places, jobs) as environment:
-            run = _runner(log, environment)
+            run = partial(children.run, environment=environment, log=log)
             for cell in task.cells:
                 if measured(cell, task.folder) is None:
                     _measure(cell, task, run)
@@ -126,21 +128,6 @@ def _environment(places: queue.SimpleQueue[int], jobs: int) -> Iterator[dict[str
         yield os.environ | {"OMP_NUM_THREADS": str(threads)} | own
     finally:
         places.put(place)
-
-
-def _runner(log: Path, environment: dict[str, str]) -> Callable[[Sequence[str]], str]:
-    """Return a function that runs Python with some words, appends what it says to a log and returns its stdout."""
-
-    def run(words: Sequence[str]) -> str:
-        with log.open("a") as file:
-            done = subprocess.run(
-                [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=file, text=True
-            )
-            file.write(done.stdout)
-        done.check_returncode()
-        return done.stdout
-
-    return run
 
 
 def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> None:

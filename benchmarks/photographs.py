@@ -82,8 +82,8 @@ class PatchNet(nn.Module):
         return F.avg_pool2d(out, out.shape[2:]).flatten(1)
 
 
-def whiten(net: PatchNet, pixels: Tensor, mean: Tensor, std: Tensor) -> None:
-    """Set the stem to the whitening of its patches and their negatives, and freeze it."""
+def whiten(net: PatchNet, pixels: Tensor, mean: Tensor, std: Tensor, frozen: bool) -> None:
+    """Set the stem to the whitening of its patches and their negatives, and freeze it or not."""
     side = net.conv.kernel_size[0]
     patches = F.unfold((pixels.float() / 255 - mean) / std, side, stride=side).transpose(1, 2).flatten(0, 1)
     patches -= patches.mean(0)
@@ -92,6 +92,7 @@ def whiten(net: PatchNet, pixels: Tensor, mean: Tensor, std: Tensor) -> None:
     weights = net.conv.weight.requires_grad_(False)
     both = torch.cat([filters, -filters]).view(-1, *weights.shape[1:])
     weights[: len(both)] = both
+    weights.requires_grad_(not frozen)
 
 
 def build(name: str, size: int, channels: int) -> nn.Module:
@@ -125,7 +126,7 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
     torch.manual_seed(args.seed)
     backbone = build(args.net, args.crop, bank.channels)
     if args.whiten:
-        whiten(backbone, bank.gather(torch.arange(500)), mean, std)  # type: ignore[arg-type]
+        whiten(backbone, bank.gather(torch.arange(500)), mean, std, args.whiten == "frozen")  # type: ignore[arg-type]
     numbers = {"temperature": args.temperature, **json.loads(args.numbers)}
     if "temperature" not in method_class(args.method).__dataclass_fields__:
         del numbers["temperature"]
@@ -189,7 +190,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="training images")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--net", default="small")
-    parser.add_argument("--whiten", action="store_true")
+    parser.add_argument("--whiten", nargs="?", const="frozen", choices=("frozen", "trained"), help="the stem")
     parser.add_argument("--views", default="saclr-cifar")
     parser.add_argument("--method", default="simclr")
     parser.add_argument("--numbers", default="{}", help="the method's own, as JSON")

@@ -20,7 +20,7 @@ GROUPS: dict[str, tuple[str, str]] = {
         "minutes epochs batch_size micro_batch devices",
         "precision accelerator sync_batch_norm",
     ),
-    "Method and encoder": ("method encoder init adapt", "recipe small_stem layer_decay frozen"),
+    "Method and encoder": ("method encoder init adapt", "recipe small_stem whiten layer_decay frozen"),
     "Views": ("views crop_size", ""),
     "Optimisation": (
         "lr",

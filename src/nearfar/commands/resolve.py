@@ -32,6 +32,7 @@ from nearfar.data.sources import are_several
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe, method_name
+from nearfar.networks import OWN_NETS
 from nearfar.networks.backbone import SMALL_STEM_BELOW
 from nearfar.training import Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.optimizers import build_optimizer, scaled_lr
@@ -85,6 +86,8 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
     mean, std = adapting.normalisation(given, start, images)
     if mean is None:
         mean, std = fitting.moments_of(images, console)
+    if given.whiten and (given.init is not None or machine.encoder not in OWN_NETS):
+        raise ValueError(f"--whiten is for the encoders {', '.join(OWN_NETS)}, without starting weights")
     settings = replace(
         given,
         data=lasting(given.data),
@@ -123,7 +126,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         console.print(Text(reason(machine, settings, of_an_epoch)))
     job = Job(settings, method, machine.encoder, chosen_views(views, settings), images, seconds)
     must_fit(job.views, method)
-    return job, _checked_model(job, total - held_out)
+    return job, _checked_model(job)
 
 
 def default_folder(given: Settings) -> Path:
@@ -200,13 +203,13 @@ def _measured(
     return images, machine
 
 
-def _checked_model(job: Job, count: int) -> Model:
+def _checked_model(job: Job) -> Model:
     """Build the networks and try the optimiser; raises ValueError for what cannot be built."""
     settings = job.settings
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
     try:
-        model = job.model(count)
+        model = job.model(job.sets()[0])
     except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise ValueError(f"the networks cannot be built with these settings: {first_line(error)}") from error
     build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay)

@@ -9,11 +9,13 @@ from nearfar.networks.layers import layer_scales
 from nearfar.networks.momentum_encoder import MomentumEncoder
 from nearfar.networks.pretrained import load_pretrained
 from nearfar.networks.queue import Queue
-from nearfar.networks.small import SmallNet
+from nearfar.networks.small import OWN_NETS, SmallNet
 from nearfar.networks.split_norm import SplitBatchNorm, shuffled, split_batch_norm
 from nearfar.networks.starting import StartingWeights, find_weights
+from nearfar.networks.whitening import whiten_stem
 
 __all__ = [
+    "OWN_NETS",
     "Architecture",
     "Backbone",
     "Encoder",
@@ -38,5 +40,6 @@ __all__ = [
     "shuffled",
     "size_step",
     "split_batch_norm",
+    "whiten_stem",
     "write_timm_folder",
 ]

@@ -19,7 +19,7 @@ from torch import nn
 
 from nearfar.data import Images, Stream, open_images, open_stream
 from nearfar.methods import Method, Model
-from nearfar.networks import Backbone, Encoder, build_backbone, save_encoder
+from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import (
     TIMEOUT,
@@ -37,6 +37,7 @@ from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
 
 MOST_PROCESSES = 8  # on a CPU with fewer cores: each holds a model and takes seconds to start
+WHITENED_BY = 500  # images
 STARTING = "starting"  # folder in that of a run, with the weights that it started from, as an encoder
 
 
@@ -71,9 +72,12 @@ class Job:
             images = images.normalised_by(settings.mean, settings.std)
         return images.split_holdout(settings.held_out, settings.seed) if settings.held_out else (images, None)
 
-    def model(self, num_images: int) -> Model:
-        """Build the networks and the loss as they stand before the first step, for that many training images."""
-        return Model(self.method, initial_backbone(self.settings, self.encoder), num_images)
+    def model(self, images: Images | Stream) -> Model:
+        """Build the networks and the loss as they stand before the first step, for these training images."""
+        backbone = initial_backbone(self.settings, self.encoder)
+        if self.settings.whiten:
+            _whiten(backbone, images.head if isinstance(images, Stream) else images)
+        return Model(self.method, backbone, len(images))
 
 
 def opened(settings: Settings, **options: Any) -> Images | Stream:
@@ -85,7 +89,7 @@ def opened(settings: Settings, **options: Any) -> Images | Stream:
 
 
 def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
-    """Build the backbone as it stands before the first step: the same weights for the same settings.
+    """Build the backbone as it stands before the first step, but for whitening: the same weights for the same settings.
 
     Starting weights are read from the run's own copy of them once there is one, so that the run needs no other file.
     """
@@ -101,9 +105,19 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
         small_stem=settings.small_stem,
     )
     backbone.freeze(settings.frozen)
+    if settings.whiten:
+        backbone.net.conv.requires_grad_(False)
     if init is not None:
         torch.manual_seed(derive_seed(settings.seed, "projector"))  # alike wherever the weights were read
     return backbone
+
+
+def _whiten(backbone: Backbone, images: Images) -> None:
+    """Whiten the first convolution by images spread over the set."""
+    assert isinstance(backbone.net, SmallNet)
+    rows = torch.linspace(0, len(images) - 1, min(WHITENED_BY, len(images))).long()
+    seen = Encoder(backbone, images.image_size, images.channels, images.mean, images.std)
+    whiten_stem(backbone.net, seen.preprocess(images.gather(rows)))
 
 
 log = logging.getLogger("nearfar")
@@ -193,7 +207,7 @@ def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, lev
 def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model | None = None) -> None:
     settings = job.settings
     images, held_out = job.sets()
-    model = job.model(len(images)) if model is None else model
+    model = job.model(images) if model is None else model
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
     spread_norm_groups(model)

@@ -1,0 +1,46 @@
+"""A first convolution that whitens: what comes out of it, and that training leaves it alone."""
+
+import numpy as np
+import pytest
+import torch
+
+import nearfar
+from nearfar.networks import SmallNet, whiten_stem
+from nearfar.networks.whitening import LEAST
+
+
+@pytest.mark.parametrize(("size", "side"), [(32, 3), (64, 4)])
+def test_directions_of_the_patches_come_out_uncorrelated_and_equally_large(size, side):
+    torch.manual_seed(0)
+    images = torch.nn.functional.avg_pool2d(torch.randn(200, 3, size + 4, size + 4), 5, 1)  # neighbours are alike
+    net = SmallNet(size)
+    before = net.conv.weight.clone()
+    whiten_stem(net, images)
+    count = min(32, 3 * side**2)
+    filters = net.conv.weight.detach().flatten(1).double().numpy()
+    patches = images[:, :, : size // side * side, : size // side * side].double().numpy()
+    patches = (
+        patches.reshape(200, 3, size // side, side, size // side, side)
+        .transpose(0, 2, 4, 1, 3, 5)
+        .reshape(-1, 3 * side**2)
+    )
+    found = np.cov(patches @ filters[:count].T, rowvar=False)
+    values = np.sort(np.linalg.eigvalsh(np.cov(patches, rowvar=False)))[::-1][:count]
+    np.testing.assert_allclose(found, np.diag(values / (values + LEAST)), atol=1e-5)
+    np.testing.assert_array_equal(filters[count : 2 * count], -filters[:count])
+    torch.testing.assert_close(net.conv.weight[2 * count :], before[2 * count :], rtol=0, atol=0)
+
+
+def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path, quiet):
+    shared = dict(limit=256, batch_size=64, encoder="tiny", whiten=True, console=quiet)
+    runs = [nearfar.pretrain("digits", out=str(tmp_path / f"{n}"), epochs=n, **shared) for n in (1, 2)]
+    first, second = (nearfar.load(run).backbone.net.conv.weight for run in runs)
+    assert torch.equal(first, second) and torch.equal(first[9:18], -first[:9])  # 9 pixels a patch, both signs
+    plain = nearfar.pretrain("digits", out=str(tmp_path / "plain"), epochs=1, **shared | {"whiten": False})
+    assert not torch.equal(nearfar.load(plain).backbone.net.conv.weight[:9], first[:9])
+    assert nearfar.evaluate(runs[0], protocol=["knn"], console=quiet)["untrained"]["knn"] > 0.5
+
+
+def test_other_nets_and_starting_weights_are_refused(tmp_path, quiet):
+    with pytest.raises(ValueError, match="--whiten is for the encoders tiny, small, medium"):
+        nearfar.pretrain("digits", encoder="resnet18", whiten=True, epochs=1, out=str(tmp_path / "run"), console=quiet)

@@ -194,7 +194,8 @@ def _encoders(
         std=trained.std.flatten().tolist(),
     )
     if settings.whiten:  # as it was before the first step too
-        untrained.backbone.net.conv.load_state_dict(trained.backbone.net.conv.state_dict())
+        whitening = trained.backbone.net.get_submodule("conv").state_dict()
+        untrained.backbone.net.get_submodule("conv").load_state_dict(whitening)
     start = "untrained" if settings.init is None else "starting_weights"
     simple = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
     return {**simple, start: untrained, "trained": trained}

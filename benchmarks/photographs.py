@@ -34,6 +34,7 @@ from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
 from nearfar.methods import Model, SimCLR, method_class
 from nearfar.methods.method import Method, Setup
 from nearfar.methods.pairing import Pairing
+from nearfar.networks import whiten_stem
 from nearfar.networks.small import BasicBlock, SmallNet
 from nearfar.training.optimizers import build_optimizer
 from nearfar.views import ViewPlan, make_views, plan
@@ -82,19 +83,6 @@ class PatchNet(nn.Module):
         return F.avg_pool2d(out, out.shape[2:]).flatten(1)
 
 
-def whiten(net: PatchNet, pixels: Tensor, mean: Tensor, std: Tensor, frozen: bool) -> None:
-    """Set the stem to the whitening of its patches and their negatives, and freeze it or not."""
-    side = net.conv.kernel_size[0]
-    patches = F.unfold((pixels.float() / 255 - mean) / std, side, stride=side).transpose(1, 2).flatten(0, 1)
-    patches -= patches.mean(0)
-    values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
-    filters = (vectors / (values + 1e-2).sqrt()).T.flip(0)[: net.conv.out_channels // 2]
-    weights = net.conv.weight.requires_grad_(False)
-    both = torch.cat([filters, -filters]).view(-1, *weights.shape[1:])
-    weights[: len(both)] = both
-    weights.requires_grad_(not frozen)
-
-
 def build(name: str, size: int, channels: int) -> nn.Module:
     """Build a net: "small", the specification of a PatchNet, or timm's name."""
     if name == "small":
@@ -126,7 +114,8 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
     torch.manual_seed(args.seed)
     backbone = build(args.net, args.crop, bank.channels)
     if args.whiten:
-        whiten(backbone, bank.gather(torch.arange(500)), mean, std, args.whiten == "frozen")  # type: ignore[arg-type]
+        whiten_stem(backbone, (bank.gather(torch.arange(200)).float() / 255 - mean) / std)  # type: ignore[arg-type]
+        backbone.conv.requires_grad_(args.whiten == "trained")  # type: ignore[union-attr]
     numbers = {"temperature": args.temperature, **json.loads(args.numbers)}
     if "temperature" not in method_class(args.method).__dataclass_fields__:
         del numbers["temperature"]

@@ -21,8 +21,11 @@ def whiten_stem(net: SmallNet, images: Float[Tensor, "images channels height wid
     Source: Page, How to Train Your ResNet (2019), and Jordan, 94% on CIFAR-10 in 3.29 Seconds (2024), section 3.1.
     """
     side = net.conv.kernel_size[0]
-    patches = F.unfold(images, side, stride=side).transpose(1, 2).flatten(0, 1).double()
-    values, directions = torch.linalg.eigh(patches.T.cov())
+    count, total, products = 0, torch.zeros(()), torch.zeros(())
+    for some in images.split(32):  # all patches of large images would fill a gigabyte
+        patches = F.unfold(some, side, stride=side).transpose(1, 2).flatten(0, 1).double()
+        count, total, products = count + len(patches), total + patches.sum(0), products + patches.T @ patches
+    values, directions = torch.linalg.eigh((products - total.outer(total) / count) / (count - 1))
     filters = (directions / (values + LEAST).sqrt()).T.flip(0)[: net.conv.out_channels // 2]
     both = torch.cat([filters, -filters]).view(-1, *net.conv.weight.shape[1:])
     net.conv.weight[: len(both)] = both.to(net.conv.weight.dtype)

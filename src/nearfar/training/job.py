@@ -37,7 +37,7 @@ from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views
 
 MOST_PROCESSES = 8  # on a CPU with fewer cores: each holds a model and takes seconds to start
-WHITENED_BY = 500  # images
+WHITENED_BY = 200  # images
 STARTING = "starting"  # folder in that of a run, with the weights that it started from, as an encoder
 
 

@@ -25,14 +25,14 @@ class Children:
     def run(self, words: Sequence[str], environment: Mapping[str, str], log: Path) -> str:
         """Run Python with some words; append what it says to the log and return its standard output.
 
-        Raises subprocess.CalledProcessError where it fails, or would start after the stop.
+        Raises subprocess.CalledProcessError where it fails or is stopped.
         """
         command = [sys.executable, *words]
-        if self._stopped:
-            raise subprocess.CalledProcessError(-signal.SIGTERM, command)
         with log.open("a") as file:
             child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
             self._running.add(child)
+            if self._stopped:  # in between, or before
+                child.terminate()
             said = child.communicate()[0]
             self._running.discard(child)
             file.write(said)

@@ -191,7 +191,6 @@ def cells_of(claim: Claim, columns: Iterable[str]) -> list[tuple[str, str | None
     """Return the (row, column) of the cells that a claim names; column None where the claim leaves it open."""
     only = list(columns)
     usual = claim.column or (only[0] if len(only) == 1 else None)
-    named = (
-        [claim.best] if claim.best is not None else list((claim.better or claim.not_worse or claim.within or ())[:2])
-    )
-    return [(parts[0], parts[1] if len(parts) > 1 else usual) for parts in (str(one).split("/", 1) for one in named)]
+    named = claim.better or claim.not_worse or claim.within or (claim.best,)
+    cells = (str(one).split("/", 1) for one in named[:2])
+    return [(parts[0], parts[1] if len(parts) > 1 else usual) for parts in cells]

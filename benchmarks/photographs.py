@@ -61,18 +61,25 @@ class MultiCrop(SimCLR):
 
 
 class PatchNet(nn.Module):
-    """A stem of any kernel, stride and width, then basic blocks: "k4s4w64|64,256" has a 4x4 stem and two blocks."""
+    """A stem of any kernel, stride and width, then basic blocks: "k4s4w64|64,256" has a 4x4 stem and two blocks.
+
+    "k4s4w64|64,256+512" ends with a 1x1 convolution to 512 features.
+    """
 
     def __init__(self, spec: str, channels: int) -> None:
         super().__init__()
-        stem, widths = spec.split("|")
+        stem, _, rest = spec.partition("|")
+        widths, _, last = rest.partition("+")
         kernel, stride, width = map(int, re.findall(r"\d+", stem))
         padding = (kernel - 1) // 2 if kernel % 2 else (kernel - stride) // 2
         self.conv = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)
         self.norm = nn.BatchNorm2d(width)
         sizes = [width, *map(int, widths.split(","))]
         self.blocks = nn.Sequential(*[BasicBlock(a, b) for a, b in pairwise(sizes)])
-        self.num_features = sizes[-1]
+        self.num_features = int(last or sizes[-1])
+        if last:
+            wide = nn.Conv2d(sizes[-1], self.num_features, 1, bias=False)
+            self.blocks.extend([wide, nn.BatchNorm2d(self.num_features), nn.ReLU(inplace=True)])
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

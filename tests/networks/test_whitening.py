@@ -6,8 +6,10 @@ import torch
 
 import nearfar
 from nearfar.commands.evaluate import _encoders
+from nearfar.commands.resolve import new_job
 from nearfar.networks import SmallNet, whiten_stem
 from nearfar.networks.whitening import LEAST
+from nearfar.training import Settings
 
 
 @pytest.mark.parametrize(("size", "side"), [(32, 3), (64, 4)])
@@ -41,6 +43,27 @@ def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path
     assert not torch.equal(nearfar.load(plain).backbone.net.conv.weight[:9], first[:9])
     compared = _encoders(runs[0], runs[0].settings, None, baselines=True)
     assert torch.equal(compared["untrained"].backbone.net.conv.weight, first)  # so began the training too
+
+
+@pytest.mark.parametrize(
+    ("encoder", "channels", "whitened"),
+    [("small", 3, True), ("medium", 3, True), ("small", 1, False), ("tiny", 3, False), ("resnet18", 3, False)],
+)
+def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, whitened, tmp_path, quiet):
+    images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, channels), np.uint8)
+    job, _ = new_job(Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), quiet, 0.0)
+    assert job.settings.whiten is whitened
+
+
+def test_starting_weights_are_not_whitened_and_old_runs_were_not(tmp_path, quiet):
+    images = np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), np.uint8)
+    shared = dict(encoder="small", epochs=1, batch_size=32, console=quiet)
+    first = nearfar.pretrain(images, out=str(tmp_path / "first"), **shared)
+    second = nearfar.pretrain(images, out=str(tmp_path / "second"), init=str(first.path), **shared)
+    assert first.settings.whiten and not second.settings.whiten
+    config = first.path / "config.yaml"
+    config.write_text("".join(line for line in config.open() if not line.startswith("whiten")))
+    assert nearfar.Run(first.path).settings.whiten is False
 
 
 def test_other_nets_and_starting_weights_are_refused(tmp_path, quiet):

@@ -39,6 +39,7 @@ from nearfar.training.optimizers import build_optimizer, scaled_lr
 from nearfar.training.settings import OBJECTS, describe_object
 from nearfar.views import ViewPlan, Views
 
+WHITENED = ("small", "medium")  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
 FINISHING = 6.0  # seconds for the last measurement of health, the nearest images, the files and the report
 
 
@@ -98,6 +99,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         image_size=images.image_size,
         crop_size=machine.crop_size,
         small_stem=_or(given.small_stem, machine.crop_size < SMALL_STEM_BELOW),
+        whiten=_or(given.whiten, given.init is None and images.channels == 3 and machine.encoder in WHITENED),
         layer_decay=_or(given.layer_decay, adapting.LAYER_DECAY if given.adapt else 1.0),
         frozen=_or(given.frozen, adapting.FROZEN if given.adapt else 0),
         mean=mean,

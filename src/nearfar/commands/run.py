@@ -34,6 +34,8 @@ class Run:
         settings = replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
         if settings.value_range is None:  # of a time when all images became 8 bits
             settings = replace(settings, value_range="uint8")
+        if settings.whiten is None:  # of a time when no stem was whitened
+            settings = replace(settings, whiten=False)
         if missing := settings.unchosen():
             raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
         return settings

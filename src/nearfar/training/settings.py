@@ -64,8 +64,9 @@ class Settings:
     small_stem: Chosen[bool] = setting(
         "3x3 stem with stride 1 and no max-pool for a ResNet. Default: for crops below 64 px, or the recipe's"
     )
-    whiten: bool = setting(
-        "let the first convolution of 'tiny', 'small' or 'medium' whiten patches of the images, untrained", False
+    whiten: Chosen[bool] = setting(
+        "let the first convolution of 'tiny', 'small' or 'medium' whiten patches of the images, untrained. "
+        "Default: for 'small' and 'medium' on colour images without starting weights"
     )
     init: str | None = setting(
         "starting weights: 'timm' (its own for the encoder), 'hf:owner/name' (a timm model on the Hub), a folder in "

@@ -142,5 +142,11 @@ REFERENCES = {
 VARIANTS = {
     "barlow-twins": [{}, {"redundancy": 0.5}],
     "vicreg": [{}, {"invariance": 1.0, "variance": 2.0, "covariance": 3.0}],
-    "swav": [{}, {"small_views": 0}, {"stored": 6, "stored_from": 0}, {"stored": 6, "stored_from": 3}],
+    "swav": [
+        {},
+        {"small_views": 0},
+        {"large_views": 3, "small_views": 1},
+        {"stored": 6, "stored_from": 0},
+        {"stored": 6, "stored_from": 3},
+    ],
 }

@@ -36,15 +36,22 @@ def softmax(logits):
     return [math.exp(x) / total for x in logits]
 
 
+def against_keys(embeddings, symmetric, one):
+    """Mean of `one(query, key)` over images: one key against all queries, or each of two against the other views'."""
+    queries, keys = ([units(view) for view in embeddings[kind]] for kind in ("projection", "key"))
+    pairs = [(q, k) for k in range(len(keys)) for q in range(len(queries)) if q != k or not symmetric]
+    return mean(one(q, k) for a, b in pairs for q, k in zip(queries[a], keys[b], strict=True))
+
+
 def moco(method, state, epoch, epochs):
     queue, t = [*state["queue"]], method.temperature
 
+    def one(q, k):
+        return cross_entropy(q @ k / t, [q @ past / t for past in queue])
+
     def step(embeddings, index):
-        queries, keys = units(embeddings["projection"][0]), units(embeddings["key"][0])
-        loss = mean(
-            cross_entropy(q @ k / t, [q @ past / t for past in queue]) for q, k in zip(queries, keys, strict=True)
-        )
-        push(queue, keys)
+        loss = against_keys(embeddings, method.symmetric, one)
+        push(queue, [k for key in embeddings["key"] for k in units(key)])
         return loss
 
     return step
@@ -136,15 +143,15 @@ def jcl(method, state, epoch, epochs):
 def ressl(method, state, epoch, epochs):
     queue = [*state["queue"]]
 
+    def one(q, k):
+        target = softmax([k @ past / method.target_temperature for past in queue])
+        online = softmax([q @ past / method.temperature for past in queue])
+        return -sum(w * math.log(p) for w, p in zip(target, online, strict=True))
+
     def step(embeddings, index):
-        losses = []
-        keys = units(embeddings["key"][0])
-        for q, k in zip(units(embeddings["projection"][0]), keys, strict=True):
-            target = softmax([k @ past / method.target_temperature for past in queue])
-            online = softmax([q @ past / method.temperature for past in queue])
-            losses.append(-sum(w * math.log(p) for w, p in zip(target, online, strict=True)))
-        push(queue, keys)
-        return mean(losses)
+        loss = against_keys(embeddings, method.symmetric, one)
+        push(queue, [k for key in embeddings["key"] for k in units(key)])
+        return loss
 
     return step
 
@@ -219,6 +226,8 @@ REFERENCES = {
 }
 
 VARIANTS = {
+    "moco-v2": [{}, {"symmetric": True}],
+    "ressl": [{}, {"symmetric": True}, {"small_views": 2}, {"symmetric": True, "small_views": 1}],
     "moco-m": [{}, {"large_views": 2, "small_views": 0}],
     "lorac": [
         {},

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nearfar.methods.pairing import Pairing, all_views, both_ways, crops_against_keys, query_against_queue, two_views
+from nearfar.methods.pairing import Pairing, all_views, both_ways, queries_against_keys, two_views
 
 
 class Recorder(nn.Module):
@@ -51,8 +51,8 @@ def test_all_views():
 
 
 @pytest.mark.parametrize(("kind", "first"), [("projection", 0), ("prediction", 100)])
-def test_query_against_queue(kind, first):
-    pairing = query_against_queue(kind)
+def test_the_second_views_key_and_a_queue(kind, first):
+    pairing = queries_against_keys(query=kind)
     queue = torch.zeros(5, 2)
     seen, named, value = calls(pairing, queue=queue)
     assert (seen, value) == ([(first, 201)], 1.0)
@@ -66,12 +66,12 @@ def test_both_ways():
     assert calls(both_ways("projection", "prediction"))[0] == [(0, 101), (1, 100)]
 
 
-def test_crops_against_keys():
+def test_keys_against_the_queries_of_all_other_views():
     pairs = [(1, 200), (2, 200), (3, 200), (0, 201), (2, 201), (3, 201)]
-    assert calls(crops_against_keys(4)) == (pairs, {}, (1 + 2 + 4 + 8 + 16 + 32) / 6)
-    assert calls(crops_against_keys(2, "prediction"))[0] == [(101, 200), (100, 201)]
-    assert calls(crops_against_keys(3, keys=1))[0] == [(1, 200), (2, 200)]
-    assert crops_against_keys(4).momentum_views == (0, 1)
+    assert calls(queries_against_keys(4, both_ways=True)) == (pairs, {}, (1 + 2 + 4 + 8 + 16 + 32) / 6)
+    assert calls(queries_against_keys(2, "prediction", both_ways=True))[0] == [(101, 200), (100, 201)]
+    assert calls(queries_against_keys(4))[0] == [(0, 201), (2, 201), (3, 201)]
+    assert queries_against_keys(4, both_ways=True).momentum_views == (0, 1)
 
 
 def test_state_and_constants_reach_every_call():
@@ -118,7 +118,7 @@ def test_gradient_flows_through_stacked_views():
 def test_what_enters_the_queue():
     keys = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
     embeddings = {"projection": 5 + keys, "key": keys}
-    (both,) = crops_against_keys(4).rows_to_enqueue(embeddings)
+    (both,) = queries_against_keys(4, both_ways=True).rows_to_enqueue(embeddings)
     assert torch.equal(both, torch.cat([keys[0], keys[1]]))
     nearest = both_ways("projection", "prediction", enqueued=(("projection", 0),))
     assert torch.equal(nearest.rows_to_enqueue(embeddings)[0], 5 + keys[0])

@@ -17,6 +17,11 @@ FACTS = {
     ("barlow-twins", "cifar"): dict(lr=0.03, weight_decay=1e-3, optimizer="larc-clip", batch_size=256),
     ("byol", "cifar"): dict(lr=2.0, weight_decay=5e-6, projector=(4096, 256), predictor=(4096, 256), momentum=0.99),
     ("vicreg", "cifar"): dict(lr=0.3, variance=50.0, invariance=25.0, views="solo-vicreg", warmup_epochs=10),
+    # solo-learn's nnclr.yaml and swav.sh.
+    ("nnclr", "cifar"): dict(lr=0.4, weight_decay=1e-5, queue_size=65536, views="solo-alpha+solo-beta", epochs=1000),
+    ("swav", "cifar"): dict(lr=0.6, weight_decay=1e-6, stored=3840, stored_from=50, frozen_epochs=2, small_views=0),
+    # ReSSL's data/augmentation.py: crops of 224, 192, 160, 128 and 96 px, the same colour for all.
+    ("ressl", "imagenet-multi-crop"): dict(small_views=4, queue_size=131072, lr=0.05),
     ("swav", "imagenet"): dict(optimizer="larc", num_prototypes=3000, small_views=6),
     ("lorac", "imagenet"): dict(optimizer="larc", lr=1.8, final_lr=0.01, norm_groups=4, beta=4.0),
     ("saclr", "cifar"): dict(

@@ -20,7 +20,7 @@ from nearfar.commands.run import Run
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 from nearfar.data import describe
 from nearfar.messages import first_line
-from nearfar.training.settings import read_yaml
+from nearfar.training.config import read_yaml
 
 TONES = {"healthy": "good", "unclear": "unsure", "partly collapsed": "unsure", "not learning": "bad"}
 

@@ -35,8 +35,8 @@ from nearfar.methods import Method, Model, Recipe, method_name
 from nearfar.networks import OWN_NETS
 from nearfar.networks.backbone import SMALL_STEM_BELOW
 from nearfar.training import Job, Settings, check_machine, check_processes, world_size
+from nearfar.training.config import OBJECTS, describe_object
 from nearfar.training.optimizers import build_optimizer, scaled_lr
-from nearfar.training.settings import OBJECTS, describe_object
 from nearfar.views import ViewPlan, Views
 
 WHITENED = ("small", "medium")  # by default, see docs/photographs.md; "tiny" stays as tables compare by it

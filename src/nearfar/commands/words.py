@@ -57,7 +57,7 @@ def data_joined(words: Sequence[str]) -> list[str]:
 
 def chosen_ahead(words: Sequence[str]) -> dict[str, Any]:
     """Look for method and recipe ahead of parsing, since the options depend on them, and for the data of --config."""
-    from nearfar.training.settings import read_yaml
+    from nearfar.training.config import read_yaml
 
     chosen: dict[str, Any] = {"method": None, "recipe": None, "data": None}
     options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)

@@ -8,7 +8,7 @@ from typing import Any
 from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
-from nearfar.methods.pairing import Pairing, both_ways, query_against_queue
+from nearfar.methods.pairing import Pairing, both_ways, queries_against_keys
 from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Cosine, Ramp
@@ -31,12 +31,14 @@ class _MoCo(Method):
     momentum: float = 0.99
     norm_groups: int = 1
     online_norm_groups: int = 1
+    symmetric: bool = False
+    hidden_norm: bool = False
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
             loss=losses.MoCo(self.temperature),
-            pairing=query_against_queue(),
-            projector=Head(self.projector, hidden_norm=False),
+            pairing=queries_against_keys(both_ways=self.symmetric),
+            projector=Head(self.projector, hidden_norm=self.hidden_norm),
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
@@ -61,6 +63,8 @@ class MoCoV1(_MoCo):
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
             (shuffling batch norm); 1 leaves the batch whole.
         online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
+        symmetric: pass both views through both branches; the keys of both enter the queue.
+        hidden_norm: normalise the projector's hidden layers over the batch.
     """
 
     paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
@@ -89,6 +93,8 @@ class MoCoV2(_MoCo):
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
             (shuffling batch norm); 1 leaves the batch whole.
         online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
+        symmetric: pass both views through both branches; the keys of both enter the queue.
+        hidden_norm: normalise the projector's hidden layers over the batch.
     """
 
     paper = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"

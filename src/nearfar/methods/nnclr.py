@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import both_ways
-from nearfar.methods.recipe import IMAGENET, lars, small_data
+from nearfar.methods.recipe import IMAGENET, lars, small_data, solo_learn
 from nearfar.methods.registry import register_method
 
 
@@ -27,6 +27,9 @@ class NNCLR(Method):
     views = ("strong", "strong")
     recipes = {
         "small": small_data(),
+        "cifar": solo_learn(0.4, weight_decay=1e-5, views="solo-alpha+solo-beta", protocol="linear").sets(
+            projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=65536, temperature=0.2
+        ),
         "imagenet": lars(
             "NNCLR, section 4.1", 0.3, **IMAGENET, epochs=1000, batch_size=4096, sync_batch_norm=True, protocol="linear"
         ).sets(projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=98304),

@@ -106,11 +106,6 @@ def all_views(views: int) -> Pairing:
     return Pairing(terms=((("projection", tuple(range(views))),),))
 
 
-def query_against_queue(query: str = "projection") -> Pairing:
-    """The first view is the query, the second the key; other images' keys come from the queue."""
-    return Pairing(terms=(((query, 0), ("key", 1)),))
-
-
 def both_ways(
     first: str, second: str, join: Literal["mean", "sum"] = "mean", enqueued: tuple[Rows, ...] | None = None
 ) -> Pairing:
@@ -118,7 +113,8 @@ def both_ways(
     return Pairing(terms=(((first, 0), (second, 1)), ((first, 1), (second, 0))), join=join, enqueued=enqueued)
 
 
-def crops_against_keys(views: int, query: str = "projection", keys: int = 2) -> Pairing:
-    """The keys of the first `keys` views, each against the queries of all views but its own, one call a pair."""
-    pairs = [(view, key) for key in range(keys) for view in range(views) if view != key]
+def queries_against_keys(views: int = 2, query: str = "projection", *, both_ways: bool = False) -> Pairing:
+    """The key of the second view, or of each of the first two, against the queries of all other views."""
+    keys = (0, 1) if both_ways else (1,)
+    pairs = [(view, key) for key in keys for view in range(views) if view != key]
     return Pairing(terms=tuple(((query, view), ("key", key)) for view, key in pairs))

@@ -8,10 +8,21 @@ from typing import Any
 from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
-from nearfar.methods.pairing import crops_against_keys, query_against_queue
+from nearfar.methods.pairing import queries_against_keys
 from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Cosine
+
+
+def small_crops(kind: str, count: int) -> tuple[str, ...]:
+    """Name as many small crops: 6/7, 5/7, 4/7 and 3/7 of the side in turn."""
+    return tuple(f"{kind}-{6 - number % 4}" for number in range(count))
+
+
+def _ressl_imagenet(**hyperparameters: Any) -> Recipe:
+    recipe = sgd("ReSSL, section 4", 0.05, **IMAGENET, epochs=200, warmup_epochs=5, protocol="linear")
+    numbers = {"projector": (4096, 512), "queue_size": 131072, "momentum": 0.999, "norm_groups": 8}
+    return recipe.sets(**numbers, **hyperparameters).cites(norm_groups="released code: 8 GPUs")
 
 
 @register_method("ressl")
@@ -27,21 +38,21 @@ class ReSSL(Method):
         momentum: of the momentum encoder.
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes;
             1 leaves the batch whole.
+        symmetric: pass both views through both branches.
+        small_views: further small crops for the online branch.
 
     Differs from the paper: (1) the projector's hidden layer is normalised, as in SCE's comparison of both; the authors'
     code does without.
     """
 
     paper = "Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, NeurIPS 2021"
-    views = ("strong", "weak")
     recipes = {
         "small": small_data(),
         "cifar": sgd(
             "ReSSL, section 4", 0.06, **CIFAR, epochs=200, weight_decay=5e-4, warmup_epochs=5, protocol="linear"
         ).sets(projector=(512, 128), queue_size=4096),
-        "imagenet": sgd("ReSSL, section 4", 0.05, **IMAGENET, epochs=200, warmup_epochs=5, protocol="linear")
-        .sets(projector=(4096, 512), queue_size=131072, momentum=0.999, norm_groups=8)
-        .cites(norm_groups="released code: 8 GPUs"),
+        "imagenet": _ressl_imagenet(),
+        "imagenet-multi-crop": _ressl_imagenet(small_views=4).cites(small_views="released code: 224 px and four more"),
     }
 
     temperature: float = loss_default(losses.ReSSL, "temperature")
@@ -49,11 +60,18 @@ class ReSSL(Method):
     queue_size: int = 4096
     momentum: float = 0.99
     norm_groups: int = 1
+    symmetric: bool = False
+    small_views: int = 0
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("strong", "weak", *small_crops("local-strong", self.small_views))
 
     def setup(self, num_images: int) -> Setup:
+        checks.at_least(0, small_views=self.small_views)
         return Setup(
             loss=losses.ReSSL(self.temperature, self.target_temperature),
-            pairing=query_against_queue(),
+            pairing=queries_against_keys(len(self.views), both_ways=self.symmetric),
             projector=Head(self.projector),
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
@@ -159,8 +177,7 @@ class SCE(Method):
     @property
     def views(self) -> tuple[str, ...]:
         pair = ("strong-alpha", "strong-beta") if self._both_ways else ("strong", "weak")
-        local = ("local-6", "local-5", "local-4", "local-3")
-        return pair + tuple(local[i % len(local)] for i in range(self.small_views))
+        return pair + small_crops("local", self.small_views)
 
     def setup(self, num_images: int) -> Setup:
         checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)
@@ -169,7 +186,7 @@ class SCE(Method):
             loss=losses.SCE(
                 self.temperature, self.target_temperature, self.lam, self.mu, self.eta, batch_keys=self.batch_keys
             ),
-            pairing=crops_against_keys(len(self.views), query) if self._both_ways else query_against_queue(query),
+            pairing=queries_against_keys(len(self.views), query, both_ways=self._both_ways),
             projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
             predictor=Head(self.predictor) if self.predictor else None,
             view_statistics=True,

@@ -8,7 +8,7 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import all_views
-from nearfar.methods.recipe import IMAGENET, lars, small_data
+from nearfar.methods.recipe import IMAGENET, lars, small_data, solo_learn
 from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Switch
 
@@ -24,8 +24,9 @@ class SwAV(Method):
         temperature: of the predictions.
         epsilon: smoothness of the codes.
         iterations: of Sinkhorn's algorithm.
+        large_views: crops of the full size, 2 or more; the first two make codes, all predict.
         small_views: further small crops, which predict but make no codes.
-        stored: embeddings of each global view kept to balance small batches; 0 keeps none.
+        stored: embeddings of each view with codes kept to balance small batches; 0 keeps none.
         stored_from: epoch from which they are used.
         frozen_epochs: epochs during which the prototypes stay as they are.
     """
@@ -33,6 +34,9 @@ class SwAV(Method):
     paper = "Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020"
     recipes = {
         "small": small_data().sets(num_prototypes=256),
+        "cifar": solo_learn(0.6, weight_decay=1e-6, final_lr=0.001, views="solo-swav", protocol="linear").sets(
+            projector=(2048, 128), small_views=0, num_prototypes=3000, stored=3840, stored_from=50, frozen_epochs=2
+        ),
         "imagenet": lars(
             "SwAV, appendix A",
             0.3,
@@ -52,6 +56,7 @@ class SwAV(Method):
     temperature: float = loss_default(losses.SwAV, "temperature")
     epsilon: float = loss_default(losses.SwAV, "epsilon")
     iterations: int = loss_default(losses.SwAV, "iterations")
+    large_views: int = 2
     small_views: int = 2
     stored: int = loss_default(losses.SwAV, "queue_size")
     stored_from: float = 15
@@ -59,9 +64,10 @@ class SwAV(Method):
 
     @property
     def views(self) -> tuple[str, ...]:
-        return ("large", "large") + ("small",) * self.small_views
+        return ("large",) * self.large_views + ("small",) * self.small_views
 
     def setup(self, num_images: int) -> Setup:
+        checks.at_least(2, large_views=self.large_views)
         checks.at_least(0, small_views=self.small_views, stored=self.stored)
         checks.not_negative(stored_from=self.stored_from, frozen_epochs=self.frozen_epochs)
         loss = losses.SwAV(

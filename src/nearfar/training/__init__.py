@@ -1,11 +1,12 @@
 """Training: settings, the one loop on Lightning Fabric, optimisers, checkpoints, and the health of what it trains."""
 
+from nearfar.training.config import Described
 from nearfar.training.health import Health, Verdict, measure_health, verdict
 from nearfar.training.job import Job, check_machine, follow, initial_backbone, launch
 from nearfar.training.loop import TrainingDiverged, TrainingStopped
 from nearfar.training.metrics import read_metrics
 from nearfar.training.processes import ProcessLost, by_torchrun, check_processes, is_follower, world_size
-from nearfar.training.settings import Described, Settings
+from nearfar.training.settings import Settings
 
 __all__ = [
     "Described",

@@ -20,6 +20,7 @@ from torch import nn
 from nearfar.data import Images, Stream, open_images, open_stream
 from nearfar.methods import Method, Model
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
+from nearfar.training.config import Described
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import (
     TIMEOUT,
@@ -31,7 +32,7 @@ from nearfar.training.processes import (
     world_size,
 )
 from nearfar.training.seeding import derive_seed
-from nearfar.training.settings import Described, Precision, Settings
+from nearfar.training.settings import Precision, Settings
 from nearfar.training.shuffled_norm import spread_norm_groups
 from nearfar.training.sync_norm import sync_batch_norm
 from nearfar.views import Views

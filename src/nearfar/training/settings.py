@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from math import inf
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -14,8 +13,8 @@ import yaml
 from nearfar.atomic import replacing
 from nearfar.messages import first_line
 from nearfar.training.checking import check_value
+from nearfar.training.config import OBJECTS, Described, read_value, read_yaml, written
 from nearfar.training.seeding import LARGEST_SEED
-from nearfar.views import ViewPlan
 
 T = TypeVar("T")
 CHOSEN = "chosen by pretrain where it is None"
@@ -26,7 +25,6 @@ else:
 
 Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
 LARGEST_IMAGE = 2**14  # pixels
-OBJECTS = ("data", "method", "encoder", "views")  # what may be an object instead of a name
 
 
 def setting(
@@ -198,8 +196,8 @@ class Settings:
 
         What a file cannot hold must be `Described` by now, as it is in the settings of a `Job`.
         """
-        values = {one.name: _written(getattr(self, one.name)) for one in settings_fields()}
-        values |= {name: _plain(value) for name, value in values.pop("hyperparameters").items()}
+        values = {one.name: written(getattr(self, one.name)) for one in settings_fields()}
+        values |= {name: written(value) for name, value in values.pop("hyperparameters").items()}
         with replacing(path) as unfinished:
             unfinished.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
@@ -213,8 +211,9 @@ class Settings:
             raise ValueError(f"{path} does not hold the settings of a run")
         names = [one.name for one in settings_fields() if one.name != "hyperparameters"]
         try:
-            own = {name: _read(name, values.pop(name)) for name in names if name in values}
-            return cls(**own, hyperparameters={name: _tuples(value) for name, value in values.items()})
+            own = {name: read_value(name, values.pop(name)) for name in names if name in values}
+            numbers = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+            return cls(**own, hyperparameters=numbers)
         except ValueError as error:
             raise ValueError(f"{path}: {first_line(error)}") from error
 
@@ -231,64 +230,6 @@ class Settings:
         return [name for name in chosen if getattr(self, name) is None]
 
 
-@dataclass(frozen=True)
-class Described:
-    """Stands in settings read from a file for an object that the file only describes."""
-
-    words: str
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the names and values of a YAML file; raises ValueError for any other."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise ValueError(f"{path} does not hold the settings of a run: it must be names with values")
-    return values
-
-
 def settings_fields() -> list[Field[Any]]:
     """The settings in order, each with its documentation in `metadata["meaning"]`."""
     return [one for one in fields(Settings) if one.init]
-
-
-def describe_object(value: Any) -> Described:
-    """Describe an object of the user's own by the name of its class or function."""
-    kind = value if hasattr(value, "__qualname__") else type(value)
-    return Described(f"{kind.__module__}.{kind.__qualname__}")
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, Described):
-        return {"object": value.words}
-    if isinstance(value, ViewPlan):
-        return value.to_dict()
-    return _plain(value)
-
-
-def _read(name: str, value: Any) -> Any:
-    if name in OBJECTS and isinstance(value, dict) and set(value) == {"object"}:
-        return Described(str(value["object"]))
-    if name == "views" and isinstance(value, dict):
-        return ViewPlan.from_dict(value)
-    if name == "data" and isinstance(value, list) and value and all(isinstance(one, str) for one in value):
-        return value
-    if name in OBJECTS and not isinstance(value, str | None):
-        raise ValueError(f"--{name} must be a text, not {value!r}")
-    return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, Integral):  # also those of NumPy, which YAML does not know
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

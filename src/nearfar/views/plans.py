@@ -32,6 +32,8 @@ _LARGE = replace(_SIMCLR, scale=(0.14, 1.0))
 _SMALL = replace(_SIMCLR, scale=(0.05, 0.14))
 # Images of a few pixels: a crop must leave something to see, and every pixel counts too much to blur it.
 _TINY = replace(_COLOUR, scale=(0.4, 1.0), grey=0.1)
+# Small crops of ReSSL (strong colour), and of SCE after it (gamma), by their side in sevenths of the large crops'.
+_LOCAL = {6: (0.172, 0.86), 5: (0.143, 0.715), 4: (0.114, 0.571), 3: (0.086, 0.429)}
 
 _DISTRIBUTIONS = {
     "weak": _WEAK,
@@ -56,19 +58,19 @@ _DISTRIBUTIONS = {
     "solo-alpha": replace(_COLOUR, saturation=0.2, scale=(0.08, 1.0)),
     "solo-beta": replace(_COLOUR, saturation=0.2, scale=(0.08, 1.0), solarize=0.2),
     "solo-vicreg": replace(_COLOUR, saturation=0.2, solarize=0.1),
+    "solo-swav": replace(_SIMCLR, blur=0.0),
     "large": _LARGE,
     "small": _SMALL,
-    "local-6": replace(_GAMMA, scale=(0.172, 0.86)),
-    "local-5": replace(_GAMMA, scale=(0.143, 0.715)),
-    "local-4": replace(_GAMMA, scale=(0.114, 0.571)),
-    "local-3": replace(_GAMMA, scale=(0.086, 0.429)),
+    **{f"local-{sevenths}": replace(_GAMMA, scale=scale) for sevenths, scale in _LOCAL.items()},
+    **{f"local-strong-{sevenths}": replace(_STRONG, scale=scale) for sevenths, scale in _LOCAL.items()},
     "tiny": _TINY,
     "tiny-weak": replace(_WEAK, scale=(0.6, 1.0)),
     **preset_distributions(),
 }
 
 _SHARES = {
-    **{"small": 3 / 7, "local-6": 6 / 7, "local-5": 5 / 7, "local-4": 4 / 7, "local-3": 3 / 7},
+    "small": 3 / 7,
+    **{f"{kind}-{sevenths}": sevenths / 7 for sevenths in _LOCAL for kind in ("local", "local-strong")},
     **{f"{name}-small": 3 / 7 for name in PRESETS},
 }
 """Side of a view as a share of the image's side: 96 pixels of 224 are 3/7. At least 8 pixels, or the image's side."""

@@ -33,7 +33,7 @@ from nearfar.data.value_range import EIGHT_BITS
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe, method_name
 from nearfar.networks import OWN_NETS
-from nearfar.networks.backbone import SMALL_STEM_BELOW
+from nearfar.networks.stems import SMALL_STEM_BELOW
 from nearfar.training import Job, Settings, check_machine, check_processes, world_size
 from nearfar.training.config import OBJECTS, describe_object
 from nearfar.training.optimizers import build_optimizer, scaled_lr

@@ -11,8 +11,6 @@ from typing import Any
 import timm
 import torch
 from jaxtyping import Float
-from timm.models.resnet import ResNet
-from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
 
 from nearfar.messages import did_you_mean, first_line
@@ -20,11 +18,11 @@ from nearfar.networks.layers import first_stages
 from nearfar.networks.pretrained import load_tensors
 from nearfar.networks.small import OWN_NETS, SmallNet
 from nearfar.networks.starting import StartingWeights, find_weights
+from nearfar.networks.stems import SMALL_STEM_BELOW, shrink_stem, stem_of
 from nearfar.networks.timm_names import ENTRIES, SMALL_STEM
 
 log = logging.getLogger("nearfar")
 
-SMALL_STEM_BELOW = 64  # pixels
 ARGUMENTS = set(
     "in_chans img_size image_size dynamic_img_size dynamic_img_pad global_pool "  # noqa: SIM905
     "patch_size embed_dim depth depths dims num_heads mlp_ratio qkv_bias qk_norm init_values class_token reg_tokens "
@@ -236,32 +234,3 @@ def _choice(net: nn.Module, arguments: dict[str, Any], small_stem: bool, image_s
     if "img_size" in arguments:
         return f"built for images of {image_size} px"
     return f"its own stem, for images of {image_size} px"
-
-
-def stem_of(net: nn.Module) -> tuple[nn.Conv2d, nn.Module, str] | None:
-    """Find the first convolution, and the module and name of the max-pool, of a ResNet-like net; None for others."""
-    parent: nn.Module = net
-    pool = "maxpool"
-    if isinstance(net, ResNetV2):
-        parent, pool = net.stem, "pool"
-    elif not isinstance(net, ResNet):
-        return None
-    first = next(module for module in parent.modules() if isinstance(module, nn.Conv2d))
-    return (first, parent, pool) if hasattr(parent, pool) else None
-
-
-def shrink_stem(net: nn.Module) -> None:
-    """Make the first convolution 3x3 with stride 1, re-initialised, and remove the max-pool; other nets are left alone.
-
-    Source: SimCLR (Chen et al. 2020), Appendix B.9.
-    """
-    stem = stem_of(net)
-    if stem is None:
-        return
-    conv, parent, pool = stem
-    conv.stride = (1, 1)
-    if conv.kernel_size != (3, 3):
-        conv.kernel_size, conv.padding = (3, 3), (1, 1)
-        conv.weight = nn.Parameter(torch.empty(*conv.weight.shape[:2], 3, 3))
-        nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
-    setattr(parent, pool, nn.Identity())

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from nearfar.networks.backbone import shrink_stem
 from nearfar.networks.small import OWN_NETS, SmallNet
+from nearfar.networks.stems import shrink_stem
 from nearfar.networks.timm_names import ENTRIES, SMALL_STEM
 
 _STRIDE = 4  # of the usual stem of a ResNet, which a small one lacks

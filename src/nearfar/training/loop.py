@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from nearfar.methods import Model
 from nearfar.networks import layer_scales
 from nearfar.threads import Threads
 from nearfar.training.checkpoint import CHECKPOINT, load_checkpoint, of_this_run, save_checkpoint
-from nearfar.training.health import Health, measure_health
+from nearfar.training.held_out import held_out_health
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, rate_factor
 from nearfar.training.pace import Pace
@@ -33,7 +33,6 @@ from nearfar.views import Views, make_views
 Pixels = Tensor | list[Tensor]
 """uint8 images [batch, channels, size, size], or crops of them, one such tensor for each view."""
 SAVE_SECONDS, SAVE_LATEST = 10.0, 300.0  # a checkpoint at the end of an epoch, between so often and so rarely
-LIDAR_IMAGES, LIDAR_VIEWS = 128, 8
 MOST_EPOCHS = 1000  # the longest runs of the papers
 
 
@@ -175,38 +174,6 @@ def fit(
                     f"stopped after step {step} of {pace.steps}, saved; go on with: nearfar pretrain --resume {folder}"
                 )
     return pace.steps / per_epoch
-
-
-def held_out_health(
-    model: Model, held_out: Images, plan: Views, seed: int, *, with_lidar: bool = False, batch_size: int = 256
-) -> Health:
-    """Measure the health of a model on held-out images, from two views each that are the same at every call.
-
-    with_lidar: LiDAR too, on 8 views of the first 128 images, made as the first two views are, in turn; with 512 images
-    this is three quarters of the work again.
-    """
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-
-    def embed(rows: slice, positions: Sequence[int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Embeddings [views, rows, dim], and the first view's features [rows, features]."""
-        pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)
-        chosen = plan.pick(positions)
-        with torch.no_grad():
-            made = make_views(pixels, chosen, generator, held_out.mean, held_out.std, rows, len(held_out))
-            features = [model.backbone(view) for view in made]
-            return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[0].float().cpu()
-
-    starts = range(0, len(held_out), batch_size)
-    parts = [slice(start, min(start + batch_size, len(held_out))) for start in starts]
-    pairs, features = zip(*[embed(rows, (0, 1), stream(seed, "health")) for rows in parts], strict=True)
-    z = torch.cat(pairs, 1)
-    some = slice(0, min(LIDAR_IMAGES, len(held_out)))
-    numbers = range(2, LIDAR_VIEWS) if with_lidar else ()
-    more = [embed(some, (number % 2,), stream(seed, "health", number))[0] for number in numbers]
-    model.train(was_training)
-    return measure_health(z[0], z[1], torch.cat(features), torch.cat([z[:, some], *more]) if with_lidar else None)
 
 
 AnyBatches = Batches | CroppingBatches | StreamBatches

@@ -19,6 +19,7 @@ for file in sorted(Path(__file__).parent.glob("references_*.py")):
 
 TINY = {"projector": (32, 16), "predictor": (32, 16), "num_prototypes": 20, "momentum": 0.9, "small_views": 1}
 OWN = {
+    "ressl": {"small_views": 0},
     "sce": {"predictor": (), "small_views": 0},
     "simsiam": {"predictor": (8, 16)},
     "wmse": {"projector": (32, 4)},  # whitening needs more images than features

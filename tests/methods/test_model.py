@@ -70,7 +70,7 @@ def test_views_of_each_branch(method, options, online, keys, build):
     assert set(embeddings) - set(without) == ({"key"} if keys else set())
 
 
-PER_VIEW = ["byol", "simsiam", "moco-v3", "barlow-twins", "vicreg", "sce"]
+PER_VIEW = ["byol", "simsiam", "moco-v2", "moco-v3", "barlow-twins", "vicreg", "ressl", "sce"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ PER_VIEW = ["byol", "simsiam", "moco-v3", "barlow-twins", "vicreg", "sce"]
 )
 def test_batch_statistics_are_those_that_the_authors_had(method, alone, build):
     """One view's embeddings do not feel another view where each passes the networks alone."""
-    model = build(method, **({"symmetric": True} if method == "sce" else {}))
+    model = build(method, **({"symmetric": True} if method in ("moco-v2", "ressl", "sce") else {}))
     views = [torch.randn(8, 1, 4, 4) for _ in model.method.views]
     before = model(views)
     after = model([views[0], *(3 + 2 * view for view in views[1:])])

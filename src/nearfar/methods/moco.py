@@ -39,6 +39,7 @@ class _MoCo(Method):
             loss=losses.MoCo(self.temperature),
             pairing=queries_against_keys(both_ways=self.symmetric),
             projector=Head(self.projector, hidden_norm=self.hidden_norm),
+            view_statistics=True,
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,

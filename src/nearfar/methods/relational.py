@@ -14,7 +14,7 @@ from nearfar.methods.registry import register_method
 from nearfar.methods.schedules import Constant, Cosine
 
 
-def small_crops(kind: str, count: int) -> tuple[str, ...]:
+def _small_crops(kind: str, count: int) -> tuple[str, ...]:
     """Name as many small crops: 6/7, 5/7, 4/7 and 3/7 of the side in turn."""
     return tuple(f"{kind}-{6 - number % 4}" for number in range(count))
 
@@ -65,7 +65,7 @@ class ReSSL(Method):
 
     @property
     def views(self) -> tuple[str, ...]:
-        return ("strong", "weak", *small_crops("local-strong", self.small_views))
+        return ("strong", "weak", *_small_crops("local-strong", self.small_views))
 
     def setup(self, num_images: int) -> Setup:
         checks.at_least(0, small_views=self.small_views)
@@ -73,6 +73,7 @@ class ReSSL(Method):
             loss=losses.ReSSL(self.temperature, self.target_temperature),
             pairing=queries_against_keys(len(self.views), both_ways=self.symmetric),
             projector=Head(self.projector),
+            view_statistics=True,
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
@@ -177,7 +178,7 @@ class SCE(Method):
     @property
     def views(self) -> tuple[str, ...]:
         pair = ("strong-alpha", "strong-beta") if self._both_ways else ("strong", "weak")
-        return pair + small_crops("local", self.small_views)
+        return pair + _small_crops("local", self.small_views)
 
     def setup(self, num_images: int) -> Setup:
         checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)

@@ -70,6 +70,13 @@ def test_views_of_each_branch(method, options, online, keys, build):
     assert set(embeddings) - set(without) == ({"key"} if keys else set())
 
 
+@pytest.mark.parametrize("hidden_norm", [False, True])
+def test_hidden_layers_of_mocos_projector_are_normalised_where_it_says_so(hidden_norm, build):
+    projector = build("moco-v2", hidden_norm=hidden_norm).online[1]
+    kinds = [type(layer) for layer in projector]
+    assert kinds == [nn.Linear, *[nn.BatchNorm1d] * hidden_norm, nn.ReLU, nn.Linear]
+
+
 PER_VIEW = ["byol", "simsiam", "moco-v2", "moco-v3", "barlow-twins", "vicreg", "ressl", "sce"]
 
 

@@ -75,7 +75,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
         ("map.html", lambda: _map(folder)),
         ("metrics.jsonl", lambda: _curves(run.metrics)),
         ("views.html", lambda: _views(folder)),
-        ("config.yaml", lambda: _settings_table(settings)),
+        ("config.yaml", lambda: _table("Settings", settings) if settings else ""),
         ("environment.json", lambda: _environment(folder)),
         ("skipped.txt", lambda: _skipped(folder)),
     )
@@ -200,10 +200,6 @@ def _curves(metrics: list[dict[str, Any]]) -> str:
 def _curve(lines: list[dict[str, Any]], key: str, name: str) -> Curve:
     known = [line for line in lines if isinstance(line.get(key), (int, float)) and "epoch" in line]
     return Curve(name, [line["epoch"] for line in known], [line[key] for line in known])
-
-
-def _settings_table(settings: dict[str, Any]) -> str:
-    return _table("Settings", settings) if settings else ""
 
 
 def _environment(folder: Path) -> str:

@@ -211,7 +211,7 @@ def _checked_model(job: Job) -> Model:
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
     try:
-        model = job.model(job.sets()[0])
+        model = job.model()
     except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise ValueError(f"the networks cannot be built with these settings: {first_line(error)}") from error
     build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay)

@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,8 +63,9 @@ class Job:
         assert self.images is not None
         return self.images.head if isinstance(self.images, Stream) else self.images
 
+    @cached_property
     def sets(self) -> tuple[Images | Stream, Images | None]:
-        """Return the images to train on and those held out to measure health on, if any."""
+        """The images to train on and those held out to measure health on, if any."""
         settings = self.settings
         images = self.images or opened(settings)
         if settings.limit is not None and isinstance(images, Images):
@@ -73,8 +74,9 @@ class Job:
             images = images.normalised_by(settings.mean, settings.std)
         return images.split_holdout(settings.held_out, settings.seed) if settings.held_out else (images, None)
 
-    def model(self, images: Images | Stream) -> Model:
-        """Build the networks and the loss as they stand before the first step, for these training images."""
+    def model(self) -> Model:
+        """Build the networks and the loss as they stand before the first step."""
+        images, _ = self.sets
         backbone = initial_backbone(self.settings, self.encoder)
         if self.settings.whiten:
             _whiten(backbone, images.head if isinstance(images, Stream) else images)
@@ -135,7 +137,7 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
     Raises ProcessLost where one of them dies, besides what `fit` raises.
     """
     settings = job.settings
-    elsewhere = job if isinstance(settings.data, Described) else replace(job, images=None)
+    elsewhere = replace(job, images=job.images if isinstance(settings.data, Described) else None)  # without its sets
     with told_clearly(settings.devices, settings.out), _quiet():
         if settings.devices == 1 or by_torchrun():
             fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "popen")
@@ -207,8 +209,8 @@ def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, lev
 
 def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model | None = None) -> None:
     settings = job.settings
-    images, held_out = job.sets()
-    model = job.model(images) if model is None else model
+    images, held_out = job.sets
+    model = job.model() if model is None else model
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
     spread_norm_groups(model)

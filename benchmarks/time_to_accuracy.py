@@ -5,9 +5,10 @@
 
 DATA: Parquet with a train and a test split. Each contender trains on the same training images with the same cores, from
 files or, below 64 px, from memory; the time runs from the start of reading to the end of training, evaluation apart.
-Contenders: "nearfar" (`pretrain(data, minutes=M)`, one run for each M), "lightly" (its SimCLR example as it stands) and
-"torch" (the same with torchvision's transforms and a loss of four lines) with snapshots at each M; "lightly-best" and
-"torch-best" add what suits the data: bfloat16, a 3x3 stem below 64 px, momentum, decay and a cosine that ends with M.
+Contenders: "nearfar" (`pretrain(data, minutes=M)`, one run for each M; "nearfar-plain": with whiten=False), "lightly"
+(its SimCLR example as it stands) and "torch" (the same with torchvision's transforms and a loss of four lines) with
+snapshots at each M; "lightly-best" and "torch-best" add what suits the data: bfloat16, a 3x3 stem below 64 px,
+momentum, decay and a cosine that ends with M.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from nearfar.allocator import reuse_memory
 from nearfar.data import Images, open_images
 from nearfar.evaluation import evaluate_features, extract
 
-CONTENDERS = ("nearfar", "lightly", "lightly-best", "torch", "torch-best")
+CONTENDERS = ("nearfar", "nearfar-plain", "lightly", "lightly-best", "torch", "torch-best")
+NEARFAR: dict[str, dict[str, Any]] = {"nearfar": {}, "nearfar-plain": {"whiten": False}}
 BATCH, WORKERS = 256, 2
 
 
@@ -146,7 +148,7 @@ class Seen(nn.Module):
         return self.backbone((pixels - 0.5) / 0.25)
 
 
-def train_nearfar(data: str, minutes: list[float], seed: int, keep: Path | None) -> Iterator[Any]:
+def train_nearfar(data: str, minutes: list[float], keep: Path | None, **settings: Any) -> Iterator[Any]:
     """Yield (minutes, encoder, what ran) of a whole run for each time; `keep`: where its folder stays.
 
     Each begins with an empty cache.
@@ -156,7 +158,8 @@ def train_nearfar(data: str, minutes: list[float], seed: int, keep: Path | None)
     for each in minutes:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["XDG_CACHE_HOME"] = folder
-            run = nearfar.pretrain(data, minutes=each, seed=seed, out=(keep or Path(folder)) / f"{each:g}-{seed}")
+            out = (keep or Path(folder)) / f"{each:g}-{settings['seed']}"
+            run = nearfar.pretrain(data, minutes=each, out=out, **settings)
             yield each, nearfar.load(run), what_ran(run)
 
 
@@ -187,8 +190,8 @@ def main() -> None:
     whole = open_images(args.data, split="train")
     size = args.crop or (whole.image_size if whole.image_size < 64 else 128)
     marks = (
-        train_nearfar(args.data, args.minutes, args.seed, args.keep)
-        if args.contender == "nearfar"
+        train_nearfar(args.data, args.minutes, args.keep, seed=args.seed, **NEARFAR[args.contender])
+        if args.contender in NEARFAR
         else train_other(args.contender, whole, size, sorted(args.minutes), args.seed)
     )
     for minutes, encoder, facts in marks:
@@ -214,14 +217,16 @@ def report(path: Path) -> None:
     found: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
         found.setdefault((line["contender"], line["minutes"]), []).append(line)
-    print("| | minutes | seeds | kNN | linear |\n|---|---|---|---|---|")
+    print("| | minutes | seeds | epochs | kNN | linear |\n|---|---|---|---|---|---|")
     figure, axes = plt.subplots(figsize=(6, 4))
     for contender in CONTENDERS:
         points = []
         for minutes in sorted(m for c, m in found if c == contender):
             lines = found[contender, minutes]
             knn, linear = (sum(line[key] for line in lines) / len(lines) for key in ("knn", "linear"))
-            print(f"| {contender} | {minutes:g} | {len(lines)} | {100 * knn:.1f} | {100 * linear:.1f} |")
+            epochs = f"{sum(line['epochs'] for line in lines) / len(lines):.1f}" if "epochs" in lines[0] else ""
+            row = (contender, f"{minutes:g}", len(lines), epochs, f"{100 * knn:.1f}", f"{100 * linear:.1f}")
+            print(f"| {' | '.join(map(str, row))} |")
             points.append((minutes, 100 * knn))
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", label=contender)

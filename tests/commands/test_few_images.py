@@ -25,7 +25,7 @@ def begun(data, tmp_path, monkeypatch, **options):
     console = Console(file=io.StringIO(), width=500)
     options = dict(epochs=1, encoder="small", precision="32-true") | options
     nearfar.pretrain(data, out=str(tmp_path / "run"), console=console, **options)
-    images, held_out = seen[0].sets()
+    images, held_out = seen[0].sets
     assert len(images) >= seen[0].settings.batch_size >= 2 and (held_out is None or len(held_out) >= 2)
     return seen[0].settings, console.file.getvalue()
 

@@ -11,6 +11,7 @@ import pytest
 
 import nearfar
 from nearfar.cli import main
+from nearfar.commands.outcome import state_of
 from nearfar.commands.owner import owned
 from nearfar.papers import read_paper
 
@@ -31,6 +32,7 @@ tables:
     rows:
       simclr: {title: SimCLR, run: {method: simclr}, paper: {digits: 98.5, photos: 70}}
       theirs: {title: Theirs, paper: {digits: [97, 0.5]}, note: from elsewhere}
+      others: {title: Others, paper: {digits: 96}, note: from elsewhere}
   table-2:
     title: numbers kept
     source: Table 2
@@ -76,8 +78,12 @@ def test_a_table_is_written_with_paper_and_ours_and_its_runs_are_kept(tmp_path, 
     words = Path("reproduced/own/table-1.md").read_text()
     assert f"| SimCLR | 98.50 | {number['value']:.2f} | {number['value'] - 98.5:+.2f} | 70 |" in words
     assert "| Theirs | 97.00 ± 0.50 |" in words and "data/photos: a folder of photographs" in words
+    assert "\n\nTheirs; Others: from elsewhere." in words
     assert [cell["seeds"]["0"]["value"] for cell in second["cells"].values()] == [1, 1000]
     assert [claim["holds"] for claim in second["claims"]] == ["yes"]
+    tables = read_paper("own.yaml").tables
+    assert state_of(tables["table-1"], Path("reproduced")) == "run, begun"
+    assert state_of(tables["table-2"], Path("reproduced")) == "run (claims: yes 1)"
 
     def never(*args):
         raise AssertionError("it was run already")

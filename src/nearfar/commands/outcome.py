@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,16 @@ def has(found: Found, cell: Cell, seed: int) -> bool:
 
 
 def state_of(table: Table, out: Path) -> str:
-    """Say in words whether a table was run: "run", "small scale", both, "begun" or "not run"."""
+    """Say in words whether a table was run, such as "small scale, begun" or "not run", and which claims hold."""
     words = []
     for size, word in zip(SIZES, ("run", "small scale"), strict=True):
-        if path_of(table, size, out).with_suffix(".json").is_file():
+        path = path_of(table, size, out).with_suffix(".json")
+        if path.is_file():
             cells = found_so_far(table, size, out).values()
-            words.append(word if all(cell["seeds"] for cell in cells) else f"{word}, begun")
+            held = Counter(claim["holds"] for claim in json.loads(path.read_text())["claims"])
+            claims = ", ".join(f"{holds} {held[holds]}" for holds in ("yes", "no", "not decided") if held[holds])
+            begun = "" if all(cell["seeds"] for cell in cells) else ", begun"
+            words.append(word + begun + (f" (claims: {claims})" if claims else ""))
     return " and ".join(words) or "not run"
 
 
@@ -153,7 +158,10 @@ def _numbers(table: Table, size: Size, values: Mapping[tuple[str, str], Sequence
         for row in table.rows.values():
             lines += [[row.title, part, *(show(row, column) for column in columns)] for part, show in parts.items()]
     lines = [line for line in lines if any(line[2 if len(columns) > 3 else 1 :])]
-    notes = [f"{row.title}: {row.note}." for row in table.rows.values() if row.note]
+    noted: dict[str, list[str]] = {}
+    for row in table.rows.values():
+        noted.setdefault(row.note, []).append(row.title)
+    notes = [f"{'; '.join(titles)}: {note}." for note, titles in noted.items() if note]
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "".join(f"\n\n{note}" for note in notes)
 

@@ -32,7 +32,9 @@ def draw_lines(path: Path, table: Table, size: Size, values: Mapping[tuple[str, 
         theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
         if theirs and paper:
             axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
-    axes.set(ylabel=table.unit, title="dashed: the paper" if paper else "")
+    measured = table.at(size).metric or table.measure
+    axes.set(ylabel=", ".join(filter(None, (measured, table.unit))))
+    axes.set_title(table.title + " (dashed: the paper)" * paper, size="medium", wrap=True)
     axes.legend(fontsize=8)
     figure.savefig(path)
 

@@ -78,6 +78,7 @@ def test_a_table_is_written_with_paper_and_ours_and_its_runs_are_kept(tmp_path, 
     words = Path("reproduced/own/table-1.md").read_text()
     assert f"| SimCLR | 98.50 | {number['value']:.2f} | {number['value'] - 98.5:+.2f} | 70 |" in words
     assert "| Theirs | 97.00 ± 0.50 |" in words and "data/photos: a folder of photographs" in words
+    assert "|  | digits, ours |" in Path("reproduced/own/table-3.md").read_text()  # a paper without numbers
     assert "\n\nTheirs; Others: from elsewhere." in words
     assert [cell["seeds"]["0"]["value"] for cell in second["cells"].values()] == [1, 1000]
     assert [claim["holds"] for claim in second["claims"]] == ["yes"]

@@ -32,6 +32,8 @@ DONE = "measured.json"
 ALWAYS_THERE = ("digits",)
 STANDARD = "torchvision:"
 PRETRAINED = "pretrain"
+PLANE = "plane"
+"""The measure that makes a map, and the name of its files in the folder of a run."""
 
 
 @dataclass

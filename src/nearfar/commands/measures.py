@@ -21,6 +21,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from nearfar.allocator import reuse_memory
+from nearfar.commands.cells import PLANE
 from nearfar.commands.map import map_images
 from nearfar.commands.objects import chosen_views, views_for
 from nearfar.commands.opening import features_shown, open_shown
@@ -78,8 +79,8 @@ def curve(given: Mapping[str, Any], run: Path) -> list[float]:
 
 def plane(given: Mapping[str, Any], run: Path) -> float:
     """Accuracy in per cent of the 15 nearest others on the map of the test images (SACLR, Figure 2 has the picture)."""
-    page = run / "plane.html"
-    for old in run.glob("plane.*"):  # of a measurement that was stopped
+    page = run / f"{PLANE}.html"
+    for old in run.glob(f"{PLANE}.*"):  # of a measurement that was stopped
         old.unlink()
     map_images(run, split="test", out=page, console=_quiet())
     return 100 * float(json.loads(page.with_suffix(".json").read_text())["knn_map"])

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.atomic import replacing
-from nearfar.commands.cells import PRETRAINED, folder_of, measured, measurements
+from nearfar.commands.cells import PLANE, PRETRAINED, folder_of, measured, measurements
 from nearfar.messages import first_line
-from nearfar.papers import SIZES, Cell, Column, Paper, Row, Size, Table, draw_curves, draw_lines, judge
+from nearfar.papers import SIZES, Cell, Column, Paper, Row, Size, Table, draw_curves, draw_lines, draw_pictures, judge
 from nearfar.training.environment import hardware
 from nearfar.training.progress import duration
 
@@ -102,14 +102,12 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     )
     with replacing(path.with_suffix(".json")) as unfinished:
         unfinished.write_text(json.dumps(facts, indent=1) + "\n")
-    drawn = any(values.values()) and (lists or _makes_lines(table, size))
-    if drawn:
-        with replacing(path.with_suffix(".png")) as unfinished:
-            (draw_curves if lists else draw_lines)(unfinished, table, size, values)
+    picture = path.with_suffix(".png")
+    _draw(picture, table, size, values, out)
     parts = [
         _head(paper, table, size),
         "" if lists else _numbers(table, size, values),
-        f"![{table.title}]({path.with_suffix('.png').name})" if drawn else "",
+        f"![{table.title}]({picture.name})" if picture.is_file() else "",
         _claims(claims),
         "\n".join(f"Not here: {where}" for where in missing.values()),
         _cost(found),
@@ -117,6 +115,25 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     with replacing(path) as unfinished:
         unfinished.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return path
+
+
+def _draw(path: Path, table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[Any]], out: Path) -> None:
+    """Draw curves, lines or the maps of the first seed, where a table has them."""
+    numbers = [number for seeds in values.values() for number in seeds]
+    lists = any(isinstance(number, list) for number in numbers)
+    if numbers and (lists or _makes_lines(table, size)):
+        with replacing(path) as unfinished:
+            (draw_curves if lists else draw_lines)(unfinished, table, size, values)
+    maps = {
+        f"{table.rows[cell.row].title}: {found[0]:.1f} {table.unit}": place
+        for cell in table.cells(size)
+        if cell.measure == PLANE
+        and (found := values[cell.row, cell.column])
+        and (place := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
+    }
+    if maps:
+        with replacing(path) as unfinished:
+            draw_pictures(unfinished, maps)
 
 
 def _makes_lines(table: Table, size: Size) -> bool:
@@ -146,7 +163,9 @@ def _numbers(table: Table, size: Size, values: Mapping[tuple[str, str], Sequence
         "paper": lambda row, column: _spread(row.paper.get(column.like or column.name)),
         "ours": lambda row, column: _ours(values.get((row.name, column.name), ())),
     }
-    if size == "full":
+    if not any(row.paper for row in table.rows.values()):
+        del parts["paper"]
+    elif size == "full":
         parts["difference"] = lambda row, column: _difference(row, column, values.get((row.name, column.name), ()))
     lines: list[list[str]] = []
     if len(columns) <= 3:

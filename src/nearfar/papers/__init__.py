@@ -16,7 +16,7 @@ from nearfar.papers.paper import (
     Size,
     Table,
 )
-from nearfar.papers.picture import draw_curves, draw_lines
+from nearfar.papers.picture import draw_curves, draw_lines, draw_pictures
 from nearfar.papers.reading import paper_names, read_paper
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Table",
     "draw_curves",
     "draw_lines",
+    "draw_pictures",
     "judge",
     "paper_names",
     "read_paper",

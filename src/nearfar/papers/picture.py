@@ -1,4 +1,4 @@
-"""A table as a picture: a line for each row, over the columns or over a run."""
+"""A table as a picture: a line for each row, over the columns or over a run, or the pictures of its runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import matplotlib.axes
 import matplotlib.figure
+import matplotlib.image
+import numpy as np
 
 from nearfar.papers.paper import Size, Table
 
@@ -47,14 +49,30 @@ def draw_curves(
     values: by row and column, the list of each seed, as the measure "curve" gives it.
     """
     columns = table.at(size).columns.values()
+    epochs = {cell.settings.get("epochs") for cell in table.cells(size)}
+    length = epochs.pop() if len(epochs) == 1 else None
     figure, panels = _panels(len(columns))
     for axes, column in zip(panels, columns, strict=True):
         for number, row in enumerate(table.rows.values()):
             for place, curve in enumerate(values.get((row.name, column.name), ())):
                 title = None if place else row.title
-                axes.plot(range(1, len(curve) + 1), curve, color=f"C{number % 10}", label=title)
-        axes.set(title=column.title, xlabel="measurement", ylabel=column.unit or table.unit)
+                x = np.arange(1, len(curve) + 1) * (length / len(curve) if length else 1)  # measured at equal distances
+                axes.plot(x, curve, color=f"C{number % 10}", label=title)
+        axes.set(title=column.title, xlabel="epoch" if length else "measurement", ylabel=column.unit or table.unit)
         axes.legend(fontsize=8)
+    figure.savefig(path)
+
+
+def draw_pictures(path: Path, pictures: Mapping[str, Path]) -> None:
+    """Write a PNG of pictures two side by side, each under its title."""
+    lines = -(-len(pictures) // 2)
+    figure = matplotlib.figure.Figure(figsize=(13, 5 * lines), dpi=100, layout="constrained")
+    panels = list(figure.subplots(lines, 2, squeeze=False).flat)
+    for axes in panels:
+        axes.set_axis_off()
+    for axes, (title, picture) in zip(panels, pictures.items(), strict=False):
+        axes.imshow(matplotlib.image.imread(picture))
+        axes.set_title(title)
     figure.savefig(path)
 
 

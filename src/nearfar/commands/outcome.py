@@ -151,7 +151,8 @@ def _head(paper: Paper, table: Table, size: Size) -> str:
         lines.append(
             f"**Small scale**, not the paper's size: {scale.says}. The paper's numbers are there for their order."
         )
-    how = ", ".join(scale.protocol) or table.measure
+    metrics = {column.metric or scale.metric for column in scale.columns.values()}
+    how = (metrics.pop() if len(metrics) == 1 else ", ".join(scale.protocol)) or table.measure
     lines.append(f"In {table.unit or 'numbers'}; {how}; {table.better} is better; mean ± deviation over the seeds.")
     return "\n\n".join(lines)
 

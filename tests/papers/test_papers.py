@@ -172,3 +172,11 @@ def test_counts_of_one_run_are_compared_and_equal_within_one_per_cent(tmp_path):
     assert judged(tmp_path, [1000.0], [1500.0], counts, better=("x", "y")).holds == "yes"
     equal = judged(tmp_path, [1000.0], [1005.0], counts, better=("x", "y"))
     assert equal.holds == "no" and "equal within 1 %" in equal.words
+
+
+def test_a_claim_is_judged_on_the_data_that_stands_for_the_papers_and_says_so():
+    table = read_paper("sce").tables["table-5"]
+    claim = next(one for one in table.claims if one.text == "SCE is better than ReSSL on ImageNet100")
+    values = {("sce", "imagenette"): [61.0, 62.0, 63.0], ("ressl", "imagenette"): [50.0, 51.0, 52.0]}
+    found = judge(claim, table, ["cifar10", "imagenette"], values)
+    assert found.holds == "yes" and found.words.startswith("on Imagenette: difference +11 %")

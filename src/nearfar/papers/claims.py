@@ -32,11 +32,21 @@ def judge(claim: Claim, table: Table, columns: Sequence[str], values: Values) ->
     The interval is Welch's for the difference of two means. Numbers of a single run, but for measurements of memory and
     of what is counted, decide nothing.
     """
-    stands = {} if table.small is None else {one.like: one.name for one in table.small.columns.values()}
-    cells = [(row, where if where in columns else stands.get(where, where)) for row, where in cells_of(claim, columns)]
+    stands = {} if table.small is None else {one.like: one for one in table.small.columns.values()}
+    wanted = cells_of(claim, columns)
+    cells = [(row, stands[where].name if where not in columns and where in stands else where) for row, where in wanted]
     column = cells[0][1]
     if column is None or column not in columns:
         return Judgement("not decided", "its data is not here")
+    judgement = _judge(claim, table, values, cells, column)
+    if column == wanted[0][1]:
+        return judgement
+    return Judgement(judgement.holds, f"on {stands[wanted[0][1]].title}: {judgement.words}")
+
+
+def _judge(
+    claim: Claim, table: Table, values: Values, cells: Sequence[tuple[str, str | None]], column: str
+) -> Judgement:
     if claim.best is not None:
         others = [row for row, where in values if where == column and row != claim.best]
         found = [(_better(table, values, (claim.best, column), (row, column)), row) for row in others]

@@ -66,7 +66,7 @@ def state_of(table: Table, out: Path) -> str:
         path = path_of(table, size, out).with_suffix(".json")
         if path.is_file():
             cells = found_so_far(table, size, out).values()
-            held = Counter(claim["holds"] for claim in json.loads(path.read_text())["claims"])
+            held = Counter(claim["holds"] for claim in json.loads(path.read_text()).get("claims", ()))
             claims = ", ".join(f"{holds} {held[holds]}" for holds in ("yes", "no", "not decided") if held[holds])
             begun = "" if all(cell["seeds"] for cell in cells) else ", begun"
             words.append(word + begun + (f" (claims: {claims})" if claims else ""))
@@ -148,9 +148,10 @@ def _head(paper: Paper, table: Table, size: Size) -> str:
     place = f"{paper.title} ({paper.authors} {paper.year})" if paper.authors else paper.title
     lines = [f"# {table.title}", f"{place}, {table.source}."]
     if size == "small":
-        lines.append(
-            f"**Small scale**, not the paper's size: {scale.says}. The paper's numbers are there for their order."
+        order = (
+            " The paper's numbers are there for their order." if any(row.paper for row in table.rows.values()) else ""
         )
+        lines.append(f"**Small scale**, not the paper's size: {scale.says}.{order}")
     metrics = {column.metric or scale.metric for column in scale.columns.values()}
     how = (metrics.pop() if len(metrics) == 1 else ", ".join(scale.protocol)) or table.measure
     lines.append(f"In {table.unit or 'numbers'}; {how}; {table.better} is better; mean ± deviation over the seeds.")

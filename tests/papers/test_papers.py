@@ -180,3 +180,10 @@ def test_a_claim_is_judged_on_the_data_that_stands_for_the_papers_and_says_so():
     values = {("sce", "imagenette"): [61.0, 62.0, 63.0], ("ressl", "imagenette"): [50.0, 51.0, 52.0]}
     found = judge(claim, table, ["cifar10", "imagenette"], values)
     assert found.holds == "yes" and found.words.startswith("on Imagenette: difference +11 %")
+
+
+def test_a_difference_has_the_unit_of_its_column():
+    table = read_paper("lorac").tables["figure-3"]
+    claim = next(one for one in table.claims if one.better == ("moco-m", "beta-2"))
+    values = {("moco-m", "nuclear"): [12.3, 12.2], ("beta-2", "nuclear"): [12.0, 12.1]}
+    assert "difference +0.2 norm," in judge(claim, table, ["accuracy", "nuclear"], values).words

@@ -103,11 +103,17 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     with replacing(path.with_suffix(".json")) as unfinished:
         unfinished.write_text(json.dumps(facts, indent=1) + "\n")
     picture = path.with_suffix(".png")
-    _draw(picture, table, size, values, out)
+    if lists or _makes_lines(table, size):
+        if any(values.values()):
+            with replacing(picture) as unfinished:
+                (draw_curves if lists else draw_lines)(unfinished, table, size, values)
+    elif maps := _maps(table, size, values, out):
+        with replacing(picture) as unfinished:
+            draw_pictures(unfinished, maps)
     parts = [
         _head(paper, table, size),
         "" if lists else _numbers(table, size, values),
-        f"![{table.title}]({picture.name})" if picture.is_file() else "",
+        f"![{table.title}]({picture.name})" if any(values.values()) and picture.is_file() else "",
         _claims(claims),
         "\n".join(f"Not here: {where}" for where in missing.values()),
         _cost(found),
@@ -117,23 +123,15 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     return path
 
 
-def _draw(path: Path, table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[Any]], out: Path) -> None:
-    """Draw curves, lines or the maps of the first seed, where a table has them."""
-    numbers = [number for seeds in values.values() for number in seeds]
-    lists = any(isinstance(number, list) for number in numbers)
-    if numbers and (lists or _makes_lines(table, size)):
-        with replacing(path) as unfinished:
-            (draw_curves if lists else draw_lines)(unfinished, table, size, values)
-    maps = {
+def _maps(table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[Any]], out: Path) -> dict[str, Path]:
+    """The maps of the first seed that are in run folders, by row and kNN accuracy in the plane."""
+    return {
         f"{table.rows[cell.row].title}: {found[0]:.1f} {table.unit}": place
         for cell in table.cells(size)
         if cell.measure == PLANE
         and (found := values[cell.row, cell.column])
         and (place := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
     }
-    if maps:
-        with replacing(path) as unfinished:
-            draw_pictures(unfinished, maps)
 
 
 def _makes_lines(table: Table, size: Size) -> bool:

@@ -79,7 +79,9 @@ def _better(
         return Judgement("not decided", "not run here")
     difference = statistics.mean(a) - statistics.mean(b)
     sign = 1 if table.better == "higher" else -1
-    told = f"difference {difference:+.3g} {table.unit}".rstrip()
+    columns = [size.columns.get(first[1]) for size in (table.small, table.full) if size is not None]
+    unit = next((column.unit for column in columns if column and column.unit), table.unit)
+    told = f"difference {difference:+.3g} {unit}".rstrip()
     if len(a) == 1 and len(b) == 1 and table.measure in ("variables", "loss-memory", "step-memory"):
         if margin is None and abs(difference) <= EQUAL * max(map(abs, (*a, *b))):
             return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %")

@@ -1,13 +1,10 @@
 """Papers as data: what comes with nearfar can be read and run, settings merge as documented, and mistakes are named."""
 
-import statistics
-
 import pytest
 import yaml
-from scipy import stats
 
 from nearfar.methods import method_class
-from nearfar.papers import Claim, judge, paper_names, read_paper
+from nearfar.papers import paper_names, read_paper
 from nearfar.training.settings import Settings, settings_fields
 
 OWN = {
@@ -112,78 +109,3 @@ def test_every_run_of_a_paper_has_settings_that_exist(name):
                 numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in cell.settings.items() if k in own}
                 method.from_recipe(cell.settings.get("recipe", "small"), **numbers)
                 Settings(**{k: v for k, v in cell.settings.items() if k in known})
-
-
-A, B = [80.1, 80.4, 80.2], [79.0, 79.4, 79.1]
-
-
-def judged(tmp_path, a, b, change=lambda table: None, **claim):
-    table = read_paper(written(tmp_path, change)).tables["table-1"]
-    return judge(Claim(text="", column="a", **claim), table, ["a", "b"], {("x", "a"): a, ("y", "a"): b})
-
-
-def test_a_claim_holds_where_the_interval_says_so(tmp_path):
-    assert judged(tmp_path, A, B, better=("x", "y")).holds == "yes"
-    assert judged(tmp_path, A, B, better=("y", "x")).holds == "no"
-    assert judged(tmp_path, A, B, best="x").holds == "yes"
-    assert judged(tmp_path, A, B, best="y").holds == "no"
-    lower = judged(tmp_path, A, B, lambda table: table.update(better="lower"), better=("y", "x"))
-    assert lower.holds == "yes"
-    interval = stats.ttest_ind(A, B, equal_var=False).confidence_interval(0.95)
-    words = judged(tmp_path, A, B, better=("x", "y")).words
-    assert f"{interval.low:+.3g} to {interval.high:+.3g}" in words
-    assert f"{statistics.mean(A) - statistics.mean(B):+.3g} %" in words
-
-
-def test_what_is_too_close_or_of_one_seed_is_not_decided(tmp_path):
-    near = [79.3, 80.6, 79.9]
-    close = judged(tmp_path, A, near, better=("x", "y"))
-    assert close.holds == "not decided" and "seeds would decide it" in close.words
-    assert judged(tmp_path, A[:1], B[:1], better=("x", "y")).holds == "not decided"
-    assert judged(tmp_path, [], B, better=("x", "y")) == ("not decided", "not run here")
-
-
-def test_the_best_of_rows_that_were_not_all_run_is_not_decided(tmp_path):
-    assert judged(tmp_path, A, [], best="x").holds == "not decided"
-
-
-def test_within_needs_the_whole_interval(tmp_path):
-    assert judged(tmp_path, A, B, within=("x", "y", 3.0)).holds == "yes"
-    assert judged(tmp_path, A, B, within=("x", "y", 0.2)).holds == "no"
-    assert judged(tmp_path, A, B, within=("x", "y", 1.1)).holds == "not decided"
-
-
-def test_not_worse_bounds_one_side_alone(tmp_path):
-    assert judged(tmp_path, A, B, not_worse=("x", "y", 0.2)).holds == "yes"
-    assert judged(tmp_path, B, A, not_worse=("x", "y", 0.2)).holds == "no"
-    assert judged(tmp_path, B, A, not_worse=("x", "y", 1.1)).holds == "not decided"
-
-    def lower(table):
-        table.update(better="lower")
-
-    assert judged(tmp_path, B, A, lower, not_worse=("x", "y", 0.2)).holds == "yes"
-    assert judged(tmp_path, A, B, lower, not_worse=("x", "y", 0.2)).holds == "no"
-
-
-def test_counts_of_one_run_are_compared_and_equal_within_one_per_cent(tmp_path):
-    def counts(table):
-        table.update(measure="variables", better="lower")
-
-    assert judged(tmp_path, [1000.0], [1500.0], counts, better=("x", "y")).holds == "yes"
-    equal = judged(tmp_path, [1000.0], [1005.0], counts, better=("x", "y"))
-    assert equal.holds == "no" and "equal within 1 %" in equal.words
-
-
-def test_a_claim_is_judged_on_the_data_that_stands_for_the_papers_and_says_so():
-    table = read_paper("sce").tables["table-5"]
-    claim = next(one for one in table.claims if one.text == "SCE is better than ReSSL on ImageNet100")
-    values = {("sce", "imagenette"): [61.0, 62.0, 63.0], ("ressl", "imagenette"): [50.0, 51.0, 52.0]}
-    found = judge(claim, table, ["cifar10", "imagenette"], values)
-    assert found.holds == "yes" and found.words.startswith("on Imagenette: difference +11 %")
-
-
-def test_a_difference_has_the_unit_of_its_column():
-    table = read_paper("lorac").tables["figure-3"]
-    claim = next(one for one in table.claims if one.better == ("moco-m", "beta-2"))
-    values = {("moco-m", "nuclear"): [12.3, 12.2], ("beta-2", "nuclear"): [12.0, 12.1]}
-    assert "difference +0.2 norm," in judge(claim, table, ["accuracy", "nuclear"], values).words

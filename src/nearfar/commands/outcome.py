@@ -79,13 +79,15 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     missing: what must be put where for data that is not there.
     """
     path, found = path_of(table, size, out), found_so_far(table, size, out)
-    values = {
-        (cell.row, cell.column): [one["value"] for one in found[f"{cell.row}/{cell.column}"]["seeds"].values()]
+    seeds = {
+        (cell.row, cell.column): {
+            seed: one["value"] for seed, one in found[f"{cell.row}/{cell.column}"]["seeds"].items()
+        }
         for cell in table.cells(size)
     }
+    values = {place: list(numbers.values()) for place, numbers in seeds.items()}
     lists = any(isinstance(value, list) for numbers in values.values() for value in numbers)
-    columns = list(table.at(size).columns)
-    judgements = [] if lists else [(claim, judge(claim, table, columns, values)) for claim in table.claims]
+    judgements = [] if lists else [(claim, judge(claim, table, size, seeds)) for claim in table.claims]
     claims = [
         {"text": claim.text, "section": claim.section, "holds": judgement.holds, "numbers": judgement.words}
         for claim, judgement in judgements

@@ -81,6 +81,22 @@ def test_the_best_of_rows_that_were_not_all_run_is_not_decided(tmp_path):
     assert judged(tmp_path, A, [], best="x").holds == "not decided"
 
 
+def test_the_best_is_told_against_the_row_that_is_furthest_above_it():
+    table = read_paper("lorac").tables["table-3"]
+    claim = next(one for one in table.claims if one.best == "lorac" and one.column == "p1-top1")
+    numbers = {
+        "lorac": [60, 61.5, 62],
+        "moco-v2": [60.2, 61.1, 61.9],
+        "moco-v1": [60.6, 61.2, 62.9],
+        "swav": [70, 71.4, 72.1],
+    }
+    values = {(row, "p1-top1"): seeds(given) for row, given in numbers.items()}
+    assert judge(claim, table, "small", values).words.startswith("against SwAV: difference -10 %")
+    del values["swav", "p1-top1"]
+    found = judge(claim, table, "small", values)
+    assert found.holds == "not decided" and found.words.startswith("against MoCo v1: difference -0.4 %")
+
+
 def test_within_needs_the_whole_interval(tmp_path):
     assert judged(tmp_path, A, B, within=("x", "y", 3.0)).holds == "yes"
     assert judged(tmp_path, A, B, within=("x", "y", 0.2)).holds == "no"

@@ -1,9 +1,10 @@
 """Tables as pictures."""
 
+import matplotlib.axes
 import matplotlib.image
 import numpy as np
 
-from nearfar.papers import draw_pictures
+from nearfar.papers import draw_histograms, draw_pictures, read_paper
 
 
 def test_pictures_of_runs_stand_side_by_side_in_their_order(tmp_path):
@@ -16,3 +17,21 @@ def test_pictures_of_runs_stand_side_by_side_in_their_order(tmp_path):
     both = matplotlib.image.imread(tmp_path / "both.png")[..., :3]
     across = [np.argwhere((both == pixels[0, 0]).all(axis=2))[:, 1] for pixels in (red, blue)]
     assert all(len(found) > 10_000 for found in across) and across[0].max() < across[1].min()
+
+
+def test_a_histogram_holds_all_seeds_of_a_row_and_every_row(tmp_path, monkeypatch):
+    drawn, hist = {}, matplotlib.axes.Axes.hist
+
+    def noted(axes, numbers, edges, weights, label, **how):
+        drawn[label] = sorted(numbers), edges, sum(weights)
+        return hist(axes, numbers, edges, weights=weights, label=label, **how)
+
+    monkeypatch.setattr(matplotlib.axes.Axes, "hist", noted)
+    table = read_paper("lorac").tables["figure-4c"]
+    draw_histograms(
+        tmp_path / "norms.png", table, "small",
+        {("lorac", "imagenette"): [[1.0, 2.0], [3.0]], ("moco-m", "imagenette"): [[4.0, 9.0]]},
+    )  # fmt: skip
+    assert drawn["LORAC"][0] == [1, 2, 3] and drawn["MoCo-M"][0] == [4, 9]
+    for _, edges, percent in drawn.values():
+        assert edges[0] == 1 and edges[-1] == 9 and round(percent, 9) == 100

@@ -12,7 +12,22 @@ from typing import Any
 from nearfar.atomic import replacing
 from nearfar.commands.cells import PLANE, PRETRAINED, folder_of, measured, measurements
 from nearfar.messages import first_line
-from nearfar.papers import SIZES, Cell, Column, Paper, Row, Size, Table, draw_curves, draw_lines, draw_pictures, judge
+from nearfar.papers import (
+    SIZES,
+    Cell,
+    Column,
+    Paper,
+    Place,
+    Row,
+    Size,
+    Table,
+    Values,
+    draw_curves,
+    draw_histograms,
+    draw_lines,
+    draw_pictures,
+    judge,
+)
 from nearfar.training.environment import hardware
 from nearfar.training.progress import duration
 
@@ -79,15 +94,14 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     missing: what must be put where for data that is not there.
     """
     path, found = path_of(table, size, out), found_so_far(table, size, out)
-    seeds = {
+    raw = {
         (cell.row, cell.column): {
             seed: one["value"] for seed, one in found[f"{cell.row}/{cell.column}"]["seeds"].items()
         }
         for cell in table.cells(size)
     }
-    values = {place: list(numbers.values()) for place, numbers in seeds.items()}
-    lists = any(isinstance(value, list) for numbers in values.values() for value in numbers)
-    judgements = [] if lists else [(claim, judge(claim, table, size, seeds)) for claim in table.claims]
+    numbers: Values = {} if table.measure == "curve" else {place: _means(seeds) for place, seeds in raw.items()}
+    judgements = [(claim, judge(claim, table, size, numbers)) for claim in table.claims] if numbers else []
     claims = [
         {"text": claim.text, "section": claim.section, "holds": judgement.holds, "numbers": judgement.words}
         for claim, judgement in judgements
@@ -105,17 +119,13 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     with replacing(path.with_suffix(".json")) as unfinished:
         unfinished.write_text(json.dumps(facts, indent=1) + "\n")
     picture = path.with_suffix(".png")
-    if lists or _makes_lines(table, size):
-        if any(values.values()):
-            with replacing(picture) as unfinished:
-                (draw_curves if lists else draw_lines)(unfinished, table, size, values)
-    elif maps := _maps(table, size, values, out):
+    if draw := _drawing(table, size, raw, out):
         with replacing(picture) as unfinished:
-            draw_pictures(unfinished, maps)
+            draw(unfinished)
     parts = [
         _head(paper, table, size),
-        "" if lists else _numbers(table, size, values),
-        f"![{table.title}]({picture.name})" if any(values.values()) and picture.is_file() else "",
+        _numbers(table, size, numbers) if numbers else "",
+        f"![{table.title}]({picture.name})" if any(raw.values()) and picture.is_file() else "",
         _claims(claims),
         "\n".join(f"Not here: {where}" for where in missing.values()),
         _cost(found),
@@ -125,15 +135,32 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     return path
 
 
-def _maps(table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[Any]], out: Path) -> dict[str, Path]:
-    """The maps of the first seed that are in run folders, by row and kNN accuracy in the plane."""
-    return {
-        f"{table.rows[cell.row].title}: {found[0]:.1f} {table.unit}": place
+def _means(seeds: Mapping[str, float | list[float]]) -> dict[str, float]:
+    """By seed, a number or the mean of a list."""
+    return {seed: statistics.mean(value) if isinstance(value, list) else value for seed, value in seeds.items()}
+
+
+def _drawing(
+    table: Table, size: Size, raw: Mapping[Place, Mapping[str, Any]], out: Path
+) -> Callable[[Path], None] | None:
+    """Return what draws a table, or None where it has no picture or no number."""
+    values = {place: list(seeds.values()) for place, seeds in raw.items() if seeds}
+    if not values:
+        return None
+    if table.measure == "curve":
+        return lambda path: draw_curves(path, table, size, values)
+    if table.measure == "nuclear-norms":
+        return lambda path: draw_histograms(path, table, size, values)
+    if _makes_lines(table, size):
+        return lambda path: draw_lines(path, table, size, values)
+    maps = {  # of the first seed, those that are in run folders, by row and kNN accuracy in the plane
+        f"{table.rows[cell.row].title}: {values[cell.row, cell.column][0]:.1f} {table.unit}": place
         for cell in table.cells(size)
         if cell.measure == PLANE
-        and (found := values[cell.row, cell.column])
+        and (cell.row, cell.column) in values
         and (place := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
     }
+    return (lambda path: draw_pictures(path, maps)) if maps else None
 
 
 def _makes_lines(table: Table, size: Size) -> bool:
@@ -158,17 +185,17 @@ def _head(paper: Paper, table: Table, size: Size) -> str:
     return "\n\n".join(lines)
 
 
-def _numbers(table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[float]]) -> str:
+def _numbers(table: Table, size: Size, values: Values) -> str:
     """Lay the table out: three cells for a column, or where there are many columns three lines for a row."""
     columns = table.at(size).columns.values()
     parts: dict[str, Callable[[Row, Column], str]] = {
         "paper": lambda row, column: _spread(row.paper.get(column.like or column.name)),
-        "ours": lambda row, column: _ours(values.get((row.name, column.name), ())),
+        "ours": lambda row, column: _ours(values.get((row.name, column.name), {})),
     }
     if not any(row.paper for row in table.rows.values()):
         del parts["paper"]
     elif size == "full":
-        parts["difference"] = lambda row, column: _difference(row, column, values.get((row.name, column.name), ()))
+        parts["difference"] = lambda row, column: _difference(row, column, values.get((row.name, column.name), {}))
     lines: list[list[str]] = []
     if len(columns) <= 3:
         lines.append(["", *(f"{column.title}, {part}" for column in columns for part in parts)])
@@ -187,15 +214,16 @@ def _numbers(table: Table, size: Size, values: Mapping[tuple[str, str], Sequence
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "".join(f"\n\n{note}" for note in notes)
 
 
-def _ours(values: Sequence[float]) -> str:
-    if not values:
+def _ours(seeds: Mapping[str, float]) -> str:
+    if not seeds:
         return ""
-    return _spread((statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None))
+    numbers = list(seeds.values())
+    return _spread((statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None))
 
 
-def _difference(row: Row, column: Column, values: Sequence[float]) -> str:
+def _difference(row: Row, column: Column, seeds: Mapping[str, float]) -> str:
     theirs = row.paper.get(column.like or column.name)
-    return "" if theirs is None or not values else f"{statistics.mean(values) - theirs[0]:+.2f}"
+    return "" if theirs is None or not seeds else f"{statistics.mean(seeds.values()) - theirs[0]:+.2f}"
 
 
 def _spread(number: tuple[float, float | None] | None) -> str:

@@ -3,7 +3,7 @@
 One YAML file a paper, in the form of docs/reproduce.md; `nearfar reproduce` runs them.
 """
 
-from nearfar.papers.claims import Judgement, judge
+from nearfar.papers.claims import Judgement, Place, Values, judge
 from nearfar.papers.paper import (
     SIZES,
     TRAINED,
@@ -16,7 +16,7 @@ from nearfar.papers.paper import (
     Size,
     Table,
 )
-from nearfar.papers.picture import draw_curves, draw_lines, draw_pictures
+from nearfar.papers.picture import draw_curves, draw_histograms, draw_lines, draw_pictures
 from nearfar.papers.reading import paper_names, read_paper
 
 __all__ = [
@@ -27,11 +27,14 @@ __all__ = [
     "Column",
     "Judgement",
     "Paper",
+    "Place",
     "Row",
     "Scale",
     "Size",
     "Table",
+    "Values",
     "draw_curves",
+    "draw_histograms",
     "draw_lines",
     "draw_pictures",
     "judge",

@@ -52,7 +52,7 @@ def judge(claim: Claim, table: Table, size: Size, values: Values) -> Judgement:
     cells = [(row, stands[where].name if where not in columns and where in stands else where) for row, where in wanted]
     column = cells[0][1]
     if column is None or column not in columns:
-        return Judgement("not decided", "its data is not here")
+        return Judgement("not decided", "not run at this scale")
     first, second = ((row, where or column) for row, where in (cells[0], cells[-1]))
     if claim.best is not None:
         judgement = _best(table, size, values, first)
@@ -87,18 +87,19 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
 
 
 def _best(table: Table, size: Size, values: Values, best: Place) -> Judgement:
-    """Judge that a cell is better than every other of its column, by the one that is nearest to deny it."""
+    """Judge that a cell is better than every other of its column, by the one that speaks most against it."""
     others = [place for place in values if place[1] == best[1] and place != best]
     found = [(_better(table, size, values, best, other), other) for other in others]
     if not found:
         return Judgement("not decided", "nothing to compare with was run")
-    worst, other = min(found, key=lambda one: (ORDER.index(one[0].holds), _gap(values, best, one[1])))
+    sign = 1 if table.better == "higher" else -1
+    worst, other = min(found, key=lambda one: (ORDER.index(one[0].holds), sign * _gap(values, best, one[1])))
     return Judgement(worst.holds, f"against {table.rows[other[0]].title}: {worst.words}")
 
 
 def _gap(values: Values, first: Place, second: Place) -> float:
     a, b = values.get(first), values.get(second)
-    return abs(_mean(a) - _mean(b)) if a and b else math.inf
+    return _mean(a) - _mean(b) if a and b else -math.inf
 
 
 def _mean(numbers: Mapping[str, float]) -> float:

@@ -11,10 +11,10 @@ from typing import Any, Literal
 Size = Literal["full", "small"]
 SIZES: tuple[Size, ...] = ("full", "small")
 MEASURES = (
-    "run", "variables", "loss-memory", "loss-time", "step-memory", "step-time", "plane", "curve", "nuclear", "detect",
-    "none",
+    "run", "variables", "loss-memory", "loss-time", "step-memory", "step-time", "plane", "curve", "nuclear",
+    "nuclear-norms", "detect", "none",
 )  # fmt: skip
-TRAINED = ("run", "plane", "curve", "nuclear", "detect")
+TRAINED = ("run", "plane", "curve", "nuclear", "nuclear-norms", "detect")
 """Measures on a pretrained run; the others need none."""
 COSTS = ("seconds", "minutes", "hours", "days", "weeks")
 Number = tuple[float, float | None]

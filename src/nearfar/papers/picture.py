@@ -1,4 +1,4 @@
-"""A table as a picture: a line for each row, over the columns or over a run, or the pictures of its runs."""
+"""A table as a picture: a line for each row, over the columns or a run, a histogram, or the pictures of its runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from nearfar.papers.paper import Size, Table
 
 PANEL, HEIGHT = 4.5, 4.0  # inches
+BINS = 40
 
 
 def draw_lines(path: Path, table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[float]]) -> None:
@@ -59,6 +60,28 @@ def draw_curves(
                 x = np.arange(1, len(curve) + 1) * (length / len(curve) if length else 1)  # measured at equal distances
                 axes.plot(x, curve, color=f"C{number % 10}", label=title)
         axes.set(title=column.title, xlabel="epoch" if length else "measurement", ylabel=column.unit or table.unit)
+        axes.legend(fontsize=8)
+    figure.savefig(path)
+
+
+def draw_histograms(
+    path: Path, table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[Sequence[float]]]
+) -> None:
+    """Write a PNG with a panel for each column and a histogram for each row, of the lists of all seeds together."""
+    columns = table.at(size).columns.values()
+    figure, panels = _panels(len(columns))
+    for axes, column in zip(panels, columns, strict=True):
+        rows = {
+            row.title: np.concatenate(found)
+            for row in table.rows.values()
+            if (found := values.get((row.name, column.name)))
+        }
+        edges = np.histogram_bin_edges(np.concatenate(list(rows.values())), BINS)
+        for title, numbers in rows.items():
+            axes.hist(
+                numbers, edges.tolist(), weights=np.full(len(numbers), 100 / len(numbers)), histtype="step", label=title
+            )
+        axes.set(title=column.title, xlabel=column.unit or table.unit, ylabel="% of the images")
         axes.legend(fontsize=8)
     figure.savefig(path)
 

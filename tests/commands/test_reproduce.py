@@ -14,6 +14,7 @@ from nearfar.cli import main
 from nearfar.commands.outcome import state_of
 from nearfar.commands.owner import owned
 from nearfar.papers import read_paper
+from nearfar.training.environment import machine
 
 OWN = """
 title: a paper
@@ -93,7 +94,9 @@ def test_a_table_is_written_with_paper_and_ours_and_its_runs_are_kept(tmp_path, 
     assert nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"] == second["cells"]
     for path in Path("reproduced/runs").glob("saclr*/*"):
         path.unlink()  # the written table keeps the numbers
+    monkeypatch.setattr("nearfar.commands.cells.machine", lambda: "another machine")
     assert nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"] == second["cells"]
+    assert f"on {machine()}." in Path("reproduced/own/table-2.md").read_text()  # the one that measured
 
 
 @pytest.mark.parametrize(

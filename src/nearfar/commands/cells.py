@@ -25,6 +25,7 @@ from nearfar.commands.children import Children
 from nearfar.commands.opening import shown
 from nearfar.commands.owner import CONFIG
 from nearfar.papers import TRAINED, Cell
+from nearfar.training.environment import machine
 from nearfar.training.progress import duration
 
 DONE = "measured.json"
@@ -177,8 +178,9 @@ def _trained_detector(results: dict[str, Any], task: str) -> dict[str, float]:
 
 def _note(folder: Path, name: str, what: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    noted = {**measurements(folder), name: what | {"hardware": machine()}}
     with replacing(folder / DONE) as unfinished:
-        unfinished.write_text(json.dumps({**measurements(folder), name: what}, indent=1) + "\n")
+        unfinished.write_text(json.dumps(noted, indent=1) + "\n")
 
 
 def _options(settings: Mapping[str, Any]) -> list[str]:

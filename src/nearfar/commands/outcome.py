@@ -28,12 +28,11 @@ from nearfar.papers import (
     draw_pictures,
     judge,
 )
-from nearfar.training.environment import hardware
 from nearfar.training.progress import duration
 
 MOST_LINES = 12
 Found = dict[str, dict[str, Any]]
-"""By "row/column": the key of the run, and by seed its value, seconds and commands."""
+"""By "row/column": the key of the run, and by seed its value, seconds, commands and hardware."""
 
 
 def path_of(table: Table, size: Size, out: Path) -> Path:
@@ -112,7 +111,6 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
         table=table.name,
         scale=size,
         unit=table.unit,
-        hardware=hardware(),
         cells=found,
         claims=claims,
     )
@@ -254,8 +252,7 @@ def _cost(found: Found) -> str:
         for seed, one in cell["seeds"].items()
     }
     spent = sum(measured_in.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
-    place = hardware()
-    where = ", ".join(place["gpus"]) or f"{place['cores']} cores of {place['processor']}"
+    where = "; ".join(sorted({one["hardware"] for one in runs.values()}))
     command = next(iter(runs.values()))["commands"]
     return (
         f"{len(runs)} runs, {duration(spent)} in sum, on {where}. The first of them:\n\n```\n"

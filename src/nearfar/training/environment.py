@@ -36,6 +36,12 @@ def hardware() -> dict[str, Any]:
     return {"processor": _processor(), "cores": os.cpu_count(), "gpus": gpus}
 
 
+def machine() -> str:
+    """Return the GPUs, or the cores where there are none, in words."""
+    names = hardware()
+    return ", ".join(names["gpus"]) or f"{names['cores']} cores of {names['processor']}"
+
+
 def version_of(package: str) -> str | None:
     """Return the version of a package that is installed, None for one that is not."""
     try:

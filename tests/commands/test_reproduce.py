@@ -132,7 +132,7 @@ def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN.replace("epochs: 1,", "epochs: 100000,"))
     command = [sys.executable, "-m", "nearfar", "reproduce", "own.yaml/table-1", "--jobs", "1"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as reproduce:
-        while not list(tmp_path.glob("reproduced/runs/*/metrics.jsonl")):
+        while not any(path.stat().st_size for path in tmp_path.glob("reproduced/runs/*/metrics.jsonl")):
             assert reproduce.poll() is None
             time.sleep(0.1)
         reproduce.terminate()

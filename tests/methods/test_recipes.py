@@ -44,7 +44,8 @@ FACTS = {
     ("sce", "imagenet"): dict(lr=0.5, projector=(2048, 2048, 256), output_norm=True),
     ("sce", "imagenet-lars"): dict(optimizer="lars", batch_size=4096, symmetric=True, predictor=(4096, 256)),
     ("sce", "imagenet-multi-crop"): dict(small_views=4, queue_size=65536, epochs=200),
-    ("isogclr", "cifar"): dict(highest=1.0, gradient_limit=3.0, output_norm=True),
+    ("isogclr", "cifar"): dict(lr=0.8, optimizer="larc", highest=1.0, gradient_limit=3.0, projector=(8192, 8192, 8192)),
+    ("isogclr", "imagenet"): dict(lr=1.2, weight_decay=1e-4, temperature=0.7, beta=0.8, lr_temperature=0.001),
 }
 
 

@@ -13,19 +13,20 @@ from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data
 from nearfar.methods.registry import register_method
 
 
-def _cifar(**hyperparameters: Any) -> Recipe:
-    return lars(
-        "iSogCLR, released script for CIFAR-100",
-        0.8,
-        **CIFAR,
-        views="simclr-cifar",
+def _released(source: str, lr: float, **settings: Any) -> Recipe:
+    """What the released script of iSogCLR has beside the loss, for SogCLR too."""
+    common: dict[str, Any] = dict(
+        optimizer="larc",
+        views="strong",
         epochs=400,
-        batch_size=128,
         lr_scaling="none",
         final_lr=0.001,
-        weight_decay=5e-4,
         protocol="linear",
-    ).sets(output_norm=True, **hyperparameters)
+    )
+    return lars(source, lr, **common | settings).sets(projector=(8192, 8192, 8192))
+
+
+_CIFAR = _released("iSogCLR, released script for CIFAR-100", 0.8, **CIFAR, batch_size=128, weight_decay=5e-4)
 
 
 @register_method("sogclr")
@@ -47,7 +48,7 @@ class SogCLR(Method):
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data().sets(temperature=0.2),
-        "cifar": _cifar(temperature=0.3),
+        "cifar": _CIFAR.sets(temperature=0.3).cites(temperature="SogCLR, CIFAR"),
         "imagenet": lars(
             "SogCLR, section 5",
             0.075,
@@ -92,7 +93,7 @@ class ISogCLR(Method):
         beta: weight of the present gradient in the moving average that moves the temperatures, 0 to 1.
         gamma: weight of the present batch in the running average of the denominators, 0 to 1.
         gradient_limit: largest gradient of a temperature, 3 in the authors' code; infinity for none.
-        output_norm: normalise the projector's output over the batch, as the authors' code does.
+        output_norm: normalise the projector's output over the batch.
 
     Differs from the paper: (1) the exponent is the negative's similarity alone, as in the authors' code, where the
     paper subtracts the positive's.
@@ -102,7 +103,16 @@ class ISogCLR(Method):
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
-        "cifar": _cifar(rho=0.4, beta=0.5, gamma=0.8, lr_temperature=0.03, highest=1.0, gradient_limit=3.0),
+        "cifar": _CIFAR.sets(rho=0.4, beta=0.5, gamma=0.8, lr_temperature=0.03, highest=1.0, gradient_limit=3.0),
+        "imagenet": _released(
+            "the script of iSogCLR as released by SACLR's authors for ImageNet100",
+            1.2,
+            **IMAGENET,
+            batch_size=256,
+            weight_decay=1e-4,
+        )
+        .sets(temperature=0.7, rho=0.4, beta=0.8, gamma=0.8, lr_temperature=0.001, highest=1.0, gradient_limit=3.0)
+        .cites(batch_size="SACLR, Table 1; one log of theirs has 128"),
     }
 
     temperature: float = loss_default(losses.ISogCLR, "temperature")

@@ -1,24 +1,23 @@
-"""What is written of a table: the numbers so far as JSON, and "paper | ours" with the claims as Markdown."""
+"""What is written of a table: the numbers so far and the claims as JSON and Markdown, and a picture."""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nearfar.atomic import replacing
 from nearfar.commands.cells import PLANE, PRETRAINED, folder_of, measured, measurements
+from nearfar.commands.outcome_page import Found, cost, head, judged, laid_out
 from nearfar.messages import first_line
 from nearfar.papers import (
     SIZES,
     Cell,
-    Column,
     Paper,
     Place,
-    Row,
     Size,
     Table,
     Values,
@@ -28,11 +27,8 @@ from nearfar.papers import (
     draw_pictures,
     judge,
 )
-from nearfar.training.progress import duration
 
 MOST_LINES = 12
-Found = dict[str, dict[str, Any]]
-"""By "row/column": the key of the run, and by seed its value, seconds, commands and hardware."""
 
 
 def path_of(table: Table, size: Size, out: Path) -> Path:
@@ -121,12 +117,12 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
         with replacing(picture) as unfinished:
             draw(unfinished)
     parts = [
-        _head(paper, table, size),
-        _numbers(table, size, numbers) if numbers else "",
+        head(paper, table, size),
+        laid_out(table, size, numbers) if numbers else "",
         f"![{table.title}]({picture.name})" if any(raw.values()) and picture.is_file() else "",
-        _claims(claims),
+        judged(claims),
         "\n".join(f"Not here: {where}" for where in missing.values()),
-        _cost(found),
+        cost(found),
     ]
     with replacing(path) as unfinished:
         unfinished.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
@@ -166,96 +162,3 @@ def _makes_lines(table: Table, size: Size) -> bool:
     columns = table.at(size).columns.values()
     quantities = {(column.metric, column.measure, column.unit) for column in columns}
     return len(columns) > 2 and len(quantities) == 1 and len(table.rows) <= MOST_LINES
-
-
-def _head(paper: Paper, table: Table, size: Size) -> str:
-    scale = table.at(size)
-    place = f"{paper.title} ({paper.authors} {paper.year})" if paper.authors else paper.title
-    lines = [f"# {table.title}", f"{place}, {table.source}."]
-    if size == "small":
-        order = (
-            " The paper's numbers are there for their order." if any(row.paper for row in table.rows.values()) else ""
-        )
-        lines.append(f"**Small scale**, not the paper's size: {scale.says}.{order}")
-    metrics = {column.metric or scale.metric for column in scale.columns.values()}
-    how = (metrics.pop() if len(metrics) == 1 else ", ".join(scale.protocol)) or table.measure
-    lines.append(f"In {table.unit or 'numbers'}; {how}; {table.better} is better; mean ± deviation over the seeds.")
-    return "\n\n".join(lines)
-
-
-def _numbers(table: Table, size: Size, values: Values) -> str:
-    """Lay the table out: three cells for a column, or where there are many columns three lines for a row."""
-    columns = table.at(size).columns.values()
-    parts: dict[str, Callable[[Row, Column], str]] = {
-        "paper": lambda row, column: _spread(row.paper.get(column.like or column.name)),
-        "ours": lambda row, column: _ours(values.get((row.name, column.name), {})),
-    }
-    if not any(row.paper for row in table.rows.values()):
-        del parts["paper"]
-    elif size == "full":
-        parts["difference"] = lambda row, column: _difference(row, column, values.get((row.name, column.name), {}))
-    lines: list[list[str]] = []
-    if len(columns) <= 3:
-        lines.append(["", *(f"{column.title}, {part}" for column in columns for part in parts)])
-        for row in table.rows.values():
-            lines.append([row.title, *(show(row, column) for column in columns for show in parts.values())])
-    else:
-        lines.append(["", "", *(column.title for column in columns)])
-        for row in table.rows.values():
-            lines += [[row.title, part, *(show(row, column) for column in columns)] for part, show in parts.items()]
-    lines = [line for line in lines if any(line[2 if len(columns) > 3 else 1 :])]
-    noted: dict[str, list[str]] = {}
-    for row in table.rows.values():
-        noted.setdefault(row.note, []).append(row.title)
-    notes = [f"{'; '.join(titles)}: {note}." for note, titles in noted.items() if note]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "".join(f"\n\n{note}" for note in notes)
-
-
-def _ours(seeds: Mapping[str, float]) -> str:
-    if not seeds:
-        return ""
-    numbers = list(seeds.values())
-    return _spread((statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None))
-
-
-def _difference(row: Row, column: Column, seeds: Mapping[str, float]) -> str:
-    theirs = row.paper.get(column.like or column.name)
-    return "" if theirs is None or not seeds else f"{statistics.mean(seeds.values()) - theirs[0]:+.2f}"
-
-
-def _spread(number: tuple[float, float | None] | None) -> str:
-    if number is None:
-        return ""
-    mean, deviation = number
-    digits = 0 if mean == int(mean) and deviation is None else 2
-    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
-
-
-def _claims(claims: Sequence[Mapping[str, str]]) -> str:
-    if not claims:
-        return ""
-    lines = ["| what the paper says | where | holds here | |", "|---|---|---|---|"]
-    for one in claims:
-        lines.append(f"| {one['text']} | {one['section']} | **{one['holds']}** | {one['numbers']} |")
-    return "\n".join(lines)
-
-
-def _cost(found: Found) -> str:
-    """Say how many runs the table took, on what, and one of its commands."""
-    runs = {(cell["key"], seed): one for cell in found.values() for seed, one in cell["seeds"].items()}
-    if not runs:
-        return "Nothing was run."
-    measured_in = {
-        (cell["key"], cell["reading"], seed): one["seconds"]
-        for cell in found.values()
-        for seed, one in cell["seeds"].items()
-    }
-    spent = sum(measured_in.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
-    where = "; ".join(sorted({one["hardware"] for one in runs.values()}))
-    command = next(iter(runs.values()))["commands"]
-    return (
-        f"{len(runs)} runs, {duration(spent)} in sum, on {where}. The first of them:\n\n```\n"
-        + "\n".join(command)
-        + "\n```"
-    )

@@ -44,6 +44,10 @@ FACTS = {
     ("sce", "imagenet"): dict(lr=0.5, projector=(2048, 2048, 256), output_norm=True),
     ("sce", "imagenet-lars"): dict(optimizer="lars", batch_size=4096, symmetric=True, predictor=(4096, 256)),
     ("sce", "imagenet-multi-crop"): dict(small_views=4, queue_size=65536, epochs=200),
+    ("simclr", "cifar-solo-learn"): dict(lr=0.4, optimizer="larc-clip", batch_size=256, projector=(2048, 256)),
+    ("simsiam", "cifar-solo-learn"): dict(lr=0.5 / 2, weight_decay=2e-5, optimizer="sgd", epochs=1000),  # 2 - 2 cos
+    ("moco-v2", "cifar-solo-learn"): dict(lr=0.3, queue_size=32768, final_momentum=0.999, symmetric=True),
+    ("ressl", "cifar-solo-learn"): dict(lr=0.05, projector=(4096, 256), momentum=0.99, final_momentum=1.0),
     ("isogclr", "cifar"): dict(lr=0.8, optimizer="larc", highest=1.0, gradient_limit=3.0, projector=(8192, 8192, 8192)),
     ("isogclr", "imagenet"): dict(lr=1.2, weight_decay=1e-4, temperature=0.7, beta=0.8, lr_temperature=0.001),
 }

@@ -181,7 +181,9 @@ def test_a_method_from_a_recipe():
     assert SimCLR.from_recipe("imagenet", temperature=0.3) == SimCLR(
         temperature=0.3, projector=(2048, 128), output_norm=True
     )
-    with pytest.raises(ValueError, match="SimCLR has no recipe 'stl10', it has: small, cifar, imagenet"):
+    with pytest.raises(
+        ValueError, match="SimCLR has no recipe 'stl10', it has: small, cifar, cifar-solo-learn, imagenet"
+    ):
         SimCLR.from_recipe("stl10")
     with pytest.raises(ValueError, match=r"no hyper-parameter 'temprature': did you mean 'temperature'\?"):
         SimCLR.from_recipe(temprature=0.1)

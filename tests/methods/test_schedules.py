@@ -97,3 +97,10 @@ def test_momentum_of_sce_is_constant_on_small_images():
     for name, momentum in [("cifar", 0.99), ("cifar100", 0.99), ("stl10", 0.996), ("tiny-imagenet", 0.996)]:
         momentum_encoder = method(**method.recipes[name].hyperparameters).setup(10).momentum
         assert [momentum_encoder(epoch, 200) for epoch in (0, 100, 200)] == pytest.approx([momentum] * 3, abs=1e-12)
+
+
+@pytest.mark.parametrize("method", ["moco-v1", "moco-v2", "ressl"])
+def test_a_momentum_rises_where_it_has_an_end(method):
+    constant, rising = (method_class(method)(**options).setup(10).momentum for options in ({}, {"final_momentum": 1.0}))
+    assert [constant(epoch, 100) for epoch in (0, 50, 100)] == [0.99, 0.99, 0.99]
+    assert [rising(epoch, 100) for epoch in (0, 50, 100)] == pytest.approx([0.99, 0.995, 1.0], abs=1e-12)

@@ -29,7 +29,7 @@ class BYOL(Method):
     views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data().sets(momentum=0.9),
-        "cifar": solo_learn(2.0, weight_decay=5e-6, views="solo-alpha+solo-beta", protocol="linear")
+        "cifar": solo_learn(2.0, weight_decay=5e-6, views="solo-alpha+solo-beta")
         .sets(projector=(4096, 256), predictor=(4096, 256), momentum=0.99)
         .cites(lr="1.0 and weight decay 1e-5 there, on the sum of both directions"),
         "imagenet": lars(
@@ -89,6 +89,9 @@ class SimSiam(Method):
             warmup_epochs=0,
             protocol="knn linear-sgd simsiam-cifar",
         ).sets(projector=(2048, 2048), predictor=(512, 2048)),
+        "cifar-solo-learn": solo_learn(0.25, optimizer="sgd", weight_decay=2e-5, decay_all=True, views="simclr-cifar")
+        .sets(projector=(2048, 2048, 2048), predictor=(512, 2048))
+        .cites(lr="lr 0.5 on -cos", weight_decay="1e-5 on -cos"),
         "imagenet": sgd(
             "SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)",
             0.025,

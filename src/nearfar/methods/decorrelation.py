@@ -25,7 +25,7 @@ class BarlowTwins(Method):
     views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data(),
-        "cifar": solo_learn(0.03, weight_decay=1e-3, views="solo-alpha+solo-beta", protocol="linear")
+        "cifar": solo_learn(0.03, weight_decay=1e-3, views="solo-alpha+solo-beta")
         .sets(projector=(2048, 2048, 2048))
         .cites(lr="0.3 and weight decay 1e-4 there, on a tenth of the loss"),
         "imagenet": lars(
@@ -70,7 +70,7 @@ class VICReg(Method):
     views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data(),
-        "cifar": solo_learn(0.3, views="solo-vicreg", protocol="linear")
+        "cifar": solo_learn(0.3, views="solo-vicreg")
         .sets(projector=(2048, 2048, 2048), variance=50.0)
         .cites(variance="25 there, on the sum of both views' hinges"),
         "imagenet": lars(

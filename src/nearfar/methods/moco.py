@@ -9,9 +9,9 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import Pairing, both_ways, queries_against_keys
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data, solo_learn
 from nearfar.methods.registry import register_method
-from nearfar.methods.schedules import Constant, Cosine, Ramp
+from nearfar.methods.schedules import Constant, Cosine, Ramp, rising
 
 
 def _imagenet(source: str, **settings: Any) -> Recipe:
@@ -29,6 +29,7 @@ class _MoCo(Method):
     temperature: float = loss_default(losses.MoCo, "temperature")
     queue_size: int = 4096
     momentum: float = 0.99
+    final_momentum: float | None = None
     norm_groups: int = 1
     online_norm_groups: int = 1
     symmetric: bool = False
@@ -40,7 +41,7 @@ class _MoCo(Method):
             pairing=queries_against_keys(both_ways=self.symmetric),
             projector=Head(self.projector, hidden_norm=self.hidden_norm),
             view_statistics=True,
-            momentum=Constant(self.momentum),
+            momentum=rising(self.momentum, self.final_momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
             online_norm_groups=self.online_norm_groups,
@@ -61,6 +62,7 @@ class MoCoV1(_MoCo):
         temperature: of the softmax.
         queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
         momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
+        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
             (shuffling batch norm); 1 leaves the batch whole.
         online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
@@ -91,6 +93,7 @@ class MoCoV2(_MoCo):
         temperature: of the softmax.
         queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
         momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
+        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
             (shuffling batch norm); 1 leaves the batch whole.
         online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
@@ -113,6 +116,9 @@ class MoCoV2(_MoCo):
             warmup_epochs=0,
             protocol="knn_200",
         ).sets(temperature=0.1, projector=(128,), norm_groups=8, online_norm_groups=8),
+        "cifar-solo-learn": solo_learn(0.3, optimizer="sgd", decay_all=True, views="simclr-cifar").sets(
+            projector=(2048, 256), queue_size=32768, momentum=0.99, final_momentum=0.999, symmetric=True
+        ),
         "imagenet": _imagenet("MoCo v2, section 3").sets(projector=(2048, 128)),
     }
 

@@ -27,7 +27,7 @@ class NNCLR(Method):
     views = ("strong", "strong")
     recipes = {
         "small": small_data(),
-        "cifar": solo_learn(0.4, weight_decay=1e-5, views="solo-alpha+solo-beta", protocol="linear").sets(
+        "cifar": solo_learn(0.4, weight_decay=1e-5, views="solo-alpha+solo-beta").sets(
             projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=65536, temperature=0.2
         ),
         "imagenet": lars(

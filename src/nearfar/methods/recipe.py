@@ -75,8 +75,10 @@ def lars(source: str, lr: float, **settings: Any) -> Recipe:
 
 
 def solo_learn(lr: float, **settings: Any) -> Recipe:
-    """Return a recipe of solo-learn for CIFAR, from which papers take their baselines: LARS that is clipped."""
-    common: dict[str, Any] = dict(epochs=1000, batch_size=256, weight_decay=1e-4, optimizer="larc-clip")
+    """Return a recipe of solo-learn for CIFAR, from which papers take their baselines: LARS that is clipped, or SGD."""
+    common: dict[str, Any] = dict(
+        epochs=1000, batch_size=256, weight_decay=1e-4, optimizer="larc-clip", protocol="linear"
+    )
     recipe = lars("solo-learn (da Costa et al. 2022), released configuration", lr, **CIFAR | common | settings)
     return recipe.cites(protocol="there a linear classifier is trained along with the encoder")
 

@@ -9,9 +9,9 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import queries_against_keys
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data, solo_learn
 from nearfar.methods.registry import register_method
-from nearfar.methods.schedules import Constant, Cosine
+from nearfar.methods.schedules import Cosine, rising
 
 
 def _small_crops(kind: str, count: int) -> tuple[str, ...]:
@@ -36,6 +36,7 @@ class ReSSL(Method):
         target_temperature: of the momentum encoder's branch; it should be the sharper one.
         queue_size: keys kept.
         momentum: of the momentum encoder.
+        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes;
             1 leaves the batch whole.
         symmetric: pass both views through both branches.
@@ -51,6 +52,9 @@ class ReSSL(Method):
         "cifar": sgd(
             "ReSSL, section 4", 0.06, **CIFAR, epochs=200, weight_decay=5e-4, warmup_epochs=5, protocol="linear"
         ).sets(projector=(512, 128), queue_size=4096),
+        "cifar-solo-learn": solo_learn(0.05, optimizer="sgd", decay_all=True, views="solo-alpha+solo-weak")
+        .sets(projector=(4096, 256), queue_size=65536, momentum=0.99, final_momentum=1.0)
+        .cites(queue_size="solo-learn's default"),
         "imagenet": _ressl_imagenet(),
         "imagenet-multi-crop": _ressl_imagenet(small_views=4).cites(small_views="released code: 224 px and four more"),
     }
@@ -59,6 +63,7 @@ class ReSSL(Method):
     target_temperature: float = loss_default(losses.ReSSL, "target_temperature")
     queue_size: int = 4096
     momentum: float = 0.99
+    final_momentum: float | None = None
     norm_groups: int = 1
     symmetric: bool = False
     small_views: int = 0
@@ -74,7 +79,7 @@ class ReSSL(Method):
             pairing=queries_against_keys(len(self.views), both_ways=self.symmetric),
             projector=Head(self.projector),
             view_statistics=True,
-            momentum=Constant(self.momentum),
+            momentum=rising(self.momentum, self.final_momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
         )

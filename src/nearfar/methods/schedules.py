@@ -36,6 +36,11 @@ class Cosine:
         return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * min(epoch / epochs, 1.0)))
 
 
+def rising(momentum: float, final: float | None) -> Schedule:
+    """The momentum of a momentum encoder: along half a cosine to `final`, constant without."""
+    return Constant(momentum) if final is None else Cosine(momentum, final)
+
+
 @dataclass(frozen=True)
 class Ramp:
     """`value` * (whole epochs begun) / epochs (JCL's lambda)."""

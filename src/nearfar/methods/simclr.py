@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data, solo_learn
 from nearfar.methods.registry import register_method
 
 _DCL_RECIPES = {
@@ -47,6 +47,9 @@ class SimCLR(Method):
         )
         .sets(temperature=0.5, projector=(2048, 128), output_norm=True)
         .cites(output_norm="released code"),
+        "cifar-solo-learn": solo_learn(0.4, weight_decay=1e-5, views="solo-swav").sets(
+            temperature=0.2, projector=(2048, 256)
+        ),
         "imagenet": lars(
             "SimCLR, section 2.2", 0.3, **IMAGENET, epochs=100, batch_size=4096, sync_batch_norm=True, protocol="linear"
         )

@@ -34,7 +34,7 @@ class SwAV(Method):
     paper = "Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020"
     recipes = {
         "small": small_data().sets(num_prototypes=256),
-        "cifar": solo_learn(0.6, weight_decay=1e-6, final_lr=0.001, views="solo-swav", protocol="linear").sets(
+        "cifar": solo_learn(0.6, weight_decay=1e-6, final_lr=0.001, views="solo-swav").sets(
             projector=(2048, 128), small_views=0, num_prototypes=3000, stored=3840, stored_from=50, frozen_epochs=2
         ),
         "imagenet": lars(

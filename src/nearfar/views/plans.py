@@ -57,6 +57,7 @@ _DISTRIBUTIONS = {
     # solo-learn's released configurations for CIFAR.
     "solo-alpha": replace(_COLOUR, saturation=0.2, scale=(0.08, 1.0)),
     "solo-beta": replace(_COLOUR, saturation=0.2, scale=(0.08, 1.0), solarize=0.2),
+    "solo-weak": replace(_WEAK, scale=(0.08, 1.0)),
     "solo-vicreg": replace(_COLOUR, saturation=0.2, solarize=0.1),
     "solo-swav": replace(_SIMCLR, blur=0.0),
     "large": _LARGE,

@@ -11,7 +11,7 @@ import pytest
 
 import nearfar
 from nearfar.cli import main
-from nearfar.commands.outcome import state_of
+from nearfar.commands.outcome import path_of, state_of, write_outcome
 from nearfar.commands.owner import owned
 from nearfar.papers import read_paper
 from nearfar.training.environment import machine
@@ -115,6 +115,22 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
     said = capsys.readouterr().err
     assert told in said and said.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True)])
+def test_lines_go_over_one_quantity_and_not_from_one_net_to_another(tmp_path, name, drawn):
+    paper = read_paper(name.split("/")[0])
+    table = paper.tables[name.split("/")[1]]
+    number = {"value": 1.0, "commands": ["nearfar"], "seconds": 1.0, "hardware": "a machine"}
+    cells = {
+        f"{cell.row}/{cell.column}": {"key": cell.key, "reading": cell.reading, "seeds": {"0": number}}
+        for cell in table.cells("small")
+    }
+    written = path_of(table, "small", tmp_path).with_suffix(".json")
+    written.parent.mkdir()
+    written.write_text(json.dumps({"cells": cells}))
+    write_outcome(paper, table, "small", {}, tmp_path)
+    assert written.with_suffix(".png").is_file() == drawn
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, capsys):

@@ -160,5 +160,5 @@ def _drawing(
 def _makes_lines(table: Table, size: Size) -> bool:
     """Whether the columns are steps of one quantity, such as batch sizes, and the rows few enough to tell apart."""
     columns = table.at(size).columns.values()
-    quantities = {(column.metric, column.measure, column.unit) for column in columns}
-    return len(columns) > 2 and len(quantities) == 1 and len(table.rows) <= MOST_LINES
+    kinds = {(one.data, one.run.get("encoder"), one.metric, one.measure, one.unit) for one in columns}
+    return len(columns) > 2 and len(kinds) == 1 and len(table.rows) <= MOST_LINES

@@ -99,7 +99,7 @@ def cost(found: Found) -> str:
         for seed, one in cell["seeds"].items()
     }
     spent = sum(measured_in.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
-    where = "; ".join(sorted({one["hardware"] for one in runs.values()}))
+    where = "; ".join(sorted({one.get("hardware", "a machine that was not noted") for one in runs.values()}))
     command = next(iter(runs.values()))["commands"]
     return (
         f"{len(runs)} runs, {duration(spent)} in sum, on {where}. The first of them:\n\n```\n"

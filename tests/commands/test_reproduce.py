@@ -117,8 +117,10 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True)])
-def test_lines_go_over_one_quantity_and_not_from_one_net_to_another(tmp_path, name, drawn):
+@pytest.mark.parametrize(
+    ("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True), ("lorac/figure-3", True)]
+)
+def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path, name, drawn):
     paper = read_paper(name.split("/")[0])
     table = paper.tables[name.split("/")[1]]
     number = {"value": 1.0, "commands": ["nearfar"], "seconds": 1.0, "hardware": "a machine"}

@@ -25,6 +25,7 @@ from nearfar.papers import (
     draw_histograms,
     draw_lines,
     draw_pictures,
+    draw_rows,
     judge,
 )
 
@@ -154,7 +155,11 @@ def _drawing(
         and (cell.row, cell.column) in values
         and (place := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
     }
-    return (lambda path: draw_pictures(path, maps)) if maps else None
+    if maps:
+        return lambda path: draw_pictures(path, maps)
+    if table.name.startswith("figure") and PLANE not in {cell.measure for cell in table.cells(size)}:
+        return lambda path: draw_rows(path, table, size, values)
+    return None
 
 
 def _makes_lines(table: Table, size: Size) -> bool:

@@ -16,7 +16,7 @@ from nearfar.papers.paper import (
     Size,
     Table,
 )
-from nearfar.papers.picture import draw_curves, draw_histograms, draw_lines, draw_pictures
+from nearfar.papers.picture import draw_curves, draw_histograms, draw_lines, draw_pictures, draw_rows
 from nearfar.papers.reading import paper_names, read_paper
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "draw_histograms",
     "draw_lines",
     "draw_pictures",
+    "draw_rows",
     "judge",
     "paper_names",
     "read_paper",

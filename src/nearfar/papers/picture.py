@@ -1,4 +1,4 @@
-"""A table as a picture: a line for each row, over the columns or a run, a histogram, or the pictures of its runs."""
+"""A table as a picture: lines over columns, rows or a run, histograms, or the pictures of its runs."""
 
 from __future__ import annotations
 
@@ -39,6 +39,30 @@ def draw_lines(path: Path, table: Table, size: Size, values: Mapping[tuple[str, 
     axes.set(ylabel=", ".join(filter(None, (measured, table.unit))))
     axes.set_title(table.title + " (dashed: the paper)" * paper, size="medium", wrap=True)
     axes.legend(fontsize=8)
+    figure.savefig(path)
+
+
+def draw_rows(path: Path, table: Table, size: Size, values: Mapping[tuple[str, str], Sequence[float]]) -> None:
+    """Write a PNG with a panel for each column, of means and deviations over the rows; of two, also one over the other.
+
+    values: by row and column, the number of each seed.
+    """
+    columns = list(table.at(size).columns.values())
+    rows = [row for row in table.rows.values() if all(values.get((row.name, column.name)) for column in columns)]
+    names = [row.title for row in rows]
+    means = [[statistics.mean(values[row.name, column.name]) for row in rows] for column in columns]
+    figure, panels = _panels(len(columns) + (len(columns) == 2))
+    for axes, column, heights in zip(panels, columns, means, strict=False):
+        found = [values[row.name, column.name] for row in rows]
+        spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in found]
+        axes.errorbar(names, heights, spread, marker="o", capsize=3)
+        axes.tick_params(axis="x", rotation=45)
+        axes.set(title=column.title, ylabel=column.unit or table.unit)
+    if len(columns) == 2:
+        panels[2].scatter(*means)
+        for x, y, name in zip(*means, names, strict=True):
+            panels[2].annotate(name, (x, y), (4, 4), textcoords="offset points", fontsize=7)
+        panels[2].set(xlabel=columns[0].title, ylabel=columns[1].title)
     figure.savefig(path)
 
 

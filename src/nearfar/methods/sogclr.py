@@ -48,7 +48,7 @@ class SogCLR(Method):
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data().sets(temperature=0.2),
-        "cifar": _CIFAR.sets(temperature=0.3).cites(temperature="SogCLR, CIFAR"),
+        "cifar": _CIFAR.sets(temperature=0.3).cites(temperature="SogCLR"),
         "imagenet": lars(
             "SogCLR, section 5",
             0.075,

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from nearfar.papers import Claim, judge, read_paper
-from nearfar.papers.claims import compare
+from nearfar.papers.claims import Difference, compare, holm, with_test_images
 from tests.papers.test_papers import written
 
 A, B = [80.1, 80.4, 80.2], [79.1, 79.3, 79.0]
@@ -24,14 +24,14 @@ def test_a_difference_is_that_of_randomised_blocks():
     found = compare(grafts, ("8500", "yield"), ("9100", "yield"))
     assert found.variance == pytest.approx(7.33, abs=0.005)  # the book's mean square of errors, 15 degrees of freedom
     assert found.mean == pytest.approx(92.82 - 85.77, abs=0.005)
-    assert found.half == pytest.approx(2.131 * (2 * 7.33 / 6) ** 0.5, abs=0.005)
+    assert found.half() == pytest.approx(2.131 * (2 * 7.33 / 6) ** 0.5, abs=0.005)
 
 
 def test_a_difference_of_two_cells_is_that_of_pairs():
     x, y = GRAFTS["8500"], GRAFTS["8700"]
     found = compare({("x", ""): seeds(x), ("y", ""): seeds(y)}, ("x", ""), ("y", ""))
     pairs = stats.ttest_rel(x, y).confidence_interval(0.95)
-    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((pairs.low, pairs.high))
+    assert (found.mean - found.half(), found.mean + found.half()) == pytest.approx((pairs.low, pairs.high))
 
 
 def test_intervals_of_unequal_numbers_of_seeds_hold_the_truth_in_95_of_100_cases():
@@ -43,7 +43,7 @@ def test_intervals_of_unequal_numbers_of_seeds_hold_the_truth_in_95_of_100_cases
             for name, count in {"x": 3, "y": 5, "z": 4}.items()
         }
         found = compare(rows, ("x", ""), ("y", ""))
-        inside += abs(found.mean) <= found.half
+        inside += abs(found.mean) <= found.half()
     assert 930 <= inside <= 970
 
 
@@ -74,11 +74,26 @@ def test_what_is_too_close_or_of_one_seed_is_not_decided(tmp_path):
     close = judged(tmp_path, A, near, better=("x", "y"))
     assert close.holds == "not decided" and "seeds would decide it" in close.words
     assert judged(tmp_path, A[:1], B[:1], better=("x", "y")).holds == "not decided"
-    assert judged(tmp_path, [], B, better=("x", "y")) == ("not decided", "not run here")
 
 
-def test_the_best_of_rows_that_were_not_all_run_is_not_decided(tmp_path):
-    assert judged(tmp_path, A, [], best="x").holds == "not decided"
+def test_what_was_not_run_is_not_judged(tmp_path):
+    assert judged(tmp_path, [], B, better=("x", "y"))[:2] == ("not run", "not run here")
+    assert judged(tmp_path, A, [], best="x").holds == "not run"
+    table = read_paper("sce").tables["table-5"]
+    claim = next(one for one in table.claims if one.column == "stl10")
+    assert judge(claim, table, "small", {})[:2] == ("not run", "not run at this scale")
+
+
+def test_best_of_rows_that_were_not_all_run_can_be_refuted_alone():
+    table = read_paper("lorac").tables["table-3"]
+    claim = next(one for one in table.claims if one.best == "lorac" and one.column == "p1-top1")
+    numbers = {"lorac": [60, 61.5, 62], "moco-v2": [50.2, 51.1, 51.9], "moco-v1": [50.6, 51.2, 51.9], "swav": []}
+    values = {(row, "p1-top1"): seeds(given) for row, given in numbers.items()}
+    assert judge(claim, table, "small", values).holds == "not run"
+    values["swav", "p1-top1"] = seeds([70, 71.4, 72.1])
+    assert judge(claim, table, "small", values).holds == "no"
+    del values["moco-v1", "p1-top1"]["0"], values["moco-v1", "p1-top1"]["1"], values["moco-v1", "p1-top1"]["2"]
+    assert judge(claim, table, "small", values).holds == "no"
 
 
 def test_the_best_is_told_against_the_row_that_is_furthest_above_it():
@@ -147,3 +162,82 @@ def test_a_difference_has_the_unit_of_its_column():
     claim = next(one for one in table.claims if one.better == ("moco-m", "beta-2"))
     values = {("moco-m", "nuclear"): seeds([12.3, 12.2]), ("beta-2", "nuclear"): seeds([12.0, 12.1])}
     assert "difference +0.2 norm," in judge(claim, table, "small", values).words
+
+
+def test_p_is_that_of_students_test_of_pairs(tmp_path):
+    x, y = A, [79.8, 80.6, 79.9]
+    better = judged(tmp_path, x, y, better=("x", "y"))
+    assert better.p == pytest.approx(stats.ttest_rel(x, y).pvalue)
+    margin = judged(tmp_path, x, y, not_worse=("x", "y", 0.5))
+    assert margin.p == pytest.approx(stats.ttest_rel([one + 0.5 for one in x], y).pvalue)
+    within = judged(tmp_path, A, B, within=("x", "y", 3.0))  # two one-sided tests, each at half the level
+    assert within.p == pytest.approx(2 * stats.ttest_rel(A, [one + 3 for one in B], alternative="less").pvalue)
+    interval = stats.ttest_rel(x, y).confidence_interval(0.95)
+    assert better.interval == pytest.approx((interval.low, interval.high))
+    assert better.difference == pytest.approx(statistics.mean(x) - statistics.mean(y))
+
+
+def test_rows_of_unlike_spread_are_compared_by_themselves():
+    generator = np.random.default_rng(1)
+    block = generator.normal(size=5)
+    spreads = {"x": 0.1, "y": 0.1, "wild": 30.0, "z": 0.1, "w": 0.1}
+    rows = {(name, ""): seeds(block + each * generator.normal(size=5)) for name, each in spreads.items()}
+    found = compare(rows, ("x", ""), ("y", ""))
+    pairs = stats.ttest_rel(list(rows["x", ""].values()), list(rows["y", ""].values())).confidence_interval(0.95)
+    assert (found.mean - found.half(), found.mean + found.half()) == pytest.approx((pairs.low, pairs.high))
+
+
+@pytest.mark.parametrize(("spread", "low", "high"), [(1.0, 460, 490), (8.0, 460, 500)])
+def test_intervals_hold_the_truth_where_one_row_scatters_more(spread, low, high):
+    generator, inside = np.random.default_rng(0), 0
+    spreads = np.array([spread, *[1.0] * 5])[:, None]
+    for _ in range(500):
+        numbers = 3 * generator.normal(size=5) + spreads * generator.normal(size=(6, 5))
+        rows = {(str(place), ""): seeds(line) for place, line in enumerate(numbers)}
+        found = compare(rows, ("0", ""), ("1", ""))
+        inside += abs(found.mean) <= found.half()
+    assert low <= inside <= high
+
+
+def test_the_best_of_many_equal_rows_is_seldom_refuted():
+    table = read_paper("sce").tables["table-13"]
+    claim = next(one for one in table.claims if one.column == "cifar10" and one.best)
+    generator, refuted = np.random.default_rng(0), 0
+    for _ in range(60):
+        values = {(row, "cifar10"): seeds(generator.normal(size=3)) for row in table.rows}
+        refuted += judge(claim, table, "small", values).holds == "no"
+    assert len(table.rows) == 16 and refuted <= 7  # 5 %; compared one by one it is about 25 of 60
+
+
+def test_holms_correction_is_that_of_his_paper():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]  # adjusted: 0.03, 0.06, 0.06, 0.02
+    assert holm([0.04]) == [True] and holm([0.04, 0.5]) == [False, False] and holm([]) == []
+    generator = np.random.default_rng(0)
+    wrong = sum(any(holm(list(generator.uniform(size=40)))) for _ in range(1000))
+    assert 30 <= wrong <= 70  # a false one in 5 of 100 families
+
+
+def test_the_error_of_the_test_images_is_that_of_the_bootstrap():
+    generator = np.random.default_rng(0)
+    chance = generator.uniform(0.2, 1, size=400)
+    first, second = ([generator.uniform(size=400) < chance - gain for _ in range(3)] for gain in (0.0, 0.1))
+    none = Difference(mean=10.0, error=0.0, freedom=4, variance=0.0, cells=2)
+    found = with_test_images(none, first, second)
+    drawn = generator.integers(400, size=(4000, 400))
+    means = 100 * (np.mean(first, 0)[drawn] - np.mean(second, 0)[drawn]).mean(1)
+    assert found.error == pytest.approx(means.std(), rel=0.05) and found.freedom == 399 and found.mean == 10
+    both = with_test_images(Difference(mean=10.0, error=3.0, freedom=4, variance=1.0, cells=2), first, second)
+    assert both.error == pytest.approx((9 + found.error**2) ** 0.5) and 4 < both.freedom < 403
+
+
+def test_a_verdict_takes_the_test_images_in_where_it_has_them(tmp_path):
+    table = read_paper(written(tmp_path)).tables["table-1"]
+    claim = Claim(text="", column="a", better=("x", "y"))
+    values = {("x", "a"): seeds(A), ("y", "a"): seeds(B)}
+    generator = np.random.default_rng(0)
+    right = {place: {str(seed): generator.uniform(size=50) < 0.8 for seed in range(3)} for place in values}
+    assert judge(claim, table, "full", values).holds == "yes"
+    wide = judge(claim, table, "full", values, right)
+    assert wide.holds == "not decided" and wide.difference == pytest.approx(1.1)
+    few = {place: {"0": each["0"]} for place, each in right.items()}  # not of all seeds: left out
+    assert judge(claim, table, "full", values, few).holds == "yes"

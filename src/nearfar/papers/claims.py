@@ -1,11 +1,12 @@
-"""Whether a claim of a paper holds in our numbers: yes, no, or not decided, by 95 per cent intervals over seeds."""
+"""Whether a claim of a paper holds in our numbers: yes, no, not decided or not run, by 95 per cent intervals."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -16,35 +17,58 @@ Place = tuple[str, str]
 """The row and column of a cell."""
 Values = Mapping[Place, Mapping[str, float]]
 """By row and column: the number of each seed."""
+Right = Mapping[Place, Mapping[str, np.ndarray]]
+"""By row and column and seed: for each test image whether it was classified correctly."""
 
 EQUAL = 0.01  # share up to which counts and memory of single runs are equal
 MOST_SEEDS = 100
+LEVEL = 0.05
 ORDER = ("no", "not decided", "yes")
 
 
 class Judgement(NamedTuple):
-    """Whether a claim holds, and the numbers that say so."""
+    """Whether a claim holds, and the numbers that say so.
 
-    holds: Literal["yes", "no", "not decided"]
+    difference, interval: of the two cells, in the table's unit. p: of the two-sided test that decides; below 0.05 the
+    claim is decided. None without a test: counts and memory of single runs, numbers of one seed, and what was not run.
+    """
+
+    holds: Literal["yes", "no", "not decided", "not run"]
     words: str
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+    p: float | None = None
 
 
-class Difference(NamedTuple):
-    """How much higher one cell is than another, and half of the 95 per cent interval.
+@dataclass(frozen=True)
+class Difference:
+    """How much higher one cell is than another, its standard error and that error's degrees of freedom.
 
     variance: of one number about its cell and seed. cells: that it was estimated from.
     """
 
     mean: float
-    half: float
+    error: float
+    freedom: float
     variance: float
     cells: int
 
+    def half(self, level: float = LEVEL) -> float:
+        """Half of the interval that misses the truth in a share `level` of all cases."""
+        return float(stats.t.ppf(1 - level / 2, self.freedom)) * self.error
 
-def judge(claim: Claim, table: Table, size: Size, values: Values) -> Judgement:
+    def p(self, distance: float) -> float:
+        """Two-sided p of a distance between the mean and what it is compared with."""
+        if self.error == 0:
+            return 0.0 if distance else 1.0
+        return float(2 * stats.t.sf(abs(distance) / self.error, self.freedom))
+
+
+def judge(claim: Claim, table: Table, size: Size, values: Values, right: Right | None = None) -> Judgement:
     """Compare the cells that a claim names, at a scale.
 
-    Numbers of a single run, but for measurements of memory and of what is counted, decide nothing.
+    Numbers of a single run, but for measurements of memory and of what is counted, decide nothing. right: where both
+    cells have it, the interval includes the error of the test images.
     """
     columns = table.at(size).columns
     stands = {one.like: one for one in columns.values()}
@@ -52,24 +76,37 @@ def judge(claim: Claim, table: Table, size: Size, values: Values) -> Judgement:
     cells = [(row, stands[where].name if where not in columns and where in stands else where) for row, where in wanted]
     column = cells[0][1]
     if column is None or column not in columns:
-        return Judgement("not decided", "not run at this scale")
+        return Judgement("not run", "not run at this scale")
     first, second = ((row, where or column) for row, where in (cells[0], cells[-1]))
+    kinds = {(cell.row, cell.column): (cell.settings.get("data"), cell.reading) for cell in table.cells(size)}
+    pairs = _Pairs(table, size, values, right or {}, kinds)
     if claim.best is not None:
-        judgement = _best(table, size, values, first)
+        judgement = pairs.best(first)
     elif claim.within is not None:
-        judgement = _better(table, size, values, first, second, claim.within[2], both=True)
+        judgement = pairs.better(first, second, claim.within[2], both=True)
     else:
-        judgement = _better(table, size, values, first, second, claim.not_worse and claim.not_worse[2])
+        judgement = pairs.better(first, second, claim.not_worse and claim.not_worse[2])
     if column == wanted[0][1]:
         return judgement
-    return Judgement(judgement.holds, f"on {stands[wanted[0][1]].title}: {judgement.words}")
+    return judgement._replace(words=f"on {stands[wanted[0][1]].title}: {judgement.words}")
+
+
+def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
+    """Say of each p whether it stays below the level by Holm's correction for all of them (Holm 1979)."""
+    kept = [False] * len(p_values)
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[place] >= level / (len(p_values) - rank):
+            break
+        kept[place] = True
+    return kept
 
 
 def compare(values: Values, first: Place, second: Place) -> Difference:
     """Return the difference of two cells by least squares of an effect of each cell and one of each seed.
 
-    Randomised blocks: what a seed does to all cells alike drops out, and all cells estimate one variance. values: of
-    cells that measure the same; the two must have two seeds in common.
+    Randomised blocks: what a seed does to all cells alike drops out, and all cells estimate one variance. Where their
+    spreads differ (Bartlett's test of the residuals, 5 per cent) the two cells alone are compared, seed by seed. values:
+    of cells that measure the same; the two must have two seeds in common.
     """
     cells, seeds = list(values), sorted({seed for numbers in values.values() for seed in numbers})
     points = [(cell, seed, number) for cell, numbers in values.items() for seed, number in numbers.items()]
@@ -78,85 +115,119 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
         line[[cells.index(cell), len(cells) + seeds.index(seed)]] = 1
     numbers = np.array([number for *_, number in points])
     effects, _, rank, _ = np.linalg.lstsq(design, numbers)
+    residuals = numbers - design @ effects
+    if len(cells) > 2 and _spreads_differ([residuals[design[:, i] == 1] for i in range(len(cells))]):
+        return compare({place: values[place] for place in (first, second)}, first, second)
     freedom = len(points) - int(rank)
-    variance = float(np.square(numbers - design @ effects).sum() / freedom)
+    variance = float(np.square(residuals).sum() / freedom)
     contrast = np.zeros(len(effects))
     contrast[cells.index(first)], contrast[cells.index(second)] = 1, -1
     error = math.sqrt(variance * contrast @ np.linalg.pinv(design.T @ design) @ contrast)
-    return Difference(float(contrast @ effects), float(stats.t.ppf(0.975, freedom)) * error, variance, len(cells))
+    return Difference(float(contrast @ effects), error, freedom, variance, len(cells))
 
 
-def _best(table: Table, size: Size, values: Values, best: Place) -> Judgement:
-    """Judge that a cell is better than every other of its column, by the one that speaks most against it."""
-    others = [place for place in values if place[1] == best[1] and place != best]
-    found = [(_better(table, size, values, best, other), other) for other in others]
-    if not found:
-        return Judgement("not decided", "nothing to compare with was run")
-    sign = 1 if table.better == "higher" else -1
-    worst, other = min(found, key=lambda one: (ORDER.index(one[0].holds), sign * _gap(values, best, one[1])))
-    return Judgement(worst.holds, f"against {table.rows[other[0]].title}: {worst.words}")
+def with_test_images(found: Difference, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Difference:
+    """Add the error of the test images to a difference in per cent: of the mean over seeds, image by image.
+
+    first, second: for each seed, whether each test image was classified correctly. The two errors are added as
+    independent ones, with the degrees of freedom of Welch and Satterthwaite.
+    """
+    gain = 100 * (np.mean(np.stack(first), 0) - np.mean(np.stack(second), 0))
+    of_images, images = float(gain.var(ddof=1)) / len(gain), len(gain) - 1
+    squared = found.error**2 + of_images
+    if squared == 0:
+        return found
+    freedom = squared**2 / (found.error**4 / found.freedom + of_images**2 / images)
+    return replace(found, error=math.sqrt(squared), freedom=freedom)
 
 
-def _gap(values: Values, first: Place, second: Place) -> float:
-    a, b = values.get(first), values.get(second)
-    return _mean(a) - _mean(b) if a and b else -math.inf
+def _spreads_differ(residuals: Sequence[np.ndarray]) -> bool:
+    """Bartlett's test at 5 per cent of the cells that have two numbers or more."""
+    several = [each for each in residuals if len(each) > 1]
+    least = min((float(each.var()) for each in several), default=0.0)
+    return len(several) > 1 and least > 0 and bool(stats.bartlett(*several).pvalue < LEVEL)
 
 
 def _mean(numbers: Mapping[str, float]) -> float:
     return statistics.mean(numbers.values())
 
 
-def _better(
-    table: Table,
-    size: Size,
-    values: Values,
-    first: Place,
-    second: Place,
-    margin: float | None = None,
-    both: bool = False,
-) -> Judgement:
-    """Judge that the first cell is better than the second, or by at most the margin worse, or better, where `both`."""
-    a, b = values.get(first, {}), values.get(second, {})
-    if not a or not b:
-        return Judgement("not decided", "not run here")
-    column = table.at(size).columns[first[1]]
-    unit = table.unit if column.unit is None else column.unit
-    single = len(a) == len(b) == 1 and table.measure in ("variables", "loss-memory", "step-memory")
-    decides = len(a.keys() & b.keys()) > 1
-    if decides:
-        found = compare(_alike(table, size, values, first, second), first, second)
-    else:
-        found = Difference(_mean(a) - _mean(b), 0.0, 0.0, 2)
-    told = f"difference {found.mean:+.3g} {unit}".rstrip()
-    if decides:
-        told += f", 95 % interval {found.mean - found.half:+.3g} to {found.mean + found.half:+.3g}"
-    elif not single:
-        return Judgement("not decided", f"{told}, of one seed")
-    elif margin is None and abs(found.mean) <= EQUAL * max(_mean(a), _mean(b)):
-        return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %")
-    advantage = found.mean if table.better == "higher" else -found.mean
-    least, most = advantage - found.half, advantage + found.half
-    if margin is None:
-        yes, no = least > 0, most < 0
-    else:
-        yes, no = least >= -margin and not (both and most > margin), most < -margin or (both and least > margin)
-    if yes or no:
-        return Judgement("yes" if yes else "no", told)
-    distance = abs((-abs(advantage) if both else advantage) + (margin or 0.0))
-    return Judgement("not decided", f"{told}; {_what_would_decide(found, distance)}")
+@dataclass(frozen=True)
+class _Pairs:
+    """The numbers of a table at a scale, compared two by two. kinds: the data and what is read, of each cell."""
+
+    table: Table
+    size: Size
+    values: Values
+    right: Right
+    kinds: Mapping[Place, tuple[Any, str]]
+
+    def best(self, best: Place) -> Judgement:
+        """Judge that a cell is better than every other of its column, by the one that speaks most against it."""
+        others = [place for place in self.values if place[1] == best[1] and place != best]
+        run = [other for other in others if self.values[other]]
+        if not run or not self.values.get(best):
+            return Judgement("not run", "not run here")
+        found = {other: self.better(best, other, among=len(others)) for other in run}
+        sign = 1 if self.table.better == "higher" else -1
+        worst = min(run, key=lambda one: (ORDER.index(found[one].holds), sign * (found[one].difference or 0.0)))
+        judgement, p_values = found[worst], [one.p for one in found.values() if one.p is not None]
+        words = f"against {self.table.rows[worst[0]].title}: {judgement.words}"
+        if judgement.holds == "yes" and p_values:  # against each of them
+            judgement = judgement._replace(p=max(p_values))
+        if judgement.holds != "no" and len(run) < len(others):
+            missing = ", ".join(self.table.rows[other[0]].title for other in others if other not in run)
+            return judgement._replace(holds="not run", words=f"{words}; not run here: {missing}", p=None)
+        return judgement._replace(words=words)
+
+    def better(
+        self, first: Place, second: Place, margin: float | None = None, both: bool = False, among: int = 1
+    ) -> Judgement:
+        """Judge that the first cell is better than the second, or at most the margin worse, or better, where `both`.
+
+        among: rows of which the second is the one that speaks against the first (Bonferroni).
+        """
+        a, b = self.values.get(first, {}), self.values.get(second, {})
+        if not a or not b:
+            return Judgement("not run", "not run here")
+        column = self.table.at(self.size).columns[first[1]]
+        unit = self.table.unit if column.unit is None else column.unit
+        shared = sorted(a.keys() & b.keys())
+        found = self._difference(first, second, shared) if len(shared) > 1 else None
+        mean = _mean(a) - _mean(b) if found is None else found.mean
+        told = f"difference {mean:+.3g} {unit}".rstrip()
+        advantage = mean if self.table.better == "higher" else -mean
+        distance = (-abs(advantage) if both else advantage) + (margin or 0.0)
+        if found is None:
+            if len(a) != 1 or len(b) != 1 or self.table.measure not in ("variables", "loss-memory", "step-memory"):
+                return Judgement("not decided", f"{told}, of one seed", mean)
+            if margin is None and abs(mean) <= EQUAL * max(_mean(a), _mean(b)):
+                return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %", mean)
+            return Judgement("yes" if distance > 0 or margin is not None and distance == 0 else "no", told, mean)
+        against = among if distance < 0 else 1
+        p, half = min(1.0, against * found.p(distance)), found.half(LEVEL / against)
+        told += f", 95 % interval {mean - half:+.3g} to {mean + half:+.3g}"
+        told += f" as one of {against} rows" if against > 1 else ""
+        if p < LEVEL:
+            return Judgement("yes" if distance > 0 else "no", told, mean, (mean - half, mean + half), p)
+        told += f"; {_what_would_decide(found, abs(distance), LEVEL / against)}"
+        return Judgement("not decided", told, mean, (mean - half, mean + half), p)
+
+    def _difference(self, first: Place, second: Place, shared: Sequence[str]) -> Difference:
+        """Compare two cells beside those in which the same is read as in the two, on the same data."""
+        wanted = {self.kinds[first], self.kinds[second]}
+        alike = {place: numbers for place, numbers in self.values.items() if numbers and self.kinds[place] in wanted}
+        found = compare(alike, first, second)
+        x, y = (self.right.get(place, {}) for place in (first, second))
+        if len(wanted) == 1 and all(seed in x and seed in y for seed in shared):
+            return with_test_images(found, [x[seed] for seed in shared], [y[seed] for seed in shared])
+        return found
 
 
-def _alike(table: Table, size: Size, values: Values, first: Place, second: Place) -> Values:
-    """The cells in which the same is read as in the two, on the same data."""
-    kinds = {(cell.row, cell.column): (cell.settings.get("data"), cell.reading) for cell in table.cells(size)}
-    wanted = {kinds[first], kinds[second]}
-    return {place: numbers for place, numbers in values.items() if numbers and kinds[place] in wanted}
-
-
-def _what_would_decide(found: Difference, distance: float) -> str:
+def _what_would_decide(found: Difference, distance: float, level: float) -> str:
     """Say how many seeds would decide, if a difference stays as far from what it is compared with."""
-    for seeds in range(2, MOST_SEEDS + 1):
-        freedom = (found.cells - 1) * (seeds - 1)
-        if stats.t.ppf(0.975, freedom) * math.sqrt(2 * found.variance / seeds) < distance:
-            return f"about {seeds} seeds would decide it"
+    seeds = np.arange(2, MOST_SEEDS + 1)
+    halves = stats.t.ppf(1 - level / 2, (found.cells - 1) * (seeds - 1)) * np.sqrt(2 * found.variance / seeds)
+    if (enough := seeds[halves < distance]).size:
+        return f"about {enough[0]} seeds would decide it"
     return "no affordable number of seeds would decide it"

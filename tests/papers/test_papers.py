@@ -72,7 +72,7 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
         (lambda table: table.pop("source"), "table-1: source is missing"),
         (lambda table: table["rows"]["x"]["paper"].update(c=1), "row x: there is no column c"),
         (lambda table: table["claims"][0].update(better=["w", "x"]), "names a row w that is not there"),
-        (lambda table: table["claims"][0].pop("better"), "needs one of better, not_worse, within and best"),
+        (lambda table: table["claims"][0].pop("better"), "needs one of better, not_worse, within, best and more"),
         (lambda table: table["small"].update(rows=["z"]), "the row z that is to be run is not there or has no run"),
         (lambda table: table.update(cost="years"), "cost must be one of seconds"),
         (lambda table: table.update(rows=3), "expected names with values"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
 import json
 import os
 import queue
@@ -16,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.text import Text
@@ -24,8 +27,9 @@ from nearfar.atomic import replacing
 from nearfar.commands.children import Children
 from nearfar.commands.opening import shown
 from nearfar.commands.owner import CONFIG
+from nearfar.commands.run import PREDICTIONS, TRUTH
 from nearfar.papers import TRAINED, Cell
-from nearfar.training.environment import machine
+from nearfar.training.environment import machine, software
 from nearfar.training.progress import duration
 
 DONE = "measured.json"
@@ -78,6 +82,17 @@ def measurements(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
+def packed(right: np.ndarray) -> dict[str, Any]:
+    """Write for each test image whether it was classified correctly, as JSON holds it: 1.3 kB for 10 000 images."""
+    return {"images": len(right), "bits": base64.b64encode(np.packbits(right).tobytes()).decode()}
+
+
+def unpacked(right: Mapping[str, Any]) -> np.ndarray:
+    """Read what `packed` wrote."""
+    bits = np.frombuffer(base64.b64decode(right["bits"]), np.uint8)
+    return np.unpackbits(bits, count=right["images"]).astype(bool)
+
+
 def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
     """Run tasks, `jobs` at a time; one that fails is told and the others go on. Returns how many failed."""
     began, failed = time.perf_counter(), 0
@@ -107,9 +122,10 @@ def _run(task: Task, children: Children, places: queue.SimpleQueue[int], jobs: i
     try:
         with _environment(places, jobs) as environment:
             run = partial(children.run, environment=environment, log=log)
+            note = partial(_note, task.folder, threads=int(environment["OMP_NUM_THREADS"]))
             for cell in task.cells:
                 if measured(cell, task.folder) is None:
-                    _measure(cell, task, run)
+                    _measure(cell, task, run, note)
     except subprocess.CalledProcessError as error:
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         return True, f"{name} failed: {said[-1] if said else error} (see {log})"
@@ -133,7 +149,7 @@ def _environment(places: queue.SimpleQueue[int], jobs: int) -> Iterator[dict[str
         places.put(place)
 
 
-def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> None:
+def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str], note: Callable[..., None]) -> None:
     """Get one number by the commands that it takes, and note it with them."""
     folder, began = task.folder, time.perf_counter()
     settings = {key: value for key, value in task.settings.items() if key != "data"}
@@ -141,7 +157,7 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> Non
         words = ["pretrain", str(task.source), *_options(settings), "--seed", str(task.seed), "--out", str(folder)]
         going_on = ["pretrain", "--resume", str(folder)]
         run(["-m", "nearfar", *(going_on if (folder / CONFIG).is_file() else words)])
-        _note(folder, PRETRAINED, dict(commands=[_line(words)], seconds=time.perf_counter() - began))
+        note(PRETRAINED, dict(commands=[_line(words)], seconds=time.perf_counter() - began))
         began = time.perf_counter()
     if cell.measure in ("run", "detect"):
         options = dict(cell.evaluate)
@@ -157,14 +173,25 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> Non
         results = json.loads((folder / "results.json").read_text())
         numbers = results["trained"] if cell.measure == "run" else _trained_detector(results, cell.protocol[0])
         values = {one.reading: 100 * numbers[one.metric] for one in together}
+        right = _right(folder / PREDICTIONS, together) if cell.measure == "run" else {}
     else:
         given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)
         words = ["-m", "nearfar.commands.measures", cell.measure, json.dumps(given), str(folder)]
-        values = {cell.reading: json.loads(run(words).splitlines()[-1])}
+        values, right = {cell.reading: json.loads(run(words).splitlines()[-1])}, {}
     command = _line(words, "nearfar" if words[0] == "evaluate" else "python")
     seconds = (time.perf_counter() - began) / len(values)
     for reading, value in values.items():
-        _note(folder, reading, dict(value=value, commands=[command], seconds=seconds))
+        note(reading, dict(value=value, commands=[command], seconds=seconds) | right.get(reading, {}))
+
+
+def _right(path: Path, cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
+    """By reading, which test images were classified correctly, where the evaluation saved its predictions."""
+    with np.load(path) as saved:
+        return {
+            cell.reading: {"right": packed(saved[cell.metric] == saved[TRUTH])}
+            for cell in cells
+            if cell.metric in saved.files
+        }
 
 
 def _how(cell: Cell) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
@@ -176,9 +203,10 @@ def _trained_detector(results: dict[str, Any], task: str) -> dict[str, float]:
     return results["detection"][task]["results"]["trained"]
 
 
-def _note(folder: Path, name: str, what: dict[str, Any]) -> None:
+def _note(folder: Path, name: str, what: dict[str, Any], threads: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    noted = {**measurements(folder), name: what | {"hardware": machine()}}
+    where = {"hardware": machine(), "threads": threads, "date": datetime.date.today().isoformat(), **software()}
+    noted = {**measurements(folder), name: what | where}
     with replacing(folder / DONE) as unfinished:
         unfinished.write_text(json.dumps(noted, indent=1) + "\n")
 

@@ -11,19 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from nearfar.atomic import check_folder
+from nearfar.atomic import check_folder, replacing
 from nearfar.commands.detection import TASKS, evaluate_detectors
 from nearfar.commands.finetuning import finetuned, percent_of
 from nearfar.commands.labelled import open_labelled
 from nearfar.commands.opening import shown
 from nearfar.commands.report import write_report
-from nearfar.commands.run import Run, load
+from nearfar.commands.run import PREDICTIONS, Run, load
 from nearfar.commands.worth import ENCODERS, accuracies, best_rows, sentence
 from nearfar.evaluation import (
     FINETUNE,
@@ -50,6 +51,7 @@ def evaluate(
     *,
     protocol: Sequence[str] = ("knn", "linear", "few"),
     limit: int | None = None,
+    held_out: int | None = None,
     test_share: float = 0.2,
     seed: int = 0,
     baselines: bool = True,
@@ -75,7 +77,8 @@ def evaluate(
             precision), "finetune" (all labels) and "finetune-P" (P per cent of them), see docs/evaluation.md; or
             "detect", "segment", "keypoints", apart from the others: data are annotations then, a folder in VOC's or
             COCO's layout or a COCO json (docs/detection.md).
-        limit: use the first so many training images only. Default: as in the run.
+        limit: use the first so many training images only. Default: those of the run.
+        held_out: test on so many training images beyond the limit instead of the test images, to choose settings by.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: of that split and of the trials.
         baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training.
@@ -92,7 +95,7 @@ def evaluate(
     Returns:
         Results 0..1 by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
         and "trained"; also written into results.json, beside what other protocols wrote, and into the report. Columns
-        of a data set of torchvision end with its name.
+        of a data set of torchvision end with its name. predictions.npz holds the predicted labels of kNN and linear.
 
     Raises:
         ValueError: for data without labels, unknown names, and what a protocol cannot be measured on.
@@ -112,6 +115,7 @@ def evaluate(
         )  # fmt: skip
     settings = replace(run.settings, frozen=0)  # what is fine-tuned is trained as a whole
     check_range("--limit", limit, 1)
+    check_range("--held-out", held_out, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
     if not 0 < test_share < 1:
         raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
@@ -136,7 +140,10 @@ def evaluate(
         seed=seed,
         validation=needs_validation,
         label_column=label_column,
-    ).limited(settings.limit if limit is None and data is None else limit)
+    )
+    count = sets.count("train")
+    rows = settings.rows(count) if limit is None and data is None else range(min(limit or count, count))
+    sets = (sets if held_out is None else sets.held_out(rows, held_out)).limited(rows)
     sets.must_suit(protocol)
     encoders = _encoders(run, settings, encoder, baselines)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -145,6 +152,7 @@ def evaluate(
         choices = choices._replace(metric=sets.standard.metric, steps=sets.standard.steps)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     votes = [one for one in frozen if one.startswith("knn")]  # from one search
+    predictions: dict[str, np.ndarray] = {}
     parts = [part for part in (votes, *([one] for one in frozen if one not in votes)) if part]
     for row, splits in sets.features(encoders, console) if frozen else ():
         for part in parts:
@@ -156,7 +164,10 @@ def evaluate(
                     validation=splits.get("validation"),
                     choices=choices,
                     progress=progress,
+                    predictions=predictions if row == "trained" else None,
                 )
+    with replacing(run.path / PREDICTIONS) as unfinished:
+        np.savez_compressed(unfinished, **predictions)
     _add_to_results(run, results, sets.name)
     for one in protocol:
         if (percent := percent_of(one)) is not None:

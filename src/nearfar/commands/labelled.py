@@ -39,15 +39,25 @@ class LabelledSets:
         images = self.splits[split]
         return len(images) if isinstance(images, Images) else len(images.images)  # type: ignore[arg-type]
 
-    def limited(self, limit: int | None) -> LabelledSets:
-        """The same with the first so many training images only."""
+    def limited(self, rows: Sequence[int]) -> LabelledSets:
+        """The same with some of the training images only."""
         train = self.splits["train"]
-        if limit is None or limit >= self.count("train"):
+        if len(rows) == self.count("train"):
             return self
         if isinstance(train, Images):
-            return LabelledSets({**self.splits, "train": train.subset(range(limit))}, self.fitted)
-        first = Split(Subset(train.images, range(limit)), None if train.matrix is None else train.matrix[:limit])
-        return LabelledSets({**self.splits, "train": first}, self.fitted, self.name, self.standard)
+            return LabelledSets({**self.splits, "train": train.subset(rows)}, self.fitted)
+        chosen = Split(Subset(train.images, rows), None if train.matrix is None else train.matrix[list(rows)])
+        return LabelledSets({**self.splits, "train": chosen}, self.fitted, self.name, self.standard)
+
+    def held_out(self, rows: Sequence[int], count: int) -> LabelledSets:
+        """The same with the last `count` training images beyond `rows` in place of the test images."""
+        train, known = self.splits["train"], set(rows)
+        left = [row for row in range(self.count("train")) if row not in known]
+        if not isinstance(train, Images):
+            raise ValueError("--held-out is for images of your own, not for a data set of torchvision")
+        if len(left) < count:
+            raise ValueError(f"--held-out {count}: {len(left)} training images are left; lower it, or lower --limit")
+        return LabelledSets({**self.splits, "test": train.subset(left[-count:])}, self.fitted)
 
     def images(self, split: str, console: Console) -> Images:
         """All images of a split in memory."""

@@ -23,12 +23,14 @@ from torch import Tensor, nn
 
 from nearfar.allocator import reuse_memory
 from nearfar.commands.cells import PLANE
+from nearfar.commands.going_on import saved_job
 from nearfar.commands.map import map_images
 from nearfar.commands.objects import chosen_views, views_for
 from nearfar.commands.opening import features_shown, open_shown
 from nearfar.commands.run import Run, load
 from nearfar.methods import method_class
 from nearfar.training import Settings
+from nearfar.training.checkpoint import CHECKPOINT, load_checkpoint
 from nearfar.training.seeding import stream
 from nearfar.training.speed import training_speed
 
@@ -93,8 +95,8 @@ def nuclear(given: Mapping[str, Any], run: Path) -> float:
 
 
 def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
-    """The nuclear norm of the unit features of 32 views, of each of 256 test images (LORAC, section 6.3)."""
-    settings, encoder = Run(run).settings, load(run)
+    """The nuclear norm of the projector's unit outputs for 32 views, of each of 256 test images (LORAC, section 6.2)."""
+    settings, encoder, projector = Run(run).settings, load(run), saved_projector(run)
     images = open_shown(settings.data, _quiet(), split="test", **settings.reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))
     plan = chosen_views(settings.given("views"), settings)
@@ -102,8 +104,17 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
         features_shown(encoder, images, view=plan.pick([0]), generator=stream(settings.seed, "map", number))
         for number in range(NUM_VIEWS)
     ]
-    rows = F.normalize(torch.stack(features, 1), dim=2)
+    with torch.no_grad():
+        rows = F.normalize(torch.stack([projector(each) for each in features], 1), dim=2)
     return torch.linalg.matrix_norm(rows, "nuc").tolist()
+
+
+def saved_projector(run: Path) -> nn.Module:
+    """The projector of a run as its checkpoint has it, in eval mode: features [B, dim] -> [B, width]."""
+    model = saved_job(Run(run).settings, _quiet(), {}, False).model()
+    model.load_state_dict(load_checkpoint(run / CHECKPOINT)["model"])
+    projector: nn.Module = model.online[1].eval()
+    return projector
 
 
 def _quiet() -> Console:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.atomic import replacing
-from nearfar.commands.cells import PLANE, PRETRAINED, folder_of, measured, measurements
+from nearfar.commands.cells import PLANE, PRETRAINED, folder_of, measured, measurements, unpacked
+from nearfar.commands.claims_page import VERDICTS
 from nearfar.commands.outcome_page import Found, cost, head, judged, laid_out
 from nearfar.messages import first_line
 from nearfar.papers import (
     SIZES,
     Cell,
+    Claim,
+    Judgement,
     Paper,
     Place,
     Size,
@@ -37,19 +40,40 @@ def path_of(table: Table, size: Size, out: Path) -> Path:
     return out / table.paper / f"{table.name}{'' if size == 'full' else '.small'}.md"
 
 
-def found_so_far(table: Table, size: Size, out: Path) -> Found:
-    """Return the numbers of a table: those written before, of runs with the same settings, and those of run folders."""
-    path = path_of(table, size, out).with_suffix(".json")
+Known = Mapping[tuple[str, str], Mapping[str, Any]]
+"""By the key of a run and what was read from it: the number of each seed."""
+
+
+def known_in(out: Path) -> Known:
+    """Return the numbers of all tables in a folder: what one table has, others with the same runs need not run."""
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted(out.glob("*/*.json")):
+        for cell in _cells_in(path).values():
+            known.setdefault((cell["key"], cell["reading"]), {}).update(cell["seeds"])
+    return known
+
+
+def _cells_in(path: Path) -> dict[str, Any]:
     try:
-        before = json.loads(path.read_text())["cells"] if path.is_file() else {}
+        cells: dict[str, Any] = json.loads(path.read_text())["cells"] if path.is_file() else {}
     except (ValueError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {first_line(error)}; remove it, its runs are kept") from error
+    return cells
+
+
+def found_so_far(table: Table, size: Size, out: Path, known: Known | None = None) -> Found:
+    """Return the numbers of a table: those written before, of runs with the same settings, and those of run folders.
+
+    known: numbers of other tables; their own come first.
+    """
+    before = _cells_in(path_of(table, size, out).with_suffix(".json"))
     found: Found = {}
     for cell in table.cells(size):
         name = f"{cell.row}/{cell.column}"
         old = before.get(name, {})
         same = old.get("key") == cell.key and old.get("reading") == cell.reading
-        found[name] = {"key": cell.key, "reading": cell.reading, "seeds": dict(old["seeds"]) if same else {}}
+        seeds = dict((known or {}).get((cell.key, cell.reading), {})) | (old["seeds"] if same else {})
+        found[name] = {"key": cell.key, "reading": cell.reading, "seeds": seeds}
         pattern = folder_of(cell, "*", out)
         for folder in sorted(pattern.parent.glob(pattern.name)):
             if (number := measured(cell, folder)) is not None:
@@ -78,18 +102,20 @@ def state_of(table: Table, out: Path) -> str:
         if path.is_file():
             cells = found_so_far(table, size, out).values()
             held = Counter(claim["holds"] for claim in json.loads(path.read_text()).get("claims", ()))
-            claims = ", ".join(f"{holds} {held[holds]}" for holds in ("yes", "no", "not decided") if held[holds])
+            claims = ", ".join(f"{holds} {held[holds]}" for holds in VERDICTS if held[holds])
             begun = "" if all(cell["seeds"] for cell in cells) else ", begun"
             words.append(word + begun + (f" (claims: {claims})" if claims else ""))
     return " and ".join(words) or "not run"
 
 
-def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, str], out: Path) -> Path:
+def write_outcome(
+    paper: Paper, table: Table, size: Size, missing: Mapping[str, str], out: Path, known: Known | None = None
+) -> Path:
     """Write a table as it stands, as Markdown, JSON and a picture; returns the path of the Markdown.
 
-    missing: what must be put where for data that is not there.
+    missing: what must be put where for data that is not there. known: numbers of other tables.
     """
-    path, found = path_of(table, size, out), found_so_far(table, size, out)
+    path, found = path_of(table, size, out), found_so_far(table, size, out, known)
     raw = {
         (cell.row, cell.column): {
             seed: one["value"] for seed, one in found[f"{cell.row}/{cell.column}"]["seeds"].items()
@@ -97,15 +123,20 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
         for cell in table.cells(size)
     }
     numbers: Values = {} if table.measure == "curve" else {place: _means(seeds) for place, seeds in raw.items()}
-    judgements = [(claim, judge(claim, table, size, numbers)) for claim in table.claims] if numbers else []
-    claims = [
-        {"text": claim.text, "section": claim.section, "holds": judgement.holds, "numbers": judgement.words}
-        for claim, judgement in judgements
-    ]
+    right = {
+        (cell.row, cell.column): {
+            seed: unpacked(one["right"])
+            for seed, one in found[f"{cell.row}/{cell.column}"]["seeds"].items()
+            if "right" in one
+        }
+        for cell in table.cells(size)
+    }
+    claims = [_judged(claim, judge(claim, table, size, numbers, right)) for claim in table.claims] if numbers else []
     path.parent.mkdir(parents=True, exist_ok=True)
     facts = dict(
         paper=paper.title,
         table=table.name,
+        title=table.title,
         scale=size,
         unit=table.unit,
         cells=found,
@@ -128,6 +159,12 @@ def write_outcome(paper: Paper, table: Table, size: Size, missing: Mapping[str, 
     with replacing(path) as unfinished:
         unfinished.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return path
+
+
+def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
+    told = {"text": claim.text, "section": claim.section, "holds": judgement.holds, "numbers": judgement.words}
+    numbers = {"difference": judgement.difference, "interval": judgement.interval, "p": judgement.p}
+    return told | {name: number for name, number in numbers.items() if number is not None}
 
 
 def _means(seeds: Mapping[str, float | list[float]]) -> dict[str, float]:

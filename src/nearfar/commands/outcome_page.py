@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nearfar.papers import Column, Paper, Row, Size, Table, Values
+from nearfar.commands.fitting import MOST_HELD_OUT, SHARE_HELD_OUT
+from nearfar.papers import TRAINED, Column, Paper, Row, Size, Table, Values
 from nearfar.training.progress import duration
 
 Found = dict[str, dict[str, Any]]
@@ -25,8 +26,31 @@ def head(paper: Paper, table: Table, size: Size) -> str:
         lines.append(f"**Small scale**, not the paper's size: {scale.says}.{order}")
     metrics = {column.metric or scale.metric for column in scale.columns.values()}
     how = (metrics.pop() if len(metrics) == 1 else ", ".join(scale.protocol)) or table.measure
+    lines += _images(paper, table, size)
     lines.append(f"In {table.unit or 'numbers'}; {how}; {table.better} is better; mean ± deviation over the seeds.")
     return "\n\n".join(lines)
+
+
+def _images(paper: Paper, table: Table, size: Size) -> list[str]:
+    """Say how many images each data set of the table has, and how many are used."""
+    found = {}
+    for cell in table.cells(size):
+        name, other = cell.settings.get("data"), cell.evaluate.get("data")
+        if cell.measure in TRAINED and name in paper.images:
+            train, test = paper.images[name]
+            used = min(cell.settings.get("limit") or train, train)
+            held = cell.settings.get("held_out", min(MOST_HELD_OUT, used // SHARE_HELD_OUT))
+            drawn = " drawn by the seed" if cell.settings.get("limit_from") == "seed" else ""
+            whole = "" if used == train else f" of {train}"
+            words = f"{name}, {used}{whole} training images{drawn} ({held} held out of pretraining for its health)"
+            if cell.evaluate.get("held_out"):
+                words += f", tested on {cell.evaluate['held_out']} further training images"
+            elif other in paper.images:
+                words += ", evaluated on {}, {} training and {} test images".format(other, *paper.images[other])
+            elif other is None:
+                words += f", {test} test images"
+            found[words] = None
+    return [f"Images: {'; '.join(found)}."] if found else []
 
 
 def laid_out(table: Table, size: Size, values: Values) -> str:

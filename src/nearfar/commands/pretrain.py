@@ -80,7 +80,7 @@ def _finish(folder: Path, job: Job) -> Run:
     """Write what is looked at after training."""
     settings, images, run = job.settings, job.shown, Run(folder)
     encoder = load(run, encoder=None if isinstance(job.encoder, str) else job.encoder)
-    write_neighbours(folder, encoder, images.subset(range(len(images))[: settings.limit]), settings.seed)
+    write_neighbours(folder, encoder, images.subset(settings.rows(len(images))), settings.seed)
     write_report(folder)
     return run
 

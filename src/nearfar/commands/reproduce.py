@@ -18,7 +18,8 @@ from rich.text import Text
 
 from nearfar.atomic import check_folder
 from nearfar.commands.cells import Task, folder_of, needed_by, run_tasks, source_of
-from nearfar.commands.outcome import found_so_far, has, state_of, write_outcome
+from nearfar.commands.claims_page import write_claims
+from nearfar.commands.outcome import found_so_far, has, known_in, path_of, state_of, write_outcome
 from nearfar.messages import RunsFailed, check_range, did_you_mean
 from nearfar.papers import Paper, Table, paper_names, read_paper
 
@@ -32,6 +33,7 @@ def reproduce(
     seeds: int | None = None,
     jobs: int | None = None,
     out: str = "reproduced",
+    run: bool = True,
     console: Console | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Run the papers' tables: "paper | ours", and which claims hold.
@@ -48,6 +50,7 @@ def reproduce(
         seeds: runs of each cell. Default: the table's, 3 where an order is claimed at small scale.
         jobs: runs side by side. Default: the number of GPUs, or of cores.
         out: folder for the tables and, in OUT/runs, the run folders, which may be removed afterwards.
+        run: make the runs that are missing. With false, only tables that are in `out` are judged and written anew.
         console: where progress is shown.
 
     Returns:
@@ -72,8 +75,11 @@ def reproduce(
     check_folder(place)
     tasks: dict[Path, Task] = {}
     missing: dict[str, dict[str, str]] = {one.name: {} for one in tables}
-    for one in tables:
-        found = found_so_far(one, scale, place)
+    known = known_in(place)
+    if not run:
+        tables = [one for one in tables if path_of(one, scale, place).is_file()]
+    for one in tables if run else ():
+        found = found_so_far(one, scale, place, known)
         for cell in one.cells(scale):
             source = source_of(cell, Path(data))
             if only and cell.row not in only:
@@ -81,7 +87,8 @@ def reproduce(
             if lacking := [path for path in needed_by(cell, Path(data)) if not path.exists()]:
                 missing[one.name] |= {path.name: f"{path}: {paper.data.get(path.name, path.name)}" for path in lacking}
                 continue
-            for seed in range(seeds or one.at(scale).seeds):
+            first = one.at(scale).first_seed
+            for seed in range(first, first + (seeds or one.at(scale).seeds)):
                 if not has(found, cell, seed):
                     folder = folder_of(cell, seed, place)
                     task = tasks.setdefault(
@@ -97,10 +104,11 @@ def reproduce(
         failed = run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
     outcomes = {}
     for one in tables:
-        path = write_outcome(paper, one, scale, missing[one.name], place)
+        path = write_outcome(paper, one, scale, missing[one.name], place, known)
         console.print(Text(path.read_text(encoding="utf-8")))
         console.print(Text(f"-> {path}"))
         outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
+    console.print(Text(f"-> {write_claims(place)}"))
     if failed:
         raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
     return outcomes

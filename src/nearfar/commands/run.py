@@ -16,6 +16,9 @@ from nearfar.messages import first_line
 from nearfar.networks import Encoder, load_encoder
 from nearfar.training import Health, Settings, Verdict, read_metrics, verdict
 
+PREDICTIONS, TRUTH = "predictions.npz", "truth"
+"""What `evaluate` predicted last: an array of labels by the key of the result, and those that are right."""
+
 
 @dataclass(frozen=True)
 class Run:

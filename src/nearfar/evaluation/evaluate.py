@@ -12,7 +12,7 @@ from nearfar.evaluation.average_precision import Metric
 from nearfar.evaluation.few_labels import few_label_accuracy
 from nearfar.evaluation.knn import neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
-from nearfar.evaluation.linear import linear_accuracy
+from nearfar.evaluation.linear import linear_predict
 from nearfar.evaluation.linear_sgd import Probe, Progress, linear_sgd_accuracies
 from nearfar.evaluation.low_shot import low_shot_precision
 from nearfar.evaluation.transfer import STEPS, transfer_accuracy, transfer_sgd_accuracy
@@ -45,6 +45,7 @@ def evaluate_features(
     validation: tuple[Features, Labels] | None = None,
     choices: Choices | None = None,
     progress: Progress = None,
+    predictions: dict[str, np.ndarray] | None = None,
 ) -> dict[str, float]:
     """Results 0..1 of frozen features, by protocol: accuracies unless it says otherwise.
 
@@ -56,6 +57,8 @@ def evaluate_features(
     Test images of a class that training lacks count as wrong in all of them; images whose label is -1 (missing) are
     left out. validation: a split that transfer chooses on and low-shot adds to the training images. choices: their
     seed is `seed` where they are not given. progress: called with (steps done, in all), for each protocol anew.
+    predictions: filled with the predicted label of each labelled test image, by the keys of kNN and linear, and with
+    the right ones as "truth".
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
     """
     choices = choices or Choices(seed=seed)
@@ -67,14 +70,18 @@ def evaluate_features(
         raise ValueError(f"{alone[0]} needs one label an image, these have several: choose transfer or low-shot")
     seed, device = choices.seed, choices.device
     results: dict[str, float] = {}
+    predicted: dict[str, np.ndarray] = {"truth": truth}
     votes = {name: k for name in protocols if (k := _neighbours_of(name)) is not None}
     if votes:
         classes, number = numbered(labels)
         cosine, index = neighbours(train_x, test_x, max(votes.values()))
         for name, k in votes.items():
-            results[name] = accuracy(classes[vote(cosine[:, :k], number[index[:, :k]], len(classes)).numpy()], truth)
+            predicted[name] = classes[vote(cosine[:, :k], number[index[:, :k]], len(classes)).numpy()]
     if "linear" in protocols:
-        results["linear"] = linear_accuracy(train_x, labels, test_x, truth, seed=seed)
+        predicted["linear"] = linear_predict(train_x, labels, test_x, seed=seed)
+    results |= {name: accuracy(found, truth) for name, found in predicted.items() if name != "truth"}
+    if predictions is not None:
+        predictions.update(predicted)
     if "linear-sgd" in protocols:
         right = linear_sgd_accuracies(train_x, labels, test_x, truth, choices.probe, seed, device, progress)
         results["linear_sgd"] = right.top1

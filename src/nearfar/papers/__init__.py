@@ -3,7 +3,7 @@
 One YAML file a paper, in the form of docs/reproduce.md; `nearfar reproduce` runs them.
 """
 
-from nearfar.papers.claims import Judgement, Place, Values, judge
+from nearfar.papers.claims import Judgement, Place, Right, Values, holm, judge
 from nearfar.papers.paper import (
     SIZES,
     TRAINED,
@@ -28,6 +28,7 @@ __all__ = [
     "Judgement",
     "Paper",
     "Place",
+    "Right",
     "Row",
     "Scale",
     "Size",
@@ -38,6 +39,7 @@ __all__ = [
     "draw_lines",
     "draw_pictures",
     "draw_rows",
+    "holm",
     "judge",
     "paper_names",
     "read_paper",

@@ -78,9 +78,14 @@ def judge(claim: Claim, table: Table, size: Size, values: Values, right: Right |
     if column is None or column not in columns:
         return Judgement("not run", "not run at this scale")
     first, second = ((row, where or column) for row, where in (cells[0], cells[-1]))
-    kinds = {(cell.row, cell.column): (cell.settings.get("data"), cell.reading) for cell in table.cells(size)}
+    kinds = {
+        (cell.row, cell.column): (cell.settings.get("data"), cell.settings.get("limit"), cell.reading)
+        for cell in table.cells(size)
+    }
     pairs = _Pairs(table, size, values, right or {}, kinds)
-    if claim.best is not None:
+    if claim.more is not None:
+        judgement = pairs.more(*((row, where or column) for row, where in cells))
+    elif claim.best is not None:
         judgement = pairs.best(first)
     elif claim.within is not None:
         judgement = pairs.better(first, second, claim.within[2], both=True)
@@ -160,7 +165,23 @@ class _Pairs:
     size: Size
     values: Values
     right: Right
-    kinds: Mapping[Place, tuple[Any, str]]
+    kinds: Mapping[Place, tuple[Any, Any, str]]
+
+    def more(self, first: Place, second: Place, third: Place, fourth: Place) -> Judgement:
+        """Judge that the first is better than the second by more than the third is better than the fourth.
+
+        Of two differences whose errors are independent (Welch).
+        """
+        pairs = (first, second), (third, fourth)
+        shared = [sorted(self.values.get(a, {}).keys() & self.values.get(b, {}).keys()) for a, b in pairs]
+        if min(map(len, shared)) < 2:
+            return Judgement("not run", "not run here")
+        x, y = (self._difference(a, b, seeds) for (a, b), seeds in zip(pairs, shared, strict=True))
+        squared, mean = x.error**2 + y.error**2, x.mean - y.mean
+        freedom = squared**2 / (x.error**4 / x.freedom + y.error**4 / y.freedom) if squared else x.freedom
+        found = Difference(mean, math.sqrt(squared), freedom, x.variance + y.variance, min(x.cells, y.cells))
+        told = f"differences {x.mean:+.3g} and {y.mean:+.3g} {self.table.unit}".rstrip() + f", apart by {mean:+.3g}"
+        return _decided(found, mean if self.table.better == "higher" else -mean, told)
 
     def best(self, best: Place) -> Judgement:
         """Judge that a cell is better than every other of its column, by the one that speaks most against it."""
@@ -204,14 +225,7 @@ class _Pairs:
             if margin is None and abs(mean) <= EQUAL * max(_mean(a), _mean(b)):
                 return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %", mean)
             return Judgement("yes" if distance > 0 or margin is not None and distance == 0 else "no", told, mean)
-        against = among if distance < 0 else 1
-        p, half = min(1.0, against * found.p(distance)), found.half(LEVEL / against)
-        told += f", 95 % interval {mean - half:+.3g} to {mean + half:+.3g}"
-        told += f" as one of {against} rows" if against > 1 else ""
-        if p < LEVEL:
-            return Judgement("yes" if distance > 0 else "no", told, mean, (mean - half, mean + half), p)
-        told += f"; {_what_would_decide(found, abs(distance), LEVEL / against)}"
-        return Judgement("not decided", told, mean, (mean - half, mean + half), p)
+        return _decided(found, distance, told, among)
 
     def _difference(self, first: Place, second: Place, shared: Sequence[str]) -> Difference:
         """Compare two cells beside those in which the same is read as in the two, on the same data."""
@@ -222,6 +236,18 @@ class _Pairs:
         if len(wanted) == 1 and all(seed in x and seed in y for seed in shared):
             return with_test_images(found, [x[seed] for seed in shared], [y[seed] for seed in shared])
         return found
+
+
+def _decided(found: Difference, distance: float, told: str, among: int = 1) -> Judgement:
+    """Judge by the p of a distance, above zero where the claim would hold; words about the difference come first."""
+    against = among if distance < 0 else 1
+    p, half = min(1.0, against * found.p(distance)), found.half(LEVEL / against)
+    interval = found.mean - half, found.mean + half
+    told += f", 95 % interval {interval[0]:+.3g} to {interval[1]:+.3g}" + f" as one of {against} rows" * (against > 1)
+    if p < LEVEL:
+        return Judgement("yes" if distance > 0 else "no", told, found.mean, interval, p)
+    words = f"{told}; {_what_would_decide(found, abs(distance), LEVEL / against)}"
+    return Judgement("not decided", words, found.mean, interval, p)
 
 
 def _what_would_decide(found: Difference, distance: float, level: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -57,7 +57,8 @@ class Claim:
 
     better: the first is better than the second. not_worse: it is worse by at most the third, in the table's unit.
     within: the two differ by at most the third, either way.
-    best: it is better than every other row. A cell is "row/column", or a row of the claim's column.
+    best: it is better than every other row. more: the first is better than the second by more than the third is better
+    than the fourth. A cell is "row/column", or a row of the claim's column.
     """
 
     text: str
@@ -67,6 +68,7 @@ class Claim:
     not_worse: tuple[str, str, float] | None = None
     within: tuple[str, str, float] | None = None
     best: str | None = None
+    more: tuple[str, str, str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,7 @@ class Scale:
     protocol: tuple[str, ...] = ()
     metric: str = ""
     seeds: int = 1
+    first_seed: int = 0
     says: str = ""
 
 
@@ -104,7 +107,8 @@ class Cell:
         """Name what is read from the run."""
         options = [f"{name}={value}" for name, value in sorted(self.evaluate.items())]
         task = self.protocol if self.measure == "detect" else ()
-        return " ".join(word for word in (self.measure, *task, self.metric, *options) if word)
+        of = ("of the projector",) if self.measure.startswith("nuclear") else ()
+        return " ".join(word for word in (self.measure, *of, *task, self.metric, *options) if word)
 
     @property
     def key(self) -> str:
@@ -177,7 +181,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """A paper: its tables by name, and what its data is and where it must lie. path: the file it was read from."""
+    """A paper: its tables by name, and what its data is and how many training and test images it has, by its name."""
 
     name: str
     title: str
@@ -185,12 +189,13 @@ class Paper:
     authors: str = ""
     year: int = 0
     data: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def cells_of(claim: Claim, columns: Iterable[str]) -> list[tuple[str, str | None]]:
     """Return the (row, column) of the cells that a claim names; column None where the claim leaves it open."""
     only = list(columns)
     usual = claim.column or (only[0] if len(only) == 1 else None)
-    named = claim.better or claim.not_worse or claim.within or (claim.best,)
-    cells = (str(one).split("/", 1) for one in named[:2])
+    named = claim.more or (claim.better or claim.not_worse or claim.within or (claim.best,))[:2]
+    cells = (str(one).split("/", 1) for one in named)
     return [(parts[0], parts[1] if len(parts) > 1 else usual) for parts in cells]

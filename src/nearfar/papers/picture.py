@@ -47,7 +47,8 @@ def draw_rows(path: Path, table: Table, size: Size, values: Mapping[tuple[str, s
 
     values: by row and column, the number of each seed.
     """
-    columns = list(table.at(size).columns.values())
+    measured = {column for _, column in values}
+    columns = [column for column in table.at(size).columns.values() if column.name in measured]
     rows = [row for row in table.rows.values() if all(values.get((row.name, column.name)) for column in columns)]
     names = [row.title for row in rows]
     means = [[statistics.mean(values[row.name, column.name]) for row in rows] for column in columns]

@@ -13,7 +13,7 @@ from nearfar.messages import did_you_mean, first_line
 from nearfar.papers.paper import COSTS, MEASURES, Claim, Column, Paper, Row, Scale, Table, cells_of
 
 Part = TypeVar("Part")
-OF_SCALES = ("protocol", "metric", "seeds", "evaluate")
+OF_SCALES = ("protocol", "metric", "seeds", "first_seed", "evaluate")
 """Keys of a table that its small scale takes over."""
 
 
@@ -104,11 +104,11 @@ def _row(name: str, given: dict[str, Any], place: str) -> Row:
 
 
 def _claim(given: dict[str, Any], place: str) -> Claim:
-    for kind in ("better", "not_worse", "within"):
+    for kind in ("better", "not_worse", "within", "more"):
         if kind in given:
             given[kind] = tuple(given[kind])
-    if sum(kind in given for kind in ("better", "not_worse", "within", "best")) != 1:
-        raise ValueError(f"{place}: the claim {given.get('text')!r} needs one of better, not_worse, within and best")
+    if sum(kind in given for kind in ("better", "not_worse", "within", "best", "more")) != 1:
+        raise ValueError(f"{place}: the claim {given.get('text')!r} needs one of better, not_worse, within, best and more")
     return _part(Claim, f"{place}, claims", {**given, "section": str(given.get("section", ""))})
 
 

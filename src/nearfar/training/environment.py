@@ -19,15 +19,19 @@ PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "data
 
 def write_environment(folder: Path, seed: int) -> None:
     """Write versions, commit, seed and hardware to environment.json in a run folder."""
-    facts = {
-        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES},
-        "commit": _commit(),
+    facts = software() | {
         "seed": seed,
         "hardware": hardware() | {"threads": torch.get_num_threads()},
         "system": platform.system(),
     }
     with replacing(folder / "environment.json") as unfinished:
         unfinished.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def software() -> dict[str, Any]:
+    """Return the versions of Python and of the packages that matter, and the commit of the source tree."""
+    versions = {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
+    return {"versions": versions, "commit": _commit()}
 
 
 def hardware() -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Job:
         settings = self.settings
         images = self.images or opened(settings)
         if settings.limit is not None and isinstance(images, Images):
-            images = images.subset(range(min(settings.limit, len(images))))
+            images = images.subset(settings.rows(len(images)))
         if settings.mean is not None and settings.std is not None:
             images = images.normalised_by(settings.mean, settings.std)
         return images.split_holdout(settings.held_out, settings.seed) if settings.held_out else (images, None)

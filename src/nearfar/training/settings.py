@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
+import torch
 import yaml
 
 from nearfar.atomic import replacing
 from nearfar.messages import first_line
 from nearfar.training.checking import check_value
 from nearfar.training.config import OBJECTS, Described, read_value, read_yaml, written
-from nearfar.training.seeding import LARGEST_SEED
+from nearfar.training.seeding import LARGEST_SEED, stream
 
 T = TypeVar("T")
 CHOSEN = "chosen by pretrain where it is None"
@@ -109,7 +110,10 @@ class Settings:
         "channels that pictures of the images show, one or three, counted from 1. Default: the first three"
     )
     split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
-    limit: int | None = setting("train on the first so many images only", at_least=1)
+    limit: int | None = setting("train on so many images only", at_least=1)
+    limit_from: Literal["start", "seed"] = setting(
+        "images that --limit takes: the first ones, or as many drawn by --seed", "start"
+    )
     views: Any = setting(
         "a preset for a kind of images (`nearfar views` lists them), or names of distributions joined by '+'; in "
         "Python also a ViewPlan or a callable on uint8 batches. "
@@ -222,6 +226,15 @@ class Settings:
         """How the images of a run are opened, and others that its encoder sees: options of `open_images`."""
         names = ("image_size", "channels", "value_range", "show_channels")
         return {name: getattr(self, name) for name in names}
+
+    def rows(self, count: int) -> Sequence[int]:
+        """The positions, in order, of the images to train on among `count`."""
+        if self.limit is None or self.limit >= count:
+            return range(count)
+        if self.limit_from == "start":
+            return range(self.limit)
+        drawn: list[int] = torch.randperm(count, generator=stream(self.seed, "limit"))[: self.limit].sort()[0].tolist()
+        return drawn
 
     def unchosen(self) -> list[str]:
         """List the settings that `pretrain` has yet to choose."""

@@ -163,8 +163,9 @@ def write_outcome(
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
     told = {"text": claim.text, "section": claim.section, "holds": judgement.holds, "numbers": judgement.words}
-    numbers = {"difference": judgement.difference, "interval": judgement.interval, "p": judgement.p}
-    return told | {name: number for name, number in numbers.items() if number is not None}
+    numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
+    told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
+    return told | ({"interval": [float(f"{end:.6g}") for end in judgement.interval]} if judgement.interval else {})
 
 
 def _means(seeds: Mapping[str, float | list[float]]) -> dict[str, float]:

@@ -128,7 +128,8 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
     contrast = np.zeros(len(effects))
     contrast[cells.index(first)], contrast[cells.index(second)] = 1, -1
     error = math.sqrt(variance * contrast @ np.linalg.pinv(design.T @ design) @ contrast)
-    return Difference(float(contrast @ effects), error, freedom, variance, len(cells))
+    mean = round(float(contrast @ effects), 9) + 0.0  # equal numbers have no sign
+    return Difference(mean, error, freedom, variance, len(cells))
 
 
 def with_test_images(found: Difference, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Difference:

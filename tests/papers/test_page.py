@@ -1,0 +1,126 @@
+"""docs/papers: every verdict and every page follows from the JSON, and every number of the page that is written by hand."""
+
+import json
+import re
+import shutil
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nearfar.commands import outcome
+from nearfar.commands.claims_page import tables_in, write_claims
+from nearfar.networks import build_backbone
+from nearfar.papers import Claim, holm, judge, read_paper
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAPERS = DOCS / "papers"
+TABLES = [path.relative_to(PAPERS).as_posix() for path in sorted(PAPERS.glob("*/*.json"))]
+MARKED = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*<!-- (.*?) -->")
+
+
+@pytest.fixture(scope="module")
+def anew(tmp_path_factory):
+    """A copy of the folder in which every page was written again from its JSON."""
+    out = tmp_path_factory.mktemp("anew") / "papers"
+    shutil.copytree(PAPERS, out)
+    known = outcome.known_in(out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outcome, "_drawing", lambda *args: None)
+        for path in TABLES:
+            paper, table, size = table_of(path)
+            outcome.write_outcome(paper, table, size, {}, out, known)
+    write_claims(out)
+    return out
+
+
+def table_of(path):
+    paper = read_paper(path.split("/")[0])
+    name, *small = path.split("/")[1].removesuffix(".json").split(".")
+    return paper, paper.tables[name], "small" if small else "full"
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_verdicts_and_pages_follow_from_the_json(anew, path):
+    there, again = json.loads((PAPERS / path).read_text()), json.loads((anew / path).read_text())
+    assert again["claims"] == there["claims"]
+    assert again["cells"] == there["cells"]  # nothing is lost by a change of settings
+    page = Path(path).with_suffix(".md")
+    assert (anew / page).read_text() == (PAPERS / page).read_text()
+
+
+def test_the_page_of_claims_follows_from_the_json(anew):
+    assert (anew / "claims.md").read_text() == (PAPERS / "claims.md").read_text()
+
+
+def values_of(path):
+    cells = json.loads((PAPERS / f"{path}.json").read_text())["cells"]
+    return {tuple(cell.split("/")): {s: one["value"] for s, one in found["seeds"].items()} for cell, found in cells.items()}
+
+
+def cell_in(values, words):
+    row, _, column = words.partition("/")
+    columns = {place[1] for place in values}
+    return row, column or (next(iter(columns)) if len(columns) == 1 else "missing")
+
+
+def check(number, source):
+    """Assert that a number of the page is what the source in its comment says."""
+    name, _, what = source.partition(": ")
+    if source == "tiny":
+        parameters = build_backbone("tiny", image_size=32, channels=3).parameters()
+        assert number == f"{sum(each.numel() for each in parameters) / 1e6:.1f}"
+    elif name == "claims":
+        every = [claim for table in tables_in(PAPERS).values() for claim in table["claims"]]
+        tested = [claim for claim in every if "p" in claim]
+        counts = Counter(claim["holds"] for claim in every)
+        counts |= {"all": len(every), "tested": len(tested)}
+        counts["decided"] = sum(claim["holds"] in ("yes", "no") for claim in tested)
+        counts["survive"] = sum(holm([claim["p"] for claim in tested]))
+        assert int(number) == counts[what]
+    elif name == "bench":
+        case, batch, dim = what.rsplit(" ", 2)
+        rows = json.loads((DOCS / "benchmark-losses.json").read_text())["rows"]
+        (row,) = [r for r in rows if (r["case"], r["batch"], r["dim"]) == (case, int(batch), int(dim))]
+        assert int(number) == round(1000 * row["median"])
+    else:
+        values = values_of(name)
+        cells, verdict = re.fullmatch(r"(.*?)(?: (decided|not decided))?", what).groups()
+        first, *second = (cell_in(values, each) for each in cells.split(" - "))
+        found = statistics.mean(values[first].values())
+        if second:
+            _, table, size = table_of(f"{name}.json")
+            judgement = judge(Claim(text="", better=("/".join(first), "/".join(second[0]))), table, size, values)
+            found = judgement.difference
+            assert verdict is None or (judgement.holds in ("yes", "no")) == (verdict == "decided")
+        digits = len(number.partition(".")[2])
+        signed = found if number[0] in "+-" else abs(found)
+        assert float(number) == pytest.approx(signed, abs=0.5001 * 10**-digits)
+
+
+@pytest.mark.parametrize("number, source", MARKED.findall((PAPERS / "README.md").read_text()))
+def test_a_number_of_the_page_is_that_of_the_json(number, source):
+    check(number, source)
+
+
+def test_every_number_of_the_page_has_its_source():
+    text = re.sub(r"`[^`]*`", "", (PAPERS / "README.md").read_text())  # names and settings
+    assert not re.findall(r"\d+\.\d+", MARKED.sub("", re.sub(r"\]\([^)]*\)", "]", text)))
+    sentences = re.split(r"(?<=[.;:]) ", " ".join(text.split()))
+    for sentence in sentences:
+        if "decided" in re.sub(r"<!-- .*? -->", "", sentence).replace("are decided", "") and "points" in sentence:
+            assert "decided -->" in sentence or "<!-- claims" in sentence, sentence
+
+
+def test_a_wrong_number_of_the_page_is_found():
+    check("1.9", "saclr/table-3.small: saclr-1-matrix - simclr decided")
+    for number, source in (
+        ("2.9", "saclr/table-3.small: saclr-1-matrix - simclr decided"),
+        ("1.9", "saclr/table-3.small: saclr-1-matrix - simclr not decided"),
+        ("+1.9", "saclr/table-3.small: saclr-1-matrix - simclr decided"),
+        ("240", "claims: all"),
+        ("684", "bench: nearfar SimCLR 8192 128"),
+    ):
+        with pytest.raises(AssertionError):
+            check(number, source)

@@ -36,10 +36,10 @@ def test_the_first_training_images_can_be_taken_alone(tmp_path, quiet, images_fi
     write_dtd(tmp_path)
     sets = open_labelled("torchvision:dtd", quiet, FITTED, root=tmp_path, validation=False, **OPTIONS)
     assert list(sets.splits) == ["train", "test"] and sets.limited(range(5)).count("train") == 5
-    [(_, found)] = sets.limited(5).features({"means": means}, quiet)
+    [(_, found)] = sets.limited(range(5)).features({"means": means}, quiet)
     assert found["train"][1].tolist() == [0] * 4 + [1] and len(found["test"][1]) == 6
     own = open_labelled(images_file, quiet, {}, root=None, validation=True, **OPTIONS)
-    assert (own.count("train"), own.count("test"), own.limited(10).count("train")) == (64, 16, 10)
+    assert (own.count("train"), own.count("test"), own.limited(range(10)).count("train")) == (64, 16, 10)
 
 
 def test_images_without_labels_are_refused(tmp_path, quiet):

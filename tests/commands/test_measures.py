@@ -5,10 +5,12 @@ import math
 from functools import partial
 
 import pytest
+import torch
 from rich.console import Console
 
 import nearfar
-from nearfar.commands.measures import IMAGES, MEASURES
+from nearfar.commands.measures import IMAGES, MEASURES, saved_projector
+from nearfar.training.checkpoint import CHECKPOINT
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,17 @@ def test_a_curve_is_the_key_of_the_metrics(run):
 
 def test_the_nuclear_norm_of_32_unit_rows_lies_between_equal_and_orthogonal_ones(run):
     assert math.sqrt(32) <= MEASURES["nuclear"]({}, run.path) < 32
+
+
+def test_the_projector_of_a_run_is_that_of_its_last_step(run):
+    encoder, projector = nearfar.load(run), saved_projector(run.path)
+    pixels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8)
+    state = torch.load(run.path / CHECKPOINT, weights_only=True)["model"]
+    rows = encoder(pixels)
+    first = {name.removeprefix("online.1."): value for name, value in state.items() if name.startswith("online.1.")}
+    assert {name: value for name, value in projector.state_dict().items()}.keys() == first.keys()
+    assert all(torch.equal(value, first[name]) for name, value in projector.state_dict().items())
+    assert projector(rows).shape == (4, run.settings.hyperparameters["projector"][-1]) and not projector.training
 
 
 def test_the_plane_is_measured_on_the_test_images(run, monkeypatch):

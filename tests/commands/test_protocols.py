@@ -8,6 +8,7 @@ import pytest
 import nearfar
 from nearfar.cli import main
 from nearfar.commands.worth import sentence
+from nearfar.data import open_images
 from tests.data.test_standard_sets import write_dtd, write_pets, write_voc
 
 ROWS = ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
@@ -133,3 +134,26 @@ def test_the_command_line_takes_several_rates(run, capsys):
     words = ["--protocol", "linear-sgd", "--probe", "lorac", "--probe-lr", "0.1", "1"]
     assert main(["evaluate", str(run.path), *words, "--baselines", "false"]) == 0
     assert np.isfinite(run.results["trained"]["linear_sgd"])
+
+
+def test_predictions_are_kept_and_give_the_accuracies(run, quiet):
+    results = nearfar.evaluate(run, protocol=("knn", "knn_5", "linear"), baselines=False, console=quiet)
+    with np.load(run.path / "predictions.npz") as saved:
+        assert set(saved.files) == {"truth", "knn", "knn_5", "linear"}
+        for name in ("knn", "knn_5", "linear"):
+            assert np.mean(saved[name] == saved["truth"]) == results["trained"][name]
+
+
+def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, quiet):
+    options = dict(epochs=1, batch_size=64, limit=400, method="simclr", precision="32-true", held_out=0, console=quiet)
+    run = nearfar.pretrain("digits", out=str(tmp_path / "run"), limit_from="seed", **options)
+    how = dict(protocol=("knn",), baselines=False, console=quiet)
+    nearfar.evaluate(run, held_out=1000, **how)
+    with np.load(run.path / "predictions.npz") as saved:
+        truth = saved["truth"]
+    train = open_images("digits", split="train")
+    left = np.setdiff1d(np.arange(len(train)), run.settings.rows(len(train)))
+    assert len(truth) == 1000 and (truth == train.labels[left[-1000:]]).all()
+    with pytest.raises(ValueError, match=r"--held-out 1100: 1037 training images are left; lower it"):
+        nearfar.evaluate(run, held_out=1100, **how)
+    assert nearfar.evaluate(run, **how) != {} and len(np.load(run.path / "predictions.npz")["truth"]) == 360

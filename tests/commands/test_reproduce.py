@@ -7,10 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import nearfar
 from nearfar.cli import main
+from nearfar.commands.cells import packed, unpacked
 from nearfar.commands.outcome import path_of, state_of, write_outcome
 from nearfar.commands.owner import owned
 from nearfar.papers import read_paper
@@ -158,3 +161,43 @@ def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
     (run,) = tmp_path.glob("reproduced/runs/simclr-digits-*-0/")
     with owned(run):  # nobody else has it
         assert (run / "checkpoints").is_dir()
+
+
+def test_a_number_says_what_it_was_made_with_and_which_test_images_were_right(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN)
+    whole = nearfar.reproduce("own.yaml/table-3", jobs=1)
+    (number,) = whole["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()
+    right = unpacked(number["right"])
+    assert 100 * right.mean() == pytest.approx(number["value"]) and len(right) == 360
+    assert number["versions"]["torch"] == torch.__version__ and number["threads"] >= 1
+    assert set(number) >= {"commit", "date", "hardware"}
+    for path in Path("reproduced/runs").rglob("measured.json"):
+        path.unlink()
+    Path("again.yaml").write_text(OWN)  # another table with the same run finds its number without running it
+    monkeypatch.setattr("nearfar.commands.reproduce.run_tasks", lambda *args: pytest.fail("it was run already"))
+    assert nearfar.reproduce("again.yaml/table-3")["again/table-3"]["cells"] == whole["own/table-3"]["cells"]
+
+
+def test_tables_can_be_judged_anew_without_running_anything(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN)
+    nearfar.reproduce("own.yaml/table-2", jobs=2)
+    Path("own.yaml").write_text(OWN.replace("better: [matrix, row]", "better: [row, matrix]"))
+    again = nearfar.reproduce("own.yaml", run=False)
+    assert list(again) == ["own/table-2"] and again["own/table-2"]["claims"][0]["holds"] == "no"
+    words = Path("reproduced/claims.md").read_text()
+    assert "| a paper | 1 | 0 | 1 | 0 | 0 |" in words and "[Table 2](own/table-2.md) | **no**" in words
+    assert "0 claims were tested" in words  # counts have no interval
+
+
+def test_fresh_seeds_begin_where_the_table_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN.replace("measure: variables", "measure: variables\n    first_seed: 100"))
+    cells = nearfar.reproduce("own.yaml/table-2", jobs=1)["own/table-2"]["cells"]
+    assert [list(cell["seeds"]) for cell in cells.values()] == [["100"], ["100"]]
+
+
+def test_packed_test_images_are_unpacked_as_they_were():
+    right = np.random.default_rng(0).uniform(size=1003) < 0.7
+    assert (unpacked(json.loads(json.dumps(packed(right)))) == right).all()

@@ -1,4 +1,4 @@
-"""docs/papers: every verdict and every page follows from the JSON, and every number of the page that is written by hand."""
+"""docs/papers: every verdict and page, and every number of the page written by hand, follows from the JSON."""
 
 import json
 import re
@@ -56,7 +56,9 @@ def test_the_page_of_claims_follows_from_the_json(anew):
 
 def values_of(path):
     cells = json.loads((PAPERS / f"{path}.json").read_text())["cells"]
-    return {tuple(cell.split("/")): {s: one["value"] for s, one in found["seeds"].items()} for cell, found in cells.items()}
+    return {
+        tuple(cell.split("/")): {s: one["value"] for s, one in found["seeds"].items()} for cell, found in cells.items()
+    }
 
 
 def cell_in(values, words):

@@ -17,15 +17,15 @@ VERDICTS = ("yes", "no", "not decided", "not run")
 HOW = """\
 Written by `nearfar reproduce` from the JSON of the tables beside it.
 
-- **Small** means a net of 0.3 million parameters, 2000 to 5000 training images and 20 epochs (120 on blood cells), where the papers
-  have 50 000 images or more and 100 to 1000 epochs. What holds at small scale says nothing of the papers' scale. The page of
-  each table says what it ran.
-- A claim is **decided**, yes or no, where the 95 % interval of a difference lies on one side of what it is compared with.
-  Intervals are over seeds, and over test images where predictions were saved. Counts, and memory of one run, have no interval
-  and are decided as they are, equal within 1 %.
-- **Not decided** means that the interval lies on both sides, or that there is one seed. **Not run** means that cells are missing.
-- **Holm** says whether the verdict survives Holm's correction for all claims of this page that were tested. One that does not may
-  be chance: of the tested claims, 5 % would be decided if all true differences were nil."""
+- **Small** accuracies are those of a net of 0.3 million parameters after 20 epochs (120 on blood cells) on 2000 to 5000
+  images; the papers have 9000 images or more and 100 to 1000 epochs. They say nothing of the papers' scale. The page
+  of each table says what it ran.
+- A claim is **decided**, yes or no, if the 95 % interval of a difference lies on one side of its bound. Intervals are
+  over seeds, and over test images where predictions were saved. Counts, and memory of one run, have no interval: they
+  are compared as they are, equal within 1 %.
+- **Not decided**: the interval lies on both sides, or there is one seed. **Not run**: cells are missing.
+- **Holm** says whether a verdict survives Holm's correction for all tested claims of this page. Of claims whose
+  difference is nil, 5 % are decided by chance; a verdict that does not survive may be one of them."""
 
 
 def write_claims(out: Path) -> Path:
@@ -70,7 +70,7 @@ def _counted(tables: Mapping[Path, Mapping[str, Any]], kept: int, tested: int) -
     decided = sum(claim["holds"] in ("yes", "no") for claim in every if claim.get("p") is not None)
     return (
         "\n".join(line for line in lines if line)
-        + f"\n\n{tested} claims were tested, {decided} are decided, and {kept} of these survive Holm's correction for {tested}."
+        + f"\n\n{tested} claims were tested, {decided} are decided, and {kept} of these survive Holm's correction."
     )
 
 

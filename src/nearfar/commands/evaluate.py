@@ -167,7 +167,7 @@ def evaluate(
                     predictions=predictions if row == "trained" else None,
                 )
     with replacing(run.path / PREDICTIONS) as unfinished:
-        np.savez_compressed(unfinished, **predictions)
+        np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]
     _add_to_results(run, results, sets.name)
     for one in protocol:
         if (percent := percent_of(one)) is not None:

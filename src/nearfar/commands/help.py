@@ -14,7 +14,8 @@ SHORT, FULL = ("-h", "--help"), "--help-all"
 GROUPS: dict[str, tuple[str, str]] = {
     "Data": (
         "data limit split image_size",
-        "limit_from channels value_range show_channels stream steps_per_epoch stream_buffer mean std held_out cache workers",
+        "limit_from channels value_range show_channels stream steps_per_epoch stream_buffer mean std held_out cache "
+        "workers",
     ),
     "Budget and hardware": (
         "minutes epochs batch_size micro_batch devices",

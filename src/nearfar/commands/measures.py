@@ -95,7 +95,7 @@ def nuclear(given: Mapping[str, Any], run: Path) -> float:
 
 
 def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
-    """The nuclear norm of the projector's unit outputs for 32 views, of each of 256 test images (LORAC, section 6.2)."""
+    """The nuclear norm of the projector's unit outputs for 32 views, for 256 test images (LORAC, section 6.2)."""
     settings, encoder, projector = Run(run).settings, load(run), saved_projector(run)
     images = open_shown(settings.data, _quiet(), split="test", **settings.reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))

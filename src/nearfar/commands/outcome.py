@@ -162,7 +162,8 @@ def write_outcome(
 
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
-    told = {"text": claim.text, "section": claim.section, "holds": judgement.holds, "numbers": judgement.words}
+    told: dict[str, Any] = {"text": claim.text, "section": claim.section}
+    told |= {"holds": judgement.holds, "numbers": judgement.words}
     numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
     told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
     return told | ({"interval": [float(f"{end:.6g}") for end in judgement.interval]} if judgement.interval else {})

@@ -33,9 +33,9 @@ def head(paper: Paper, table: Table, size: Size) -> str:
 
 def _images(paper: Paper, table: Table, size: Size) -> list[str]:
     """Say how many images each data set of the table has, and how many are used."""
-    found = {}
+    found: dict[str, None] = {}
     for cell in table.cells(size):
-        name, other = cell.settings.get("data"), cell.evaluate.get("data")
+        name, other = str(cell.settings.get("data")), str(cell.evaluate.get("data", ""))
         if cell.measure in TRAINED and name in paper.images:
             train, test = paper.images[name]
             used = min(cell.settings.get("limit") or train, train)
@@ -47,7 +47,7 @@ def _images(paper: Paper, table: Table, size: Size) -> list[str]:
                 words += f", tested on {cell.evaluate['held_out']} further training images"
             elif other in paper.images:
                 words += ", evaluated on {}, {} training and {} test images".format(other, *paper.images[other])
-            elif other is None:
+            elif not other:
                 words += f", {test} test images"
             found[words] = None
     return [f"Images: {'; '.join(found)}."] if found else []

@@ -67,9 +67,9 @@ def reproduce(
         return _listed(Path(out), console)
     paper, tables = _chosen(table, scale)
     for row in only:
-        known = {name for one in tables for name in one.at(scale).rows}
-        if row not in known:
-            raise ValueError(f"{table} runs no row {row}: {did_you_mean(row, known, ', '.join(sorted(known)))}")
+        rows = {name for one in tables for name in one.at(scale).rows}
+        if row not in rows:
+            raise ValueError(f"{table} runs no row {row}: {did_you_mean(row, rows, ', '.join(sorted(rows)))}")
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)

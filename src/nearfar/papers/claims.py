@@ -110,8 +110,8 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
     """Return the difference of two cells by least squares of an effect of each cell and one of each seed.
 
     Randomised blocks: what a seed does to all cells alike drops out, and all cells estimate one variance. Where their
-    spreads differ (Bartlett's test of the residuals, 5 per cent) the two cells alone are compared, seed by seed. values:
-    of cells that measure the same; the two must have two seeds in common.
+    spreads differ (Bartlett's test of the residuals, 5 per cent) the two cells alone are compared, seed by seed.
+    values: of cells that measure the same; the two must have two seeds in common.
     """
     cells, seeds = list(values), sorted({seed for numbers in values.values() for seed in numbers})
     points = [(cell, seed, number) for cell, numbers in values.items() for seed, number in numbers.items()]
@@ -225,7 +225,7 @@ class _Pairs:
                 return Judgement("not decided", f"{told}, of one seed", mean)
             if margin is None and abs(mean) <= EQUAL * max(_mean(a), _mean(b)):
                 return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %", mean)
-            return Judgement("yes" if distance > 0 or margin is not None and distance == 0 else "no", told, mean)
+            return Judgement("yes" if distance > 0 or (margin is not None and distance == 0) else "no", told, mean)
         return _decided(found, distance, told, among)
 
     def _difference(self, first: Place, second: Place, shared: Sequence[str]) -> Difference:

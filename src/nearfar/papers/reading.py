@@ -108,7 +108,9 @@ def _claim(given: dict[str, Any], place: str) -> Claim:
         if kind in given:
             given[kind] = tuple(given[kind])
     if sum(kind in given for kind in ("better", "not_worse", "within", "best", "more")) != 1:
-        raise ValueError(f"{place}: the claim {given.get('text')!r} needs one of better, not_worse, within, best and more")
+        raise ValueError(
+            f"{place}: the claim {given.get('text')!r} needs one of better, not_worse, within, best and more"
+        )
     return _part(Claim, f"{place}, claims", {**given, "section": str(given.get("section", ""))})
 
 

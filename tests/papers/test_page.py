@@ -74,7 +74,8 @@ def check(number, source):
         parameters = build_backbone("tiny", image_size=32, channels=3).parameters()
         assert number == f"{sum(each.numel() for each in parameters) / 1e6:.1f}"
     elif name == "claims":
-        every = [claim for table in tables_in(PAPERS).values() for claim in table["claims"]]
+        what, _, words = what.partition(" of ")
+        every = [claim for table in tables_in(PAPERS).values() for claim in table["claims"] if words in claim["text"]]
         tested = [claim for claim in every if "p" in claim]
         counts = Counter(claim["holds"] for claim in every)
         counts |= {"all": len(every), "tested": len(tested)}

@@ -1,5 +1,6 @@
 """The command line: one clear line and exit code 2 for a mistake, and nothing is written."""
 
+import functools
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 import yaml
 
 from nearfar.atomic import NotWrittenError
-from nearfar.cli import VERBS, main
+from nearfar.cli import VERBS, function_of, main
 from nearfar.commands.words import lists_joined
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
@@ -27,6 +28,8 @@ def complaint(capsys, *words):
         (["pretrain"], "name the images"),
         (["pretrain", "DATA", "--methd", "dcl"], "did you mean '--method'"),
         (["pretrain", "DATA", "--temprature", "0.1"], "did you mean '--temperature'"),
+        (["pretrain", "DATA", "--epoch", "1"], "did you mean '--epochs'"),
+        (["pretrain", "DATA", "--meth", "saclr"], "did you mean '--method'"),
         (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
         (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "does not know --alpha"),
         (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
@@ -162,3 +165,36 @@ def test_a_broken_installation_is_one_line(capsys, monkeypatch):
     assert main(["methods"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("nearfar: import of nearfar.training") and "pip install" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("push --private RUN a/b", {"run": "RUN", "repo": "a/b", "private": True}),
+        ("push --private false RUN a/b", {"run": "RUN", "repo": "a/b", "private": False}),
+        ("push RUN --private a/b", {"run": "RUN", "repo": "a/b", "private": True}),
+        ("duplicates --approximate RUN", {"run": "RUN", "approximate": True}),
+        ("duplicates RUN --approximate=false photos", {"run": "RUN", "data": "photos", "approximate": False}),
+        ("map --approximate RUN", {"run": "RUN", "approximate": True}),
+        ("evaluate --baselines false RUN photos", {"run": "RUN", "data": "photos", "baselines": False}),
+        ("pretrain --adapt photos --cache false", {"data": "photos", "adapt": True, "cache": False}),
+        ("pretrain one --tensorboard two", {"data": ["one", "two"], "tensorboard": True}),
+        ("pretrain --method sigclr --learn-temperature photos", {"data": "photos", "learn_temperature": True}),
+        ("search RUN -rf.png --k 2", {"run": "RUN", "images": ["-rf.png"], "k": 2}),
+        ("search --k 2 RUN -- --json -h -1", {"run": "RUN", "images": ["--json", "-h", "-1"], "k": 2}),
+        ("pretrain --epochs 1 -- --photos", {"data": "--photos", "epochs": 1}),
+    ],
+)
+def test_a_word_is_taken_as_its_place_says(words, expected, monkeypatch):
+    """A flag takes no word but true and false, and what is behind -- is no option."""
+    verb, *rest = words.split()
+    function, given = function_of(verb), {}
+
+    @functools.wraps(function)
+    def record(*placed, console, **values):
+        given.update(zip((place.rstrip(".") for place in VERBS[verb][1]), placed, strict=True), **values)
+        return {"name": []}
+
+    monkeypatch.setattr("nearfar.cli.function_of", lambda verb: record)
+    assert main([verb, *rest]) == 0
+    assert {name: given[name] for name in expected} == expected

@@ -21,7 +21,7 @@ from nearfar.atomic import NotWrittenError
 from nearfar.commands.declared import LISTING, OBJECTS, VERBS, read_verb
 from nearfar.commands.help import FULL, SHORT, help_page, numbers_of, overview
 from nearfar.commands.machine_readable import as_json, stdout_to_stderr
-from nearfar.commands.words import chosen_ahead, data_joined, lists_joined, nearest, places_first, plain_words
+from nearfar.commands.words import PLACE, ahead, chosen_ahead, data_joined, lists_joined, nearest, places_first, plain_words
 from nearfar.messages import RunsFailed, first_line
 
 if TYPE_CHECKING:
@@ -34,10 +34,12 @@ ALONE: dict[str, Any] = {"type": bool, "nargs": "?", "const": True}  # --private
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if "--json" not in words or {*SHORT, FULL} & {*words}:
+    options = ahead(words)
+    if "--json" not in options or {*SHORT, FULL} & {*options}:
         return _carry_out(words)[0]
     with stdout_to_stderr():
-        code, result = _carry_out([word for word in words if word != "--json"], machine=True)
+        others = [word for word in options if word != "--json"]
+        code, result = _carry_out([*others, *words[len(options) :]], machine=True)
     training = sys.modules.get("nearfar.training")
     if training is None or not training.is_follower():  # else the first process tells it
         print(as_json(result))
@@ -54,7 +56,7 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
         return 0, __version__
     if words[0] not in VERBS:
         return _complain(f"there is no command {words[0]!r}: {nearest(words[0], VERBS, 'see nearfar --help')}", 2)
-    if {*SHORT} & {*words}:
+    if {*SHORT} & {*ahead(words)}:
         print(help_page(read_verb(words[0])))
         return 0, None
 
@@ -89,7 +91,9 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 
 def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
-    words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
+    options = ahead(words)
+    behind = words[len(options) + 1 :]
+    words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in options]
     words = data_joined(lists_joined(words))
     chosen = chosen_ahead(words)
     if "--help_all" in words:
@@ -98,10 +102,15 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
     parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
     null = verb in LISTING and "--null" in words
     words = [word for word in words if not (null and word == "--null")]
+    flags = {option for action in parser._actions if action.nargs == "?" for option in action.option_strings}
     try:
-        values = parser.parse_args(places_first(words) if verb in LISTING else words).as_dict()
+        values = parser.parse_args(places_first(words, behind, flags)).as_dict()
     except ArgumentError as error:
         raise ValueError(plain_words(str(error), verb, parser)) from error
+    for name in (place.rstrip(".") for place in VERBS[verb][1]):
+        if isinstance(given := values[name], str | list):
+            plain = [word.removeprefix(PLACE) for word in ([given] if isinstance(given, str) else given)]
+            values[name] = plain[0] if isinstance(given, str) else plain
     values.pop("config", None)
     if "data..." in VERBS[verb][1] and isinstance(values["data"], list) and len(values["data"]) < 2:
         values["data"] = (values["data"] or [None])[0]
@@ -146,7 +155,7 @@ def build_parser(
 
     function, positionals = function_of(verb), VERBS[verb][1]
     parameters = inspect.signature(function).parameters
-    parser = ArgumentParser(prog=f"nearfar {verb}", exit_on_error=False)
+    parser = ArgumentParser(prog=f"nearfar {verb}", exit_on_error=False, allow_abbrev=False)
     for placed in positionals:
         name = placed.rstrip(".")
         usual = parameters[name].default

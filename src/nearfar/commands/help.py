@@ -47,6 +47,7 @@ def overview() -> str:
             *lines,
             "",
             "nearfar VERB --help tells more. With --json a verb prints one JSON object for other programs.",
+            "A flag such as --adapt stands alone or before true or false; what follows -- is no option.",
         ]
     )
 

@@ -15,18 +15,33 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
 LISTS = ("protocol", "projector", "predictor", "mean", "std", "probe_lr", "only", "value_range", "show_channels")
+PLACE = "\0"  # no word of a shell holds it
 
 
-def places_first(words: Sequence[str]) -> list[str]:
-    """Put what is given by its place before the options, which take one value each: argparse wants it together."""
+def ahead(words: Sequence[str]) -> list[str]:
+    """The words before "--", which ends the options."""
+    return list(words[: words.index("--")] if "--" in words else words)
+
+
+def places_first(words: Sequence[str], behind: Sequence[str], flags: Iterable[str]) -> list[str]:
+    """Put what is given by its place before the options: argparse wants it together.
+
+    An option begins with two dashes and takes the next word; a flag takes it only if it is true or false. behind: words
+    that are no options. Those that argparse might take for one begin with `PLACE` then.
+    """
     placed: list[str] = []
     options: list[str] = []
     takes = False
     for word in words:
+        if takes and options[-1] in flags:
+            takes = False
+            if word.lower() in ("true", "false"):
+                options[-1] += f"={word.lower()}"
+                continue
         is_option = word.startswith("--")
         (options if takes or is_option else placed).append(word)
         takes = is_option and "=" not in word
-    return [*placed, *options]
+    return [*(PLACE + word if word.startswith("-") else word for word in [*placed, *behind]), *options]
 
 
 def lists_joined(words: Sequence[str]) -> list[str]:
@@ -77,6 +92,7 @@ def chosen_ahead(words: Sequence[str]) -> dict[str, Any]:
 
 def plain_words(message: str, verb: str, parser: ArgumentParser) -> str:
     """Turn a parser's complaint into one line."""
+    message = message.replace(PLACE, "")
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown:
         options = [option for action in parser._actions for option in action.option_strings] + ["--json", FULL]

@@ -118,6 +118,31 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
 
 
 @pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        ("metric: knn", "metric: knnn", "row simclr, column digits: there is no metric 'knnn': did you mean 'knn'"),
+        ("metric: knn", "metric: linear", "there is no metric 'linear'"),
+        ("protocol: [knn]", "protocol: [kmn]", "unknown protocol 'kmn': did you mean 'knn'"),
+        ("epochs: 1,", "epochz: 1,", "there is no setting 'epochz': did you mean 'epochs'"),
+        ("epochs: 1,", "epochs: 0,", "--epochs must be 1e-06 to 1000000000, not 0"),
+        ("method: simclr}", "method: simclrr}", "did you mean 'simclr'"),
+        ("method: simclr}", "temperature: 0.1}", "method is missing"),
+        ("method: simclr}", "method: simclr, temperature: hot}", "--temperature must be a number, not 'hot'"),
+        ("metric: knn", "metric: knn\n    evaluate: {limmit: 3}", "no option of evaluate 'limmit': did you mean 'limit'"),
+        ("metric: knn", "metric: lost\n    measure: curve", "there is no metric 'lost': did you mean 'loss'"),
+        ("metric: knn", "metric: knn\n    measure: detect", "there is no protocol 'knn'"),
+    ],
+)
+def test_a_paper_that_cannot_be_run_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, was, becomes, told):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN.replace(was, becomes, 1))
+    assert main(["reproduce", "own.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "table-1" in said and told in said and said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+
+
+@pytest.mark.parametrize(
     ("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True), ("lorac/figure-3", True)]
 )
 def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path, name, drawn):
@@ -143,6 +168,19 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, ca
     assert "1 of 1 runs failed" in said.err and "num_images must be 1 or more" in said.out
     assert Path("reproduced/own/table-2.md").is_file()
     assert read_paper("own.yaml").tables["table-2"].rows["row"].paper == {"n": (1000.0, None)}
+
+
+def test_a_number_that_is_not_there_fails_its_run_alone(tmp_path, monkeypatch, capsys):
+    """Top-5 accuracy is measured from 100 classes on, which is known when the run is evaluated."""
+    monkeypatch.chdir(tmp_path)
+    own = OWN.replace("protocol: [knn]\n    metric: knn", "protocol: [finetune-50]\n    metric: finetune_50_top5")
+    Path("own.yaml").write_text(own)
+    assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "nearfar: 1 of 3 runs failed; the same command tries them again\n"
+    assert "failed: ValueError: results.json has no finetune_50_top5, but finetune_50" in said.out
+    second = json.loads(Path("reproduced/own/table-2.json").read_text())["cells"]
+    assert [cell["seeds"]["0"]["value"] for cell in second.values()] == [1, 1000]
 
 
 def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):

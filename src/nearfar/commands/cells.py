@@ -24,6 +24,7 @@ from nearfar.atomic import replacing
 from nearfar.commands.children import Children
 from nearfar.commands.opening import shown
 from nearfar.commands.owner import CONFIG
+from nearfar.messages import first_line
 from nearfar.papers import TRAINED, Cell
 from nearfar.training.environment import machine
 from nearfar.training.progress import duration
@@ -113,6 +114,8 @@ def _run(task: Task, children: Children, places: queue.SimpleQueue[int], jobs: i
     except subprocess.CalledProcessError as error:
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         return True, f"{name} failed: {said[-1] if said else error} (see {log})"
+    except Exception as error:  # of this run alone
+        return True, f"{name} failed: {type(error).__name__}: {first_line(error)}"
     numbers = {cell.reading: (measured(cell, task.folder) or {})["value"] for cell in task.cells}
     words = [f"{key} {value:.4g}" for key, value in numbers.items() if isinstance(value, (int, float))]
     return False, f"{name}: {', '.join(words) or 'done'}"
@@ -156,6 +159,8 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> Non
         run(["-m", "nearfar", *words])
         results = json.loads((folder / "results.json").read_text())
         numbers = results["trained"] if cell.measure == "run" else _trained_detector(results, cell.protocol[0])
+        if missing := [one.metric for one in together if one.metric not in numbers]:
+            raise ValueError(f"results.json has no {missing[0]}, but {', '.join(numbers)}")
         values = {one.reading: 100 * numbers[one.metric] for one in together}
     else:
         given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)

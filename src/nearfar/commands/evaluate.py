@@ -25,6 +25,7 @@ from nearfar.commands.opening import shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
 from nearfar.commands.worth import ENCODERS, accuracies, best_rows, sentence
+from nearfar.data.sources import special
 from nearfar.evaluation import (
     FINETUNE,
     WITH_VALIDATION,
@@ -33,6 +34,7 @@ from nearfar.evaluation import (
     colour_histogram,
     evaluate_features,
     hog,
+    name_with,
     probe_settings,
     raw_pixels,
     usual_probe,
@@ -120,6 +122,8 @@ def evaluate(
     check_folder(run.path)
     if labels is not None and not any((percent_of(one) or 100) < 100 for one in protocol):
         raise ValueError("--labels is for finetune-P, such as finetune-1, which --protocol does not ask for")
+    if labels is not None and (what := special(labels)):
+        raise ValueError(f"--labels {labels} is {what}, not a text file")
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
@@ -202,9 +206,7 @@ def _encoders(
 
 
 def _named(numbers: dict[str, float], name: str) -> dict[str, float]:
-    """Columns that end with the name of a data set of torchvision; a deviation keeps its ending behind it."""
-    ends = {key: "_std" if key.endswith("_std") else "" for key in numbers}
-    return {f"{key.removesuffix(ends[key])}_{name}{ends[key]}" if name else key: numbers[key] for key in numbers}
+    return {name_with(key, name): value for key, value in numbers.items()}
 
 
 def _add_to_results(run: Run, results: dict[str, dict[str, float]], name: str) -> None:

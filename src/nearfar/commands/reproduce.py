@@ -18,6 +18,7 @@ from rich.text import Text
 
 from nearfar.atomic import check_folder
 from nearfar.commands.cells import Task, folder_of, needed_by, run_tasks, source_of
+from nearfar.commands.checking import check_cells
 from nearfar.commands.outcome import found_so_far, has, state_of, write_outcome
 from nearfar.messages import RunsFailed, check_range, did_you_mean
 from nearfar.papers import Paper, Table, paper_names, read_paper
@@ -54,7 +55,8 @@ def reproduce(
         What is written as JSON, by PAPER/TABLE; without `table` the list.
 
     Raises:
-        ValueError: for an unknown paper, table or row, and a table without that scale.
+        ValueError: for an unknown paper, table or row, a table without that scale, and settings, options and metrics
+            that there are not.
         RunsFailed: for runs that failed, when all others are done and the tables are written.
     """
     console = console or Console()
@@ -67,6 +69,8 @@ def reproduce(
         known = {name for one in tables for name in one.at(scale).rows}
         if row not in known:
             raise ValueError(f"{table} runs no row {row}: {did_you_mean(row, known, ', '.join(sorted(known)))}")
+    for one in tables:
+        check_cells(one, scale)
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)

@@ -75,17 +75,17 @@ def chosen_ahead(words: Sequence[str]) -> dict[str, Any]:
     from nearfar.training.config import read_yaml
 
     chosen: dict[str, Any] = {"method": None, "recipe": None, "data": None}
-    options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
-    options |= {
-        words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--") and "=" not in words[i]
-    }
-    if "--config" in options and Path(options["--config"]).is_file():
-        settings = read_yaml(Path(options["--config"]))
+    given = [
+        word.split("=", 1) if "=" in word else [word, after]
+        for word, after in zip(words, [*words[1:], ""], strict=True)
+        if word.startswith("--")
+    ]
+    options = dict(given)
+    for file in (Path(value) for option, value in given if option == "--config" and value):
+        settings = read_yaml(file) if file.exists() else {}
         for name, value in settings.items():
             if isinstance(value, dict) and set(value) == {"object"}:
-                raise ValueError(
-                    f"the {name} of {options['--config']} was an object ({value['object']}): run it in Python"
-                )
+                raise ValueError(f"the {name} of {file} was an object ({value['object']}): run it in Python")
         chosen |= {name: settings[name] for name in chosen if name in settings}
     return chosen | {name: options[f"--{name}"] for name in chosen if f"--{name}" in options}
 

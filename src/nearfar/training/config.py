@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from nearfar.data.sources import special
 from nearfar.views import ViewPlan
 
 OBJECTS = ("data", "method", "encoder", "views")  # what may be an object instead of a name
@@ -21,10 +22,44 @@ class Described:
     words: str
 
 
+def load_yaml(path: Path) -> Any:
+    """Return what a YAML file holds.
+
+    Raises yaml.YAMLError or ValueError for other files, for pipes and devices, which may never end, and for aliases
+    (*name) that make a small file large.
+    """
+    if what := special(path):
+        raise ValueError(f"it is {what}, not a file")
+    text = path.read_text(encoding="utf-8")
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _written_out(node, 10_000 + 10 * len(text), {})
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()  # type: ignore[no-untyped-call]
+
+
+def _written_out(node: yaml.Node, most: int, known: dict[int, int]) -> int:
+    """Return the characters and nodes of a document with aliases written out; raises ValueError for more than `most`."""
+    if id(node) not in known:
+        known[id(node)] = most  # where it holds itself
+        parts = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        size = 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+        known[id(node)] = size + sum(_written_out(part, most, known) for part in parts)
+        if known[id(node)] > most:
+            raise ValueError("its aliases (*name) stand for far more than the file holds; write it without them")
+    return known[id(node)]
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the names and values of a YAML file; raises ValueError for any other."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):

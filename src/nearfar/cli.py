@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 import traceback
+import warnings
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,16 @@ from nearfar.atomic import NotWrittenError
 from nearfar.commands.declared import LISTING, OBJECTS, VERBS, read_verb
 from nearfar.commands.help import FULL, SHORT, help_page, numbers_of, overview
 from nearfar.commands.machine_readable import as_json, stdout_to_stderr
-from nearfar.commands.words import PLACE, ahead, chosen_ahead, data_joined, lists_joined, nearest, places_first, plain_words
+from nearfar.commands.words import (
+    PLACE,
+    ahead,
+    chosen_ahead,
+    data_joined,
+    lists_joined,
+    nearest,
+    places_first,
+    plain_words,
+)
 from nearfar.messages import RunsFailed, first_line
 
 if TYPE_CHECKING:
@@ -35,11 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = ahead(words)
-    if "--json" not in options or {*SHORT, FULL} & {*options}:
-        return _carry_out(words)[0]
-    with stdout_to_stderr():
-        others = [word for word in options if word != "--json"]
-        code, result = _carry_out([*others, *words[len(options) :]], machine=True)
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        if "--json" not in options or {*SHORT, FULL} & {*options}:
+            return _carry_out(words)[0]
+        with stdout_to_stderr():
+            others = [word for word in options if word != "--json"]
+            code, result = _carry_out([*others, *words[len(options) :]], machine=True)
     training = sys.modules.get("nearfar.training")
     if training is None or not training.is_follower():  # else the first process tells it
         print(as_json(result))
@@ -176,6 +188,10 @@ def build_parser(
     for name, default in flags.items():
         parser.add_argument(f"--{name}", **ALONE, default=default)
     skipped: set[str | int] = {*(name.rstrip(".") for name in positionals), *(OBJECTS - {verb}), *flags}
+    for name, one in parameters.items():
+        if one.annotation in ("Any", Any) and name not in skipped:  # words: 007 is a name, and no number
+            parser.add_argument(f"--{name}", type=list[str] | str, default=one.default)
+            skipped.add(name)
     parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     return parser
 
@@ -197,8 +213,17 @@ def _defect(words: list[str], error: Exception) -> str:
 
 
 def _complain(error: object, code: int) -> tuple[int, dict[str, str]]:
-    """Print one line that a terminal can show: no line breaks or control characters, no number of an OSError."""
-    words = " ".join(str(error).split()) or type(error).__name__
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in re.sub(r"^\[Errno \d+\] ", "", words))
+    """Print one line, without the number of an OSError."""
+    line = _one_line(re.sub(r"^\[Errno \d+\] ", "", str(error)) or type(error).__name__)
     print(f"nearfar: {line}", file=sys.stderr)
     return code, {"error": line}
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """Show a warning of a library as one line, without its source."""
+    print(f"nearfar: warning: {_one_line(str(message))}", file=sys.stderr)
+
+
+def _one_line(words: str) -> str:
+    """Write text as a terminal can show it in one line: no line breaks, no control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(words.split()))

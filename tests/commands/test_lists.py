@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from functools import partial
 
 import numpy as np
 import pandas
@@ -17,6 +18,7 @@ from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
+from nearfar.commands.listing import for_pipes
 
 ODD = "copy of\n'000' $HOME.png"
 
@@ -230,7 +232,7 @@ def test_paths_alone_go_to_a_pipe(run, pictures, capfdbinary):
     assert b"distance" in said.err
     assert main(["duplicates", str(run.path)]) == 0
     piped = capfdbinary.readouterr().out.decode()
-    assert piped == (run.path / "duplicates.list").read_bytes().decode().replace("\0", "\n")
+    assert piped == (run.path / "duplicates.list").read_bytes().decode().replace("\n", "\\n").replace("\0", "\n")
     assert main(["select", str(run.path), "--n", "3", "--by", "near", "007.png", "008.png"]) == 0
     assert capfdbinary.readouterr().out.count(b"\n") == 3
 
@@ -277,3 +279,19 @@ def test_lists_replace_nothing_that_was_named(run, tmp_path, quiet):
         with pytest.raises(ValueError, match=rf"{name}\.\w+ exists already"):
             verb(out=tmp_path / f"{name}.html", console=quiet)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"mine.list": "mine", "ours.csv": "mine"}
+
+
+def test_a_name_with_a_line_break_stays_one_line_but_before_a_zero_byte():
+    columns = {"path": ["a\nb \udcff.png", "c.png"]}
+    assert for_pipes(columns | {"name": []}, "\n") == b"a\\nb \\xff.png\nc.png\n"
+    assert for_pipes(columns | {"name": []}, "\0") == b"a\nb \xff.png\0c.png\0"
+
+
+@pytest.mark.parametrize(
+    "verb", [partial(nearfar.push, repo="a/b", to="x\udcff"), partial(nearfar.export, to="timm", out="x\udcff")]
+)
+def test_a_folder_that_safetensors_cannot_write_is_refused(run, quiet, verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="is not text in UTF-8"):
+        verb(run, console=quiet)
+    assert not list(tmp_path.iterdir())

@@ -126,7 +126,7 @@ def evaluate(
         raise ValueError(f"--labels {labels} is {what}, not a text file")
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
-    listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
+    listed = None if labels is None else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
     source = settings.given("data") if data is None else data
     chosen = probe_settings(probe or usual_probe(_protocol_of(settings), settings.image_size), probe_lr)
     fitted = settings.reading

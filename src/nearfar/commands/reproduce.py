@@ -126,7 +126,7 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
 
 
 def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
-    """Show all tables of all papers, with what they need and whether they were run into `out`."""
+    """Show all tables of all papers, with what they need and whether they were run, into `out` or for docs/papers."""
     found: dict[str, dict[str, Any]] = {}
     for name in paper_names():
         paper = read_paper(name)

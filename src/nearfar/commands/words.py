@@ -77,7 +77,7 @@ def chosen_ahead(words: Sequence[str]) -> dict[str, Any]:
     chosen: dict[str, Any] = {"method": None, "recipe": None, "data": None}
     given = [
         word.split("=", 1) if "=" in word else [word, after]
-        for word, after in zip(words, [*words[1:], ""], strict=True)
+        for word, after in zip(words, [*words[1:], ""], strict=False)
         if word.startswith("--")
     ]
     options = dict(given)

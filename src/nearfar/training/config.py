@@ -43,7 +43,7 @@ def load_yaml(path: Path) -> Any:
 
 
 def _written_out(node: yaml.Node, most: int, known: dict[int, int]) -> int:
-    """Return the characters and nodes of a document with aliases written out; raises ValueError for more than `most`."""
+    """Count characters and nodes of a document with its aliases written out; ValueError for more than `most`."""
     if id(node) not in known:
         known[id(node)] = most  # where it holds itself
         parts = node.value if isinstance(node, yaml.SequenceNode) else ()

@@ -88,13 +88,13 @@ class Settings:
     std: list[float] | None = setting("likewise")
     image_size: Chosen[int] = setting(
         "pixels; images are resized to it. Default: their own up to 96 px, else what the time allows",
-        at_least=1,
+        at_least=2,
         at_most=LARGEST_IMAGE,
     )
     crop_size: Chosen[int] = setting(
         "pixels of a view that is not small; below the image size, training is faster and crops lose less. "
         "Default: two thirds of the image size where that is chosen, three quarters of 32 to 48 px, else all of it",
-        at_least=1,
+        at_least=2,
         at_most=LARGEST_IMAGE,
     )
     channels: Chosen[int] = setting(

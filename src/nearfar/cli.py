@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = ahead(words)
     with warnings.catch_warnings():
-        warnings.showwarning = _warn
+        warnings.showwarning = _warn  # type: ignore[assignment]
         if "--json" not in options or {*SHORT, FULL} & {*options}:
             return _carry_out(words)[0]
         with stdout_to_stderr():

@@ -28,6 +28,7 @@ from nearfar.commands.objects import (
 )
 from nearfar.data import Images, Stream, survey
 from nearfar.data.building import SMALL
+from nearfar.data.columns import printable
 from nearfar.data.sources import are_several
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.messages import first_line
@@ -134,7 +135,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
 def default_folder(given: Settings) -> Path:
     """Return the run folder where none is given."""
     method, _ = chosen_method(given)
-    return Path("runs") / f"{_stem(given.data)}-{short_name(method)}"
+    return Path("runs") / f"{printable(_stem(given.data))}-{short_name(method)}"
 
 
 def _as_the_paper(given: Settings, recipe: Recipe) -> Settings:

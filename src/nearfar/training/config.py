@@ -39,7 +39,7 @@ def load_yaml(path: Path) -> Any:
         _written_out(node, 10_000 + 10 * len(text), {})
         return loader.construct_document(node)
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 def _written_out(node: yaml.Node, most: int, known: dict[int, int]) -> int:

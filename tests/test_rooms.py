@@ -30,7 +30,7 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above
 ADAPTERS = {"sklearn": {*MAY_IMPORT["commands"], "commands"}, "timm": {"networks"}}  # at the root, for other libraries
-ANYWHERE = {"allocator", "atomic", "docstrings", "messages", "threads"}  # know nothing of nearfar
+ANYWHERE = {"allocator", "atomic", "docstrings", "messages", "threads", "yaml_files"}  # know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 
 

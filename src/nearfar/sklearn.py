@@ -232,10 +232,7 @@ class ContrastiveMap(_OfImages):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> ContrastiveMap:
-        """Pretrain an encoder on the images, then a projector; y is not looked at.
-
-        Raises ValueError as `nearfar.pretrain` does, and for fewer than one view or epoch.
-        """
+        """Pretrain an encoder on the images, then a projector; y is not looked at. ValueError for no view or epoch."""
         check_range("num_views", self.num_views, 1)
         check_range("epochs", self.epochs, 1)
         estimator = clone(self._estimator)

@@ -22,7 +22,7 @@ from rich.console import Console
 import nearfar
 from nearfar.cli import main
 from nearfar.data import list_splits, open_few, open_images
-from nearfar.training.config import load_yaml
+from nearfar.yaml_files import load_yaml
 
 IMAGE = io.BytesIO()
 Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(IMAGE, "PNG")
@@ -267,15 +267,15 @@ def refused(capsys, *words):
 def test_pipes_and_devices_are_not_read_as_settings_or_names(tmp_path, finished, capsys):
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)
-    assert "a named pipe" in refused(capsys, "pretrain", "digits", "--config", pipe)
-    assert "a named pipe" in refused(
+    assert "not a regular file" in refused(capsys, "pretrain", "digits", "--config", pipe)
+    assert "not a regular file" in refused(
         capsys, "pretrain", "digits", f"--config={pipe}", "--config", finished / "config.yaml"
     )
-    assert "a named pipe" in refused(capsys, "reproduce", f"{pipe}/table-1")
+    assert "not a regular file" in refused(capsys, "reproduce", f"{pipe}/table-1")
     words = "evaluate", finished, "--protocol", "finetune-50", "--labels"
     assert "a named pipe" in refused(capsys, *words, pipe)
     assert "a device" in refused(capsys, *words, "/dev/zero")
-    assert "a device" in refused(capsys, "pretrain", "digits", "--config", "/dev/zero")
+    assert "not a regular file" in refused(capsys, "pretrain", "digits", "--config", "/dev/zero")
 
 
 BILLION = "a: &a [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(

@@ -11,7 +11,7 @@ import yaml
 
 from nearfar.messages import did_you_mean, first_line
 from nearfar.papers.paper import COSTS, MEASURES, Claim, Column, Paper, Row, Scale, Table, cells_of
-from nearfar.training.config import load_yaml
+from nearfar.yaml_files import load_yaml
 
 Part = TypeVar("Part")
 OF_SCALES = ("protocol", "metric", "seeds", "evaluate")

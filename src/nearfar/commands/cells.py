@@ -159,17 +159,17 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str]) -> Non
         run(["-m", "nearfar", *words])
         results = json.loads((folder / "results.json").read_text())
         numbers = results["trained"] if cell.measure == "run" else _trained_detector(results, cell.protocol[0])
-        if missing := [one.metric for one in together if one.metric not in numbers]:
-            raise ValueError(f"results.json has no {missing[0]}, but {', '.join(numbers)}")
-        values = {one.reading: 100 * numbers[one.metric] for one in together}
+        values = {one.reading: 100 * numbers[one.metric] for one in together if one.metric in numbers}
     else:
         given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)
         words = ["-m", "nearfar.commands.measures", cell.measure, json.dumps(given), str(folder)]
         values = {cell.reading: json.loads(run(words).splitlines()[-1])}
     command = _line(words, "nearfar" if words[0] == "evaluate" else "python")
-    seconds = (time.perf_counter() - began) / len(values)
+    seconds = (time.perf_counter() - began) / max(1, len(values))
     for reading, value in values.items():
         _note(folder, reading, dict(value=value, commands=[command], seconds=seconds))
+    if cell.reading not in values:
+        raise ValueError(f"results.json has no {cell.metric}, but {', '.join(numbers)}")
 
 
 def _how(cell: Cell) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:

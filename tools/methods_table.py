@@ -19,9 +19,10 @@ This page is written by `python -m tools.methods_table`; to change it, change th
 `nearfar pretrain DATA --method NAME` runs any of them on one process or many, with labels or without. Needs: *momentum
 encoder*, a copy of the networks that follows them slowly; *queue*, embeddings of earlier batches; *index*, numbers
 kept for each image; *predictor*, a second head. Views are those of images of 64 pixels and more; smaller images get
-milder ones, and views of one size go through a network together. Numbers are the defaults, which are meant for small
-data (the recipe `small`); `--recipe NAME` takes a paper's own instead, the whole of it: encoder, image size, views as
-the paper has them, optimiser, schedule, batch and batch norm. Any number can be set by itself: `--temperature 0.1`.
+milder ones. Where the authors do not pass each view alone, views of one size go through the encoder together, and all
+views through a head. Numbers are the defaults, which are meant for small data (the recipe `small`); `--recipe NAME`
+takes a paper's own instead, the whole of it: encoder, image size, views as the paper has them, optimiser, schedule,
+batch and batch norm. Any number can be set by itself: `--temperature 0.1`.
 The recipe `small` is one for all methods: encoder and epochs fitted to the images and the time, Muon at
 0.02 * sqrt(batch / 256) with a decay of 0.01, two epochs of warm-up, batch 256 ([photographs.md](photographs.md)).
 What the others share: the rate rises linearly and falls step by step, not epoch by epoch; shortened runs warm up for a

@@ -18,12 +18,20 @@ FACTS = {
     ("byol", "cifar"): dict(lr=2.0, weight_decay=5e-6, projector=(4096, 256), predictor=(4096, 256), momentum=0.99),
     ("vicreg", "cifar"): dict(lr=0.3, variance=50.0, invariance=25.0, views="solo-vicreg", warmup_epochs=10),
     # solo-learn's nnclr.yaml and swav.sh.
-    ("nnclr", "cifar"): dict(lr=0.4, weight_decay=1e-5, queue_size=65536, views="solo-alpha+solo-beta", epochs=1000),
-    ("swav", "cifar"): dict(lr=0.6, weight_decay=1e-6, stored=3840, stored_from=50, frozen_epochs=2, small_views=0),
+    ("nnclr", "cifar"): dict(
+        lr=0.4, weight_decay=1e-5, queue_size=65536, views="solo-alpha+solo-beta", epochs=1000, view_statistics=True
+    ),
+    ("swav", "cifar"): dict(
+        lr=0.6, weight_decay=1e-6, stored=3840, stored_from=50, frozen_epochs=2, small_views=0, view_statistics=True
+    ),
     # ReSSL's data/augmentation.py: crops of 224, 192, 160, 128 and 96 px, the same colour for all.
-    ("ressl", "imagenet-multi-crop"): dict(small_views=4, queue_size=131072, lr=0.05),
+    ("ressl", "imagenet-multi-crop"): dict(
+        small_views=4, queue_size=131072, lr=0.05, norm_groups=8, online_norm_groups=8, sync_batch_norm=False
+    ),
     ("swav", "imagenet"): dict(optimizer="larc", num_prototypes=3000, small_views=6),
-    ("lorac", "imagenet"): dict(optimizer="larc", lr=1.8, final_lr=0.01, norm_groups=4, beta=4.0),
+    # main_lorac.py: SyncBN for the queries' encoder, keys shuffled over 4 GPUs.
+    ("lorac", "imagenet"): dict(optimizer="larc", lr=1.8, final_lr=0.01, norm_groups=4, sync_batch_norm=True, beta=4.0),
+    ("moco-m", "imagenet"): dict(norm_groups=4, sync_batch_norm=True),
     ("saclr", "cifar"): dict(
         encoder="resnet18", projector=(8192, 8192, 8192), warmup_epochs=10, lr=0.03, batch_size=128, epochs=1000
     ),
@@ -44,9 +52,13 @@ FACTS = {
     ("sce", "imagenet"): dict(lr=0.5, projector=(2048, 2048, 256), output_norm=True),
     ("sce", "imagenet-lars"): dict(optimizer="lars", batch_size=4096, symmetric=True, predictor=(4096, 256)),
     ("sce", "imagenet-multi-crop"): dict(small_views=4, queue_size=65536, epochs=200),
-    ("simclr", "cifar-solo-learn"): dict(lr=0.4, optimizer="larc-clip", batch_size=256, projector=(2048, 256)),
+    ("simclr", "cifar-solo-learn"): dict(
+        lr=0.4, optimizer="larc-clip", batch_size=256, projector=(2048, 256), view_statistics=True
+    ),
     ("simsiam", "cifar-solo-learn"): dict(lr=0.5 / 2, weight_decay=2e-5, optimizer="sgd", epochs=1000),  # 2 - 2 cos
-    ("moco-v2", "cifar-solo-learn"): dict(lr=0.3, queue_size=32768, final_momentum=0.999, symmetric=True),
+    ("moco-v2", "cifar-solo-learn"): dict(
+        lr=0.3, queue_size=32768, queue_per_view=True, final_momentum=0.999, symmetric=True
+    ),
     ("ressl", "cifar-solo-learn"): dict(lr=0.05, projector=(4096, 256), momentum=0.99, final_momentum=1.0),
     ("isogclr", "cifar"): dict(lr=0.8, optimizer="larc", highest=1.0, gradient_limit=3.0, projector=(8192, 8192, 8192)),
     ("isogclr", "imagenet"): dict(lr=1.2, weight_decay=1e-4, temperature=0.7, beta=0.8, lr_temperature=0.001),

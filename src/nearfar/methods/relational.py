@@ -21,8 +21,10 @@ def _small_crops(kind: str, count: int) -> tuple[str, ...]:
 
 def _ressl_imagenet(**hyperparameters: Any) -> Recipe:
     recipe = sgd("ReSSL, section 4", 0.05, **IMAGENET, epochs=200, warmup_epochs=5, protocol="linear")
-    numbers = {"projector": (4096, 512), "queue_size": 131072, "momentum": 0.999, "norm_groups": 8}
-    return recipe.sets(**numbers, **hyperparameters).cites(norm_groups="released code: 8 GPUs")
+    numbers = {"projector": (4096, 512), "queue_size": 131072, "momentum": 0.999}
+    processes = "released code: 8 GPUs of 32 images"
+    groups = {"norm_groups": 8, "online_norm_groups": 8}
+    return recipe.sets(**numbers, **groups, **hyperparameters).cites(**dict.fromkeys(groups, processes))
 
 
 @register_method("ressl")
@@ -39,6 +41,7 @@ class ReSSL(Method):
         final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes;
             1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
         symmetric: pass both views through both branches.
         small_views: further small crops for the online branch.
 
@@ -65,6 +68,7 @@ class ReSSL(Method):
     momentum: float = 0.99
     final_momentum: float | None = None
     norm_groups: int = 1
+    online_norm_groups: int = 1
     symmetric: bool = False
     small_views: int = 0
 
@@ -82,6 +86,7 @@ class ReSSL(Method):
             momentum=rising(self.momentum, self.final_momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
+            online_norm_groups=self.online_norm_groups,
         )
 
 
@@ -128,7 +133,7 @@ class SCE(Method):
     Args:
         projector: widths of the projector.
         output_norm: normalise the projector's output over the batch, without scale and shift.
-        predictor: widths of a predictor on the online branch; none by default.
+        predictor: widths of a predictor on the online branch, whose last layer has no bias; none by default.
         temperature: of the online branch.
         target_temperature: of the momentum encoder's branch; it should be the sharper one.
         lam: weight of the contrastive term, 0 to 1.
@@ -194,7 +199,7 @@ class SCE(Method):
             ),
             pairing=queries_against_keys(len(self.views), query, both_ways=self._both_ways),
             projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
-            predictor=Head(self.predictor) if self.predictor else None,
+            predictor=Head(self.predictor, output_bias=False) if self.predictor else None,
             view_statistics=True,
             momentum=Cosine(self.momentum, self.final_momentum),
             queue_size=self.queue_size or None,

@@ -27,6 +27,7 @@ class SimCLR(Method):
         projector: widths of the projector.
         temperature: of the softmax; 0.5 in the paper on CIFAR-10, 0.1 on ImageNet.
         output_norm: normalise the projector's output over the batch, as the authors' code does.
+        view_statistics: pass each view through the networks alone, so that batch statistics are those of one view.
 
     Differs from the paper: (1) the value is the mean over rows, half of what the authors' code prints.
     """
@@ -48,7 +49,7 @@ class SimCLR(Method):
         .sets(temperature=0.5, projector=(2048, 128), output_norm=True)
         .cites(output_norm="released code"),
         "cifar-solo-learn": solo_learn(0.4, weight_decay=1e-5, views="solo-swav").sets(
-            temperature=0.2, projector=(2048, 256)
+            temperature=0.2, projector=(2048, 256), view_statistics=True
         ),
         "imagenet": lars(
             "SimCLR, section 2.2", 0.3, **IMAGENET, epochs=100, batch_size=4096, sync_batch_norm=True, protocol="linear"
@@ -59,10 +60,15 @@ class SimCLR(Method):
 
     temperature: float = loss_default(losses.SimCLR, "temperature")
     output_norm: bool = False
+    view_statistics: bool = False
 
     def setup(self, num_images: int) -> Setup:
-        projector = Head(self.projector, output_norm=self.output_norm)
-        return Setup(loss=losses.SimCLR(self.temperature), pairing=two_views(), projector=projector)
+        return Setup(
+            loss=losses.SimCLR(self.temperature),
+            pairing=two_views(),
+            projector=Head(self.projector, output_norm=self.output_norm),
+            view_statistics=self.view_statistics,
+        )
 
 
 @register_method("dcl")

@@ -71,6 +71,7 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
     """Return the recipe's table: every number that it sets, with its source."""
     drops = " and ".join(f"{drop:g}" for drop in recipe["lr_drops"])
     end = f"{recipe['final_lr']:g} of it" if recipe["final_lr"] else "0"
+    start = f", from {recipe['warmup_start']:g} of the rate" if recipe["warmup_start"] else ""
     size = f"{recipe['image_size']} px" if recipe["image_size"] else "images at their own size"
     stem = ", 3x3 stem" if recipe["small_stem"] or recipe["image_size"] is None else ""
     encoder = f"{recipe['encoder']}{stem}, {size}"
@@ -84,8 +85,8 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
         "lr": _rate(recipe),
         "vector_lr": f"{recipe['vector_lr']:g}" if recipe["vector_lr"] != 1 else "",
         "weight_decay": decay,
-        "final_lr": f"a tenth from epochs {drops} on" if drops else f"cosine to {end}",
-        "warmup_epochs": f"{recipe['warmup_epochs']:g}",
+        "final_lr": f"{recipe['lr_drop']:g} of it from epochs {drops} on each" if drops else f"cosine to {end}",
+        "warmup_epochs": f"{recipe['warmup_epochs']:g}{start}",
         "batch_size": f"{recipe['batch_size']}{', batch norm synchronised' * recipe['sync_batch_norm']}",
         "epochs": f"{recipe['epochs']}",
         **{number: _value(value) for number, value in recipe["hyperparameters"].items()},

@@ -39,6 +39,7 @@ from nearfar.evaluation import (
     raw_pixels,
     usual_probe,
 )
+from nearfar.evaluation.knn import TEMPERATURE
 from nearfar.messages import check_range
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder
@@ -58,6 +59,7 @@ def evaluate(
     root: str | None = None,
     probe: str | None = None,
     probe_lr: list[float] | None = None,
+    knn_temperature: float = TEMPERATURE,
     labels: str | None = None,
     label_column: str | None = None,
     encoder: nn.Module | None = None,
@@ -84,6 +86,8 @@ def evaluate(
         root: folder with the files of a data set of torchvision.
         probe: settings of linear-sgd by a paper's name, such as "sce". Default: the recipe's, else SACLR's.
         probe_lr: learning rates of linear-sgd; of several, a fifth of the training images chooses.
+        knn_temperature: of the weights exp(cosine / temperature) of the neighbours' votes; MoCo's CIFAR-10 notebook has
+            0.1.
         labels: file with the names of the labelled images for finetune-P, one a line. Default: a draw from each class.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
         encoder: the module that was trained, where it was an object of your own, with its weights before training.
@@ -115,6 +119,7 @@ def evaluate(
     settings = replace(run.settings, frozen=0)  # what is fine-tuned is trained as a whole
     check_range("--limit", limit, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
+    check_range("--knn-temperature", knn_temperature, 1e-12)
     if not 0 < test_share < 1:
         raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
     frozen = [one for one in protocol if percent_of(one) is None]
@@ -144,7 +149,7 @@ def evaluate(
     sets.must_suit(protocol)
     encoders = _encoders(run, settings, encoder, baselines)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    choices = Choices(chosen, seed=seed, device=device)
+    choices = Choices(chosen, seed=seed, device=device, knn_temperature=knn_temperature)
     if sets.standard is not None:
         choices = choices._replace(metric=sets.standard.metric, steps=sets.standard.steps)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}

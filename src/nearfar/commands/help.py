@@ -24,7 +24,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "Views": ("views crop_size", ""),
     "Optimisation": (
         "lr",
-        "optimizer final_lr lr_drops vector_lr weight_decay decay_all warmup_epochs clip_gradient",
+        "optimizer final_lr lr_drops lr_drop vector_lr weight_decay decay_all warmup_epochs warmup_start clip_gradient",
     ),
     "Checkpoint and output": ("out resume config seed", "data_changed log_every health_every tensorboard"),
 }

@@ -10,7 +10,7 @@ import torch
 
 from nearfar.evaluation.average_precision import Metric
 from nearfar.evaluation.few_labels import few_label_accuracy
-from nearfar.evaluation.knn import neighbours, vote
+from nearfar.evaluation.knn import TEMPERATURE, neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
 from nearfar.evaluation.linear import linear_accuracy
 from nearfar.evaluation.linear_sgd import Probe, Progress, linear_sgd_accuracies
@@ -32,6 +32,7 @@ class Choices(NamedTuple):
     steps: int | None = STEPS
     seed: int = 0
     device: torch.device | str = "cpu"
+    knn_temperature: float = TEMPERATURE
 
 
 def evaluate_features(
@@ -72,7 +73,8 @@ def evaluate_features(
         classes, number = numbered(labels)
         cosine, index = neighbours(train_x, test_x, max(votes.values()))
         for name, k in votes.items():
-            results[name] = accuracy(classes[vote(cosine[:, :k], number[index[:, :k]], len(classes)).numpy()], truth)
+            winners = vote(cosine[:, :k], number[index[:, :k]], len(classes), choices.knn_temperature)
+            results[name] = accuracy(classes[winners.numpy()], truth)
     if "linear" in protocols:
         results["linear"] = linear_accuracy(train_x, labels, test_x, truth, seed=seed)
     if "linear-sgd" in protocols:

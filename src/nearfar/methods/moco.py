@@ -119,7 +119,7 @@ class MoCoV2(_MoCo):
             warmup_epochs=0,
             protocol="knn_200",
         ).sets(temperature=0.1, projector=(128,), norm_groups=8, online_norm_groups=8),
-        "cifar-solo-learn": solo_learn(0.3, optimizer="sgd", decay_all=True, views="simclr-cifar").sets(
+        "cifar-solo-learn": solo_learn(0.3, optimizer="sgd", decay_all=True, views="solo-moco").sets(
             projector=(2048, 256),
             queue_size=32768,
             momentum=0.99,
@@ -156,7 +156,6 @@ class MoCoV3(Method):
             **IMAGENET,
             epochs=100,
             batch_size=4096,
-            weight_decay=1.5e-6,
             sync_batch_norm=True,
             protocol="linear",
         ).sets(projector=(4096, 256), predictor=(4096, 256), temperature=1.0),

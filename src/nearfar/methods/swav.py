@@ -54,11 +54,15 @@ class SwAV(Method):
             epochs=200,
             batch_size=4096,
             final_lr=0.001,
+            warmup_start=0.3 / 4.8,
             sync_batch_norm=True,
             protocol="linear",
         )
         .sets(projector=(2048, 128), small_views=6, num_prototypes=3000)
-        .cites(optimizer="released code: apex's LARC adapts and decays all parameters"),
+        .cites(
+            optimizer="released code: apex's LARC adapts and decays all parameters",
+            warmup_epochs="SwAV, appendix A; released scripts: 0.3 of 4.8 at the start",
+        ),
     }
 
     num_prototypes: int = loss_default(losses.SwAV, "num_prototypes")

@@ -70,6 +70,7 @@ def fit(
     pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
     drops = [epoch * per_epoch for epoch in settings.lr_drops or ()]
+    shape = settings.lr_drop or 0.1, settings.warmup_start or 0.0  # older run folders hold neither
 
     fabric.to_device(model)
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
@@ -130,7 +131,7 @@ def fit(
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
             position = pace.position(step)
             epoch = position / per_epoch
-            lr = settings.lr * rate_factor(position, pace.scheduled, warmup_steps, settings.final_lr, drops)
+            lr = settings.lr * rate_factor(position, pace.scheduled, warmup_steps, settings.final_lr, drops, *shape)
             for group in optimizer.param_groups:
                 group["lr"] = (settings.lr if group.get("constant_lr") else lr) * group["lr_scale"]
             model.set_schedules(epoch, settings.epochs)

@@ -142,12 +142,16 @@ class Settings:
     )
     final_lr: Chosen[float] = setting("last learning rate as a share of the highest", at_least=0)
     lr_drops: Chosen[list[float]] = setting(
-        "epochs at which the learning rate falls to a tenth, in place of a cosine. Default: none, or the recipe's"
+        "epochs at which the learning rate falls, in place of a cosine. Default: none, or the recipe's"
     )
+    lr_drop: float | None = setting("share of the learning rate left after each drop", at_least=1e-12, at_most=1)
     vector_lr: Chosen[float] = setting("factor on the learning rate of biases and norms", at_least=0)
     weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms", at_least=0)
     decay_all: Chosen[bool] = setting("let biases and norms decay too")
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up", at_least=0)
+    warmup_start: float | None = setting(
+        "learning rate at which the warm-up starts, as a share of the highest", at_least=0, at_most=1
+    )
     clip_gradient: float | None = setting("largest norm of the gradient", at_least=1e-12)
     precision: Precision = setting(
         "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of the first two", "auto"

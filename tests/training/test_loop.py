@@ -96,3 +96,12 @@ def test_the_same_settings_give_the_same_run(images_file, tmp_path, quiet):
     other = run(images_file, tmp_path / "other", quiet, epochs=1, seed=4)
     assert logged(first) == logged(again)
     assert logged(first) != logged(other)
+
+
+def test_the_rate_starts_and_drops_as_the_settings_say(images_file, tmp_path, quiet):
+    options = dict(lr=1e-3, warmup_epochs=1.0, warmup_start=0.5, lr_drops=[2.0], lr_drop=0.2)
+    made = run(images_file, tmp_path / "run", quiet, encoder="tiny", log_every=1, **options)
+    rates = [line["lr"] for line in made.metrics if "lr" in line]
+    steps = len(rates) // 3
+    rising = [1e-3 * (0.5 + 0.5 * (step + 1) / steps) for step in range(steps)]
+    assert rates == pytest.approx(rising + [1e-3] * steps + [2e-4] * steps)

@@ -47,6 +47,16 @@ def test_protocols_on_frozen_features_have_a_row_for_each_rival(run, quiet, prot
     assert results["raw_pixels"][keys[-1]] > 0.95  # bright above or below: one line parts them
 
 
+def test_the_temperature_of_knn_reaches_the_votes(run, quiet, monkeypatch):
+    seen = []
+    vote = nearfar.evaluation.evaluate.vote
+    watched = lambda *given: (seen.append(given[3]), vote(*given))[1]  # noqa: E731
+    monkeypatch.setattr("nearfar.evaluation.evaluate.vote", watched)
+    for options in ({}, {"knn_temperature": 0.1}):
+        nearfar.evaluate(run, protocol=("knn_3",), baselines=False, console=quiet, **options)
+    assert seen == [0.07, 0.1]
+
+
 def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run, quiet):
     before = nearfar.evaluate(run, protocol=("knn",), console=quiet)
     results = nearfar.evaluate(run, protocol=("finetune-10", "finetune"), console=quiet)
@@ -116,6 +126,7 @@ def test_a_validation_split_of_a_folder_is_used_by_transfer(run, tmp_path, quiet
         (["--protocol", "finetune-200"], "above 0 and up to 100"),
         (["--protocol", "linear-sgd", "--probe", "scee"], "did you mean 'sce'"),
         (["--protocol", "knn", "--probe", "sce"], "which --protocol does not ask for"),
+        (["--protocol", "knn", "--knn-temperature", "0"], "--knn-temperature"),
         (["--protocol", "finetune", "--labels", "names.txt"], "which --protocol does not ask for"),
         (["torchvision:dtd", "--protocol", "transfer"], "--root DIR"),
         (["torchvision:dtd", "--protocol", "transfer", "--root", "nowhere"], "nothing is downloaded"),

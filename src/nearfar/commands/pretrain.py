@@ -105,7 +105,7 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
         with replacing(folder / "skipped.txt") as unfinished:
             listed = "".join(f"{name}\t{reason}\n" for name, reason in images.skipped)
             unfinished.write_text(listed, encoding="utf-8")
-        console.print(Text(f"{len(images.skipped)} unreadable files skipped, listed in {folder / 'skipped.txt'}"))
+        console.print(Text(f"{len(images.skipped)} files skipped, listed in {folder / 'skipped.txt'}"))
     write_views(folder, job)
     note_data(folder, data, settings.split, images)
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed

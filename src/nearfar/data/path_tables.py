@@ -35,10 +35,11 @@ class PathTable:
 
     def __init__(self, file: Path, table: pyarrow.Table, path_column: str) -> None:
         self.file, self.root = file, Path(os.path.abspath(file.parent))
-        self.table, self.path_column, self.problems = table, path_column, []
+        self.table, self.path_column = table, path_column
         paths = [path or "" for path in table[path_column].to_pylist()]
-        self._rows = _rows_by_split(table, file.name)
+        self._rows = _rows_by_split(table, file)
         self.splits = {split: [paths[row] for row in rows] for split, rows in self._rows.items()}
+        self.problems = sources.in_none(paths, self.splits)
 
     def identity(self, splits: Sequence[str]) -> list[Any]:
         named = [(split, name, self._full(name)) for split in splits for name in self.splits[split]]
@@ -140,14 +141,14 @@ def _read_parquet(file: Path) -> pyarrow.Table:
         return pyarrow.parquet.read_table(file)
 
 
-def _rows_by_split(table: pyarrow.Table, name: str) -> dict[str, list[int]]:
+def _rows_by_split(table: pyarrow.Table, file: Path) -> dict[str, list[int]]:
     """Positions of the rows of every split."""
     column = next((one for one in table.column_names if one.lower() == SPLIT_NAME), None)
     if column is not None:
-        rows = sources.word_splits([str(word) for word in table[column].to_pylist()])
+        rows = sources.word_splits([str(word) for word in table[column].to_pylist()], file)
         if "" not in rows:
             return rows
-    return {split: list(range(len(table))) for split in sources.shard_splits([name])}
+    return {split: list(range(len(table))) for split in sources.shard_splits([file.name], file)}
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:

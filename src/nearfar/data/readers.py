@@ -167,7 +167,7 @@ class ImageFolder(Files):
         return records, columns.class_names(features, label)
 
     def _metadata_of(self, split: str) -> list[str]:
-        return [name for name in self.metadata if not split or sources.folder_splits([name]).get(split)]
+        return [name for name in self.metadata if not split or sources.folder_split(name) == split]
 
 
 def _class(name: str) -> str:

@@ -129,7 +129,9 @@ class HubTars(Tars):
 
     def __init__(self, name: str) -> None:
         address, self.files = hub_files(name, ".tar")
-        super().__init__(Path(), sources.shard_splits(list(self.files)) if self.files else {})
+        splits = sources.shard_splits(list(self.files), name) if self.files else {}
+        super().__init__(Path(), splits, sources.in_none(list(self.files), splits))
+        sources.say_splits(name, splits)
         self.root = address  # type: ignore[assignment]
 
     def identity(self, splits: Sequence[str]) -> list[Any]:

@@ -1,5 +1,6 @@
 """Labelled images for the protocols: splits, pieces, and what cannot be read."""
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -47,3 +48,33 @@ def test_images_without_labels_are_refused(tmp_path, quiet):
         Image.new("RGB", (9, 9)).save(tmp_path / f"{name}.png")
     with pytest.raises(ValueError, match="no labels to evaluate with"):
         open_labelled(str(tmp_path), quiet, FITTED, root=None, validation=False, **OPTIONS)
+
+
+def opened(path, quiet, **options):
+    return open_labelled(str(path), quiet, {}, root=None, validation=False, **{**OPTIONS, **options})
+
+
+def test_images_without_a_label_are_no_class(tmp_path, quiet):
+    images, labels = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 2
+    labels[::4] = -1
+    np.savez(tmp_path / "some.npz", images=images, labels=labels)
+    sets = opened(tmp_path / "some.npz", quiet).splits
+    names = sorted(sets["train"].names + sets["test"].names)
+    assert names == [f"{i:06d}" for i in range(40) if i % 4]
+    assert [len(sets["train"]), len(sets["test"])] == [24, 6]
+    assert set(sets["train"].labels) == set(sets["test"].labels) == {0, 1}
+    np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=np.arange(40) - 30)
+    sets = opened(tmp_path / "two.npz", quiet).splits
+    assert len(sets["train"]) == 30 and sets["test"].labels.tolist() == list(range(10))
+
+
+def test_a_class_with_one_image_is_trained_on_and_not_tested(tmp_path, quiet):
+    labels = np.array([7, *[0, 1] * 10])
+    np.savez(tmp_path / "a.npz", images=np.zeros((21, 8, 8), np.uint8), labels=labels)
+    sets = opened(tmp_path / "a.npz", quiet).splits
+    assert sorted(sets["test"].labels) == [0, 0, 1, 1]
+    assert sorted(sets["train"].labels) == [0] * 8 + [1] * 8 + [7]
+    np.savez(tmp_path / "b.npz", images=np.zeros((12, 8, 8), np.uint8), labels=np.arange(12) % 6)
+    with pytest.raises(ValueError, match=r"12 images of 6 classes are too few for --test-share 0.2: both parts need"):
+        opened(tmp_path / "b.npz", quiet)
+    assert len(opened(tmp_path / "b.npz", quiet, share=0.5).splits["test"]) == 6

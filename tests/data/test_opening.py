@@ -57,6 +57,27 @@ def test_class_folders_give_labels_and_other_depths_do_not(tmp_path, paint):
     assert len(open_images(tmp_path)) == 5
 
 
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_an_image_beside_the_class_folders_has_no_label(tmp_path, paint, split, caplog):
+    for i, name in enumerate(["preview.png", "ant/0.png", "cat/0.png", "cat/1.png"]):
+        paint(tmp_path / split / name, i)
+    with caplog.at_level("INFO", logger="nearfar"):
+        images = open_images(tmp_path)
+    assert dict(zip(images.names, images.labels.tolist(), strict=True)) == {
+        f"{split}ant/0.png": 0,
+        f"{split}cat/0.png": 1,
+        f"{split}cat/1.png": 1,
+        f"{split}preview.png": -1,
+    }
+    assert images.class_names == ["ant", "cat"] and "2 classes" in repr(images)
+    assert caplog.messages == [
+        f"images of '{tmp_path}' in no class folder, so without a label: 1 of 4, first '{split}preview.png'"
+    ]
+    for i in range(2):
+        paint(tmp_path / split / f"more {i}.png", i)
+    assert open_images(tmp_path).labels is None  # most images lie in no class folder
+
+
 def test_one_class_folder_or_deep_folders_are_no_classes(tmp_path, paint):
     paint(tmp_path / "one" / "only" / "0.png", 0)
     paint(tmp_path / "one" / "only" / "1.png", 1)

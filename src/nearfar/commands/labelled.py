@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from rich.text import Text
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 from torch.utils.data import Subset
@@ -110,18 +111,36 @@ def open_labelled(
         parts = ["train", *(["validation"] if validation and "validation" in there else []), "test"]
         opened = {part: open_shown(source, console, split=part, **asked) for part in parts}
     else:
-        images = open_shown(source, console, **asked)
-        _must_have_labels(images)
-        rows = train_test_split(range(len(images)), test_size=share, random_state=seed, stratify=images.labels)
-        opened = {part: images.subset(chosen) for part, chosen in zip(("train", "test"), rows, strict=True)}
-    for images in opened.values():
-        _must_have_labels(images)
-    return LabelledSets(opened, fitted)
+        images = _with_labels(open_shown(source, console, **asked), console)
+        opened = dict(zip(("train", "test"), _stratified(images, share, seed, console), strict=True))
+    return LabelledSets({part: _with_labels(images, console) for part, images in opened.items()}, fitted)
 
 
-def _must_have_labels(images: Images) -> None:
-    if images.labels is None:
-        raise ValueError("these images have no labels to evaluate with; the report's verdict needs none")
+def _with_labels(images: Images, console: Console) -> Images:
+    """The images that have a label."""
+    if images.labels is None or (known := images.labels >= 0).sum() < 1:
+        what = f"the {images.split} images" if images.split else "these images"
+        raise ValueError(f"{what} have no labels to evaluate with; the report's verdict needs none")
+    if known.all():
+        return images
+    console.print(Text(f"{(~known).sum()} of {len(images)} images have no label and are left out"))
+    return images.subset(np.flatnonzero(known))
+
+
+def _stratified(images: Images, share: float, seed: int, console: Console) -> tuple[Images, Images]:
+    """A training and a test part with the same shares of each class; a class with a single image is not tested."""
+    _, number, counts = np.unique(images.labels, return_inverse=True, return_counts=True)
+    alone, several = np.flatnonzero(counts[number] == 1), np.flatnonzero(counts[number] > 1)
+    try:
+        train, test = train_test_split(several, test_size=share, random_state=seed, stratify=number[several])
+    except ValueError as error:  # fewer images than classes in one of the parts
+        raise ValueError(
+            f"{len(images)} images of {len(counts)} classes are too few for --test-share {share}: "
+            "both parts need as many images as there are classes"
+        ) from error
+    if len(alone):
+        console.print(Text(f"{len(alone)} of {len(counts)} classes have a single image, which is not tested on"))
+    return images.subset(np.concatenate([train, alone])), images.subset(test)
 
 
 def _streamed(split: Split, encoders: Encoders, fitted: Mapping[str, Any], console: Console, title: str) -> Labelled:

@@ -79,7 +79,7 @@ class Images:
 
     def __repr__(self) -> str:
         shape = f"{len(self)} images, {self.channels} x {self.image_size} x {self.image_size}"
-        classes = "unlabelled" if self.labels is None else f"{len(np.unique(self.labels))} classes"
+        classes = "unlabelled" if self.labels is None else f"{len(np.unique(self.labels[self.labels >= 0]))} classes"
         return f"Images({shape}, {classes}, {len(self.skipped)} skipped)"
 
     @property

@@ -91,8 +91,9 @@ def one_line(source: object) -> Iterator[None]:
 class ImageFolder(Files):
     """Image files at any depth.
 
-    Labels: with `label_column`, from metadata.csv, .jsonl or .parquet; else the class folder, when every image lies
-    exactly one folder below the root (or below its split's folder) and there are at least two such folders.
+    Labels: with `label_column`, from metadata.csv, .jsonl or .parquet; else the class folder, when images lie exactly
+    one folder below the root (or below their split's folder) and there are at least two such folders. Of the first
+    split fewer than half may lie in the root itself: they have no label.
     """
 
     def __init__(
@@ -126,13 +127,22 @@ class ImageFolder(Files):
     def _by_folder(self, split: str) -> tuple[list[Record], list[str] | None]:
         classes = self._classes()
         number = {name: place for place, name in enumerate(classes or [])}
-        records = [Record(n, f"{self.root}/{n}", number[_class(n)] if classes else None) for n in self.splits[split]]
-        return records, classes
+        labels = [number[_class(n)] if classes and _depth(split, n) else None for n in self.splits[split]]
+        if classes and None in labels:
+            without = self.splits[split][labels.index(None)]
+            count = f"{labels.count(None)} of {len(labels)}"
+            sources.say_once(f"images of '{self.root}' in no class folder, so without a label: {count}, first '{without}'")
+        named = zip(self.splits[split], labels, strict=True)
+        return [Record(name, f"{self.root}/{name}", label) for name, label in named], classes
 
     def _classes(self) -> list[str] | None:
+        depths = {split: [_depth(split, name) for name in names] for split, names in self.splits.items()}
+        first = next(iter(depths.values()), [])
+        if any(max(own) > 1 for own in depths.values()) or 2 * sum(first) <= len(first):
+            return None
         named = [(split, name) for split, names in self.splits.items() for name in names]
-        classes = sorted({_class(name) for _, name in named})
-        return classes if len(classes) > 1 and all(n.count("/") == (2 if s else 1) for s, n in named) else None
+        classes = sorted({_class(name) for split, name in named if _depth(split, name)})
+        return classes if len(classes) > 1 else None
 
     def _by_metadata(self, split: str, label_column: str, scratch: Path) -> tuple[list[Record], list[str] | None]:
         """Read by the builder of `datasets`: `load_dataset` would report the use of a local folder to the Hub."""
@@ -168,6 +178,11 @@ class ImageFolder(Files):
 
     def _metadata_of(self, split: str) -> list[str]:
         return [name for name in self.metadata if not split or sources.folder_split(name) == split]
+
+
+def _depth(split: str, name: str) -> int:
+    """How many folders below the root, or the folder of its split, an image lies."""
+    return name.count("/") - bool(split)
 
 
 def _class(name: str) -> str:

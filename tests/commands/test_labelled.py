@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from nearfar.commands.labelled import open_labelled
+from nearfar.data.images import sample
 from nearfar.data.standard_sets import VOC_CLASSES
 from tests.data.test_standard_sets import write_dtd, write_voc
 
@@ -33,14 +34,17 @@ def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, qui
     assert len(found["once"]["train"][1]) == len(found["once"]["validation"][1]) == 6
 
 
-def test_the_first_training_images_can_be_taken_alone(tmp_path, quiet, images_file):
+def test_a_random_sample_of_the_training_images_can_be_taken(tmp_path, quiet, images_file):
     write_dtd(tmp_path)
     sets = open_labelled("torchvision:dtd", quiet, FITTED, root=tmp_path, validation=False, **OPTIONS)
-    assert list(sets.splits) == ["train", "test"] and sets.limited(5).count("train") == 5
-    [(_, found)] = sets.limited(5).features({"means": means}, quiet)
-    assert found["train"][1].tolist() == [0] * 4 + [1] and len(found["test"][1]) == 6
+    assert list(sets.splits) == ["train", "test"] and sets.limited(5, 0, quiet).count("train") == 5
+    [(_, whole)] = sets.features({"means": means}, quiet)
+    [(_, found)] = sets.limited(5, 0, quiet).features({"means": means}, quiet)
+    rows = sample(sets.count("train"), 5, 0)
+    assert torch.equal(found["train"][0], whole["train"][0][rows]) and len(found["test"][1]) == 6
+    assert found["train"][1].tolist() == whole["train"][1][rows].tolist()
     own = open_labelled(images_file, quiet, {}, root=None, validation=True, **OPTIONS)
-    assert (own.count("train"), own.count("test"), own.limited(10).count("train")) == (64, 16, 10)
+    assert (own.count("train"), own.count("test"), own.limited(10, 0, quiet).count("train")) == (64, 16, 10)
 
 
 def test_images_without_labels_are_refused(tmp_path, quiet):

@@ -79,7 +79,7 @@ def evaluate(
             precision), "finetune" (all labels) and "finetune-P" (P per cent of them), see docs/evaluation.md; or
             "detect", "segment", "keypoints", apart from the others: data are annotations then, a folder in VOC's or
             COCO's layout or a COCO json (docs/detection.md).
-        limit: use the first so many training images only. Default: as in the run.
+        limit: use a random sample of so many training images. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: of that split and of the trials.
         baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training.
@@ -136,6 +136,7 @@ def evaluate(
     chosen = probe_settings(probe or usual_probe(_protocol_of(settings), settings.image_size), probe_lr)
     fitted = settings.reading
     needs_validation = any(one in WITH_VALIDATION for one in protocol)
+    most, drawn_by = (settings.limit, settings.seed) if limit is None and data is None else (limit, seed)
     sets = open_labelled(
         source,
         console,
@@ -145,7 +146,7 @@ def evaluate(
         seed=seed,
         validation=needs_validation,
         label_column=label_column,
-    ).limited(settings.limit if limit is None and data is None else limit)
+    ).limited(most, drawn_by, console)
     sets.must_suit(protocol)
     encoders = _encoders(run, settings, encoder, baselines)
     device = "cuda" if torch.cuda.is_available() else "cpu"

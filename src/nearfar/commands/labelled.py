@@ -17,6 +17,7 @@ from torch.utils.data import Subset
 
 from nearfar.commands.opening import features_shown, open_shown, shown
 from nearfar.data import Images, list_splits, open_images
+from nearfar.data.images import sample
 from nearfar.data.standard_sets import Split, StandardSet, open_standard, standard_set
 from nearfar.evaluation import FOR_MANY_LABELS, extract
 
@@ -40,15 +41,17 @@ class LabelledSets:
         images = self.splits[split]
         return len(images) if isinstance(images, Images) else len(images.images)  # type: ignore[arg-type]
 
-    def limited(self, limit: int | None) -> LabelledSets:
-        """The same with the first so many training images only."""
+    def limited(self, limit: int | None, seed: int, console: Console) -> LabelledSets:
+        """The same with a random sample of so many training images."""
         train = self.splits["train"]
         if limit is None or limit >= self.count("train"):
             return self
+        console.print(Text(f"--limit: {limit} of {self.count('train')} training images, a random sample (seed {seed})"))
         if isinstance(train, Images):
-            return LabelledSets({**self.splits, "train": train.subset(range(limit))}, self.fitted)
-        first = Split(Subset(train.images, range(limit)), None if train.matrix is None else train.matrix[:limit])
-        return LabelledSets({**self.splits, "train": first}, self.fitted, self.name, self.standard)
+            return LabelledSets({**self.splits, "train": train.sampled(limit, seed)}, self.fitted)
+        rows = sample(self.count("train"), limit, seed)
+        some = Split(Subset(train.images, rows.tolist()), None if train.matrix is None else train.matrix[rows])
+        return LabelledSets({**self.splits, "train": some}, self.fitted, self.name, self.standard)
 
     def images(self, split: str, console: Console) -> Images:
         """All images of a split in memory."""

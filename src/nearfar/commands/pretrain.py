@@ -80,7 +80,7 @@ def _finish(folder: Path, job: Job) -> Run:
     """Write what is looked at after training."""
     settings, images, run = job.settings, job.shown, Run(folder)
     encoder = load(run, encoder=None if isinstance(job.encoder, str) else job.encoder)
-    write_neighbours(folder, encoder, images.subset(range(len(images))[: settings.limit]), settings.seed)
+    write_neighbours(folder, encoder, images.sampled(settings.limit, settings.seed), settings.seed)
     write_report(folder)
     return run
 
@@ -114,7 +114,8 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
     crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
     method = settings.method if isinstance(settings.method, str) else settings.method.words
     channels = "" if settings.channels in (1, 3) else f" and {settings.channels} channels (views: {job.views.name})"
-    told = f"{method} on {total} images of {settings.image_size} px{channels}{crops}, {encoder}"
+    drawn = f" (a random sample of {len(images)}, seed {settings.seed})" if total < len(images) else ""
+    told = f"{method} on {total} images{drawn} of {settings.image_size} px{channels}{crops}, {encoder}"
     console.print(Text(f"{told}, {settings.epochs:g} epochs, {settings.precision} -> {folder}"))
     if images.value_range is not None:
         console.print(Text(in_words(images.value_range)))

@@ -76,7 +76,7 @@ def open_few(
     if not pictures:
         raise ValueError(f"none of the {len(places)} images looked at in '{name}' can be read{wrong}")
     images = from_items(pictures, name, image_size, channels, CACHE_LIMIT, None)
-    images.names = names
+    images.names, images.shown = names, shown_positions(show_channels, images.channels)
     return images
 
 

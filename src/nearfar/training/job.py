@@ -68,8 +68,8 @@ class Job:
         """The images to train on and those held out to measure health on, if any."""
         settings = self.settings
         images = self.images or opened(settings)
-        if settings.limit is not None and isinstance(images, Images):
-            images = images.subset(range(min(settings.limit, len(images))))
+        if isinstance(images, Images):
+            images = images.sampled(settings.limit, settings.seed)
         if settings.mean is not None and settings.std is not None:
             images = images.normalised_by(settings.mean, settings.std)
         return images.split_holdout(settings.held_out, settings.seed) if settings.held_out else (images, None)

@@ -109,7 +109,7 @@ class Settings:
         "channels that pictures of the images show, one or three, counted from 1. Default: the first three"
     )
     split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
-    limit: int | None = setting("train on the first so many images only", at_least=1)
+    limit: int | None = setting("train on a random sample of so many images, drawn by the seed", at_least=1)
     views: Any = setting(
         "a preset for a kind of images (`nearfar views` lists them), or names of distributions joined by '+'; in "
         "Python also a ViewPlan or a callable on uint8 batches. "

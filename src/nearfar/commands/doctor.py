@@ -24,6 +24,7 @@ from nearfar.commands.budget import Machine, choose_machine, rungs
 from nearfar.commands.objects import chosen_method, chosen_views, views_for
 from nearfar.data import cached
 from nearfar.data.cache import ELSEWHERE, default_folder
+from nearfar.data.memory import machine_memory
 from nearfar.training import Settings
 from nearfar.training.environment import hardware as names_of_hardware
 from nearfar.views import Views
@@ -69,7 +70,7 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "processor": names["processor"],
         "cores": hardware.usable_cores(),
         "features": hardware.processor_features(),
-        "memory": hardware.memory(),
+        "memory": machine_memory(),
         "gpus": hardware.gpus(),
         "precision": machine and machine.precision,
         "images_per_second": machine and machine.rate,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from nearfar.data.memory import machine_memory
 from nearfar.messages import first_line
 
 
@@ -59,8 +60,10 @@ class _Arrays(Mapping[str, np.ndarray]):
         member = self.archive.getinfo(self.members[key])
         with self.archive.open(member) as file:
             _check(file, member.file_size)
-        if member.file_size > _memory():
-            raise ValueError(f"'{key}' needs {member.file_size / 2**30:.3g} GiB, more than this machine has")
+        available = machine_memory()["available"]
+        if available is not None and member.file_size > available:
+            needed, free = member.file_size / 2**30, available / 2**30
+            raise ValueError(f"'{key}' needs {needed:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy")
         with self.archive.open(member) as file:
             return npy.read_array(file, allow_pickle=False)
 
@@ -77,8 +80,3 @@ def _check(file: Any, size: int) -> None:
         raise ValueError("it holds Python objects, which would run code when they are loaded")
     if any(length < 0 for length in shape) or math.prod(shape) * kind.itemsize > rest:
         raise ValueError(f"its header claims an array {list(shape)} of {kind}, and {rest:,} bytes follow")
-
-
-def _memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**62

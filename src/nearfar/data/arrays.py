@@ -59,7 +59,8 @@ def from_file(
         label_keys = [name for name in found if name is not None]
         if label is not None and len(label_keys) < len(chosen):
             raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(content)}")
-        images = np.concatenate([content[parts[part]] for part in chosen])
+        arrays = [content[parts[part]] for part in chosen]
+        images = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         complete = len(label_keys) == len(chosen)
         labels = np.concatenate([content[name] for name in label_keys]) if complete else None
         return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels, value_range)

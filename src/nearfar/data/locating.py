@@ -44,7 +44,7 @@ def list_splits(source: Any) -> list[str]:
 def locate(name: str) -> Source:
     """The source behind a path or the name of a data set on the Hub."""
     if name.startswith(sources.HUB):
-        found: Source = tables.from_hub(name.removeprefix(sources.HUB))
+        found: Source = tables.from_hub(sources.hub_name(name))
     else:
         path = sources.existing(name)
         found = _file(path) if path.is_file() else _folder(path)

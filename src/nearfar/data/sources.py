@@ -57,6 +57,20 @@ def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
     return next(short for short in shorter if len(set(short)) == len(short))
 
 
+def hub_name(source: str) -> str:
+    """The "owner/name" in "hf:owner/name"; ValueError for anything else, such as a path."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    name = source.removeprefix(HUB)
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        name = ""
+    if name.count("/") != 1:  # a name alone may be a format of `datasets`, which would look for files
+        raise ValueError(f"'{source}' is no name on the Hugging Face Hub: write hf:owner/name; a path needs no hf:")
+    return name
+
+
 def existing(source: str) -> Path:
     """The file or folder, or FileNotFoundError that names the nearest existing one; ValueError for a pipe or device."""
     path = Path(source).expanduser()

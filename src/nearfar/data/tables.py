@@ -55,7 +55,7 @@ def from_hub(name: str) -> Tables:
     try:
         if not datasets.config.HF_HUB_OFFLINE:
             huggingface_hub.HfApi().dataset_info(name, timeout=10)  # one request: `load_dataset` tries many times
-        tables = datasets.load_dataset(name)
+        tables = datasets.load_dataset(f"hf://datasets/{name}")  # the name alone may be a folder here
     except Exception as error:  # the network and the Hub fail in many ways
         raise ValueError(
             f"cannot open '{name}' of the Hugging Face Hub: {first_line(error)} "

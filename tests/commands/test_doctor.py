@@ -11,8 +11,7 @@ from PIL import Image
 import nearfar
 from nearfar.cli import main
 from nearfar.commands import hardware, installation
-from nearfar.data import memory
-from nearfar.data import open_images
+from nearfar.data import memory, open_images
 
 
 @pytest.fixture

@@ -72,11 +72,15 @@ def test_hub_tables_are_read_without_decoding_by_datasets(monkeypatch):
     assert images.skipped == [("test/000001", "not an image of a known format")]
 
 
-@pytest.mark.parametrize("name", ["", "../../etc", "/etc", "own/set/part", "..", "a/..", ".", "own", "imagefolder", "~/x"])
+@pytest.mark.parametrize(
+    "name", ["", "../../etc", "/etc", "own/set/part", "..", "a/..", ".", "own", "imagefolder", "~/x"]
+)
 def test_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, asked):
     monkeypatch.chdir(tmp_path)
     for ask in (open_images, list_splits, open_stream):
-        with pytest.raises(ValueError, match=f"'hf:{re.escape(name)}' is no name on the Hugging Face Hub: write hf:own"):
+        with pytest.raises(
+            ValueError, match=f"'hf:{re.escape(name)}' is no name on the Hugging Face Hub: write hf:own"
+        ):
             ask(f"hf:{name}")
     assert asked == []
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from nearfar.data import list_splits, open_images
+from nearfar.data import describe, fingerprint_of, list_splits, open_few, open_images, survey
 
 CIFAR = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
 
@@ -180,6 +180,37 @@ def test_97_pixels_are_no_longer_small(tmp_path, paint):
     assert open_images(tmp_path / "b").image_size == 224
 
 
+def test_image_files_are_a_source(tmp_path, paint, monkeypatch, decodes):
+    painted = {name: paint(tmp_path / name, i) for i, name in enumerate(["x/1.png", "y/1.png", "y/0.png"])}
+    given = [tmp_path / name for name in painted]
+    images = open_images(given)
+    assert images.names == list(painted) and images.labels is None and list_splits(given) == []
+    assert (images.pixels.numpy() == [first(pixels) for pixels in painted.values()]).all()
+    assert images.source == describe(given) == f"3 image files, first {given[0]}"
+    assert open_few(given, 2).names == ["x/1.png", "y/0.png"] and survey(given) == (3, 8)
+    monkeypatch.chdir(tmp_path)
+    decodes.clear()
+    assert open_images(list(painted)).names == images.names and not decodes  # from the cache
+    before = fingerprint_of(given)
+    assert before == fingerprint_of(list(painted))
+    paint(tmp_path / "y/0.png", 7)
+    assert before.difference(fingerprint_of(given)) == "1 file changed: first y/0.png"
+    alone = open_images("y/1.png")
+    assert alone.names == ["1.png"] and (alone.pixels[0].numpy() == first(painted["y/1.png"])).all()
+    with pytest.raises(ValueError, match=r"y/1.png' is given twice"):
+        open_images(["y/1.png", "./y/1.png"])
+    with pytest.raises(FileNotFoundError, match="there is no file or folder 'y/2.png'"):
+        open_images(["y/1.png", "y/2.png"])
+
+
+def test_image_files_beside_folders(tmp_path, paint):
+    for i, name in enumerate(["a/0.png", "a/1.png", "0.png", "2.png"]):
+        paint(tmp_path / name, i)
+    images = open_images([tmp_path / "a", tmp_path / "2.png"])
+    assert images.names == ["0.png", "1.png", "2.png"] and images.labels is None
+    assert open_images([tmp_path / "a", tmp_path / "0.png"]).names == ["a/0.png", "a/1.png", "0.png"]
+
+
 # Parquet
 
 
@@ -283,7 +314,7 @@ def test_folders_without_images(tmp_path):
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(ValueError, match="holds no images"):
         open_images(tmp_path)
-    with pytest.raises(ValueError, match="is a single file"):
+    with pytest.raises(ValueError, match=r"is no image, and no \.csv"):
         open_images(tmp_path / "a.txt")
 
 

@@ -78,7 +78,9 @@ def test_a_stray_image_is_listed_and_left_out(tmp_path, paint, stray):
     assert open_images(tmp_path, split="test").names == ["test/cat/2.png"]
 
 
-@pytest.mark.parametrize(("train", "val"), [("train2017", "val2017"), ("training_set", "test_set"), ("01 train", "dev")])
+@pytest.mark.parametrize(
+    ("train", "val"), [("train2017", "val2017"), ("training_set", "test_set"), ("01 train", "dev")]
+)
 def test_folders_with_more_than_the_word_in_their_name(tmp_path, paint, train, val):
     paint(tmp_path / train / "0.png", 0)
     paint(tmp_path / val / "1.png", 1)
@@ -98,7 +100,9 @@ def test_test_images_are_read_with_the_rest_only_with_a_word(tmp_path, paint, fi
         paint(tmp_path / name, number)
     assert len(open_images(tmp_path)) == 2
     [line] = lines()
-    assert line.startswith(f"'{files[1].rpartition('/')[0]}' in '{tmp_path}' is named for a test or validation split, and is read")
+    assert line.startswith(
+        f"'{files[1].rpartition('/')[0]}' in '{tmp_path}' is named for a test or validation split, and is read"
+    )
 
 
 def test_rows_of_a_table_in_no_split_are_listed_and_left_out(tmp_path, paint, lines):

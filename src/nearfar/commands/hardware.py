@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

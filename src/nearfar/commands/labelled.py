@@ -132,6 +132,7 @@ def _with_labels(images: Images, console: Console) -> Images:
 
 def _stratified(images: Images, share: float, seed: int, console: Console) -> tuple[Images, Images]:
     """A training and a test part with the same shares of each class; a class with a single image is not tested."""
+    assert images.labels is not None
     _, number, counts = np.unique(images.labels, return_inverse=True, return_counts=True)
     alone, several = np.flatnonzero(counts[number] == 1), np.flatnonzero(counts[number] > 1)
     try:

@@ -102,7 +102,9 @@ def map_images(
         check_output(page, PAGES if page.suffix else ("",), beside=BESIDE if onto is None else BESIDE[:2])
     table = None if columns is None else read_table(columns)
     if onto is not None:
-        how: dict[str, Any] = dict(split=split, table=table, limit=limit, seed=seed, encoder=encoder, reading=settings.reading)
+        how: dict[str, Any] = dict(
+            split=split, table=table, limit=limit, seed=seed, encoder=encoder, reading=settings.reading
+        )
         return place_onto(run, data, onto, page, **how, console=console)
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)

@@ -29,7 +29,7 @@ from nearfar.commands.objects import (
 from nearfar.data import Images, Stream, survey
 from nearfar.data.building import SMALL
 from nearfar.data.columns import printable
-from nearfar.data.sources import are_several
+from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe, method_name
@@ -226,6 +226,6 @@ def _or(given: Any, default: Any) -> Any:
 
 
 def _stem(data: Any) -> str:
-    if are_several(data):
+    if are_paths(data):
         return "-".join(dict.fromkeys(map(_stem, data)))[:100]
     return Path(data if isinstance(data, (str, Path)) else type(data).__name__.lower()).stem

@@ -10,7 +10,7 @@ from nearfar.data import arrays, sources, tables
 from nearfar.data.objects import describe, is_table
 from nearfar.data.parquet import ParquetFiles
 from nearfar.data.path_tables import TEXT_TABLES, names_paths, path_table
-from nearfar.data.readers import ImageFolder, Source
+from nearfar.data.readers import ImageFiles, ImageFolder, Source
 from nearfar.data.tars import Tars
 
 
@@ -18,6 +18,8 @@ def encoded_source(source: Any) -> Source | None:
     """The files or tables behind a source, whose images are still encoded; None for every other source."""
     if is_table(source):
         return tables.from_object(source, describe(source))
+    if sources.are_files(source):
+        return ImageFiles([os.fspath(path) for path in source])
     if not isinstance(source, (str, os.PathLike)):
         return None
     name = os.fspath(source)
@@ -61,9 +63,9 @@ def _file(path: Path) -> Source:
         return ParquetFiles(path.parent, splits)
     if suffix == ".tar":
         return Tars(path.parent, splits)
-    raise ValueError(
-        f"'{path}' is a single file; give a folder of images, or a .csv, .tsv, .parquet, .tar, .npy or .npz file"
-    )
+    if sources.are_files([path]):
+        return ImageFiles([os.fspath(path)])
+    raise ValueError(f"'{path}' is no image, and no .csv, .tsv, .parquet, .tar, .npy or .npz file")
 
 
 def _folder(path: Path) -> Source:

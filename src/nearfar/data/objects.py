@@ -19,7 +19,7 @@ from nearfar.data.arrays import as_bytes, as_planes, fitted
 from nearfar.data.building import PixelFormat, Progress, format_after
 from nearfar.data.decode import plain, to_array
 from nearfar.data.images import Images
-from nearfar.data.sources import are_several, short_names
+from nearfar.data.sources import are_files, are_several, short_names
 from nearfar.messages import first_line
 
 
@@ -32,6 +32,8 @@ def describe(source: Any) -> str:
         return os.fspath(source)
     if isinstance(source, Images):
         return source.source
+    if are_files(source):
+        return f"{len(source)} image files, first {os.fspath(source[0])}"
     if are_several(source):
         return " + ".join(short_names(source))
     if is_array(source):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -130,8 +131,8 @@ class ImageFolder(Files):
         labels = [number[_class(n)] if classes and _depth(split, n) else None for n in self.splits[split]]
         if classes and None in labels:
             without = self.splits[split][labels.index(None)]
-            count = f"{labels.count(None)} of {len(labels)}"
-            sources.say_once(f"images of '{self.root}' in no class folder, so without a label: {count}, first '{without}'")
+            count = f"{labels.count(None)} of {len(labels)}, first '{without}'"
+            sources.say_once(f"images of '{self.root}' in no class folder, so without a label: {count}")
         named = zip(self.splits[split], labels, strict=True)
         return [Record(name, f"{self.root}/{name}", label) for name, label in named], classes
 
@@ -178,6 +179,21 @@ class ImageFolder(Files):
 
     def _metadata_of(self, split: str) -> list[str]:
         return [name for name in self.metadata if not split or sources.folder_split(name) == split]
+
+
+class ImageFiles(ImageFolder):
+    """Image files that are listed one by one, named from the folder on that holds all of them; without labels."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        paths = [os.path.abspath(sources.existing(path)) for path in given]
+        twice, times = Counter(paths).most_common(1)[0]
+        if times > 1:
+            raise ValueError(f"'{twice}' is given twice")
+        root = os.path.commonpath(map(os.path.dirname, paths))
+        super().__init__(Path(root), {"": [os.path.relpath(path, root).replace(os.sep, "/") for path in paths]}, [])
+
+    def _classes(self) -> None:
+        return None
 
 
 def _depth(split: str, name: str) -> int:

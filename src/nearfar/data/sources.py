@@ -39,19 +39,31 @@ _told: set[str] = set()
 Named = TypeVar("Named")
 
 
-def are_several(source: Any) -> bool:
-    """Whether it is a list of paths or names, each a source of images."""
+def are_paths(source: Any) -> bool:
+    """Whether it is a list of paths or names."""
     given = isinstance(source, (list, tuple)) and len(source) > 0
     return given and all(isinstance(one, (str, os.PathLike)) for one in source)
+
+
+def are_files(source: Any) -> bool:
+    """Whether it is a list of image files, by their endings: one source."""
+    return are_paths(source) and all(_kind(os.fspath(one)) == "images" and not os.path.isdir(one) for one in source)
+
+
+def are_several(source: Any) -> bool:
+    """Whether it is a list of paths or names, each a source of images."""
+    return are_paths(source) and not are_files(source)
 
 
 def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
     """The end of each path or name, of as many parts as make all of them differ; ValueError for one given twice."""
     names = [os.fspath(one) for one in given]
     whole = [os.path.abspath(os.path.expanduser(n)) if os.path.exists(os.path.expanduser(n)) else n for n in names]
-    for place, name in enumerate(whole):
-        if os.path.realpath(name) in map(os.path.realpath, whole[:place]):
-            raise ValueError(f"'{names[place]}' is given twice")
+    seen: set[str] = set()
+    for name, real in zip(names, map(os.path.realpath, whole), strict=True):
+        if real in seen:
+            raise ValueError(f"'{name}' is given twice")
+        seen.add(real)
     parts = [Path(name).parts for name in whole]
     shorter = (["/".join(one[-depth:]) for one in parts] for depth in range(1, max(map(len, parts)) + 1))
     return next(short for short in shorter if len(set(short)) == len(short))
@@ -262,7 +274,7 @@ def _words(name: str) -> list[str]:
 
 
 def _named_alone(folder: str) -> str | None:
-    """The split that a folder is named for, with digits or words like "images" at most beside it: others are classes."""
+    """The split that a folder is named for, with digits or words like "images" at most beside it."""
     words = set(_words(folder)) - _FILLING
     return _SPLIT_WORDS.get(words.pop()) if len(words) == 1 else None
 

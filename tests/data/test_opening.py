@@ -199,7 +199,7 @@ def test_image_files_are_a_source(tmp_path, paint, monkeypatch, decodes):
     assert alone.names == ["1.png"] and (alone.pixels[0].numpy() == first(painted["y/1.png"])).all()
     with pytest.raises(ValueError, match=r"y/1.png' is given twice"):
         open_images(["y/1.png", "./y/1.png"])
-    with pytest.raises(FileNotFoundError, match="there is no file or folder 'y/2.png'"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder 'y/2\.png'"):
         open_images(["y/1.png", "y/2.png"])
 
 

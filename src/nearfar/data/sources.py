@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -273,6 +274,7 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[^\W\d_]+", name.lower())
 
 
+@functools.lru_cache
 def _named_alone(folder: str) -> str | None:
     """The split that a folder is named for, with digits or words like "images" at most beside it."""
     words = set(_words(folder)) - _FILLING

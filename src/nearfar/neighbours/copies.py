@@ -1,8 +1,13 @@
-"""Which images are copies of one another: candidates by features, confirmed by pixels."""
+"""Which images are copies of one another: candidates by small versions of them, confirmed at full size.
+
+Images that look the same at 16 pixels can be different documents of one form. So what is small and local decides: the
+largest difference anywhere, compared with what JPEG does to the same place.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -14,13 +19,23 @@ from torch import Tensor
 
 from nearfar.data import Images
 
-SIDE = 16  # pixels of the images that are compared
-COPY = 0.2  # difference of pixels up to which images are copies, in units of their contrast
+SIDE = 16  # pixels of the small versions
+COPY = 0.2  # difference of small versions up to which images can be copies, in units of their contrast
+LOCAL = 2.0  # local difference up to which images are copies, in units of what JPEG does there
+ROUGH = 30  # quality of that JPEG
+BLUR, WINDOW, AROUND = 0.7, 3, 17  # pixels: what kernels of resizing change; a stroke of a letter; two blocks of JPEG
+FLOOR = 4.0  # of 255: difference that is allowed on plain ground
+SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
+SHORTEST = 16  # pixels of the shorter side
+CUT = 1.25  # pixels that a copy may lack on each side
+PLAIN = 32  # of 255: range of values below which an image holds too little to tell it from others
+ROWS = 2**20  # pixels that are compared at a time
 QUALITY, SHRINK = 50, 2  # of the copies that are made to see how far features move
 GATHERED = 256  # images that are held at a time
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
 
 Progress = Callable[[int, int], None]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def small_images(images: Images, rows: Int64[Tensor, " rows"], progress: Progress | None = None) -> Tensor:
@@ -48,21 +63,102 @@ def pixel_difference(
     return (square / variances.mean(0).clamp_min(LEAST**2)).sqrt()
 
 
+def local_difference(
+    first: UInt8[np.ndarray, "channels height width"], second: UInt8[np.ndarray, "channels high wide"]
+) -> float:
+    """The largest difference of two images anywhere, in units of what JPEG does there: up to LOCAL they are copies.
+
+    The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
+    blurred a little (sigma 0.7 pixels), and the root mean square of their difference in each window of 3 x 3 pixels is
+    divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. Colour is compared at half the size,
+    as JPEG stores it. Infinite for images that cannot be told apart so: with other channels, one more than 4.5 times as
+    large, or with next to nothing in it (fewer than 16 pixels on a side, or a range of values below 32 of 255).
+    """
+    if first[0].size < second[0].size:
+        first, second = second, first
+    (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
+    contrast = max(int(np.ptp(plane)) for plane in second)
+    if len(first) != len(second) or max(tall / height, broad / width) > SMALLEST:
+        return math.inf
+    if min(height, width) < SHORTEST or contrast < PLAIN:
+        return math.inf
+    if (tall, broad) != (height, width):
+        box = _box(first, second)
+        first = np.stack([_resized(plane, width, height, box) for plane in first])
+    rough = _jpeg(torch.tensor(first), ROUGH).numpy()
+    return max(_largest(*planes) for planes in zip(*map(_planes, (first, second, rough)), strict=True))
+
+
+def _resized(plane: np.ndarray, width: int, height: int, box: Box | None = None) -> np.ndarray:
+    return np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC, box=box))
+
+
+def _box(first: np.ndarray, second: np.ndarray) -> Box:
+    """The part of the larger image that the smaller one shows: all of it, or up to a pixel less on each side.
+
+    A move and a stretch in both directions, by least squares on the gradients (Lucas & Kanade 1981), twice.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
+    ends = np.array([0.0, 0.0, broad, tall])
+    one, other = (image.mean(0, dtype=np.float32).round().astype(np.uint8) for image in (first, second))
+    target = gaussian_filter(other.astype(np.float32), 1)
+    x, y = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
+    for _ in range(2):
+        found = gaussian_filter(_resized(one, width, height, tuple(ends)).astype(np.float32), 1)
+        down, across = np.gradient(found)
+        slopes = np.stack([across, across * x, down, down * y]).reshape(4, -1)
+        square = slopes @ slopes.T
+        square += np.eye(4) * (1e-6 * np.trace(square) + 1e-6)  # where nothing has an edge in one direction
+        left, wider, top, taller = np.linalg.solve(square, slopes @ (target - found).ravel())
+        ends += np.array([left - wider, top - taller, left + wider, top + taller]) * np.tile(
+            [broad / width, tall / height], 2
+        )
+        ends = np.clip(ends, [0, 0, broad - CUT, tall - CUT], [CUT, CUT, broad, tall])
+    return tuple(ends)
+
+
+def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarray]:
+    """What is compared: brightness, and colour at half the size; any other channels as they are."""
+    if len(pixels) != 3:
+        return list(pixels)
+    light, *colours = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("YCbCr").split()
+    return [np.asarray(light), *(np.asarray(one.reduce(2)) for one in colours)]
+
+
+def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
+    """The largest local difference of two planes, in strips of rows that overlap."""
+    from scipy.ndimage import gaussian_filter, maximum_filter, uniform_filter  # here: a part of a second to import
+
+    def strength(difference: np.ndarray) -> np.ndarray:
+        return np.sqrt(uniform_filter(np.square(difference), WINDOW).clip(min=0))
+
+    height, width = first.shape
+    rows, found = max(AROUND, ROWS // width), 0.0
+    for top in range(0, height, rows):
+        above, strip = min(top, AROUND), slice(max(0, top - AROUND), top + rows + AROUND)
+        one, other, third = (gaussian_filter(plane[strip].astype(np.float32), BLUR) for plane in (first, second, rough))
+        share = strength(one - other) / (maximum_filter(strength(one - third), AROUND) + FLOOR)
+        found = max(found, float(share[above : above + rows].max()))
+    return found
+
+
 def altered(pixels: UInt8[Tensor, "images channels side side"]) -> list[UInt8[Tensor, "images channels side side"]]:
     """The images after two things that copies go through: half the size and back, and JPEG of quality 50."""
     side = pixels.shape[-1]
     half = F.interpolate(pixels.float(), (max(1, side // SHRINK),) * 2, mode="bilinear", antialias=True)
     back = F.interpolate(half, (side, side), mode="bilinear").round().clamp(0, 255).to(torch.uint8)
-    return [back, torch.stack([_jpeg(image) for image in pixels])]
+    return [back, torch.stack([_jpeg(image, QUALITY) for image in pixels])]
 
 
-def _jpeg(pixels: UInt8[Tensor, "channels side side"]) -> UInt8[Tensor, "channels side side"]:
+def _jpeg(pixels: UInt8[Tensor, "channels height width"], quality: int) -> UInt8[Tensor, "channels height width"]:
     """One image after JPEG: as colour where it has three channels, else channel by channel."""
     parts = [pixels.permute(1, 2, 0)] if len(pixels) == 3 else list(pixels)
     out = []
     for part in parts:
         file = io.BytesIO()
-        Image.fromarray(part.contiguous().numpy()).save(file, "JPEG", quality=QUALITY)
+        Image.fromarray(part.contiguous().numpy()).save(file, "JPEG", quality=quality)
         out.append(torch.from_numpy(np.array(Image.open(file))))
     return out[0].permute(2, 0, 1).contiguous() if len(pixels) == 3 else torch.stack(out)
 

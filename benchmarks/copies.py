@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pyarrow.dataset import dataset
 from sklearn.datasets import load_digits
 
-from nearfar.neighbours import COPY, local_difference, pixel_difference
+from nearfar.neighbours import COPY, LOCAL, local_difference, pixel_difference
 
 Chance = np.random.Generator
 WORDS = """account address amount and annual assessment balance before between branch building by city client company
@@ -214,3 +214,83 @@ def bursts(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
             turn, far = chance.uniform(0, 2 * np.pi), chance.uniform(2, 6)
             x, y = (int(np.clip(round(at), 0, 24)) for at in (x + far * np.cos(turn), y + far * np.sin(turn)))
     return made[:count]
+
+
+def soft(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
+    """Photographs enlarged to twice the size: as soft as those of a camera at full size."""
+    return [resized(image, 2, BICUBIC) for image in photographs(folder, chance, count)]
+
+
+def planes(image: Image.Image) -> np.ndarray:
+    """[channels, height, width], as `local_difference` takes it."""
+    pixels = np.asarray(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def small_difference(images: list[Image.Image]) -> torch.Tensor:
+    """How far all pairs are apart at 16 pixels, where candidates are found: [images, images]."""
+    small = [np.asarray(image.convert("RGB").resize((16, 16), BOX), dtype=np.float32) for image in images]
+    rows = torch.from_numpy(np.stack(small).transpose(0, 3, 1, 2))
+    return torch.stack([pixel_difference(row.expand_as(rows), rows) for row in rows])
+
+
+def measure(images: list[Image.Image], others: int, chance: Chance) -> dict[str, Any]:
+    """Recall of the copies of these images, and what was called a copy among the pairs of different ones."""
+    apart = small_difference(images).fill_diagonal_(torch.inf)
+    nearest = apart.topk(min(others, len(images) - 1), largest=False)
+    recall: dict[str, float] = {}
+    furthest, closest, wrong, pairs = [], [], [], 0
+    for kind, alter in ALTERED.items():
+        altered = [alter(image) for image in images]
+        found = [local_difference(planes(one), planes(two)) for one, two in zip(images, altered, strict=True)]
+        furthest += found
+        recall[kind] = float(np.mean(np.array(found) <= LOCAL))
+        for row, place in enumerate(nearest.indices[:, chance.integers(nearest.indices.shape[1])].tolist()):
+            closest.append(local_difference(planes(images[row]), planes(altered[place])))
+            wrong += [f"{row}, {place} as {kind}: {closest[-1]:.2f}"] if closest[-1] <= LOCAL else []
+            pairs += 1
+    for row, places in enumerate(nearest.indices.tolist()):
+        for place in places:
+            closest.append(local_difference(planes(images[row]), planes(images[place])))
+            wrong += [f"{row}, {place}: {closest[-1]:.2f}"] if closest[-1] <= LOCAL else []
+            pairs += 1
+    finite = [one for one in furthest if np.isfinite(one)]
+    return {
+        "images": len(images), "different_pairs": pairs, "called_copies": len(wrong), "wrong": wrong,
+        "of_them_near_at_16_pixels": float((nearest.values <= COPY).float().mean()),
+        "closest_different": round(min(closest), 2), "furthest_copy": round(max(finite), 2), "recall": recall,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Make the sets, measure, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--count", type=int, default=30, help="images of each set")
+    parser.add_argument("--others", type=int, default=10, help="different images that each is compared with")
+    parser.add_argument("--sets", nargs="*")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    sets: dict[str, Callable[[Chance, int], list[Image.Image]]] = {
+        made.__name__: made for made in (invoices, one_digit, pages, plots, screens, digits, drawn_digits)
+    }
+    for name in ("imagenette", "flowers"):
+        sets[name] = lambda chance, count, name=name: photographs(args.data / name, chance, count)  # type: ignore[misc]
+    sets["soft photographs"] = lambda chance, count: soft(args.data / "imagenette", chance, count)
+    sets["bursts"] = lambda chance, count: bursts(args.data / "imagenette", chance, count)
+    with open("/proc/cpuinfo") as cpu:
+        model = next((line.split(":")[1].strip() for line in cpu if line.startswith("model name")), platform.machine())
+    result: dict[str, Any] = {"seed": args.seed, "limit": LOCAL, "cpu": model, "date": f"{datetime.date.today()}"}
+    result["versions"] = {"pillow": PIL.__version__, "torch": torch.__version__, "matplotlib": matplotlib.__version__}
+    result["sets"] = {}
+    for name in args.sets or sets:
+        chance = np.random.default_rng([args.seed, *name.encode()])
+        result["sets"][name] = found = measure(sets[name](chance, args.count), args.others, chance)
+        print(name, json.dumps(found), flush=True)
+        if args.out is not None:
+            args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -21,11 +21,13 @@ from nearfar.data import Images
 
 SIDE = 16  # pixels of the small versions
 COPY = 0.2  # difference of small versions up to which images can be copies, in units of their contrast
-LOCAL = 2.0  # local difference up to which images are copies, in units of what JPEG does there
-ROUGH = 30  # quality of that JPEG
+LOCAL = 1.5  # local difference up to which images are copies, in units of what JPEG does there
+ROUGH, FINE = 30, 50  # quality of that JPEG for images of one size, and of two
 BLUR, WINDOW, AROUND = 0.7, 3, 17  # pixels: what kernels of resizing change; a stroke of a letter; two blocks of JPEG
 FLOOR = 4.0  # of 255: difference that is allowed on plain ground
 SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
+KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
+HALF, LOST, FAINT = 2.2, 0.15, 2.5  # times smaller; detail that is lost, of the contrast; and what a difference then counts
 SHORTEST = 16  # pixels of the shorter side
 CUT = 1.25  # pixels that a copy may lack on each side
 PLAIN = 32  # of 255: range of values below which an image holds too little to tell it from others
@@ -70,27 +72,41 @@ def local_difference(
 
     The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
     blurred a little (sigma 0.7 pixels), and the root mean square of their difference in each window of 3 x 3 pixels is
-    divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. Colour is compared at half the size,
-    as JPEG stores it. Infinite for images that cannot be told apart so: with other channels, one more than 4.5 times as
-    large, or with next to nothing in it (fewer than 16 pixels on a side, or a range of values below 32 of 255).
+    divided by what JPEG changes within 8 pixels of it, plus 4 of 255: of quality 30, or 50 where sizes differ, as small
+    things are fainter then. Colour is compared at half the size, as JPEG stores it. Where the smaller one has lost sharp
+    detail, as small letters have, it counts two and a half times.
+
+    Infinite for images that cannot be told apart so: with other channels, such detail at less than half the size, one
+    more than 4.5 times as large, or with next to nothing in it (fewer than 16 pixels on a side, or a range of values
+    below 32 of 255).
     """
     if first[0].size < second[0].size:
         first, second = second, first
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
-    contrast = max(int(np.ptp(plane)) for plane in second)
-    if len(first) != len(second) or max(tall / height, broad / width) > SMALLEST:
+    shrunk, contrast = max(tall / height, broad / width), max(int(np.ptp(plane)) for plane in second)
+    if len(first) != len(second) or shrunk > SMALLEST or min(height, width) < SHORTEST or contrast < PLAIN:
         return math.inf
-    if min(height, width) < SHORTEST or contrast < PLAIN:
+    if (tall, broad) == (height, width):
+        return _furthest(first, second, ROUGH)
+    faint = _lost(first, height, width) > LOST * contrast
+    if faint and shrunk > HALF:
         return math.inf
-    if (tall, broad) != (height, width):
-        box = _box(first, second)
-        first = np.stack([_resized(plane, width, height, box) for plane in first])
-    rough = _jpeg(torch.tensor(first), ROUGH).numpy()
+    box = _box(first, second)
+    tried = (np.stack([_resized(one, width, height, kernel, box) for one in first]) for kernel in KERNELS)
+    nearest = min(tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean())
+    return _furthest(nearest, second, FINE) * (FAINT if faint else 1)
+
+
+def _furthest(first: np.ndarray, second: np.ndarray, quality: int) -> float:
+    """The largest local difference of images of one size, in units of what JPEG of that quality changes."""
+    rough = _jpeg(torch.tensor(first), quality).numpy()
     return max(_largest(*planes) for planes in zip(*map(_planes, (first, second, rough)), strict=True))
 
 
-def _resized(plane: np.ndarray, width: int, height: int, box: Box | None = None) -> np.ndarray:
-    return np.asarray(Image.fromarray(plane).resize((width, height), Image.Resampling.BICUBIC, box=box))
+def _resized(
+    plane: np.ndarray, width: int, height: int, kernel: Image.Resampling = Image.Resampling.BICUBIC, box: Box | None = None
+) -> np.ndarray:
+    return np.asarray(Image.fromarray(plane).resize((width, height), kernel, box=box))
 
 
 def _box(first: np.ndarray, second: np.ndarray) -> Box:
@@ -106,7 +122,7 @@ def _box(first: np.ndarray, second: np.ndarray) -> Box:
     target = gaussian_filter(other.astype(np.float32), 1)
     x, y = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
     for _ in range(2):
-        found = gaussian_filter(_resized(one, width, height, tuple(ends)).astype(np.float32), 1)
+        found = gaussian_filter(_resized(one, width, height, box=tuple(ends)).astype(np.float32), 1)
         down, across = np.gradient(found)
         slopes = np.stack([across, across * x, down, down * y]).reshape(4, -1)
         square = slopes @ slopes.T
@@ -127,19 +143,34 @@ def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarr
     return [np.asarray(light), *(np.asarray(one.reduce(2)) for one in colours)]
 
 
+def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width: int) -> float:
+    """The largest local difference, of 255, between an image and itself as it is at a smaller size."""
+    from scipy.ndimage import gaussian_filter
+
+    found = 0.0
+    for plane in image:
+        back = _resized(_resized(plane, width, height), plane.shape[1], plane.shape[0])
+        found = max(found, float(_strength(gaussian_filter(np.subtract(plane, back, dtype=np.float32), BLUR)).max()))
+    return found
+
+
+def _strength(difference: np.ndarray) -> np.ndarray:
+    """Root mean square in the window around each pixel."""
+    from scipy.ndimage import uniform_filter
+
+    return np.sqrt(uniform_filter(np.square(difference), WINDOW).clip(min=0))
+
+
 def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
     """The largest local difference of two planes, in strips of rows that overlap."""
-    from scipy.ndimage import gaussian_filter, maximum_filter, uniform_filter  # here: a part of a second to import
-
-    def strength(difference: np.ndarray) -> np.ndarray:
-        return np.sqrt(uniform_filter(np.square(difference), WINDOW).clip(min=0))
+    from scipy.ndimage import gaussian_filter, maximum_filter  # here: a part of a second to import
 
     height, width = first.shape
     rows, found = max(AROUND, ROWS // width), 0.0
     for top in range(0, height, rows):
         above, strip = min(top, AROUND), slice(max(0, top - AROUND), top + rows + AROUND)
         one, other, third = (gaussian_filter(plane[strip].astype(np.float32), BLUR) for plane in (first, second, rough))
-        share = strength(one - other) / (maximum_filter(strength(one - third), AROUND) + FLOOR)
+        share = _strength(one - other) / (maximum_filter(_strength(one - third), AROUND) + FLOOR)
         found = max(found, float(share[above : above + rows].max()))
     return found
 

@@ -27,7 +27,8 @@ BLUR, WINDOW, AROUND = 0.7, 3, 17  # pixels: what kernels of resizing change; a 
 FLOOR = 4.0  # of 255: difference that is allowed on plain ground
 SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
 KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
-HALF, LOST, FAINT = 2.2, 0.15, 2.5  # times smaller; detail that is lost, of the contrast; and what a difference then counts
+LESS, HALF = 1.6, 2.2  # times smaller: beyond these, detail that is lost makes differences fainter, and hides them
+LOST, FAINT = 0.15, 2.0  # so much detail, of the contrast; what a difference then counts
 SHORTEST = 16  # pixels of the shorter side
 CUT = 1.25  # pixels that a copy may lack on each side
 PLAIN = 32  # of 255: range of values below which an image holds too little to tell it from others
@@ -73,8 +74,8 @@ def local_difference(
     The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
     blurred a little (sigma 0.7 pixels), and the root mean square of their difference in each window of 3 x 3 pixels is
     divided by what JPEG changes within 8 pixels of it, plus 4 of 255: of quality 30, or 50 where sizes differ, as small
-    things are fainter then. Colour is compared at half the size, as JPEG stores it. Where the smaller one has lost sharp
-    detail, as small letters have, it counts two and a half times.
+    things are fainter then. Colour is compared at half the size, as JPEG stores it. Where the smaller one is about half as
+    large and has lost sharp detail, as small letters have, the difference counts twice.
 
     Infinite for images that cannot be told apart so: with other channels, such detail at less than half the size, one
     more than 4.5 times as large, or with next to nothing in it (fewer than 16 pixels on a side, or a range of values
@@ -88,7 +89,7 @@ def local_difference(
         return math.inf
     if (tall, broad) == (height, width):
         return _furthest(first, second, ROUGH)
-    faint = _lost(first, height, width) > LOST * contrast
+    faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
     box = _box(first, second)

@@ -267,23 +267,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--seed", type=int, default=100)
-    parser.add_argument("--count", type=int, default=30, help="images of each set")
-    parser.add_argument("--others", type=int, default=10, help="different images that each is compared with")
+    parser.add_argument("--count", type=int, default=12, help="images of each set")
+    parser.add_argument("--others", type=int, default=11, help="different images that each is compared with")
     parser.add_argument("--sets", nargs="*")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()
     sets: dict[str, Callable[[Chance, int], list[Image.Image]]] = {
         made.__name__: made for made in (invoices, one_digit, pages, plots, screens, digits, drawn_digits)
     }
     for name in ("imagenette", "flowers"):
         sets[name] = lambda chance, count, name=name: photographs(args.data / name, chance, count)  # type: ignore[misc]
-    sets["soft photographs"] = lambda chance, count: soft(args.data / "imagenette", chance, count)
+    sets["soft_photographs"] = lambda chance, count: soft(args.data / "imagenette", chance, count)
     sets["bursts"] = lambda chance, count: bursts(args.data / "imagenette", chance, count)
     with open("/proc/cpuinfo") as cpu:
         model = next((line.split(":")[1].strip() for line in cpu if line.startswith("model name")), platform.machine())
     result: dict[str, Any] = {"seed": args.seed, "limit": LOCAL, "cpu": model, "date": f"{datetime.date.today()}"}
     result["versions"] = {"pillow": PIL.__version__, "torch": torch.__version__, "matplotlib": matplotlib.__version__}
-    result["sets"] = {}
+    result["sets"] = json.loads(args.out.read_text())["sets"] if args.out is not None and args.out.exists() else {}
     for name in args.sets or sets:
         chance = np.random.default_rng([args.seed, *name.encode()])
         result["sets"][name] = found = measure(sets[name](chance, args.count), args.others, chance)

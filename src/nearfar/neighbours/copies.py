@@ -28,7 +28,8 @@ FLOOR = 4.0  # of 255: difference that is allowed on plain ground
 SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
 KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
 LESS, HALF = 1.6, 2.2  # times smaller: beyond these, detail that is lost makes differences fainter, and hides them
-LOST, FAINT = 0.15, 2.0  # so much detail, of the contrast; what a difference then counts
+LOST = 0.15  # so much detail, of the contrast
+SMALLER, FAINT = 1.3, 2.6  # what a difference counts where one is smaller, and where such detail is lost
 SHORTEST = 16  # pixels of the shorter side
 CUT = 1.25  # pixels that a copy may lack on each side
 PLAIN = 32  # of 255: range of values below which an image holds too little to tell it from others
@@ -67,15 +68,15 @@ def pixel_difference(
 
 
 def local_difference(
-    first: UInt8[np.ndarray, "channels height width"], second: UInt8[np.ndarray, "channels high wide"]
+    first: UInt8[np.ndarray, "channels height width"], second: UInt8[np.ndarray, "bands high wide"]
 ) -> float:
     """The largest difference of two images anywhere, in units of what JPEG does there: up to LOCAL they are copies.
 
     The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
     blurred a little (sigma 0.7 pixels), and the root mean square of their difference in each window of 3 x 3 pixels is
-    divided by what JPEG changes within 8 pixels of it, plus 4 of 255: of quality 30, or 50 where sizes differ, as small
-    things are fainter then. Colour is compared at half the size, as JPEG stores it. Where the smaller one is about half as
-    large and has lost sharp detail, as small letters have, the difference counts twice.
+    divided by what JPEG changes within 8 pixels of it, plus 4 of 255: of quality 30. Colour is compared at half the
+    size, as JPEG stores it. Where sizes differ, strokes are fainter: JPEG is of quality 50 then, and the difference counts
+    1.3 times, or 2.6 times where the smaller one is about half as large and has lost sharp detail, as small letters have.
 
     Infinite for images that cannot be told apart so: with other channels, such detail at less than half the size, one
     more than 4.5 times as large, or with next to nothing in it (fewer than 16 pixels on a side, or a range of values
@@ -88,14 +89,14 @@ def local_difference(
     if len(first) != len(second) or shrunk > SMALLEST or min(height, width) < SHORTEST or contrast < PLAIN:
         return math.inf
     if (tall, broad) == (height, width):
-        return _furthest(first, second, ROUGH)
+        return min(_furthest(first, second, ROUGH), _furthest(second, first, ROUGH))  # JPEG spares what it made
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
     box = _box(first, second)
     tried = (np.stack([_resized(one, width, height, kernel, box) for one in first]) for kernel in KERNELS)
     nearest = min(tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean())
-    return _furthest(nearest, second, FINE) * (FAINT if faint else 1)
+    return _furthest(nearest, second, FINE) * (FAINT if faint else SMALLER)
 
 
 def _furthest(first: np.ndarray, second: np.ndarray, quality: int) -> float:

@@ -28,7 +28,7 @@ FLOOR = 4.0  # of 255: difference that is allowed on plain ground
 SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
 KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
 LESS, HALF = 1.6, 2.2  # times smaller: beyond these, detail that is lost makes differences fainter, and hides them
-LOST = 0.15  # so much detail, of the contrast
+LOST = 0.17  # so much detail, of the contrast
 SMALLER, FAINT = 1.3, 2.6  # what a difference counts where one is smaller, and where such detail is lost
 SHORTEST = 16  # pixels of the shorter side
 CUT = 1.25  # pixels that a copy may lack on each side
@@ -93,8 +93,8 @@ def local_difference(
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
-    box = _box(first, second)
-    tried = (np.stack([_resized(one, width, height, kernel, box) for one in first]) for kernel in KERNELS)
+    ways = [(kernel, box) for box in (None, _box(first, second)) for kernel in KERNELS]
+    tried = (np.stack([_resized(one, width, height, *way) for one in first]) for way in ways)
     nearest = min(tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean())
     return _furthest(nearest, second, FINE) * (FAINT if faint else SMALLER)
 

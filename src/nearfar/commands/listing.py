@@ -66,7 +66,8 @@ def removing(files: Path) -> str:
 def for_pipes(columns: Mapping[str, Sequence[Any]], separator: str) -> bytes:
     """What a verb gives to another program: the files of a list, or names where there are none, each once.
 
-    Of duplicates those that are not kept. A name with a line break is exact before a zero byte, else escaped.
+    Of duplicates those that have the same bytes as one that is kept. A name with a line break is exact before a zero
+    byte, else escaped.
     """
     names = columns.get("path", columns["name"])
     kept = columns.get("kept", [False] * len(names))

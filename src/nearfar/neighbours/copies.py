@@ -74,9 +74,10 @@ def local_difference(
 
     The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
     blurred a little (sigma 0.7 pixels). The root mean square of their difference in each window of 3 x 3 pixels is
-    divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. Colour is compared at half the size,
-    as JPEG stores it. Where sizes differ, strokes are fainter: JPEG is of quality 50 then, and the difference counts 1.3
-    times, or 2.6 times where the smaller one is about half as large and has lost sharp detail, as small letters do.
+    divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. Colour is compared at half the
+    size, as JPEG stores it. Where sizes differ, strokes are fainter: JPEG is of quality 50 then, and the difference
+    counts 1.3 times, or 2.6 times where the smaller one is about half as large and has lost sharp detail, as small
+    letters do.
 
     Infinite for images that cannot be told apart so: with other channels, such detail at less than half the size, one
     more than 4.5 times as large, or with next to nothing in it (fewer than 16 pixels on a side, or a range of values

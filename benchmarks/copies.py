@@ -5,8 +5,8 @@
 
 No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; pages of text;
 plots; screens of one program; digits; bursts of a camera (frames moved by 2 to 6 pixels, with noise and another
-exposure); and photographs. Of every image the copies are made that ALTERED names. Each image is compared with its copies,
-and with the images of its set that are nearest to it at 16 pixels: these as they are, and altered in every way as well.
+exposure); and photographs. Of every image the copies are made that ALTERED names. Each image is compared with its
+copies, and with the images of its set that are nearest to it at 16 pixels: these as they are, and altered in every way.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sklearn.datasets import load_digits
 from nearfar.neighbours import COPY, LOCAL, local_difference, pixel_difference
 
 Chance = np.random.Generator
-TEXT = """account address amount and annual assessment balance before between branch building by city client company
-contract copy date day delivery department district due during each form from general gross hours house in interest invoice
-item journal law letter limit list market material member method minutes month net north note number of office on order other
-page paper part payment per period person place plan policy price product project quarter rate record reference region
+TEXT = """account address amount and annual assessment balance before between branch building by city client
+company contract copy date day delivery department district due during each form from general gross hours house in interest
+invoice item journal law letter limit list market material member method minutes month net north note number of office on order
+other page paper part payment per period person place plan policy price product project quarter rate record reference region
 report result return river road room school section service share sheet signed site south state street sum supply system
 table tax term the time to total train transfer unit value volume water week west with work year"""
 FAMILIES = "Adams Baker Clark Davis Evans Fischer Garcia Hughes Ito Jones Kim Lopez Meyer Nolan Olsen Park Quinn Rossi"

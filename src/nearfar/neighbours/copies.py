@@ -30,7 +30,7 @@ KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LA
 LESS, HALF = 1.6, 2.2  # times smaller: beyond these, detail that is lost makes differences fainter, and hides them
 LOST = 0.17  # so much detail, of the contrast
 SMALLER, FAINT = 1.3, 2.6  # what a difference counts where one is smaller, and where such detail is lost
-SHORTEST = 16  # pixels of the shorter side
+SHORTEST, LONGEST = 16, 65500  # pixels of a side: in fewer, too little can be seen; JPEG holds no more
 CUT = 1.25  # pixels that a copy may lack on each side
 PLAIN = 32  # of 255: range of values below which an image holds too little to tell it from others
 ROWS = 2**20  # pixels that are compared at a time
@@ -87,7 +87,9 @@ def local_difference(
         first, second = second, first
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
     shrunk, contrast = max(tall / height, broad / width), max(int(np.ptp(plane)) for plane in second)
-    if len(first) != len(second) or shrunk > SMALLEST or min(height, width) < SHORTEST or contrast < PLAIN:
+    if len(first) != len(second) or shrunk > SMALLEST or contrast < PLAIN:
+        return math.inf
+    if min(height, width) < SHORTEST or max(height, width) > LONGEST:
         return math.inf
     if (tall, broad) == (height, width):
         return min(_furthest(first, second, ROUGH), _furthest(second, first, ROUGH))  # JPEG spares what it made
@@ -154,10 +156,12 @@ def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width:
     """The largest local difference, of 255, between an image and itself as it is at a smaller size."""
     from scipy.ndimage import gaussian_filter
 
-    found = 0.0
+    found, rows = 0.0, max(AROUND, ROWS // image.shape[2])
     for plane in image:
         back = _resized(_resized(plane, width, height), plane.shape[1], plane.shape[0])
-        found = max(found, float(_strength(gaussian_filter(np.subtract(plane, back, dtype=np.float32), BLUR)).max()))
+        for top in range(0, len(plane), rows):
+            lost = np.subtract(plane[top : top + rows], back[top : top + rows], dtype=np.float32)
+            found = max(found, float(_strength(gaussian_filter(lost, BLUR)).max()))
     return found
 
 

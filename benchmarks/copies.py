@@ -31,12 +31,15 @@ from sklearn.datasets import load_digits
 from nearfar.neighbours import COPY, LOCAL, local_difference, pixel_difference
 
 Chance = np.random.Generator
-TEXT = """account address amount and annual assessment balance before between branch building by city client
-company contract copy date day delivery department district due during each form from general gross hours house in interest
-invoice item journal law letter limit list market material member method minutes month net north note number of office on order
-other page paper part payment per period person place plan policy price product project quarter rate record reference region
-report result return river road room school section service share sheet signed site south state street sum supply system
-table tax term the time to total train transfer unit value volume water week west with work year"""
+TEXT = """\
+account address amount and annual assessment balance before between branch building by city client company contract
+copy date day delivery department district due during each form from general gross hours house in interest invoice
+item journal law letter limit list market material member method minutes month net north note number of office on
+order other page paper part payment per period person place plan policy price product project quarter rate record
+reference region report result return river road room school section service share sheet signed site south state
+street sum supply system table tax term the time to total train transfer unit value volume water week west with work
+year
+"""
 FAMILIES = "Adams Baker Clark Davis Evans Fischer Garcia Hughes Ito Jones Kim Lopez Meyer Nolan Olsen Park Quinn Rossi"
 WORDS, NAMES = TEXT.split(), FAMILIES.split()
 

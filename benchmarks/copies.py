@@ -273,9 +273,9 @@ def main() -> None:
     """Make the sets, measure, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--seed", type=int, default=100)
-    parser.add_argument("--count", type=int, default=12, help="images of each set")
-    parser.add_argument("--others", type=int, default=11, help="different images that each is compared with")
+    parser.add_argument("--seed", type=int, default=200)
+    parser.add_argument("--count", type=int, default=10, help="images of each set")
+    parser.add_argument("--others", type=int, default=9, help="different images that each is compared with")
     parser.add_argument("--sets", nargs="*")
     parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()

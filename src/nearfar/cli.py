@@ -148,9 +148,10 @@ def _resume(words: list[str], values: dict[str, Any], console: Console) -> Any:
     from nearfar.commands.pretrain import resume
 
     options = {word.split("=")[0] for word in words if word.startswith("--")}
-    if options - {"--resume", "--devices", "--data_changed"}:
-        raise ValueError("--resume takes everything but DATA, --devices and --data-changed from the run folder")
-    own = {name: values[name] for name in ("data", "devices", "data_changed")}
+    if options - {"--resume", "--devices", "--threads", "--data_changed"}:
+        its = "DATA, --devices, --threads and --data-changed"
+        raise ValueError(f"--resume takes everything but {its} from the run folder")
+    own = {name: values[name] for name in ("data", "devices", "threads", "data_changed")}
     return resume(values["resume"], **own, console=console)
 
 

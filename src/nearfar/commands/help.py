@@ -18,7 +18,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     ),
     "Budget and hardware": (
         "minutes epochs batch_size micro_batch devices",
-        "precision accelerator sync_batch_norm",
+        "precision accelerator threads sync_batch_norm",
     ),
     "Method and encoder": ("method encoder init adapt", "recipe small_stem whiten layer_decay frozen"),
     "Views": ("views crop_size", ""),

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from nearfar.data import Batches, CroppingBatches, Images, Stream, StreamBatches, rank_rows
 from nearfar.methods import Model
 from nearfar.networks import layer_scales
-from nearfar.threads import Threads
 from nearfar.training.checkpoint import CHECKPOINT, load_checkpoint, of_this_run, save_checkpoint
 from nearfar.training.held_out import held_out_health
 from nearfar.training.metrics import MetricsLog
@@ -115,7 +114,6 @@ def fit(
         MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero) as metrics,
         TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
         StopRequest() as stop,
-        Threads(fabric.device.type) as threads,
     ):
         if step == 0:
             log_health(at_an_end=True)
@@ -123,7 +121,6 @@ def fit(
         waited, seen = 0.0, 0
         coming = _batches_from(batches, step)
         while step < pace.steps:
-            threads.adapt()
             asked = time.perf_counter()
             pixels, index = fabric.to_device(next(coming))
             waited += time.perf_counter() - asked

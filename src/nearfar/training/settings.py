@@ -160,6 +160,12 @@ class Settings:
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
     )
+    threads: Chosen[int] = setting(
+        "CPU threads of each process, the same to the end, as other numbers change the last digits of the gradient. "
+        "Default: the fastest number when the run begins, or OMP_NUM_THREADS",
+        at_least=1,
+        at_most=1024,
+    )
     sync_batch_norm: Chosen[bool] = setting("batch statistics over all processes")
     seed: int = setting("of weights, batches and views", 0, at_least=0, at_most=LARGEST_SEED)
     log_every: int = setting("steps between lines of metrics.jsonl", 10, at_least=1)

@@ -181,7 +181,7 @@ def resume(
         with use_threads(settings.threads):
             job = saved_job(settings, console, objects, data_changed)
             if job.settings.threads != run.settings.threads:
-                replace(run.settings, data=job.settings.data, threads=threads).save(run.path / CONFIG)
+                replace(run.settings, data=job.settings.data, threads=job.settings.threads).save(run.path / CONFIG)
             launch(job, console, resume=True)
             return _finish(run.path, job)
 

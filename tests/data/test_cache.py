@@ -7,12 +7,11 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from nearfar.data import building, open_images, wide
-from nearfar.data.cache import checksum, default_folder
+from nearfar.data.cache import default_folder
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def test_nothing_but_the_cache_folder_is_written(folder, tmp_path, monkeypatch):
     assert sorted(os.listdir(folder)) == before
     assert not (tmp_path / "home").exists() and not (tmp_path / "hf").exists() and not default_folder().exists()
     written = sorted(path.name for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock")
-    assert written == ["entry.json", "pixels.u8", "plain"]
+    assert [name for name in written if len(name) < 32] == ["entry.json", "images.arrow", "pixels.u8"]
 
 
 def test_statistics_are_those_of_the_pixels_and_kept(folder):
@@ -84,7 +83,8 @@ def test_any_change_is_noticed(folder, paint, decodes, change):
     if change == "gone":
         (folder / "4.png").unlink()
     after = open_images(folder, **options)
-    assert len(decodes) > count
+    expected = {"content": 1, "hidden": 1, "time": 0, "new": 1, "gone": 0, "size": 5, "channels": 5}[change]
+    assert expected <= len(decodes) - count <= expected + 1  # one more to find out the size
     same = after.pixels.shape == before.pixels.shape and torch.equal(after.pixels, before.pixels)
     assert same == (change == "time")
 
@@ -103,8 +103,9 @@ def test_damaged_caches_are_rebuilt(folder, decodes):
         lambda: (place / "pixels.u8").write_bytes(b"short"),
         lambda: (place / "pixels.u8").unlink(),
         lambda: (place / "entry.json").write_text('{"half'),
+        lambda: (place / "images.arrow").write_bytes(b"half"),
         lambda: flip(place / "pixels.u8", 700),
-        lambda: flip(place / "pixels.u8", 5 * 3 * 8 * 8 - 1),
+        lambda: os.truncate(place / "pixels.u8", 5 * 3 * 8 * 8 - 1),
     ):
         damage()
         count = len(decodes)
@@ -164,22 +165,6 @@ def test_order_does_not_depend_on_the_number_of_workers(tmp_path, paint):
     for workers in (1, 4):
         images = open_images(tmp_path / "p", workers=workers, cache_dir=tmp_path / f"cache{workers}")
         assert all((images.pixels[i, 0].numpy() == pixels).all() for i, pixels in enumerate(painted))
-
-
-def test_checksums_differ_by_any_byte_and_by_order(tmp_path):
-    path, content = tmp_path / "x", np.random.default_rng(0).integers(0, 256, 2**21 + 13, dtype=np.uint8)
-    seen = set()
-    for change in (0, 1, 2**20, len(content) - 1, None, "swapped", "longer"):
-        other = content.copy()
-        if isinstance(change, int):
-            other[change] ^= 128
-        if change == "swapped":
-            other[: 2**20], other[2**20 : 2**21] = content[2**20 : 2**21], content[: 2**20]
-        path.write_bytes(other.tobytes() + (b"\0" if change == "longer" else b""))
-        seen.add(checksum(path))
-    assert len(seen) == 7
-    path.write_bytes(b"")
-    assert checksum(path) not in seen
 
 
 def test_an_unwritable_cache_folder_is_one_line_that_says_what_to_do(folder, tmp_path, monkeypatch):

@@ -94,6 +94,15 @@ def splits_of(path: Path) -> list[str]:
         return [] if isinstance(content, np.ndarray) else [part for part in _parts(list(content)) if part]
 
 
+def array_marks(path: Path, split: str | None) -> dict[str, str]:
+    """The checksum and size of the images in a .npz file, by file and key; empty for a .npy file."""
+    with opened(path) as content:
+        if isinstance(content, np.ndarray):
+            return {}
+        parts = _parts(list(content))
+        return {f"{path.name}: {parts[part]}": content.mark(parts[part]) for part in choose_splits(parts, split, path)}
+
+
 def _parts(keys: list[str]) -> dict[str, str]:
     """Split to key of its images; an undivided file has the one split ""."""
     found = {part: _find(keys, _IMAGE_KEYS, part) for part in _PARTS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,10 @@ class _Few:
     def reading(self) -> Reading:
         return Reading(iter(self.records), None, len(self.records))
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        return {}
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
         return []
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from nearfar.data import columns, sources
+from nearfar.data import columns, digests, sources
 from nearfar.data.columns import Originals, Record
 from nearfar.data.decode import suffixes
 from nearfar.messages import first_line
@@ -33,8 +33,12 @@ class Source(Protocol):
     splits: dict[str, Any]
     problems: list[tuple[str, str]]
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        """What the cache key is made of; plain JSON values."""
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        """The digests of the splits' files by path, remembered in the cache `folder`; see `nearfar.data.digests`."""
+        ...
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
+        """What the pixels and names of the splits depend on, for the cache key; plain JSON values."""
         ...
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
@@ -52,10 +56,13 @@ class Files:
     def __init__(self, root: Path, splits: dict[str, list[str]], problems: Sequence[tuple[str, str]] = ()) -> None:
         self.root, self.splits, self.problems = root.resolve(), splits, list(problems)
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        named = [(split, name) for split in splits for name in self.splits[split]]
-        files = [[split, name, *state(f"{self.root}/{name}")] for split, name in named]
-        return [str(self.root), files, self.problems]
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        names = [name for split in splits for name in self.splits[split]]
+        found = digests.digests(self.root, names, splits, folder)
+        return {f"{self.root}/{name}": digest for name, digest in found.items()}
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
+        return [[split, name, digests[f"{self.root}/{name}"]] for split in splits for name in self.splits[split]]
 
 
 def prefix(split: str) -> str:
@@ -107,10 +114,6 @@ class ImageFolder(Files):
         super().__init__(root, splits, problems)
         self.metadata = metadata
         self._listed: dict[tuple[str, str | None], tuple[list[Record], list[str] | None]] = {}
-
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        notes = [[name, *state(self.root / name)] for name in self.metadata]
-        return [super().identity(splits), self._classes(), notes]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
         key = split, label_column

@@ -37,7 +37,7 @@ class Stream:
     - `skipped`: (name, reason) of what is damaged in the tars and of what cannot be decoded of the head
     - `side`: pixels of the shorter side of the first image, before it was resized
     - `split`, `source`: as of `Images`
-    - `fingerprint`: of the tars, by their sizes and ends
+    - `fingerprint`: of the tars, by their sizes and ends: what else changes inside of them is not noticed
 
     `len` is the number of images; `StreamBatches` reads them.
     """
@@ -113,7 +113,7 @@ def open_stream(
     names = [one for part in splits for one in found.splits[part]]
     files = [f"{found.root}/{one}" for one in names]
     folder = Path(cache_dir).expanduser() if cache_dir is not None else cache.default_folder()
-    key = cache.key(["stream", FORMAT, CHUNK, found.identity(splits)])
+    key = cache.key(["stream", FORMAT, CHUNK, f"{found.root}", found.states(splits)])
     chunks, problems = indexed(folder / "streams" / key, files, names, progress)
     if not len(chunks.count):
         raise ValueError(f"'{name}' holds no images" + "".join(f"; {one}: {why}" for one, why in problems[:1]))
@@ -134,8 +134,8 @@ class HubTars(Tars):
         sources.say_splits(name, splits)
         self.root = address  # type: ignore[assignment]
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        return [self.root, self.marks(splits)]
+    def states(self, splits: Sequence[str]) -> list[Any]:
+        return self.marks(splits)
 
     def marks(self, splits: Sequence[str]) -> list[str]:
         return [self.files[name] for split in splits for name in self.splits[split]]

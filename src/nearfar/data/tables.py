@@ -26,7 +26,10 @@ class Tables:
         self.name, self.inside, self.splits = name, inside, dict.fromkeys(tables)
         self.problems: list[tuple[str, str]] = []
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        return {}
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
         return [[split, self.tables[split]._fingerprint] for split in splits]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:

@@ -11,7 +11,7 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from nearfar.data.columns import IMAGE_NAMES, Originals, Record
 from nearfar.data.decode import suffixes
@@ -79,10 +79,13 @@ class Tars(Files):
         places = [example.image() for split in splits for example in self._examples(split)]
         return _Members([place for place in (places[row] for row in rows) if place is not None])
 
+    def states(self, splits: Sequence[str]) -> list[Any]:
+        """Size, time of change and a hash of both ends of each tar, without reading the whole."""
+        return [state(f"{self.root}/{name}") for split in splits for name in self.splits[split]]
+
     def marks(self, splits: Sequence[str]) -> list[str]:
         """What each tar is, by its size and both ends: copies are the same."""
-        states = [state(f"{self.root}/{name}") for split in splits for name in self.splits[split]]
-        return [f"{size} {digest}" for size, _, digest in states]
+        return [f"{size} {digest}" for size, _, digest in self.states(splits)]
 
     def _records(self, split: str, label: str) -> Iterator[Record]:
         for example in self._examples(split):

@@ -55,7 +55,7 @@ def tidy(folder: Path, built: Path, lineage: str) -> None:
     there = sizes(folder)
     excess = sum(there.values()) - limit()
     for path in sorted(there, key=_last_used):
-        if excess > 0 and path not in stay and _removed(path):
+        if excess > 0 and path.suffix != cache.NOTE and path not in stay and _removed(path):
             excess -= there[path]
 
 

@@ -55,7 +55,7 @@ def digests(root: Path, names: Sequence[str], splits: Sequence[str], folder: Pat
     alone = names if len(names) == 1 else ()  # one of many files in a folder, each a source
     home = folder / f"{key(['files', os.path.realpath(root), *splits, *alone])}.arrow"
     began = time.time_ns()
-    known, stamps = _kept(home), {name: _stamp(f"{os.path.join(root, name)}") for name in names}
+    known, stamps = _kept(home), {name: _stamp(os.path.join(root, name)) for name in names}
     found = {name: kept for name, (stamp, kept) in known.items() if stamp == stamps.get(name)}
     new = [name for name in stamps if name not in found]
     if new:

@@ -206,4 +206,4 @@ def _depth(split: str, name: str) -> int:
 
 def _class(name: str) -> str:
     """The folder that an image lies in."""
-    return os.path.basename(os.path.dirname(name))
+    return name.rpartition("/")[0].rpartition("/")[2]

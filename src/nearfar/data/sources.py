@@ -139,10 +139,12 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
             say_once(f"'{folder}' is the folder of a run, not of images: left out")
             continue
         prefix = _inside(root, folder)
+        with os.scandir(folder) as entries:
+            plain = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}  # known without a stat
         for name in names:
             if name.startswith((".", "__")):
                 continue
-            what = special(f"{folder}/{name}")
+            what = "" if name in plain else special(f"{folder}/{name}")
             if not what:
                 found.append(prefix + name)
             elif _kind(name) is not None:

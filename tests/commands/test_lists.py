@@ -230,15 +230,28 @@ def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):
     assert run.search(pixels, k=1, console=quiet)["name"] == ["007.png"]
 
 
-def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, quiet, monkeypatch):
+def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    options = dict(epochs=1, batch_size=32, held_out=8, encoder="small", method="simclr")
+    run = nearfar.pretrain(pictures, out=tmp_path / "run", console=quiet, **options)
+    monkeypatch.setattr("nearfar.data.wide.decode", None)  # every decoding would be an image that is skipped
+    monkeypatch.setattr("nearfar.data.encoded.build", None)
+    nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet)
+    assert len(run.search("005.png", k=2, console=quiet)["name"]) == 2
+
+
+def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, quiet, tmp_path, monkeypatch):
     computed = []
     real = nearfar.commands.run_features.features_shown
     monkeypatch.setattr(
         "nearfar.commands.run_features.features_shown", lambda *given: computed.append(1) or real(*given)
     )
     (run.path / "features.safetensors").write_bytes(b"damaged")
+    rows = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet))["embedding"]
     run.search("005.png", console=quiet)
     run.select(n=3, console=quiet)
+    again = np.load(nearfar.embed(run, out=tmp_path / "again.npz", console=quiet))["embedding"]
+    assert np.array_equal(rows, again)
     run.cluster(console=quiet)
     assert len(computed) == 1
     run.select(n=3, data=load_digits().images.astype(np.uint8)[:30], console=quiet)

@@ -11,7 +11,6 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -342,7 +341,8 @@ def test_beyond_its_limit_the_cache_drops_what_was_used_longest_ago(folder, deco
     open_images(folder, image_size=43, channels=3)
     assert bytes_held() < 3.5 * one
     count = len(decodes)
-    open_images(folder, image_size=40, channels=3), open_images(folder, image_size=42, channels=3), open_images(folder, image_size=43, channels=3)
+    for size in (40, 42, 43):
+        open_images(folder, image_size=size, channels=3)
     assert len(decodes) == count
     monkeypatch.setenv("NEARFAR_CACHE_BYTES", "1")
     kept = open_images(folder, image_size=41, channels=3)  # what this process uses stays, and what was just built

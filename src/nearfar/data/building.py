@@ -123,6 +123,7 @@ def build(
         for pieces in chunks:
             kept = []
             for record, mark, result in pieces:
+                row: tuple[Any, ...]
                 if isinstance(result, str):
                     row = (printable(record.name), result, mark, None, None, None, None)
                 else:

@@ -216,9 +216,13 @@ def write(asked: Path, fill: Callable[[Path], tuple[Entry, str]]) -> Path:
             file.flush()
             os.fsync(file.fileno())
         with contextlib.nullcontext() if home == asked else building(home):
-            if home.exists():  # damaged or without pixels, or made for another request meanwhile: the same images
-                shutil.rmtree(home)
-            os.rename(part, home)
+            there = _loaded(home)
+            if there is not None and there[0].stored >= entry.stored:  # the same images, for another request
+                shutil.rmtree(part)
+            else:
+                if home.exists():
+                    shutil.rmtree(home)
+                os.rename(part, home)
         if home != asked:
             with replacing(asked.with_suffix(NOTE)) as unfinished:
                 unfinished.write_text(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -23,7 +24,11 @@ def sizes(folder: Path) -> dict[Path, int]:
     Data sets are folders; beside them lie files: tables of digests, and notes of what was asked for. Only what has the
     form that nearfar writes counts: its names, and folders that hold its files and nothing else.
     """
-    return {path: sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path])) for path in _ours(folder)}
+    found = {}
+    for path in _ours(folder):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            found[path] = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+    return found
 
 
 def empty(folder: Path) -> int:
@@ -85,6 +90,6 @@ def _ours(folder: Path) -> Iterator[Path]:
         if _NOTE.fullmatch(path.name) and path.is_file():
             yield path
         elif _KEY.fullmatch(path.name) and path.is_dir():
-            files = list(path.iterdir())
+            files = list(path.glob("*"))
             if all(_FILES.fullmatch(file.name) and file.is_file() and not file.is_symlink() for file in files):
                 yield path

@@ -62,7 +62,8 @@ def open_images(
     show_channels: one or three, counted from 1, that pictures of the images show. None: the first three, or the first.
     label_column: where the labels are; None finds a usual one (label, labels, class, cls, fine_label, ...).
     cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar. Arrays are not cached: .npy files are mapped as
-        they are, everything else stays in memory.
+        they are, everything else stays in memory. All data sets there may take $NEARFAR_CACHE_BYTES, 64 GiB by default;
+        beyond that, those used longest ago are removed.
     cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are checked once but their
         pixels not kept: train on such data with `CroppingBatches`. A torch Dataset must fit into `cache_limit`.
     workers: decoding threads; None: one per core. progress: called with (done, total or None).

@@ -37,7 +37,7 @@ class Stream:
     - `skipped`: (name, reason) of what is damaged in the tars and of what cannot be decoded of the head
     - `side`: pixels of the shorter side of the first image, before it was resized
     - `split`, `source`: as of `Images`
-    - `fingerprint`: of the tars, by their sizes and ends: what else changes inside of them is not noticed
+    - `fingerprint`: of the tars; beyond 8 GiB by their sizes and ends, so that not every change is noticed
 
     `len` is the number of images; `StreamBatches` reads them.
     """
@@ -120,7 +120,7 @@ def open_stream(
     head, rows, side = _decoded_head(files, chunks, name, image_size, channels)
     head.skipped = [*found.problems, *problems, *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
-    fingerprint = Fingerprint("file", len(names), dict(zip(names, found.marks(splits), strict=True)))
+    fingerprint = Fingerprint("file", len(names), dict(zip(names, found.marks(splits, folder), strict=True)))
     return Stream(files, chunks, head, rows, side, fingerprint)
 
 
@@ -135,10 +135,10 @@ class HubTars(Tars):
         self.root = address  # type: ignore[assignment]
 
     def states(self, splits: Sequence[str]) -> list[Any]:
-        return self.marks(splits)
-
-    def marks(self, splits: Sequence[str]) -> list[str]:
         return [self.files[name] for split in splits for name in self.splits[split]]
+
+    def marks(self, splits: Sequence[str], folder: Path) -> list[str]:
+        return self.states(splits)
 
 
 def _read(files: list[str], chunks: Chunks, chunk: int, start: int, stop: int) -> Iterator[tuple[int, str, bytes]]:

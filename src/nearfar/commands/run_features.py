@@ -55,7 +55,7 @@ class Featured:
             try:
                 with replacing(path) as unfinished:
                     save_file({"features": features}, unfinished, metadata={"key": key})
-            except OSError as error:
+            except (OSError, SafetensorError) as error:  # which a full disk raises too
                 self.console.print(Text(f"the features are not kept for the next time: {first_line(error)}"))
         return features
 

@@ -1,4 +1,4 @@
-"""Training beside a busy process: images per second with one thread, with all, and with the number that is adapted.
+"""Training beside a busy process: images per second with one thread, with all, and with the number that the run chooses.
 
 python benchmarks/busy.py --out docs/results/busy.json
 """
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-CASES = {"one thread": "1", "all threads": str(os.cpu_count()), "adapted": None}
+CASES = {"one thread": "1", "all threads": str(os.cpu_count()), "chosen": None}
 
 
 def spin() -> None:

@@ -1,13 +1,17 @@
 """The command line: one clear line and exit code 2 for a mistake, and nothing is written."""
 
+import functools
+import os
 import subprocess
 import sys
+import warnings
 
 import pytest
+import torch
 import yaml
 
 from nearfar.atomic import NotWrittenError
-from nearfar.cli import VERBS, main
+from nearfar.cli import VERBS, function_of, main
 from nearfar.commands.words import lists_joined
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
@@ -27,6 +31,8 @@ def complaint(capsys, *words):
         (["pretrain"], "name the images"),
         (["pretrain", "DATA", "--methd", "dcl"], "did you mean '--method'"),
         (["pretrain", "DATA", "--temprature", "0.1"], "did you mean '--temperature'"),
+        (["pretrain", "DATA", "--epoch", "1"], "did you mean '--epochs'"),
+        (["pretrain", "DATA", "--meth", "saclr"], "did you mean '--method'"),
         (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
         (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "does not know --alpha"),
         (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
@@ -36,7 +42,7 @@ def complaint(capsys, *words):
         (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),
         (["pretrain", "DATA", "--limit", "0"], "--limit must be at least 1"),
         (["pretrain", "DATA", "--held-out", "-1"], "--held-out must"),
-        (["pretrain", "DATA", "--image-size", "-8"], "--image-size must be 1 to 16384, not -8"),
+        (["pretrain", "DATA", "--image-size", "-8"], "--image-size must be 2 to 16384, not -8"),
         (["pretrain", "DATA", "--alpha", "7"], "alpha"),
         (["pretrain", "DATA", "--negatives", "0"], "negatives"),
         (["pretrain", "DATA", "--lr", "-1", "--batch-size", "16"], "lr"),
@@ -50,6 +56,9 @@ def complaint(capsys, *words):
         (["views", "DATA", "--images", "0"], "--images must be 1 to 1000, not 0"),
         (["views", "DATA", "--vews", "grey"], "did you mean '--views'"),
         (["views", "no/such/folder"], "no/such/folder"),
+        (["views", "DATA", "--image-size", "1"], "--image-size must be 2 to 16384, not 1"),
+        (["views", "DATA", "--crop-size", "1"], "--crop-size must be 2 to 16384, not 1"),
+        (["pretrain", "DATA", "--out", "x\udcff"], "x\\udcff is not text in UTF-8; choose another name"),
         (["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"], "nothing.safetensors"),
         (["pretrain", "no/such/folder"], "no/such/folder"),
         (["pretrain", "--resume", "no/such/run"], "not a run folder"),
@@ -162,3 +171,61 @@ def test_a_broken_installation_is_one_line(capsys, monkeypatch):
     assert main(["methods"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("nearfar: import of nearfar.training") and "pip install" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("push --private RUN a/b", {"run": "RUN", "repo": "a/b", "private": True}),
+        ("push --private false RUN a/b", {"run": "RUN", "repo": "a/b", "private": False}),
+        ("push RUN --private a/b", {"run": "RUN", "repo": "a/b", "private": True}),
+        ("duplicates --approximate RUN", {"run": "RUN", "approximate": True}),
+        ("duplicates RUN --approximate=false photos", {"run": "RUN", "data": "photos", "approximate": False}),
+        ("map --approximate RUN", {"run": "RUN", "approximate": True}),
+        ("evaluate --baselines false RUN photos", {"run": "RUN", "data": "photos", "baselines": False}),
+        ("pretrain --adapt photos --cache false", {"data": "photos", "adapt": True, "cache": False}),
+        ("pretrain one --tensorboard two", {"data": ["one", "two"], "tensorboard": True}),
+        ("pretrain --method sigclr --learn-temperature photos", {"data": "photos", "learn_temperature": True}),
+        ("search RUN -rf.png --k 2", {"run": "RUN", "images": ["-rf.png"], "k": 2}),
+        ("search RUN 007 --data 2020", {"images": ["007"], "data": "2020"}),
+        ("search RUN 007 --data one --data 2020", {"images": ["007"], "data": ["one", "2020"]}),
+        ("select RUN --labelled 041", {"labelled": "041", "images": ()}),
+        ("search --k 2 RUN -- --json -h -1", {"run": "RUN", "images": ["--json", "-h", "-1"], "k": 2}),
+        ("pretrain --epochs 1 -- --photos", {"data": "--photos", "epochs": 1}),
+    ],
+)
+def test_a_word_is_taken_as_its_place_says(words, expected, monkeypatch):
+    """A flag takes no word but true and false, and what is behind -- is no option."""
+    verb, *rest = words.split()
+    function, given = function_of(verb), {}
+
+    @functools.wraps(function)
+    def record(*placed, console, **values):
+        given.update(zip((place.rstrip(".") for place in VERBS[verb][1]), placed, strict=True), **values)
+        return {"name": []}
+
+    monkeypatch.setattr("nearfar.cli.function_of", lambda verb: record)
+    assert main([verb, *rest]) == 0
+    assert {name: given[name] for name in expected} == expected
+
+
+def test_a_warning_of_a_library_is_one_line_without_its_source(capsys, monkeypatch):
+    def warning(**given):
+        warnings.warn("invalid value\nin\x1b[31m cast", RuntimeWarning, stacklevel=1)
+
+    monkeypatch.setattr("nearfar.commands.methods.list_methods", warning)
+    before = warnings.showwarning
+    assert main(["methods"]) == 0
+    assert capsys.readouterr().err == "nearfar: warning: invalid value in\\x1b[31m cast\n"
+    assert warnings.showwarning is before
+
+
+def test_starting_weights_are_read_before_the_images(tmp_path, capsys):
+    class Payload:
+        def __reduce__(self):
+            return os.makedirs, (str(tmp_path / "ran"),)
+
+    torch.save({"weight": Payload()}, tmp_path / "hostile.pth")
+    said = complaint(capsys, "pretrain", "no/such/folder", "--init", str(tmp_path / "hostile.pth"))
+    assert "cannot read weights from" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["hostile.pth"]

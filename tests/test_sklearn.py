@@ -158,3 +158,10 @@ def test_mistakes_get_one_line(fitted, tmp_path):
         of_bytes.transform(np.zeros((2, 8, 8)))
     with pytest.raises(ValueError, match="there is no method 'simclrr'"):
         ContrastiveEncoder(method="simclrr", epochs=1).fit(np.eye(16).reshape(16, 4, 4))
+
+
+@pytest.mark.parametrize("numbers", [{"num_views": 0}, {"epochs": 0}])
+def test_a_map_without_views_or_epochs_is_refused_before_training(digits, numbers, monkeypatch):
+    monkeypatch.setattr("nearfar.sklearn.pretrain", None)
+    with pytest.raises(ValueError, match=f"{next(iter(numbers))} must be at least 1, not 0"):
+        ContrastiveMap(**numbers).fit(digits)

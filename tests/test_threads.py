@@ -1,4 +1,4 @@
-"""Fewer threads beside busy processes, all of them again afterwards, and never another number than the user's."""
+"""The fastest number of threads, one number for a run, and never another than the user's."""
 
 import pytest
 import torch
@@ -66,6 +66,29 @@ def test_the_users_number_stays(machine, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(2)
     threads.Threads().adapt()  # a trial would fail: the table is empty
+    assert torch.get_num_threads() == 2 == threads.fastest_threads()
+
+
+def test_one_slow_trial_does_not_decide_for_a_run(machine, monkeypatch):
+    torch.set_num_threads(2)
+    taken = {1: iter([1.8] * 5), 2: iter([1.0, 9.0, 1.0, 9.0, 1.0])}
+    monkeypatch.setattr(threads, "_trial", lambda count, at_most: next(taken[count]))
+    assert threads.fastest_threads() == 2
+    taken |= {1: iter([1.8] * 5), 2: iter([9.0, 9.0, 1.0, 9.0, 1.0])}
+    assert threads.fastest_threads() == 1
+    assert torch.get_num_threads() == 2
+
+
+def test_a_number_in_use_is_held(machine):
+    seconds, _ = machine
+    seconds |= {1: 9.0, 2: 1.0}
+    torch.set_num_threads(2)
+    with threads.use_threads(1):
+        with threads.use_threads(1):
+            pass
+        with threads.Threads() as watch:
+            watch.adapt()
+        assert torch.get_num_threads() == 1 == threads.fastest_threads()
     assert torch.get_num_threads() == 2
 
 

@@ -19,9 +19,10 @@ This page is written by `python -m tools.methods_table`; to change it, change th
 `nearfar pretrain DATA --method NAME` runs any of them on one process or many, with labels or without. Needs: *momentum
 encoder*, a copy of the networks that follows them slowly; *queue*, embeddings of earlier batches; *index*, numbers
 kept for each image; *predictor*, a second head. Views are those of images of 64 pixels and more; smaller images get
-milder ones, and views of one size go through a network together. Numbers are the defaults, which are meant for small
-data (the recipe `small`); `--recipe NAME` takes a paper's own instead, the whole of it: encoder, image size, views as
-the paper has them, optimiser, schedule, batch and batch norm. Any number can be set by itself: `--temperature 0.1`.
+milder ones. Where the authors do not pass each view alone, views of one size go through the encoder together, and all
+views through a head. Numbers are the defaults, which are meant for small data (the recipe `small`); `--recipe NAME`
+takes a paper's own instead, the whole of it: encoder, image size, views as the paper has them, optimiser, schedule,
+batch and batch norm. Any number can be set by itself: `--temperature 0.1`.
 The recipe `small` is one for all methods: encoder and epochs fitted to the images and the time, Muon at
 0.02 * sqrt(batch / 256) with a decay of 0.01, two epochs of warm-up, batch 256 ([photographs.md](photographs.md)).
 What the others share: the rate rises linearly and falls step by step, not epoch by epoch; shortened runs warm up for a
@@ -70,6 +71,7 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
     """Return the recipe's table: every number that it sets, with its source."""
     drops = " and ".join(f"{drop:g}" for drop in recipe["lr_drops"])
     end = f"{recipe['final_lr']:g} of it" if recipe["final_lr"] else "0"
+    start = f", from {recipe['warmup_start']:g} of the rate" if recipe["warmup_start"] else ""
     size = f"{recipe['image_size']} px" if recipe["image_size"] else "images at their own size"
     stem = ", 3x3 stem" if recipe["small_stem"] or recipe["image_size"] is None else ""
     encoder = f"{recipe['encoder']}{stem}, {size}"
@@ -83,8 +85,8 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
         "lr": _rate(recipe),
         "vector_lr": f"{recipe['vector_lr']:g}" if recipe["vector_lr"] != 1 else "",
         "weight_decay": decay,
-        "final_lr": f"a tenth from epochs {drops} on" if drops else f"cosine to {end}",
-        "warmup_epochs": f"{recipe['warmup_epochs']:g}",
+        "final_lr": f"{recipe['lr_drop']:g} of it from epochs {drops} on each" if drops else f"cosine to {end}",
+        "warmup_epochs": f"{recipe['warmup_epochs']:g}{start}",
         "batch_size": f"{recipe['batch_size']}{', batch norm synchronised' * recipe['sync_batch_norm']}",
         "epochs": f"{recipe['epochs']}",
         **{number: _value(value) for number, value in recipe["hyperparameters"].items()},

@@ -76,6 +76,14 @@ def told_clearly(path: Path) -> Iterator[None]:
         raise
 
 
+def check_text(path: str | os.PathLike[str]) -> None:
+    """Raise ValueError for a path that is not text in UTF-8, which safetensors and ONNX cannot write."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8; choose another name") from error
+
+
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raise OSError, one line, where nothing can be written into a folder: it is missing, read-only or full."""
     probe = Path(folder) / f".nearfar.{os.getpid()}.partial"

@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 import traceback
+import warnings
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,16 @@ from nearfar.atomic import NotWrittenError
 from nearfar.commands.declared import LISTING, OBJECTS, VERBS, read_verb
 from nearfar.commands.help import FULL, SHORT, help_page, numbers_of, overview
 from nearfar.commands.machine_readable import as_json, stdout_to_stderr
-from nearfar.commands.words import chosen_ahead, data_joined, lists_joined, nearest, places_first, plain_words
+from nearfar.commands.words import (
+    PLACE,
+    ahead,
+    chosen_ahead,
+    data_joined,
+    lists_joined,
+    nearest,
+    places_first,
+    plain_words,
+)
 from nearfar.messages import RunsFailed, first_line
 
 if TYPE_CHECKING:
@@ -34,10 +44,14 @@ ALONE: dict[str, Any] = {"type": bool, "nargs": "?", "const": True}  # --private
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if "--json" not in words or {*SHORT, FULL} & {*words}:
-        return _carry_out(words)[0]
-    with stdout_to_stderr():
-        code, result = _carry_out([word for word in words if word != "--json"], machine=True)
+    options = ahead(words)
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn  # type: ignore[assignment]
+        if "--json" not in options or {*SHORT, FULL} & {*options}:
+            return _carry_out(words)[0]
+        with stdout_to_stderr():
+            others = [word for word in options if word != "--json"]
+            code, result = _carry_out([*others, *words[len(options) :]], machine=True)
     training = sys.modules.get("nearfar.training")
     if training is None or not training.is_follower():  # else the first process tells it
         print(as_json(result))
@@ -54,7 +68,7 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
         return 0, __version__
     if words[0] not in VERBS:
         return _complain(f"there is no command {words[0]!r}: {nearest(words[0], VERBS, 'see nearfar --help')}", 2)
-    if {*SHORT} & {*words}:
+    if {*SHORT} & {*ahead(words)}:
         print(help_page(read_verb(words[0])))
         return 0, None
 
@@ -89,7 +103,9 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 
 def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
-    words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in words]
+    options = ahead(words)
+    behind = words[len(options) + 1 :]
+    words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in options]
     words = data_joined(lists_joined(words))
     chosen = chosen_ahead(words)
     if "--help_all" in words:
@@ -98,10 +114,15 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
     parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
     null = verb in LISTING and "--null" in words
     words = [word for word in words if not (null and word == "--null")]
+    flags = {option for action in parser._actions if action.nargs == "?" for option in action.option_strings}
     try:
-        values = parser.parse_args(places_first(words) if verb in LISTING else words).as_dict()
+        values = parser.parse_args(places_first(words, behind, flags)).as_dict()
     except ArgumentError as error:
         raise ValueError(plain_words(str(error), verb, parser)) from error
+    for name in (place.rstrip(".") for place in VERBS[verb][1]):
+        if isinstance(given := values[name], str | list):
+            plain = [word.removeprefix(PLACE) for word in ([given] if isinstance(given, str) else given)]
+            values[name] = plain[0] if isinstance(given, str) else plain
     values.pop("config", None)
     if "data..." in VERBS[verb][1] and isinstance(values["data"], list) and len(values["data"]) < 2:
         values["data"] = (values["data"] or [None])[0]
@@ -127,9 +148,10 @@ def _resume(words: list[str], values: dict[str, Any], console: Console) -> Any:
     from nearfar.commands.pretrain import resume
 
     options = {word.split("=")[0] for word in words if word.startswith("--")}
-    if options - {"--resume", "--devices", "--data_changed"}:
-        raise ValueError("--resume takes everything but DATA, --devices and --data-changed from the run folder")
-    own = {name: values[name] for name in ("data", "devices", "data_changed")}
+    if options - {"--resume", "--devices", "--threads", "--data_changed"}:
+        its = "DATA, --devices, --threads and --data-changed"
+        raise ValueError(f"--resume takes everything but {its} from the run folder")
+    own = {name: values[name] for name in ("data", "devices", "threads", "data_changed")}
     return resume(values["resume"], **own, console=console)
 
 
@@ -146,7 +168,7 @@ def build_parser(
 
     function, positionals = function_of(verb), VERBS[verb][1]
     parameters = inspect.signature(function).parameters
-    parser = ArgumentParser(prog=f"nearfar {verb}", exit_on_error=False)
+    parser = ArgumentParser(prog=f"nearfar {verb}", exit_on_error=False, allow_abbrev=False)
     for placed in positionals:
         name = placed.rstrip(".")
         usual = parameters[name].default
@@ -167,6 +189,10 @@ def build_parser(
     for name, default in flags.items():
         parser.add_argument(f"--{name}", **ALONE, default=default)
     skipped: set[str | int] = {*(name.rstrip(".") for name in positionals), *(OBJECTS - {verb}), *flags}
+    for name, one in parameters.items():
+        if one.annotation in ("Any", Any) and name not in skipped:  # words: 007 is a name, and no number
+            parser.add_argument(f"--{name}", type=list[str] | str, default=one.default)
+            skipped.add(name)
     parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
     return parser
 
@@ -188,8 +214,17 @@ def _defect(words: list[str], error: Exception) -> str:
 
 
 def _complain(error: object, code: int) -> tuple[int, dict[str, str]]:
-    """Print one line that a terminal can show: no line breaks or control characters, no number of an OSError."""
-    words = " ".join(str(error).split()) or type(error).__name__
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in re.sub(r"^\[Errno \d+\] ", "", words))
+    """Print one line, without the number of an OSError."""
+    line = _one_line(re.sub(r"^\[Errno \d+\] ", "", str(error)) or type(error).__name__)
     print(f"nearfar: {line}", file=sys.stderr)
     return code, {"error": line}
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """Show a warning of a library as one line, without its source."""
+    print(f"nearfar: warning: {_one_line(str(message))}", file=sys.stderr)
+
+
+def _one_line(words: str) -> str:
+    """Write text as a terminal can show it in one line: no line breaks, no control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(words.split()))

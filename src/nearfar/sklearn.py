@@ -28,6 +28,7 @@ from nearfar.data.building import USUAL
 from nearfar.data.decode import to_pil
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.maps.projector import Projector, fit_projector
+from nearfar.messages import check_range
 from nearfar.networks import Encoder, load_encoder, save_encoder
 from nearfar.networks.encoder import DESCRIPTION, WEIGHTS
 from nearfar.training.seeding import LARGEST_SEED, stream
@@ -231,7 +232,9 @@ class ContrastiveMap(_OfImages):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> ContrastiveMap:
-        """Pretrain an encoder on the images, then a projector; y is not looked at."""
+        """Pretrain an encoder on the images, then a projector; y is not looked at. ValueError for no view or epoch."""
+        check_range("num_views", self.num_views, 1)
+        check_range("epochs", self.epochs, 1)
         estimator = clone(self._estimator)
         with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
             run, images = estimator._fit(X, Path(folder) / "run")

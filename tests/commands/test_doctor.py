@@ -11,7 +11,7 @@ from PIL import Image
 import nearfar
 from nearfar.cli import main
 from nearfar.commands import hardware, installation
-from nearfar.data import open_images
+from nearfar.data import memory, open_images
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, quiet):
 
 
 def test_limits_of_a_container_count(monkeypatch, tmp_path):
-    monkeypatch.setattr(hardware, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
     cores = hardware.usable_cores()
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert hardware.usable_cores() == cores
@@ -105,4 +105,4 @@ def test_limits_of_a_container_count(monkeypatch, tmp_path):
     assert hardware.usable_cores() == 1
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
-    assert hardware.memory() == {"total": 1_000_000, "available": 600_000}
+    assert memory.machine_memory() == {"total": 1_000_000, "available": 600_000}

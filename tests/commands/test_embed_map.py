@@ -11,6 +11,7 @@ from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
+from nearfar.data.images import sample
 from nearfar.maps import load_map
 
 
@@ -49,7 +50,7 @@ def test_places_are_those_of_the_map_and_of_its_function(run, tmp_path, quiet):
     nearfar.embed(run, "digits", split="test", out=tmp_path / "rows.parquet", map=True, console=quiet)
     rows = datasets.Dataset.from_parquet(str(tmp_path / "rows.parquet"), cache_dir=str(tmp_path / "cache"))
     places = torch.tensor([rows["x"], rows["y"]]).T
-    torch.testing.assert_close(places[: len(saved.places)], saved.places, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(places[sample(360, 200, 0)], saved.places, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(places, saved.function(torch.tensor(rows["embedding"])), atol=1e-4, rtol=1e-4)
 
 
@@ -82,7 +83,7 @@ def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(tmp_path,
     rows = datasets.Dataset.from_parquet(str(tmp_path / "rows.parquet"), cache_dir=str(tmp_path / "cache"))
     saved = load_map(run.path / "map.safetensors")
     places = torch.tensor([rows["x"], rows["y"]]).T
-    torch.testing.assert_close(places[: len(saved.places)], saved.places, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(places[sample(360, 100, 0)], saved.places, atol=1e-3, rtol=1e-3)
     assert (
         saved.function(torch.tensor(rows["embedding"])) - places
     ).abs().max() > 1e-3  # the old encoder places elsewhere

@@ -1,5 +1,6 @@
 """`nearfar map` from end to end: every layout, how true it is, and new images on an old map."""
 
+import base64
 import json
 import re
 
@@ -90,6 +91,21 @@ def test_the_command_line_draws_and_places(run, other, capsys):
     assert (run.path / "map-new.html").is_file() and not (run.path / "map-new.safetensors").exists()
 
 
+def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quiet):
+    options = dict(columns=tmp_path / "few.csv", console=quiet)
+    (tmp_path / "few.csv").write_text("name,site\n000007,north\n000075,south\n")
+    page = nearfar.map_images(run, out=tmp_path / "m.html", layout="cluster-embedding", epochs=2, **options)
+    _, _, data = drawn(nearfar.map_images(run, other, onto=page, out=tmp_path / "n.html", **options))
+    [site] = [column for column in data["columns"] if column["name"] == "site"]
+    codes = np.frombuffer(base64.b64decode(site["bytes"]), "<u2")
+    classes = [site["classes"][code]["name"] for code in codes]
+    named = [one for one in zip(data["names"], classes, strict=True) if one[1] != "none"]
+    assert named == [("000007", "north"), ("000075", "south"), ("000007", "north")]  # the last is new
+    (tmp_path / "few.csv").write_text("name,site\nnowhere,north\n")
+    with pytest.raises(ValueError, match="no name in column 'name' is that of an image"):
+        nearfar.map_images(run, other, onto=page, out=tmp_path / "o.html", **options)
+
+
 def test_fine_tuning_starts_from_the_run_and_changes_it(run, tmp_path, quiet):
     nearfar.map_images(run, out=tmp_path / "m.html", layout="finetune", num_views=2, epochs=1, console=quiet)
     before, after = load_file(run.path / "encoder.safetensors"), load_map(tmp_path / "m.safetensors").backbone
@@ -106,6 +122,7 @@ def test_fine_tuning_starts_from_the_run_and_changes_it(run, tmp_path, quiet):
         (dict(layout="cluster-embedding", num_views=4), "takes no views"),
         (dict(onto="map", layout="projector"), "leave --layout, --num-views, --epochs and views out"),
         (dict(onto="map"), "--onto places other images on a map: name them"),
+        (dict(onto="map", data="digits", label_column="kind"), "--onto keeps the labels of its map"),
         (dict(onto="nowhere", data="digits"), r"no map at .*nowhere.safetensors: draw it first"),
     ],
 )

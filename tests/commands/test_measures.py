@@ -43,6 +43,11 @@ def test_a_curve_is_the_key_of_the_metrics(run):
     assert all(0 < value <= 1 for value in positive + partition) and partition[0] != partition[1]
 
 
+def test_a_curve_that_was_not_logged_is_named(run):
+    with pytest.raises(ValueError, match=r"metrics.jsonl has no monitored.negatives"):
+        MEASURES["curve"](dict(metric="monitored.negatives"), run.path)
+
+
 def test_the_nuclear_norm_of_32_unit_rows_lies_between_equal_and_orthogonal_ones(run):
     assert math.sqrt(32) <= MEASURES["nuclear"]({}, run.path) < 32
 

@@ -33,7 +33,7 @@ def no_work(monkeypatch):
     def computed(*given, **named):
         raise AssertionError("computed before the output was looked at")
 
-    for file in ("embed", "map", "labelled"):
+    for file in ("run_features", "map", "labelled"):
         monkeypatch.setattr(f"nearfar.commands.{file}.open_shown", computed)
         monkeypatch.setattr(f"nearfar.commands.{file}.features_shown", computed)
 

@@ -9,6 +9,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.commands.worth import sentence
 from nearfar.data import open_images
+from nearfar.data.images import sample
 from tests.data.test_standard_sets import write_dtd, write_pets, write_voc
 
 ROWS = ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
@@ -46,6 +47,16 @@ def test_protocols_on_frozen_features_have_a_row_for_each_rival(run, quiet, prot
     for numbers in results.values():
         assert set(numbers) >= set(keys) and all(0 <= value <= 1 for value in numbers.values())
     assert results["raw_pixels"][keys[-1]] > 0.95  # bright above or below: one line parts them
+
+
+def test_the_temperature_of_knn_reaches_the_votes(run, quiet, monkeypatch):
+    seen = []
+    vote = nearfar.evaluation.evaluate.vote
+    watched = lambda *given: (seen.append(given[3]), vote(*given))[1]  # noqa: E731
+    monkeypatch.setattr("nearfar.evaluation.evaluate.vote", watched)
+    for options in ({}, {"knn_temperature": 0.1}):
+        nearfar.evaluate(run, protocol=("knn_3",), baselines=False, console=quiet, **options)
+    assert seen == [0.07, 0.1]
 
 
 def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run, quiet):
@@ -117,6 +128,7 @@ def test_a_validation_split_of_a_folder_is_used_by_transfer(run, tmp_path, quiet
         (["--protocol", "finetune-200"], "above 0 and up to 100"),
         (["--protocol", "linear-sgd", "--probe", "scee"], "did you mean 'sce'"),
         (["--protocol", "knn", "--probe", "sce"], "which --protocol does not ask for"),
+        (["--protocol", "knn", "--knn-temperature", "0"], "--knn-temperature"),
         (["--protocol", "finetune", "--labels", "names.txt"], "which --protocol does not ask for"),
         (["torchvision:dtd", "--protocol", "transfer"], "--root DIR"),
         (["torchvision:dtd", "--protocol", "transfer", "--root", "nowhere"], "nothing is downloaded"),
@@ -146,13 +158,13 @@ def test_predictions_are_kept_and_give_the_accuracies(run, quiet):
 
 def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, quiet):
     options = dict(epochs=1, batch_size=64, limit=400, method="simclr", precision="32-true", held_out=0, console=quiet)
-    run = nearfar.pretrain("digits", out=str(tmp_path / "run"), limit_from="seed", **options)
+    run = nearfar.pretrain("digits", out=str(tmp_path / "run"), **options)
     how = dict(protocol=("knn",), baselines=False, console=quiet)
     nearfar.evaluate(run, held_out=1000, **how)
     with np.load(run.path / "predictions.npz") as saved:
         truth = saved["truth"]
     train = open_images("digits", split="train")
-    left = np.setdiff1d(np.arange(len(train)), run.settings.rows(len(train)))
+    left = np.setdiff1d(np.arange(len(train)), sample(len(train), 400, 0))
     assert len(truth) == 1000 and (truth == train.labels[left[-1000:]]).all()
     with pytest.raises(ValueError, match=r"--held-out 1100: 1037 training images are left; lower it"):
         nearfar.evaluate(run, held_out=1100, **how)

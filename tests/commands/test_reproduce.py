@@ -63,8 +63,20 @@ def test_what_there_is_is_listed_without_running_anything(tmp_path, capsys):
     listed = nearfar.reproduce(out=str(tmp_path / "out"))
     assert {"saclr/table-7", "saclr/figure-2", "sigclr/table-4"} <= set(listed)
     assert listed["saclr/table-3"]["data"] == ["cifar10", "cifar100"]
-    assert {fact["state"] for fact in listed.values()} == {"not run"}
+    assert listed["saclr/table-1"]["state"] == "not run"
     assert not (tmp_path / "out").exists()
+
+
+def test_numbers_that_come_with_the_source_are_listed(tmp_path, monkeypatch):
+    committed = Path("docs/papers").resolve()
+    listed = nearfar.reproduce(out=str(tmp_path / "out"))
+    held = [claim["holds"] for claim in json.loads((committed / "saclr/table-7.json").read_text())["claims"]]
+    assert listed["saclr/table-7"]["state"] == f"run (claims: yes {held.count('yes')}), in docs/papers"
+    for path in committed.glob("*/*.json"):
+        words = "small scale" if path.stem.endswith(".small") else "run"
+        assert words in listed[f"{path.parent.name}/{path.stem.removesuffix('.small')}"]["state"]
+    monkeypatch.setattr("nearfar.commands.outcome.COMMITTED", tmp_path / "nowhere")  # an installed wheel
+    assert {fact["state"] for fact in nearfar.reproduce(out=str(tmp_path / "out")).values()} == {"not run"}
 
 
 def test_a_table_is_written_with_paper_and_ours_and_its_runs_are_kept(tmp_path, monkeypatch):
@@ -121,6 +133,35 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
 
 
 @pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        ("metric: knn", "metric: knnn", "row simclr, column digits: there is no metric 'knnn': did you mean 'knn'"),
+        ("metric: knn", "metric: linear", "there is no metric 'linear'"),
+        ("protocol: [knn]", "protocol: [kmn]", "unknown protocol 'kmn': did you mean 'knn'"),
+        ("epochs: 1,", "epochz: 1,", "there is no setting 'epochz': did you mean 'epochs'"),
+        ("epochs: 1,", "epochs: 0,", "--epochs must be 1e-06 to 1000000000, not 0"),
+        ("method: simclr}", "method: simclrr}", "did you mean 'simclr'"),
+        ("method: simclr}", "temperature: 0.1}", "method is missing"),
+        ("method: simclr}", "method: simclr, temperature: hot}", "--temperature must be a number, not 'hot'"),
+        (
+            "metric: knn",
+            "metric: knn\n    evaluate: {limmit: 3}",
+            "no option of evaluate 'limmit': did you mean 'limit'",
+        ),
+        ("metric: knn", "metric: lost\n    measure: curve", "there is no metric 'lost': did you mean 'loss'"),
+        ("metric: knn", "metric: knn\n    measure: detect", "there is no protocol 'knn'"),
+    ],
+)
+def test_a_paper_that_cannot_be_run_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, was, becomes, told):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN.replace(was, becomes, 1))
+    assert main(["reproduce", "own.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "table-1" in said and told in said and said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+
+
+@pytest.mark.parametrize(
     ("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True), ("lorac/figure-3", True)]
 )
 def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path, name, drawn):
@@ -146,6 +187,26 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, ca
     assert "1 of 1 runs failed" in said.err and "num_images must be 1 or more" in said.out
     assert Path("reproduced/own/table-2.md").is_file()
     assert read_paper("own.yaml").tables["table-2"].rows["row"].paper == {"n": (1000.0, None)}
+
+
+def test_a_number_that_is_not_there_fails_its_run_alone(tmp_path, monkeypatch, capsys):
+    """Top-5 accuracy is measured from 100 classes on, which is known when the run is evaluated."""
+    monkeypatch.chdir(tmp_path)
+    own = OWN.replace("protocol: [knn]\n    metric: knn", "protocol: [finetune-50]\n    metric: finetune_50_top5")
+
+    def run(children, words, environment, log):
+        if words[2] == "evaluate":
+            Path(words[3], "results.json").write_text(json.dumps({"trained": {"finetune_50": 0.5, "linear": 0.25}}))
+        return "7"
+
+    monkeypatch.setattr("nearfar.commands.cells.Children.run", run)
+    Path("own.yaml").write_text(own)
+    assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "nearfar: 1 of 3 runs failed; the same command tries them again\n"
+    assert "failed: ValueError: results.json has no finetune_50_top5, but finetune_50" in said.out
+    second = json.loads(Path("reproduced/own/table-2.json").read_text())["cells"]
+    assert [cell["seeds"]["0"]["value"] for cell in second.values()] == [7, 7]
 
 
 def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):

@@ -106,3 +106,23 @@ def test_a_label_column_is_evaluated(places, tmp_path, quiet):
     assert set(nearfar.evaluate(run, "k.csv", label_column="kind", **options)) == {"trained"}
     with pytest.raises(ValueError, match=r"k\.csv' has no column 'sort' for labels; its columns: length, label, kind"):
         nearfar.evaluate(run, "k.csv", label_column="sort", **options)
+
+
+def test_image_files_from_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(f"{number:02d}.png")
+    files = sorted(path.name for path in tmp_path.glob("*.png"))
+    options = "--epochs 1 --batch-size 4 --held-out 0 --encoder small --precision 32-true --method simclr --out run"
+    assert main(["pretrain", *files, *options.split()]) == 0
+    assert "simclr on 12 images of 16 px" in capsys.readouterr().out
+    run = tmp_path / "run"
+    assert nearfar.Run(run).settings.data == [str(tmp_path / name) for name in files]
+    monkeypatch.chdir("/")
+    assert main(["embed", str(run), "--out", str(tmp_path / "e.parquet")]) == 0
+    assert pq.read_table(tmp_path / "e.parquet")["name"].to_pylist() == files
+    assert main(["pretrain", "--resume", str(run)]) == 0
+    assert main(["pretrain", "00.png", "nowhere.png"]) == 2
+    assert "no file or folder '00.png'" in capsys.readouterr().err

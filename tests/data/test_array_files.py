@@ -89,11 +89,16 @@ def test_a_name_does_not_matter(tmp_path):
         assert list_splits(tmp_path / name) == []
 
 
-def test_an_array_larger_than_the_memory_is_refused_unread(tmp_path, monkeypatch):
+def test_an_array_larger_than_the_free_memory_is_refused_unread(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 100, 100), np.uint8))
-    monkeypatch.setattr("nearfar.data.array_files._memory", lambda: 99_999)
-    with pytest.raises(ValueError, match="more than this machine has"):
+    monkeypatch.setattr("nearfar.data.memory.CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("1000000")  # as much as a machine that is not idle has
+    (tmp_path / "memory.current").write_text("920000")
+    (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 19000\n")
+    with pytest.raises(ValueError, match=r"'images' needs 9.33e-05 GiB of memory, and 9.22e-05 GiB are free"):
         open_images(tmp_path / "a.npz")
+    (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 21000\n")
+    assert len(open_images(tmp_path / "a.npz")) == 10
 
 
 def test_odd_arrays_in_memory():

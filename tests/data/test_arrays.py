@@ -1,5 +1,6 @@
 """Arrays in memory and on disk, and scikit-learn's digits."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,35 @@ def test_layouts_are_recognised():
     grey = open_images(array[..., 0])
     assert tuple(grey.pixels.shape) == (5, 1, 9, 9) and grey.names[4] == "000004"
     assert (open_images(noise(2, 4, 8, 8)).channels, open_images(noise(2, 8, 8, 5)).channels) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((10, 200, 9, 9), "200 channels of 9 x 9 pixels or 9 of 200 x 9: say channels=200 or channels=9"),
+        ((10, 9, 9, 200), "9 channels of 9 x 200 pixels or 200 of 9 x 9: say channels=9 or channels=200"),
+        ((2, 20, 30, 16), "20 channels of 30 x 16 pixels or 16 of 20 x 30: say channels=20 or channels=16"),
+        ((2, 64, 4, 4), "64 channels of 4 x 4 pixels or 4 of 64 x 4: say channels=64 or channels=4"),
+        ((2, 9, 5, 9), "9 channels of 5 x 9 pixels or 9 of 9 x 5: say channels=9, if they come first"),
+    ],
+)
+def test_an_ambiguous_layout_needs_a_word(tmp_path, shape, words):
+    array = noise(*shape)
+    np.save(tmp_path / "a.npy", array)
+    for source in (array, tmp_path / "a.npy", list(array)):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            open_images(source)
+        for channels in (shape[1], shape[3]):
+            assert open_images(source, channels=channels).channels == channels
+    side = min(shape[2:])
+    top, left = (shape[2] - side) // 2, (shape[3] - side) // 2
+    centre = array[:, :, top : top + side, left : left + side]
+    assert (open_images(array, channels=shape[1], image_size=side).pixels.numpy() == centre).all()
+
+
+def test_layouts_that_need_no_word():
+    for shape, channels in (((2, 12, 64, 64), 12), ((2, 64, 64, 60), 60), ((2, 3, 40, 90), 3), ((2, 40, 90, 4), 4)):
+        assert open_images(noise(*shape), image_size=4).channels == channels
 
 
 def test_values_become_bytes_as_documented():

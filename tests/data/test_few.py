@@ -45,3 +45,14 @@ def test_size_and_channels_are_those_of_the_images(folder):
     assert digits.names == ["digits/0000", "digits/0449", "digits/0898", "digits/1347", "digits/1796"]
     assert digits.pixels.shape == (5, 1, 8, 8)
     assert len(open_few(np.zeros((3, 9, 9), dtype=np.uint8), 12)) == 3
+
+
+@pytest.mark.parametrize("shown", [[9], [0], [1, 2]])
+def test_channels_to_show_that_there_are_not_are_refused(folder, shown):
+    with pytest.raises(ValueError, match=r"show_channels must be one or three numbers from 1 to 3, got \["):
+        open_few(folder, 2, show_channels=shown)
+
+
+def test_channels_to_show(folder):
+    few = open_few(folder, 2, show_channels=[3])
+    assert (few.pictures(torch.arange(2)) == few.pixels[:, 2:]).all() and few.pixels.shape[1] == 3

@@ -1,6 +1,8 @@
 """A fingerprint tells data that has changed from a copy of the same data, without decoding any."""
 
+import io
 import shutil
+import tarfile
 
 import numpy as np
 import pytest
@@ -15,6 +17,12 @@ RNG = np.random.default_rng(0)
 
 def picture(number):
     return Image.fromarray(np.random.default_rng(number).integers(0, 256, (10, 10, 3), dtype=np.uint8))
+
+
+def encoded(image):
+    file = io.BytesIO()
+    image.save(file, "bmp")
+    return file.getvalue()
 
 
 @pytest.fixture
@@ -52,6 +60,57 @@ def test_a_change_is_told_in_one_line(says, folder):
     assert changed_by(folder, CHANGES[says]) == says
 
 
+def black(path, start, count):
+    """Paint bytes of a file black, where they are far from both ends."""
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(count))
+
+
+def test_a_change_far_from_both_ends_is_noticed(tmp_path):
+    for ending in ("bmp", "tif"):
+        place = tmp_path / ending
+        place.mkdir()
+        for number in range(2):
+            pixels = np.random.default_rng(number).integers(0, 256, (90, 90, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(place / f"{number}.{ending}")
+        says = changed_by(place, lambda f, ending=ending: black(f / f"1.{ending}", 9000, 6000))
+        assert says == f"1 file changed: first 1.{ending}"
+
+
+def test_one_image_in_a_large_tar_is_noticed(tmp_path):
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data/0.tar", "w") as tar:
+        for number in range(15):
+            content = np.random.default_rng(number).bytes(2**20)
+            member = tarfile.TarInfo(f"{number}.jpg")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    says = changed_by(tmp_path / "data", lambda f: black(f / "0.tar", 7 * 2**20 + 300_000, 100))
+    assert says == "1 file changed: first 0.tar"
+
+
+def test_labels_of_an_array_file_do_not_count(tmp_path):
+    path = tmp_path / "all.npz"
+    images, labels = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8), np.arange(6)
+    np.savez(path, images=images, labels=labels)
+    before = fingerprint_of(str(path))
+    np.savez(path, images=images, labels=labels[::-1], notes=labels)
+    assert before.difference(fingerprint_of(str(path))) == ""
+    images[3, 4, 4] ^= 1
+    np.savez_compressed(path, images=images, labels=labels)
+    assert before.difference(fingerprint_of(str(path))) == "1 file changed: first all.npz: images"
+
+
+def test_splits_of_an_array_file_count_alone(tmp_path):
+    path, images = tmp_path / "all.npz", RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
+    np.savez(path, x_train=images, x_test=images)
+    before = fingerprint_of(str(path), "train")
+    np.savez(path, x_train=images, x_test=images[:5])
+    assert before.difference(fingerprint_of(str(path), "train")) == ""
+    assert before.difference(fingerprint_of(str(path), "test")) != ""
+
+
 def test_several_changes_are_counted(folder):
     def change(f):
         shutil.move(f / "cats/1.bmp", f / "dogs/x.bmp")
@@ -73,6 +132,9 @@ def test_what_is_no_image_and_what_is_a_copy_changes_nothing(folder, tmp_path):
 def test_a_damaged_file_is_one_line(tmp_path):
     (tmp_path / "kept.json").write_text('{"kind": "file"')
     with pytest.raises(ValueError, match=r"kept\.json .*remove it"):
+        Fingerprint.load(tmp_path / "kept.json")
+    (tmp_path / "kept.json").write_text('{"kind": "file", "count": 0, "marks": {}}')
+    with pytest.raises(ValueError, match=r"kept\.json is from another version of nearfar; remove it"):
         Fingerprint.load(tmp_path / "kept.json")
 
 
@@ -96,8 +158,16 @@ def test_the_rows_of_a_table_count(tmp_path):
     def table(numbers):
         return Table.from_dict({"image": [picture(number) for number in numbers], "label": [0] * len(numbers)})
 
+    def painted(number):
+        image = picture(number)
+        image.putpixel((5, 5), (0, 0, 0))
+        return image
+
     before = fingerprint_of(table(range(5)))
     assert before.difference(fingerprint_of(table(range(5)))) == ""
+    raw = [{"bytes": encoded(picture(0)), "path": None}], [{"bytes": encoded(painted(0)), "path": None}]
+    one, other = (fingerprint_of(Table.from_dict({"image": image})) for image in raw)
+    assert one.difference(other) == "rows changed: first among 0 to 0"  # of the same length, with the same end
     assert before.difference(fingerprint_of(table([0, 1, 3, 2, 4]))) == "rows changed: first among 0 to 4"
     assert before.difference(fingerprint_of(table(range(4)))) == "5 rows before, 4 rows now"
     table(range(5)).to_parquet(tmp_path / "train-0.parquet")

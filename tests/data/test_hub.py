@@ -1,12 +1,13 @@
 """Data sets of the Hub: named as such, asked for once, and read without decoding by `datasets`."""
 
 import io
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from nearfar.data import open_images
+from nearfar.data import list_splits, open_images, open_stream
 
 
 def png(number):
@@ -69,3 +70,24 @@ def test_hub_tables_are_read_without_decoding_by_datasets(monkeypatch):
     images = open_images("hf:owner/name", split="test")
     assert images.names == ["test/000000", "test/000002"] and images.labels.tolist() == [0, 1]
     assert images.skipped == [("test/000001", "not an image of a known format")]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../../etc", "/etc", "own/set/part", "..", "a/..", ".", "own", "imagefolder", "~/x"]
+)
+def test_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, asked):
+    monkeypatch.chdir(tmp_path)
+    for ask in (open_images, list_splits, open_stream):
+        with pytest.raises(
+            ValueError, match=f"'hf:{re.escape(name)}' is no name on the Hugging Face Hub: write hf:own"
+        ):
+            ask(f"hf:{name}")
+    assert asked == []
+
+
+def test_a_folder_of_that_name_is_not_read(tmp_path, paint, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paint(tmp_path / "own" / "set" / "0.png", 0)
+    assert len(open_images("own/set")) == 1
+    with pytest.raises(ValueError, match="cannot open 'own/set' of the Hugging Face Hub"):
+        open_images("hf:own/set")

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from nearfar.data import list_splits, open_images
+from nearfar.data import describe, fingerprint_of, list_splits, open_few, open_images, survey
 
 CIFAR = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
 
@@ -55,6 +55,27 @@ def test_class_folders_give_labels_and_other_depths_do_not(tmp_path, paint):
     paint(tmp_path / "dog" / "deeper" / "y.png", 9)
     assert open_images(tmp_path).labels is None
     assert len(open_images(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_an_image_beside_the_class_folders_has_no_label(tmp_path, paint, split, caplog):
+    for i, name in enumerate(["preview.png", "ant/0.png", "cat/0.png", "cat/1.png"]):
+        paint(tmp_path / split / name, i)
+    with caplog.at_level("INFO", logger="nearfar"):
+        images = open_images(tmp_path)
+    assert dict(zip(images.names, images.labels.tolist(), strict=True)) == {
+        f"{split}ant/0.png": 0,
+        f"{split}cat/0.png": 1,
+        f"{split}cat/1.png": 1,
+        f"{split}preview.png": -1,
+    }
+    assert images.class_names == ["ant", "cat"] and "2 classes" in repr(images)
+    assert caplog.messages == [
+        f"images of '{tmp_path}' in no class folder, so without a label: 1 of 4, first '{split}preview.png'"
+    ]
+    for i in range(2):
+        paint(tmp_path / split / f"more {i}.png", i)
+    assert open_images(tmp_path).labels is None  # most images lie in no class folder
 
 
 def test_one_class_folder_or_deep_folders_are_no_classes(tmp_path, paint):
@@ -157,6 +178,37 @@ def test_97_pixels_are_no_longer_small(tmp_path, paint):
     paint(tmp_path / "b" / "0.png", 0, size=97, mode="L")
     assert open_images(tmp_path / "a").image_size == 96
     assert open_images(tmp_path / "b").image_size == 224
+
+
+def test_image_files_are_a_source(tmp_path, paint, monkeypatch, decodes):
+    painted = {name: paint(tmp_path / name, i) for i, name in enumerate(["x/1.png", "y/1.png", "y/0.png"])}
+    given = [tmp_path / name for name in painted]
+    images = open_images(given)
+    assert images.names == list(painted) and images.labels is None and list_splits(given) == []
+    assert (images.pixels.numpy() == [first(pixels) for pixels in painted.values()]).all()
+    assert images.source == describe(given) == f"3 image files, first {given[0]}"
+    assert open_few(given, 2).names == ["x/1.png", "y/0.png"] and survey(given) == (3, 8)
+    monkeypatch.chdir(tmp_path)
+    decodes.clear()
+    assert open_images(list(painted)).names == images.names and not decodes  # from the cache
+    before = fingerprint_of(given)
+    assert before == fingerprint_of(list(painted))
+    paint(tmp_path / "y/0.png", 7)
+    assert before.difference(fingerprint_of(given)) == "1 file changed: first y/0.png"
+    alone = open_images("y/1.png")
+    assert alone.names == ["1.png"] and (alone.pixels[0].numpy() == first(painted["y/1.png"])).all()
+    with pytest.raises(ValueError, match=r"y/1.png' is given twice"):
+        open_images(["y/1.png", "./y/1.png"])
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder 'y/2\.png'"):
+        open_images(["y/1.png", "y/2.png"])
+
+
+def test_image_files_beside_folders(tmp_path, paint):
+    for i, name in enumerate(["a/0.png", "a/1.png", "0.png", "2.png"]):
+        paint(tmp_path / name, i)
+    images = open_images([tmp_path / "a", tmp_path / "2.png"])
+    assert images.names == ["0.png", "1.png", "2.png"] and images.labels is None
+    assert open_images([tmp_path / "a", tmp_path / "0.png"]).names == ["a/0.png", "a/1.png", "0.png"]
 
 
 # Parquet
@@ -262,7 +314,7 @@ def test_folders_without_images(tmp_path):
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(ValueError, match="holds no images"):
         open_images(tmp_path)
-    with pytest.raises(ValueError, match="is a single file"):
+    with pytest.raises(ValueError, match=r"is no image, and no \.csv"):
         open_images(tmp_path / "a.txt")
 
 

@@ -1,6 +1,7 @@
 """Tars read in passing: every image once in a pass, exactly again from any step, whatever is damaged."""
 
 import io
+import shutil
 import tarfile
 
 import huggingface_hub
@@ -148,6 +149,21 @@ def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):
     tar(shards / "2.tar", [("a.png", png(98))])
     with pytest.raises(ValueError, match=r"2\.tar' has changed since it was opened"):
         seen(StreamBatches(stream, 8, 0, workers=0))
+
+
+def test_one_byte_inside_of_a_tar_is_noticed_and_a_copy_is_the_same(tmp_path, monkeypatch):
+    tar(tmp_path / "0.tar", [(f"{i}.png", png(i)) for i in range(60)])
+    before = open_stream(tmp_path / "0.tar").fingerprint
+    (tmp_path / "copy").mkdir()
+    copy = shutil.copyfile(tmp_path / "0.tar", tmp_path / "copy" / "0.tar")
+    content = bytearray(copy.read_bytes())
+    assert before.difference(open_stream(copy).fingerprint) == ""
+    content[len(content) // 2] ^= 1
+    copy.write_bytes(content)
+    assert before.difference(open_stream(copy).fingerprint) == "1 file changed: first 0.tar"
+    monkeypatch.setattr("nearfar.data.tars._READ_WHOLE", 0)
+    by_ends = open_stream(copy).fingerprint
+    assert by_ends.difference(open_stream(tmp_path / "0.tar").fingerprint) == ""
 
 
 def test_tars_on_the_hub_are_read_where_they_are(shards, tmp_path, monkeypatch):

@@ -50,6 +50,16 @@ def test_other_protocols_on_request(digits, monkeypatch):
     assert 0.9 < results["low_shot_16"] < results["low_shot_all"] < 1 and results["transfer"] > 0.95
 
 
+def test_the_temperature_of_the_votes_can_be_chosen():
+    """One near neighbour against two far ones, as in MoCo's notebook (0.1) and flatter."""
+    train_x, labels, test_x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), [0, 1, 1], torch.tensor([[1.0, 0.1]])
+    right = [
+        evaluate_features(train_x, labels, test_x, [0], ("knn_3",), choices=Choices(knn_temperature=t))["knn_3"]
+        for t in (0.1, 100.0)
+    ]
+    assert right == [1.0, 0.0]
+
+
 def test_several_labels_an_image_are_for_transfer_and_low_shot_alone(digits):
     train_x, train_y, test_x, test_y = (part[:300] for part in digits)
     several = [np.where(y[:, None] == np.arange(10), 1, -1) for y in (train_y, test_y)]

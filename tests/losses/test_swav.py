@@ -91,8 +91,10 @@ def test_the_queue_can_be_left_out_and_rests_in_evaluation():
     loss, without, z = swav(queue_size=4), swav(), rows(2, 6, 5).float()
     loss(z)
     loss.use_queue = False
-    assert loss(z).item() == without(z).item()
     before = loss.queue.clone()
+    assert loss(2 * z + 1).item() == without(2 * z + 1).item()
+    assert torch.equal(loss.queue, before)
+    loss.use_queue = True
     loss.eval()(-z)
     assert torch.equal(loss.queue, before)
 

@@ -1,8 +1,11 @@
+import re
+
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from nearfar.commands.listing import write_table
 from nearfar.maps.column_file import join_columns, read_table
 
 NAMES = ["b.png", "c.png", "a.png"]
@@ -44,6 +47,8 @@ def test_of_several_rows_of_a_name_the_first_counts_and_that_is_said(tmp_path, c
         ("a.txt", "name\n", "must be a .parquet or a .csv file"),
         ("none.csv", None, "there is no such file"),
         ("a.csv", "x,y\n1,2\n", "needs the images' names in a column 'name'.*it has x, y"),
+        ("a.csv", "name,x,name\n1,2,3\n", "a.csv has more than one column 'name'; rename one"),
+        ("a.csv", "name,x,x\n1,2,3\n", "a.csv has more than one column 'x'; rename one"),
         ("a.parquet", "name\n", "cannot read --columns .*a.parquet"),
         ("a.csv", "name,x\nfolder/b.png,1\n", "'folder/b.png' is not, did you mean 'b.png'"),
     ],
@@ -53,3 +58,11 @@ def test_files_that_cannot_be_joined(tmp_path, file, text, says):
         (tmp_path / file).write_text(text)
     with pytest.raises(ValueError, match=says):
         join_columns(read_table(tmp_path / file), NAMES)
+
+
+def test_a_name_that_was_written_for_a_spreadsheet_is_found(tmp_path):
+    names = ["=1+1.png", "-rf.png", "@x", "=quoted", "'=quoted", "plain", "'plain"]
+    write_table(tmp_path / "own.csv", {"name": names, "rank": list(range(7))})
+    text = (tmp_path / "own.csv").read_text()
+    assert not re.search(r"^[=+@-]", text, re.MULTILINE) and "\n'=1+1.png,0" in text and "\n'plain,6" in text
+    assert join_columns(read_table(tmp_path / "own.csv"), names)["rank"].tolist() == list(range(7))

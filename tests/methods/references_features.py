@@ -116,7 +116,7 @@ def swav(method, state, epoch, epochs):
         for source in (0, 1):
             past = stored[source] if epoch >= method.stored_from else []
             code = codes([*views[source], *past])
-            if method.stored:
+            if method.stored and epoch >= method.stored_from:
                 stored[source] = views[source]  # the tests store as many as a batch has
             for predicting, view in enumerate(views):
                 if predicting == source:

@@ -37,21 +37,22 @@ def softmax(logits):
 
 
 def against_keys(embeddings, symmetric, one):
-    """Mean of `one(query, key)` over images: one key against all queries, or each of two against the other views'."""
+    """Mean of `one(query, key, its view)` : one key against all queries, or each of two against the others."""
     queries, keys = ([units(view) for view in embeddings[kind]] for kind in ("projection", "key"))
     pairs = [(q, k) for k in range(len(keys)) for q in range(len(queries)) if q != k or not symmetric]
-    return mean(one(q, k) for a, b in pairs for q, k in zip(queries[a], keys[b], strict=True))
+    return mean(one(q, k, b) for a, b in pairs for q, k in zip(queries[a], keys[b], strict=True))
 
 
 def moco(method, state, epoch, epochs):
-    queue, t = [*state["queue"]], method.temperature
+    queues, t = [[*queue] for queue in state["queues"]], method.temperature
 
-    def one(q, k):
-        return cross_entropy(q @ k / t, [q @ past / t for past in queue])
+    def one(q, k, view):
+        return cross_entropy(q @ k / t, [q @ past / t for past in queues[view if method.queue_per_view else 0]])
 
     def step(embeddings, index):
         loss = against_keys(embeddings, method.symmetric, one)
-        push(queue, [k for key in embeddings["key"] for k in units(key)])
+        for view, key in enumerate(embeddings["key"]):
+            push(queues[view if method.queue_per_view else 0], units(key))
         return loss
 
     return step
@@ -143,7 +144,7 @@ def jcl(method, state, epoch, epochs):
 def ressl(method, state, epoch, epochs):
     queue = [*state["queue"]]
 
-    def one(q, k):
+    def one(q, k, view):
         target = softmax([k @ past / method.target_temperature for past in queue])
         online = softmax([q @ past / method.temperature for past in queue])
         return -sum(w * math.log(p) for w, p in zip(target, online, strict=True))
@@ -226,7 +227,7 @@ REFERENCES = {
 }
 
 VARIANTS = {
-    "moco-v2": [{}, {"symmetric": True}],
+    "moco-v2": [{}, {"symmetric": True}, {"symmetric": True, "queue_per_view": True}],
     "ressl": [{}, {"symmetric": True}, {"small_views": 2}, {"symmetric": True, "small_views": 1}],
     "moco-m": [{}, {"large_views": 2, "small_views": 0}],
     "lorac": [

@@ -80,18 +80,57 @@ def test_hidden_layers_of_mocos_projector_are_normalised_where_it_says_so(hidden
 PER_VIEW = ["byol", "simsiam", "moco-v2", "moco-v3", "barlow-twins", "vicreg", "ressl", "sce"]
 
 
+EITHER = ["simclr", "nnclr", "swav"]
+
+
 @pytest.mark.parametrize(
-    ("method", "alone"), [*[(name, True) for name in PER_VIEW], ("simclr", False), ("swav", False)]
+    ("method", "alone"),
+    [*[(name, True) for name in PER_VIEW + EITHER], *[(name, False) for name in EITHER]],
 )
 def test_batch_statistics_are_those_that_the_authors_had(method, alone, build):
     """One view's embeddings do not feel another view where each passes the networks alone."""
-    model = build(method, **({"symmetric": True} if method in ("moco-v2", "ressl", "sce") else {}))
+    options = {"symmetric": True} if method in ("moco-v2", "ressl", "sce") else {}
+    model = build(method, **options | ({"view_statistics": alone} if method in EITHER else {}))
     views = [torch.randn(8, 1, 4, 4) for _ in model.method.views]
     before = model(views)
     after = model([views[0], *(3 + 2 * view for view in views[1:])])
     for name in before:
         equal = torch.allclose(before[name][0], after[name][0], atol=1e-6)
         assert equal == alone, name
+
+
+def test_swavs_projector_normalises_the_crops_of_both_sizes_together():
+    model = Model(method_class("swav")(projector=(6, 5)), Brightness(), num_images=10)
+    views = [torch.randn(7, 1, size, size) for size in (8, 8, 4, 4)]
+    embeddings = model(views)
+    assert model.backbone.calls == [(14, 1, 8, 8), (14, 1, 4, 4)]
+    features = torch.cat([model.backbone(view) for view in views])
+    torch.testing.assert_close(embeddings["projection"].flatten(0, 1), model.online[1](features))
+    apart = torch.cat([model.online[1](half) for half in features.chunk(2)])
+    assert (embeddings["projection"].flatten(0, 1) - apart).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "rows"),
+    [
+        ("lorac", {}, [12]),
+        ("moco-m", {}, [12]),
+        ("jcl", {"key_views": 4}, [24]),
+        ("moco-v2", {"symmetric": True}, [6, 6]),
+    ],
+)
+def test_keys_that_are_shuffled_together(method, options, rows, build):
+    """Keys of all views in one order, as the authors of LORAC and JCL have them; else each view alone."""
+    model = build(method, norm_groups=2, **options)
+    seen = []
+
+    def recorded(network, images):
+        seen.append(len(images))
+        return network(images)
+
+    model.shuffled = recorded
+    embeddings = model([torch.randn(6, 1, 4, 4) for _ in model.method.views])
+    assert seen == rows and embeddings["key"].shape[:2] == (sum(rows) // 6, 6)
 
 
 def test_query_and_key_see_the_views_that_are_theirs(build):
@@ -196,6 +235,13 @@ def test_normalisation_stands_where_the_paper_has_it(method):
     projector, predictor = HEADS[method]
     assert layers(model.online[1]) == projector
     assert (model.predictor and layers(model.predictor)) == predictor
+    if model.predictor:
+        assert (model.predictor[-1].bias is None) == (method == "moco-v3")
+
+
+def test_the_predictor_of_sce_is_moco_v3s(build):
+    predictor = build("sce", predictor=(32, 16)).predictor
+    assert layers(predictor) == HEADS["moco-v3"][1] and predictor[-1].bias is None
 
 
 def test_head_of_sce_on_imagenet():

@@ -74,6 +74,16 @@ def test_keys_against_the_queries_of_all_other_views():
     assert queries_against_keys(4, both_ways=True).momentum_views == (0, 1)
 
 
+def test_a_queue_for_the_keys_of_each_view():
+    """A query meets the earlier keys of its key's view."""
+    pairing = queries_against_keys(both_ways=True, queue_per_view=True)
+    loss, embeddings, queues = Recorder(), embeddings_of(pairing), [torch.zeros(5, 2), torch.ones(5, 2)]
+    pairing(loss, embeddings, queues)
+    assert [(int(rows[1][0, 0]), int(named["queue"][0, 0])) for rows, named in loss.calls] == [(200, 0), (201, 1)]
+    assert [int(rows[0, 0]) for rows in pairing.rows_to_enqueue(embeddings)] == [200, 201]
+    assert (pairing.num_queues, queries_against_keys(both_ways=True).num_queues) == (2, 1)
+
+
 def test_state_and_constants_reach_every_call():
     pairing = Pairing(
         terms=((("projection", 0),), (("projection", 2),)),

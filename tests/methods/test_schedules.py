@@ -61,7 +61,7 @@ def test_covariance_of_the_keys_counts_more_with_every_epoch(build):
     assert seen == [0.01, 0.01, 0.02, 1.99, 2.0]
 
 
-def test_prototypes_stay_for_the_first_epoch_and_stored_rows_count_from_the_fifteenth(build, fake_embeddings):
+def test_prototypes_stay_for_the_first_epoch_and_rows_are_stored_from_the_fifteenth(build, fake_embeddings):
     model = build("swav", stored=12)
     seen = []
     for epoch in (0, 0.9, 1, 14.9, 15):
@@ -69,8 +69,8 @@ def test_prototypes_stay_for_the_first_epoch_and_stored_rows_count_from_the_fift
         embeddings = fake_embeddings(model, 6, 0)["projection"].requires_grad_()
         model.zero_grad()
         model.loss(embeddings).backward()
-        seen.append((model.loss.prototypes.grad is not None, model.loss.use_queue))
-    assert seen == [(False, False), (False, False), (True, False), (True, False), (True, True)]
+        seen.append((model.loss.prototypes.grad is not None, model.loss.queued.item()))
+    assert seen == [(False, 0), (False, 0), (True, 0), (True, 0), (True, 6)]
 
 
 @pytest.mark.parametrize(

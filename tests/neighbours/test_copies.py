@@ -1,12 +1,15 @@
 """What confirms a copy by its pixels."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_images
 
 from nearfar.data import open_images
-from nearfar.neighbours import COPY, altered, components, pixel_difference, small_images
+from nearfar.neighbours import COPY, LOCAL, altered, components, local_difference, pixel_difference, small_images
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +46,96 @@ def test_altered_images_are_copies_and_other_crops_are_not(photographs, grey):
 def test_components_are_named_by_their_smallest_number():
     assert components(7, [(1, 4), (4, 2), (6, 5)]).tolist() == [0, 1, 1, 3, 1, 5, 5]
     assert components(3, []).tolist() == [0, 1, 2]
+
+
+def saved(image, form, **options):
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return Image.open(file).convert(image.mode)
+
+
+def planes(image):
+    pixels = np.asarray(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def numbered(number):
+    """A form with a number of six digits, 11 pixels high."""
+    page = Image.new("RGB", (160, 96), "white")
+    draw = ImageDraw.Draw(page)
+    draw.rectangle((8, 8, 60, 24), fill=(20, 60, 120))
+    draw.line((8, 60, 150, 60), fill=(120, 120, 120))
+    draw.text((70, 40), f"No. {number:06d}", font=ImageFont.load_default(14), fill="black")
+    return page
+
+
+@pytest.fixture(scope="module", params=["photograph", "form"])
+def picture(request):
+    photograph = Image.fromarray(load_sample_images().images[0][100:324, 200:424])
+    return photograph if request.param == "photograph" else numbered(381506)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("kernel", ["BOX", "BILINEAR", "LANCZOS"])
+def test_copies_differ_nowhere_by_more_than_jpeg_would(picture, grey, kernel):
+    picture, (width, height) = picture.convert("L") if grey else picture, picture.size
+    kernel = Image.Resampling[kernel]
+    less = picture.crop((0, 0, width - 1, height - 1))  # as where a size is rounded
+    copies = [saved(picture, "JPEG", quality=quality) for quality in (30, 50, 75, 90)]
+    copies += [saved(picture, "WEBP", quality=80), picture.resize((width // 2, height // 2), kernel)]
+    copies += [picture.resize((2 * width // 3, 2 * height // 3), kernel)]
+    copies += [less.resize((width // 2, height // 2), Image.Resampling.BILINEAR)]
+    for copy in copies:
+        assert local_difference(planes(picture), planes(copy)) <= LOCAL
+        assert local_difference(planes(copy), planes(picture)) <= LOCAL
+    assert local_difference(planes(picture), planes(picture)) == 0
+
+
+def test_one_digit_makes_another_form():
+    form = planes(numbered(381506))
+    for number in (381508, 381596, 881506, 331506):
+        other = numbered(number)
+        for copy in (other, saved(other, "JPEG", quality=50), saved(other, "JPEG", quality=30)):
+            assert local_difference(form, planes(copy)) > 1.5 * LOCAL
+        for share in (1.5, 0.75, 0.5, 0.25):
+            copy = other.resize((round(share * other.width), round(share * other.height)), Image.Resampling.BICUBIC)
+            assert local_difference(form, planes(copy)) > LOCAL
+            assert local_difference(form, planes(saved(copy, "JPEG", quality=75))) > LOCAL
+
+
+@pytest.mark.parametrize("share", [1, 0.5])
+def test_the_next_frame_of_a_burst_is_no_copy(share):
+    picture, chance = load_sample_images().images[1], np.random.default_rng(0)
+    for down, across in ((2, 0), (0, 2), (3, 3), (-5, 2)):
+        frame = picture[100 + down : 324 + down, 200 + across : 424 + across] + chance.normal(0, 3, (224, 224, 3))
+        frame = Image.fromarray(frame.clip(0, 255).astype(np.uint8)).resize((int(224 * share),) * 2)
+        assert local_difference(picture[100:324, 200:424].transpose(2, 0, 1), planes(frame)) > LOCAL
+
+
+def test_colour_alone_tells_images_apart():
+    form = numbered(381506)
+    red = np.array(form)
+    red[30:60][(red[30:60] < 128).all(2)] = (200, 20, 20)
+    assert local_difference(planes(form), planes(Image.fromarray(red))) > LOCAL
+
+
+def test_what_cannot_be_told_apart_is_no_copy():
+    chance = np.random.default_rng(0)
+    noise = chance.integers(0, 256, (5, 64, 64), dtype=np.uint8)
+    assert local_difference(noise, noise) == 0
+    assert local_difference(noise, noise[:4]) == np.inf
+    assert local_difference(noise // 10, noise // 10) == np.inf  # plain
+    assert local_difference(noise[:, :12], noise[:, :12]) == np.inf  # small
+    assert local_difference(noise, noise[:, :13, :13]) == np.inf  # a fifth of the size
+    other = noise.copy()
+    other[4, 30:33, 30:33] ^= 255
+    assert local_difference(noise, other) > LOCAL  # in the last channel
+
+
+def test_large_images_are_compared_in_strips(monkeypatch):
+    first = np.random.default_rng(0).integers(0, 256, (1, 200, 50), dtype=np.uint8)
+    second = first.copy()
+    second[0, 99:103, 20:24] ^= 64
+    whole = local_difference(first, second)
+    monkeypatch.setattr("nearfar.neighbours.copies.ROWS", 50 * 20)
+    assert local_difference(first, second) == whole > 0

@@ -38,6 +38,12 @@ def test_simsiam_output_is_normalised_without_affine() -> None:
     torch.testing.assert_close(out.var(0, unbiased=False), torch.ones(8), atol=1e-2, rtol=0)
 
 
+def test_moco_v3_predictor_ends_without_normalisation_and_bias() -> None:
+    head = mlp(16, (32, 8), last_bias=False)
+    assert kinds(head) == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    assert head[3].bias is None and mlp(16, (32, 8), batch_norm=False, last_bias=False)[0].bias is not None
+
+
 def test_no_widths_is_the_identity() -> None:
     rows = torch.rand(3, 5)
     assert mlp(5, ())(rows) is rows

@@ -75,6 +75,13 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
         (lambda table: table["claims"][0].pop("better"), "needs one of better, not_worse, within, best and more"),
         (lambda table: table["small"].update(rows=["z"]), "the row z that is to be run is not there or has no run"),
         (lambda table: table.update(cost="years"), "cost must be one of seconds"),
+        (lambda table: table.update(measure="curves"), "measure must be one of run, variables"),
+        (lambda table: table.update(measure="curves"), "not curves: did you mean 'curve'"),
+        (lambda table: table.update(seeds=0), "seeds must be 1 or more, not 0"),
+        (lambda table: table["rows"]["x"].update(run=3), "row x: run takes names with values, not 3"),
+        (lambda table: table["columns"]["a"].update(evaluate=[1]), "column a: evaluate takes names with values"),
+        (lambda table: table["small"].update(common="x"), "small: common takes names with values, not 'x'"),
+        (lambda table: table.update(cells={"x a": {"rum": {}}}), "cell x a: there is no key rum: did you mean 'run'"),
         (lambda table: table.update(rows=3), "expected names with values"),
     ],
 )
@@ -82,6 +89,11 @@ def test_a_mistake_is_named_with_its_place(tmp_path, change, words):
     with pytest.raises(ValueError, match=r"own\.yaml: ") as caught:
         read_paper(written(tmp_path, change))
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_one_protocol_may_be_a_word(tmp_path):
+    table = read_paper(written(tmp_path, lambda table: table.update(protocol="knn"))).tables["table-1"]
+    assert {cell.protocol for cell in table.cells("full")} == {("knn",)}
 
 
 def test_an_unknown_paper_gets_the_nearest_name():

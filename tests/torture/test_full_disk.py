@@ -83,7 +83,11 @@ def test_what_is_there_stays(command, free, place, capsys):
         assert code == (1 if free else 2)
         assert said.count("\n") == 1 and "No space left" in said and said.startswith("nearfar: cannot write")
         changed = {path.name for path in after if after[path] != before.get(path)}
-        assert changed <= ({"results.json", "map.html", "map.png", "map.json", "map.safetensors"} if free else set())
+        assert changed <= (
+            {"results.json", "features.safetensors", "map.html", "map.png", "map.json", "map.safetensors"}
+            if free
+            else set()
+        )
     assert all(after[path] for path in after)
     assert not [path for path in after if "partial" in path.name]
     json.loads((place / "run" / "results.json").read_text())

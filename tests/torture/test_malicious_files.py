@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tarfile
@@ -16,9 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 import nearfar
+from nearfar.cli import main
 from nearfar.data import list_splits, open_few, open_images
+from nearfar.yaml_files import load_yaml
 
 IMAGE = io.BytesIO()
 Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(IMAGE, "PNG")
@@ -233,3 +237,63 @@ def test_a_bomb_takes_little_memory(tmp_path, kind, ending):
     )
     assert done.returncode == 0 and done.stdout.startswith("refused:"), done.stderr
     assert int(done.stdout.split()[-1]) < 400
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A run folder."""
+    options = dict(epochs=1, limit=64, held_out=0, batch_size=16, encoder="small", precision="32-true")
+    return nearfar.pretrain("digits", out=tmp_path / "run", console=Console(quiet=True), **options).path
+
+
+def refused(capsys, *words):
+    """What is said, in one line, within half a minute."""
+
+    def late(*_):
+        raise TimeoutError("it waited")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(30)
+    try:
+        assert main([str(word) for word in words]) == 2
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    return said
+
+
+def test_pipes_and_devices_are_not_read_as_settings_or_names(tmp_path, finished, capsys):
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    assert "not a regular file" in refused(capsys, "pretrain", "digits", "--config", pipe)
+    assert "not a regular file" in refused(
+        capsys, "pretrain", "digits", f"--config={pipe}", "--config", finished / "config.yaml"
+    )
+    assert "not a regular file" in refused(capsys, "reproduce", f"{pipe}/table-1")
+    words = "evaluate", finished, "--protocol", "finetune-50", "--labels"
+    assert "a named pipe" in refused(capsys, *words, pipe)
+    assert "a device" in refused(capsys, *words, "/dev/zero")
+    assert "not a regular file" in refused(capsys, "pretrain", "digits", "--config", "/dev/zero")
+
+
+BILLION = "a: &a [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
+    f"{name}: &{name} [{', '.join(9 * ['*' + before])}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize("text", [BILLION, "a: &a [*a]\n", "a: &a {b: *a}\n"])
+def test_aliases_that_make_a_small_file_large_are_refused(tmp_path, capsys, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert "aliases" in refused(capsys, "pretrain", "digits", "--config", path)
+    assert "aliases" in refused(capsys, "reproduce", f"{path}/table-1")
+    (tmp_path / "environment.json").write_text("{}")
+    assert "aliases" in refused(capsys, "pretrain", "--resume", tmp_path)
+
+
+def test_an_alias_is_no_harm(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("mean: &one [0.5, 0.5, 0.5]\nstd: *one\ndata: [" + "x, " * 2000 + "x]\n")
+    assert load_yaml(path)["std"] == [0.5, 0.5, 0.5]

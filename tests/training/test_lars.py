@@ -156,3 +156,33 @@ def test_a_tenth_of_a_loss_is_a_tenth_of_the_rate_and_ten_times_the_decay_where_
             optimizer.step()
         moved.append(weight.data)
     torch.testing.assert_close(*moved)
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "numbers"),
+    [
+        ("lars", 2.0, dict(vector_lr=2.0)),  # SimCLR and BYOL on ImageNet, whose code adds the two views up
+        ("lars", 0.2, dict(vector_lr=0.2)),  # SogCLR on ImageNet at temperature 0.1
+        ("larc", 2.0, {}),  # iSogCLR on CIFAR, all parameters adapted
+        ("larc", 0.6, {}),  # SogCLR on CIFAR at temperature 0.3
+    ],
+)
+def test_recipes_whose_code_has_another_multiple_of_the_loss_make_the_same_steps(
+    name: str, share: float, numbers: dict[str, float]
+) -> None:
+    """Theirs: decay 0.01 on `share` times the gradient. Ours: the decay divided by it, another rate for vectors."""
+    ends = []
+    for scale, decay, more in ((share, 0.01, {}), (1.0, 0.01 / share, numbers)):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5)).double()
+        nn.init.normal_(net[1].bias)  # apex adapts no parameter that is zero
+        optimizer = build_optimizer(name, net, lr=0.3, weight_decay=decay, **more)
+        for _ in range(3):
+            for p in net.parameters():
+                p.grad = scale * torch.randn_like(p)
+            for group in optimizer.param_groups:
+                group["lr"] = 0.3 * group["lr_scale"]
+            optimizer.step()
+        ends.append([p.detach() for p in net.parameters()])
+    for theirs, ours in zip(*ends, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-12)

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 import nearfar
+from nearfar import threads
+from nearfar.cli import main
 from nearfar.training import loop, read_metrics
 
 CLOCKS = ("images_per_second", "data_wait")
@@ -96,3 +98,76 @@ def test_the_same_settings_give_the_same_run(images_file, tmp_path, quiet):
     other = run(images_file, tmp_path / "other", quiet, epochs=1, seed=4)
     assert logged(first) == logged(again)
     assert logged(first) != logged(other)
+
+
+def test_the_rate_starts_and_drops_as_the_settings_say(images_file, tmp_path, quiet):
+    options = dict(lr=1e-3, warmup_epochs=1.0, warmup_start=0.5, lr_drops=[2.0], lr_drop=0.2)
+    made = run(images_file, tmp_path / "run", quiet, encoder="tiny", log_every=1, **options)
+    rates = [line["lr"] for line in made.metrics if "lr" in line]
+    steps = len(rates) // 3
+    rising = [1e-3 * (0.5 + 0.5 * (step + 1) / steps) for step in range(steps)]
+    assert rates == pytest.approx(rising + [1e-3] * steps + [2e-4] * steps)
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Two threads to choose among, and a function that makes a number of them the fastest from then on."""
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "SECONDS", 0.0)
+    torch.set_num_threads(2)
+
+    def fastest(number):
+        monkeypatch.setattr(threads, "_trial", lambda count, at_most: 1.0 if count == number else 2.0)
+
+    yield fastest
+    torch.set_num_threads(before)
+
+
+def test_a_run_keeps_its_number_of_threads_whatever_the_load(load, images_file, tmp_path, quiet, monkeypatch):
+    used = []
+    short = dict(encoder="small", image_size=32, batch_size=32)  # large enough that the number changes the loss
+
+    def watch(patch, at=None):
+        advance = loop.TrainingProgress.advance
+
+        def watched(self, step):
+            used.append(torch.get_num_threads())
+            advance(self, step)
+            load(2 if used[0] == 1 else 1)
+            if step == at:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        patch.setattr(loop.TrainingProgress, "advance", watched)
+        used.clear()
+
+    with monkeypatch.context() as patch:
+        watch(patch)
+        load(1)
+        whole = run(images_file, tmp_path / "whole", quiet, **short)
+    assert {*used} == {1} and whole.settings.threads == 1 and torch.get_num_threads() == 2
+    for fastest in (1, 2):
+        load(fastest)
+        again = run(images_file, tmp_path / f"again-{fastest}", quiet, **short, threads=1)
+        assert logged(again) == logged(whole)
+    with monkeypatch.context() as patch:
+        watch(patch, at=5)
+        load(1)
+        with pytest.raises(nearfar.TrainingStopped):
+            run(images_file, tmp_path / "parts", quiet, **short)
+    load(2)
+    assert logged(nearfar.resume(tmp_path / "parts", console=quiet)) == logged(whole)
+
+
+def test_another_number_of_threads_is_taken_and_said(load, images_file, tmp_path, quiet, monkeypatch, capsys):
+    load(2)
+    with monkeypatch.context() as patch:
+        at_step(patch, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(nearfar.TrainingStopped):
+            run(images_file, tmp_path / "run", quiet)
+    assert nearfar.Run(tmp_path / "run").settings.threads == 2
+    used = []
+    at_step(monkeypatch, 6, lambda: used.append(torch.get_num_threads()))
+    assert main(["pretrain", "--resume", str(tmp_path / "run"), "--threads", "1"]) == 0
+    assert "--threads 1 in place of 2" in capsys.readouterr().out
+    assert used == [1] and nearfar.Run(tmp_path / "run").settings.threads == 1

@@ -133,5 +133,11 @@ def test_schedule_ends_at_the_final_factor_and_stays() -> None:
     assert rate_factor(0, 10, 0) == 1.0
 
 
+def test_drops_and_the_start_of_the_warm_up_can_be_others_than_a_tenth_and_nothing():
+    """W-MSE's code drops to a fifth; SwAV's scripts begin at 0.3 of 4.8."""
+    assert [rate_factor(step, 20, 2, 0.0, [12, 16], 0.2) for step in (11, 12, 16)] == pytest.approx([1, 0.2, 0.04])
+    assert [rate_factor(step, 12, 4, start=1 / 16) for step in (0, 3)] == pytest.approx([1 / 16 + 15 / 64, 1])
+
+
 def test_a_run_that_is_all_warmup() -> None:
     assert [rate_factor(step, 2, 2) for step in range(3)] == [0.5, 1.0, 1.0]

@@ -119,15 +119,3 @@ def test_settings_that_are_yet_to_be_chosen():
 def test_a_number_of_a_method_of_another_type(numbers, says, quiet):
     with pytest.raises(ValueError, match=re.escape(says)):
         nearfar.pretrain("digits", console=quiet, **numbers)
-
-
-def test_a_limit_takes_the_first_images_or_a_draw_of_each_seed():
-    assert list(Settings("digits", limit=5).rows(100)) == [0, 1, 2, 3, 4]
-    assert list(Settings("digits").rows(3)) == list(Settings("digits", limit=5, limit_from="seed").rows(3)) == [0, 1, 2]
-    draws = [Settings("digits", limit=30, limit_from="seed", seed=seed).rows(100) for seed in (0, 0, 1)]
-    assert draws[0] == draws[1] != draws[2]
-    assert all(len(set(draw)) == 30 and draw == sorted(draw) and draw[0] >= 0 and draw[-1] < 100 for draw in draws)
-    often = np.zeros(100)
-    for seed in range(400):
-        often[Settings("digits", limit=30, limit_from="seed", seed=seed).rows(100)] += 1
-    assert often.min() > 80 and often.max() < 160  # each image in 120 of 400, give or take 9

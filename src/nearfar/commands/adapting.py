@@ -27,6 +27,8 @@ def with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
     if given.init == "timm" and encoder is None:
         encoder = USUAL
     start = find_weights(given.init, encoder if isinstance(encoder, str) else None)
+    if start.file is not None:
+        start.read({})  # what cannot be read is refused before the images are looked at
     if given.init == "timm" and encoder is not None and not isinstance(encoder, str):
         raise ValueError("--init timm needs an encoder by its name, such as resnet18")
     return replace(given, encoder=start.encoder if encoder is None else encoder), start

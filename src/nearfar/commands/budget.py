@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from nearfar.commands import adapting
 from nearfar.messages import first_line
 from nearfar.methods import Method
 from nearfar.networks import size_step
+from nearfar.threads import fastest_threads
+from nearfar.training import world_size
 from nearfar.training.loop import MOST_EPOCHS
 from nearfar.training.progress import duration, waiting
 from nearfar.training.settings import Settings
@@ -128,6 +131,16 @@ def choose_machine(
                 break
     assert chosen is not None
     return chosen
+
+
+def choose_threads(given: Settings) -> int:
+    """Return the CPU threads of each process: as given, or the fastest number, or beside a GPU or others a share."""
+    processes = world_size(given.devices)
+    if given.threads is not None:
+        return given.threads
+    if processes == 1 and not _on_gpu(given):
+        return fastest_threads()
+    return max(1, torch.get_num_threads() // (1 if "OMP_NUM_THREADS" in os.environ else processes))
 
 
 def epochs_in(seconds: float, rate: float, images: int, batch_size: int) -> float:

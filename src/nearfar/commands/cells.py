@@ -28,6 +28,7 @@ from nearfar.commands.children import Children
 from nearfar.commands.opening import shown
 from nearfar.commands.owner import CONFIG
 from nearfar.commands.run import PREDICTIONS, TRUTH
+from nearfar.messages import first_line
 from nearfar.papers import TRAINED, Cell
 from nearfar.training.environment import machine, software
 from nearfar.training.progress import duration
@@ -129,6 +130,8 @@ def _run(task: Task, children: Children, places: queue.SimpleQueue[int], jobs: i
     except subprocess.CalledProcessError as error:
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         return True, f"{name} failed: {said[-1] if said else error} (see {log})"
+    except Exception as error:  # of this run alone
+        return True, f"{name} failed: {type(error).__name__}: {first_line(error)}"
     numbers = {cell.reading: (measured(cell, task.folder) or {})["value"] for cell in task.cells}
     words = [f"{key} {value:.4g}" for key, value in numbers.items() if isinstance(value, (int, float))]
     return False, f"{name}: {', '.join(words) or 'done'}"
@@ -172,16 +175,18 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str], note: 
         run(["-m", "nearfar", *words])
         results = json.loads((folder / "results.json").read_text())
         numbers = results["trained"] if cell.measure == "run" else _trained_detector(results, cell.protocol[0])
-        values = {one.reading: 100 * numbers[one.metric] for one in together}
+        values = {one.reading: 100 * numbers[one.metric] for one in together if one.metric in numbers}
         right = _right(folder / PREDICTIONS, together) if cell.measure == "run" else {}
     else:
         given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)
         words = ["-m", "nearfar.commands.measures", cell.measure, json.dumps(given), str(folder)]
         values, right = {cell.reading: json.loads(run(words).splitlines()[-1])}, {}
     command = _line(words, "nearfar" if words[0] == "evaluate" else "python")
-    seconds = (time.perf_counter() - began) / len(values)
+    seconds = (time.perf_counter() - began) / max(1, len(values))
     for reading, value in values.items():
         note(reading, dict(value=value, commands=[command], seconds=seconds) | right.get(reading, {}))
+    if cell.reading not in values:
+        raise ValueError(f"results.json has no {cell.metric}, but {', '.join(numbers)}")
 
 
 def _right(path: Path, cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,10 +16,10 @@ from rich.console import Console
 
 from nearfar.commands.opening import shown
 from nearfar.commands.run_features import Featured, nearest_shown
-from nearfar.data.decode import formats, to_pil
+from nearfar.data.decode import formats, to_array, to_pil
 from nearfar.data.raw import opened, raw
 from nearfar.evaluation import extract
-from nearfar.neighbours import COPY, altered, components, pixel_difference, small_images
+from nearfar.neighbours import COPY, LOCAL, altered, components, local_difference, pixel_difference, small_images
 from nearfar.training.seeding import stream
 from nearfar.views import eight_bits
 
@@ -27,8 +27,9 @@ KINDS = ("same file", "same pixels", "copy", "alike")
 ALIKE = KINDS.index("alike")
 NEIGHBOURS = 8  # of each image that are looked at
 TRIED, SHARE = 128, 0.99  # images that are altered to see how far features move, and the share of them to be found
-STRETCHED = 0.03  # difference of shape up to which images are copies; one may also be turned, as by EXIF
-PAIRS = 8192  # that are compared at a time
+STRETCHED = 0.03  # difference of shape up to which images are copies
+PAIRS = 8192  # that are compared at a time at 16 pixels
+HELD = 2**28  # bytes of images at full size that are kept for the next comparison
 CHANCE, PART = 20_000, 0.1  # pairs at random, and the part of their usual distance that is called alike
 
 
@@ -78,10 +79,10 @@ def alike_distance(known: Featured) -> float:
 def find_links(known: Featured, most: float, console: Console, approximate: bool = False) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
-    Same files are found by their bytes, whatever their features. Of each other image the eight nearest are looked at;
-    pairs are copies where they have the same shape and small versions of them differ by less than a fifth of their
-    contrast, and have the same pixels where these are equal in full size. Others are alike where each is the nearest
-    of the other that is no copy.
+    Same files are found by their bytes, whatever their features. Of each other image the eight nearest are looked at.
+    Where small versions of two differ by less than a fifth of their contrast, the files are read and compared at full
+    size: they have the same pixels, or are copies where they have the same shape and differ nowhere by more than
+    `local_difference` allows. Others are alike where each is the nearest of the other that is no copy.
     """
     same = _same_files(known, console)
     links = [Link(0.0, int(first), row, 0) for row, first in enumerate(same) if first != row]
@@ -99,8 +100,12 @@ def find_links(known: Featured, most: float, console: Console, approximate: bool
         with shown(console, "comparing pixels") as progress:
             small = small_images(known.images, involved, progress)
         apart = torch.cat([pixel_difference(small[some[:, 0]], small[some[:, 1]]) for some in at.split(PAIRS)])
-        for (one, other), far, pixels in zip(pairs.tolist(), distance.tolist(), apart.tolist(), strict=True):
-            links.append(Link(far, one, other, _kind(known, one, other, pixels)))
+        full = _FullSize(known)
+        with shown(console, "comparing at full size") as progress:
+            for done, (one, other) in enumerate(pairs.tolist()):
+                kind = _kind(full[one], full[other]) if apart[done] <= COPY else ALIKE
+                links.append(Link(float(distance[done]), one, other, kind))
+                progress(done + 1, len(pairs))
     nearest: dict[int, Link] = {}  # of those that are merely alike: with all of them, chains would join everything
     for link in sorted(links):
         for row in (link.first, link.second) if link.kind == ALIKE else ():
@@ -172,25 +177,56 @@ def _digest(data: bytes | str) -> bytes:
     return digest.digest()
 
 
-def _kind(known: Featured, one: int, other: int, difference: float) -> int:
-    """What two images are whose small versions differ so much; those hold the centre squares alone."""
-    if difference > COPY:
+class _FullSize:
+    """Images as their files hold them, [channels, height, width] by position; the last ones are kept, up to 256 MB."""
+
+    def __init__(self, known: Featured) -> None:
+        self.known, self.kept = known, OrderedDict[int, np.ndarray]()
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        pixels = self.kept.pop(row, None)
+        self.kept[row] = pixels = self._read(row) if pixels is None else pixels
+        while len(self.kept) > 2 and sum(one.nbytes for one in self.kept.values()) > HELD:
+            self.kept.popitem(last=False)
+        return pixels
+
+    def _read(self, row: int) -> np.ndarray:
+        originals = self.known.images.originals
+        if originals is None:
+            return self.known.images.gather(torch.tensor([row]))[0].numpy()
+        if (found := raw(originals[row])) is not None:
+            return found.read()
+        image, _ = to_pil(originals[row], at_least=2**30)
+        return to_array(image, len(image.getbands()))
+
+
+def _kind(first: np.ndarray, second: np.ndarray) -> int:
+    """What two images are whose small versions are alike, by all their pixels."""
+    if np.array_equal(first, second):
+        return KINDS.index("same pixels")
+    (height, width), (high, wide) = first.shape[1:], second.shape[1:]
+    if abs(math.log(width * high / (height * wide))) > STRETCHED or _furthest(first, second) > LOCAL:
         return ALIKE
-    (width, height, *_), (wide, high, *_) = facts_of(known, one), facts_of(known, other)
-    stretched = min(abs(math.log(width * high / (height * wide))), abs(math.log(width * wide / (height * high))))
-    if stretched > STRETCHED:
-        return ALIKE
-    return 1 if difference <= COPY / 10 and _same_pixels(known, one, other) else 2
+    return KINDS.index("copy")
 
 
-def _same_pixels(known: Featured, one: int, other: int) -> bool:
-    originals = known.images.originals
-    if originals is None:
-        return torch.equal(*known.images.gather(torch.tensor([one, other])))
-    return np.array_equal(_numbers(originals[one]), _numbers(originals[other]))
+def _furthest(first: np.ndarray, second: np.ndarray) -> float:
+    """`local_difference` of any two images: grey and colour, and more than 8 bits.
 
-
-def _numbers(data: bytes | str) -> np.ndarray:
-    """All pixels of an image file."""
-    found = raw(data)
-    return np.asarray(to_pil(data, at_least=2**30)[0]) if found is None else found.read()
+    Those are scaled by the range of both images, and again without its ends: a few bright pixels could hide the rest.
+    """
+    if {len(first), len(second)} == {1, 3}:
+        first, second = (np.broadcast_to(one, (3, *one.shape[1:])) for one in (first, second))
+    if first.dtype == second.dtype == np.uint8:
+        return local_difference(first, second)
+    if len(first) != len(second) or first.dtype != second.dtype:
+        return math.inf
+    found = []
+    for cut in (0, 0.5):
+        both = [one.reshape(len(one), -1) for one in (first, second)]
+        ends = np.array([np.percentile(one, [cut, 100 - cut], axis=1) for one in both])  # [2 images, 2 ends, channels]
+        low, high = ends[:, 0].min(0)[:, None, None], ends[:, 1].max(0)[:, None, None]
+        scale = 255 / np.where(high > low, high - low, 1)
+        scaled = (((one - low) * scale).clip(0, 255).round().astype(np.uint8) for one in (first, second))
+        found.append(local_difference(*scaled))
+    return max(found)

@@ -21,6 +21,7 @@ from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
 from nearfar.data import describe
 from nearfar.data.annotations import AnnotatedImages, open_annotated
+from nearfar.data.images import sample
 from nearfar.evaluation.detection import (
     TASKS,
     DetectorSettings,
@@ -141,7 +142,7 @@ def _sets(
     train, test = trainable(sets[0]), sets[1]
     if all(one.crowd.all() for one in test.images):
         raise ValueError(f"{source}: the test images hold no annotated object")
-    return (train if limit is None else train.subset(range(min(limit, len(train))))), test
+    return (train if limit is None else train.subset(sample(len(train), limit, seed).tolist())), test
 
 
 def _trained(

@@ -24,6 +24,7 @@ from nearfar.commands.budget import Machine, choose_machine, rungs
 from nearfar.commands.objects import chosen_method, chosen_views, views_for
 from nearfar.data import cached
 from nearfar.data.cache import ELSEWHERE, default_folder
+from nearfar.data.memory import machine_memory
 from nearfar.training import Settings
 from nearfar.training.environment import hardware as names_of_hardware
 from nearfar.views import Views
@@ -46,7 +47,7 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         would "install" what is missing. "processor", "cores" that may be used, "features" of the processor; "memory",
         "total" and "available"; "gpus", each with "name", "memory" and "bfloat16". "precision": what "auto" takes;
         "images_per_second" of the small net at 32 px, in training, with a "reason" for the precision. "cache": its
-        "folder", its "data_sets", the "bytes" that they take, the bytes "free" on its disk and those "freed" now.
+        "folder", its "data_sets", the "bytes" that it takes, the bytes "free" on its disk and those "freed" now.
         "hub": folder of what was fetched from the Hugging Face Hub, which nearfar leaves alone.
         "notes", and "problems": what keeps a run from working and what to do about it. All sizes in bytes.
     """
@@ -69,14 +70,14 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "processor": names["processor"],
         "cores": hardware.usable_cores(),
         "features": hardware.processor_features(),
-        "memory": hardware.memory(),
+        "memory": machine_memory(),
         "gpus": hardware.gpus(),
         "precision": machine and machine.precision,
         "images_per_second": machine and machine.rate,
         "reason": machine and machine.reason.removeprefix(", "),
         "cache": {
             "folder": folder,
-            "data_sets": len(sizes),
+            "data_sets": sum(path.is_dir() for path in sizes),
             "bytes": sum(sizes.values()),
             "free": free,
             "freed": freed,

@@ -42,7 +42,8 @@ function facts({ width, height, bytes }) {
 function shown(group, near, title, marked) {
   const figures = group.slice(0, MOST_MEMBERS).map((row, place) => {
     const { name, url, href } = images[row];
-    const kind = Math.min(...near.filter(([, a, b]) => a === row || b === row).map((link) => link[3]));
+    const closest = near.filter(([, a, b, kind]) => kind && [twin[a], twin[b]].includes(twin[row])).map((link) => link[3]);
+    const kind = listed.has(row) ? 0 : Math.min(...closest);
     const caption = element("figcaption", { title: name }, [
       element("b", { textContent: name.split("/").pop() }), element("br"), facts(images[row]),
       ...(marked && place ? [element("br"), kinds[kind]] : []),
@@ -82,11 +83,14 @@ function draw() {
   const gone = copies.reduce((sum, group) => sum + group.length - 1, 0);
   const exact = Number(distance.toPrecision(4));
   document.getElementById("said").textContent =
-    `${exact}: ${gone} copies in ${copies.length} groups; ${others.length} groups that are merely alike`;
+    `${exact}: ${gone} copies in ${copies.length} groups, ${listed.size} of them the same file; ${others.length} groups that are merely alike`;
   document.getElementById("command").textContent = `${told.command} --distance ${Number((distance * 1.000001).toPrecision(7))}`;
   slider.setAttribute("aria-valuetext", `distance ${exact}`);
 }
 
+const identical = links.filter((link) => link[3] === 0).map(([, a, b]) => [a, b]);
+const twin = grouped(identical);
+const listed = new Set(collected(twin, identical).flatMap((group) => group.slice(1)));
 const sure = links.filter((link) => link[3] < alike);
 const likenesses = links.filter((link) => link[3] === alike);
 const usual = likenesses.filter((link) => link[0] <= told.distance).length;

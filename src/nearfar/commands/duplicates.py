@@ -53,10 +53,10 @@ def find_duplicates(
         data: images to compare. Default: the data of the run.
         distance: 1 - cos of the features up to which images that are no copies are called alike; the page has a slider
             to choose it by looking. Default: a tenth of the median distance of any two. Copies are confirmed by their
-            pixels; they are looked for as far as 128 of the images move that are halved in size or saved as JPEG of
-            quality 50.
-        out: page to write, .html, with a .csv, and a .list of the files that are copies, beside it; none may exist.
-            Default: duplicates.html in the run folder, replaced if it is there.
+            pixels at full size; they are looked for as far as 128 of the images move that are halved in size or saved
+            as JPEG of quality 50.
+        out: page to write, .html, with a .csv, and a .list of the files whose bytes another file has, beside it; none
+            may exist. Default: duplicates.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
         approximate: search with faiss's index instead of comparing all pairs: for hundreds of thousands of images. The
             share of the true nearest that it finds is said.
@@ -65,10 +65,11 @@ def find_duplicates(
 
     Returns:
         Columns "group" from 1; "kind": "first", "same file", "same pixels" or "copy" in a group of copies, else
-        "alike"; "kept": False for all copies but the first, which has the most pixels, then the largest file, then the
-        shortest name; "name", "distance" to the first of the group, "width", "height", "bytes" and, where images are
-        files, "path".
-        Groups of copies come first. An image that is kept can be in a group that is alike, too. Nothing is removed.
+        "alike"; "kept": False for what has the same bytes as an image that is kept; "name", "distance" to the first of
+        the group, "width", "height", "bytes" and, where images are files, "path".
+        The first of a group has the most pixels, then the largest file, then the shortest name. Groups of copies come
+        first. An image that is kept can be in a group that is alike, too. Nothing is removed, and what has other bytes
+        is for a person to look at: no list for removal names it.
 
     Raises:
         ValueError: for a distance below 0 or above 2, or fewer than two images.
@@ -87,19 +88,19 @@ def find_duplicates(
     command += "" if split is None else f" --split {shlex.quote(split)}"
     write_duplicates_page(page, known, links, facts, near, command)
     write_table(page.with_suffix(TABLE), columns)
-    copies = [row for row, keep in enumerate(columns["kept"]) if not keep]
-    kinds = [columns["kind"][row] for row in copies]
-    counted = ", ".join(f"{kinds.count(kind)} {said}" for kind, said in zip(KINDS, COUNTED, strict=False))
+    said = [f"{columns['kind'].count(kind)} {words}" for kind, words in zip(KINDS, COUNTED, strict=False)]
+    total = sum(columns["kind"].count(kind) for kind in KINDS[:ALIKE])
     groups = len({group for group, kind in zip(columns["group"], columns["kind"], strict=True) if kind == KINDS[ALIKE]})
-    console.print(Text(f"{len(copies)} of {len(known.images)} images are copies of others: {counted}"))
+    console.print(Text(f"{total} of {len(known.images)} images are copies of others: {', '.join(said)}"))
     console.print(Text(f"{groups} groups of others are nearly alike, at a distance of up to {near:.3g}"))
-    console.print(Text(f"look -> {page} and {page.with_suffix(TABLE).name}"))
+    console.print(Text(f"look first -> {page} and {page.with_suffix(TABLE).name}; nothing was removed"))
     if "path" in columns:
         files = page.with_suffix(FILES)
-        write_files(files, [columns["path"][row] for row in copies])
-    if "path" in columns and copies:
-        said = f"nothing was removed; to archive and then remove the copies: {removing(files)}"
-        console.print(Text(said), soft_wrap=True)  # a command that is broken into lines is another command
+        same = [path for path, keep in zip(columns["path"], columns["kept"], strict=True) if not keep]
+        write_files(files, same)
+        if same:
+            command = f"to archive and then remove what is the same file, byte for byte: {removing(files)}"
+            console.print(Text(command), soft_wrap=True)  # a command that is broken into lines is another command
     return columns
 
 
@@ -114,19 +115,22 @@ def _columns(known: Featured, links: list[Link], distance: float) -> tuple[Colum
         width, height, size, link = facts[row]  # a link that is kept might lead to a file that is removed
         return link, -width * height, -size, len(known.images.names[row]), row  # "copy of a.jpg" comes after "a.jpg"
 
-    kind: dict[int, int] = {}  # the closest of an image's links
+    same = {row: row for row in facts} | {link.second: link.first for link in links if link.kind == 0}
+    kind: dict[int, int] = {}  # the closest link of a file, or of those with the same bytes, to another
     for link in links:
-        if link.kind < ALIKE or link.distance <= distance:
-            kind |= {row: min(link.kind, kind.get(row, ALIKE)) for row in (link.first, link.second)}
+        if link.kind and (link.kind < ALIKE or link.distance <= distance):
+            kind |= {same[row]: min(link.kind, kind.get(same[row], ALIKE)) for row in (link.first, link.second)}
     copies, alike = groups_at(links, len(known.images), distance)
     best: dict[int, int] = {}  # what stands for a group of copies among those that are alike
     rows: list[tuple[int, int, str, bool]] = []
     unit = torch.nn.functional.normalize
     for number, group in enumerate(copies, 1):
-        first, *others = sorted(group, key=largest)
-        best |= dict.fromkeys(group, first)
-        rows.append((number, first, "first", True))
-        rows += [(number, row, KINDS[kind[row]], False) for row in others]
+        kept: set[int] = set()
+        for row in sorted(group, key=largest):
+            said = KINDS[0] if same[row] in kept else KINDS[kind[same[row]]] if kept else "first"
+            rows.append((number, row, said, same[row] not in kept))
+            best |= {} if kept else dict.fromkeys(group, row)
+            kept.add(same[row])
     for number, group in enumerate(alike, len(copies) + 1):
         members = sorted({best.get(row, row) for row in group}, key=largest)
         rows += [(number, row, KINDS[ALIKE], True) for row in members]

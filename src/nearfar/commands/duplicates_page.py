@@ -48,8 +48,9 @@ def write_duplicates_page(
         '<input type="range" id="far" min="0" step="1"><output id="said" for="far"></output></div>'
         f'<p class="note">Move the slider until no group is wrong and none is missing, then make the lists with '
         f'this distance; nothing is removed.{more}</p><pre><code id="command"></code></pre>'
-        '<h2>Copies</h2><p class="note">Confirmed by their pixels. The first one, marked, has the most pixels and is '
-        'kept; the others are listed.</p><div class="groups pairs" id="copies"></div>'
+        '<h2>Copies</h2><p class="note">Confirmed by their pixels at full size. The first one, marked, has the most '
+        "pixels. What is the same file, byte for byte, is listed for removal; look at all others yourself.</p>"
+        '<div class="groups pairs" id="copies"></div>'
         '<h2>Merely alike</h2><p class="note">Near by their features, and other pixels: all are kept.</p>'
         f'<div class="groups pairs" id="alike"></div><script type="application/json" id="data">{data}</script>'
         f"<script>\n{script}</script>"

@@ -17,8 +17,9 @@ from torch import nn
 from nearfar.commands.map_files import origin
 from nearfar.commands.map_table import PICTURES, map_columns_of
 from nearfar.commands.onto import map_file, placing_encoder
-from nearfar.commands.opening import check_output, features_shown, open_shown
-from nearfar.commands.run import Run, load
+from nearfar.commands.opening import check_output, features_shown
+from nearfar.commands.run import Run
+from nearfar.commands.run_features import open_featured
 from nearfar.evaluation import FORMATS, write_table
 from nearfar.maps import load_map
 
@@ -55,14 +56,11 @@ def embed(
     check_output(path, FORMATS[:1] if map else FORMATS)
     file = map_file(run, "map")
     saved = load_map(file) if map else None
-    settings = run.settings
-    source = settings.given("data") if data is None else data
-    trained = load(run, encoder=encoder)
-    images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
-    features = features_shown(trained, images, console, "embedding")
+    known = open_featured(run, data, split, encoder, console, least=1, label_column=label_column)
+    images, features = known.images, known.features
     added, pictures = {}, None
     if saved is not None:
-        now = origin(run, source, split, images)
+        now = origin(run, known.source, split, images)
         if now["encoder"] != saved.about.get("encoder"):
             raise ValueError(f"the encoder of {run.path} changed since {file} was drawn: draw the map again")
         if now["names"] == saved.about.get("names"):

@@ -26,6 +26,7 @@ from nearfar.commands.opening import shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import PREDICTIONS, Run, load
 from nearfar.commands.worth import ENCODERS, accuracies, best_rows, sentence
+from nearfar.data.sources import special
 from nearfar.evaluation import (
     FINETUNE,
     WITH_VALIDATION,
@@ -34,10 +35,12 @@ from nearfar.evaluation import (
     colour_histogram,
     evaluate_features,
     hog,
+    name_with,
     probe_settings,
     raw_pixels,
     usual_probe,
 )
+from nearfar.evaluation.knn import TEMPERATURE
 from nearfar.messages import check_range
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder
@@ -58,6 +61,7 @@ def evaluate(
     root: str | None = None,
     probe: str | None = None,
     probe_lr: list[float] | None = None,
+    knn_temperature: float = TEMPERATURE,
     labels: str | None = None,
     label_column: str | None = None,
     encoder: nn.Module | None = None,
@@ -77,7 +81,7 @@ def evaluate(
             precision), "finetune" (all labels) and "finetune-P" (P per cent of them), see docs/evaluation.md; or
             "detect", "segment", "keypoints", apart from the others: data are annotations then, a folder in VOC's or
             COCO's layout or a COCO json (docs/detection.md).
-        limit: use the first so many training images only. Default: those of the run.
+        limit: use a random sample of so many training images. Default: as in the run.
         held_out: test on so many training images beyond the limit instead of the test images, to choose settings by.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: of that split and of the trials.
@@ -85,6 +89,8 @@ def evaluate(
         root: folder with the files of a data set of torchvision.
         probe: settings of linear-sgd by a paper's name, such as "sce". Default: the recipe's, else SACLR's.
         probe_lr: learning rates of linear-sgd; of several, a fifth of the training images chooses.
+        knn_temperature: of the weights exp(cosine / temperature) of the neighbours' votes; MoCo's CIFAR-10 notebook has
+            0.1.
         labels: file with the names of the labelled images for finetune-P, one a line. Default: a draw from each class.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
         encoder: the module that was trained, where it was an object of your own, with its weights before training.
@@ -117,6 +123,7 @@ def evaluate(
     check_range("--limit", limit, 1)
     check_range("--held-out", held_out, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
+    check_range("--knn-temperature", knn_temperature, 1e-12)
     if not 0 < test_share < 1:
         raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
     frozen = [one for one in protocol if percent_of(one) is None]
@@ -124,13 +131,16 @@ def evaluate(
     check_folder(run.path)
     if labels is not None and not any((percent_of(one) or 100) < 100 for one in protocol):
         raise ValueError("--labels is for finetune-P, such as finetune-1, which --protocol does not ask for")
+    if labels is not None and (what := special(labels)):
+        raise ValueError(f"--labels {labels} is {what}, not a text file")
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
-    listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
+    listed = None if labels is None else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
     source = settings.given("data") if data is None else data
     chosen = probe_settings(probe or usual_probe(_protocol_of(settings), settings.image_size), probe_lr)
     fitted = settings.reading
     needs_validation = any(one in WITH_VALIDATION for one in protocol)
+    most, drawn_by = (settings.limit, settings.seed) if limit is None and data is None else (limit, seed)
     sets = open_labelled(
         source,
         console,
@@ -141,13 +151,13 @@ def evaluate(
         validation=needs_validation,
         label_column=label_column,
     )
-    count = sets.count("train")
-    rows = settings.rows(count) if limit is None and data is None else range(min(limit or count, count))
-    sets = (sets if held_out is None else sets.held_out(rows, held_out)).limited(rows)
+    if held_out is not None:
+        sets = sets.held_out(most, drawn_by, held_out)
+    sets = sets.limited(most, drawn_by, console)
     sets.must_suit(protocol)
     encoders = _encoders(run, settings, encoder, baselines)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    choices = Choices(chosen, seed=seed, device=device)
+    choices = Choices(chosen, seed=seed, device=device, knn_temperature=knn_temperature)
     if sets.standard is not None:
         choices = choices._replace(metric=sets.standard.metric, steps=sets.standard.steps)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
@@ -213,9 +223,7 @@ def _encoders(
 
 
 def _named(numbers: dict[str, float], name: str) -> dict[str, float]:
-    """Columns that end with the name of a data set of torchvision; a deviation keeps its ending behind it."""
-    ends = {key: "_std" if key.endswith("_std") else "" for key in numbers}
-    return {f"{key.removesuffix(ends[key])}_{name}{ends[key]}" if name else key: numbers[key] for key in numbers}
+    return {name_with(key, name): value for key, value in numbers.items()}
 
 
 def _add_to_results(run: Run, results: dict[str, dict[str, float]], name: str) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from torch import nn
 
-from nearfar.atomic import check_folder, replacing
+from nearfar.atomic import check_folder, check_text, replacing
 from nearfar.commands.opening import check_output
 from nearfar.commands.run import Run, load
 from nearfar.commands.timm_folder import TRIED, check_new_folder, licence_of_start, write_hub_folder
@@ -68,6 +68,7 @@ def export(
     elif to == "timm":
         check_new_folder(path)
     else:
+        check_text(path)
         check_output(path, [ENDINGS[to]])
     trained = load(run, encoder=encoder)
     path.parent.mkdir(exist_ok=True)

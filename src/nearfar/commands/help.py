@@ -14,18 +14,17 @@ SHORT, FULL = ("-h", "--help"), "--help-all"
 GROUPS: dict[str, tuple[str, str]] = {
     "Data": (
         "data limit split image_size",
-        "limit_from channels value_range show_channels stream steps_per_epoch stream_buffer mean std held_out cache "
-        "workers",
+        "channels value_range show_channels stream steps_per_epoch stream_buffer mean std held_out cache workers",
     ),
     "Budget and hardware": (
         "minutes epochs batch_size micro_batch devices",
-        "precision accelerator sync_batch_norm",
+        "precision accelerator threads sync_batch_norm",
     ),
     "Method and encoder": ("method encoder init adapt", "recipe small_stem whiten layer_decay frozen"),
     "Views": ("views crop_size", ""),
     "Optimisation": (
         "lr",
-        "optimizer final_lr lr_drops vector_lr weight_decay decay_all warmup_epochs clip_gradient",
+        "optimizer final_lr lr_drops lr_drop vector_lr weight_decay decay_all warmup_epochs warmup_start clip_gradient",
     ),
     "Checkpoint and output": ("out resume config seed", "data_changed log_every health_every tensorboard"),
 }
@@ -48,6 +47,7 @@ def overview() -> str:
             *lines,
             "",
             "nearfar VERB --help tells more. With --json a verb prints one JSON object for other programs.",
+            "A flag such as --adapt stands alone or before true or false; what follows -- is no option.",
         ]
     )
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from rich.text import Text
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 from torch.utils.data import Subset
 
 from nearfar.commands.opening import features_shown, open_shown, shown
 from nearfar.data import Images, list_splits, open_images
+from nearfar.data.images import sample
 from nearfar.data.standard_sets import Split, StandardSet, open_standard, standard_set
 from nearfar.evaluation import FOR_MANY_LABELS, extract
 
@@ -39,22 +41,24 @@ class LabelledSets:
         images = self.splits[split]
         return len(images) if isinstance(images, Images) else len(images.images)  # type: ignore[arg-type]
 
-    def limited(self, rows: Sequence[int]) -> LabelledSets:
-        """The same with some of the training images only."""
+    def limited(self, limit: int | None, seed: int, console: Console) -> LabelledSets:
+        """The same with a random sample of so many training images."""
         train = self.splits["train"]
-        if len(rows) == self.count("train"):
+        if limit is None or limit >= self.count("train"):
             return self
+        console.print(Text(f"--limit: {limit} of {self.count('train')} training images, a random sample (seed {seed})"))
         if isinstance(train, Images):
-            return LabelledSets({**self.splits, "train": train.subset(rows)}, self.fitted)
-        chosen = Split(Subset(train.images, rows), None if train.matrix is None else train.matrix[list(rows)])
-        return LabelledSets({**self.splits, "train": chosen}, self.fitted, self.name, self.standard)
+            return LabelledSets({**self.splits, "train": train.sampled(limit, seed)}, self.fitted)
+        rows = sample(self.count("train"), limit, seed)
+        some = Split(Subset(train.images, rows.tolist()), None if train.matrix is None else train.matrix[rows])
+        return LabelledSets({**self.splits, "train": some}, self.fitted, self.name, self.standard)
 
-    def held_out(self, rows: Sequence[int], count: int) -> LabelledSets:
-        """The same with the last `count` training images beyond `rows` in place of the test images."""
-        train, known = self.splits["train"], set(rows)
-        left = [row for row in range(self.count("train")) if row not in known]
+    def held_out(self, limit: int | None, seed: int, count: int) -> LabelledSets:
+        """The same with the last `count` training images beyond the random sample in place of the test images."""
+        train = self.splits["train"]
         if not isinstance(train, Images):
             raise ValueError("--held-out is for images of your own, not for a data set of torchvision")
+        left = np.setdiff1d(np.arange(len(train)), sample(len(train), limit, seed))
         if len(left) < count:
             raise ValueError(f"--held-out {count}: {len(left)} training images are left; lower it, or lower --limit")
         return LabelledSets({**self.splits, "test": train.subset(left[-count:])}, self.fitted)
@@ -120,18 +124,37 @@ def open_labelled(
         parts = ["train", *(["validation"] if validation and "validation" in there else []), "test"]
         opened = {part: open_shown(source, console, split=part, **asked) for part in parts}
     else:
-        images = open_shown(source, console, **asked)
-        _must_have_labels(images)
-        rows = train_test_split(range(len(images)), test_size=share, random_state=seed, stratify=images.labels)
-        opened = {part: images.subset(chosen) for part, chosen in zip(("train", "test"), rows, strict=True)}
-    for images in opened.values():
-        _must_have_labels(images)
-    return LabelledSets(opened, fitted)
+        images = _with_labels(open_shown(source, console, **asked), console)
+        opened = dict(zip(("train", "test"), _stratified(images, share, seed, console), strict=True))
+    return LabelledSets({part: _with_labels(images, console) for part, images in opened.items()}, fitted)
 
 
-def _must_have_labels(images: Images) -> None:
-    if images.labels is None:
-        raise ValueError("these images have no labels to evaluate with; the report's verdict needs none")
+def _with_labels(images: Images, console: Console) -> Images:
+    """The images that have a label."""
+    if images.labels is None or (known := images.labels >= 0).sum() < 1:
+        what = f"the {images.split} images" if images.split else "these images"
+        raise ValueError(f"{what} have no labels to evaluate with; the report's verdict needs none")
+    if known.all():
+        return images
+    console.print(Text(f"{(~known).sum()} of {len(images)} images have no label and are left out"))
+    return images.subset(np.flatnonzero(known))
+
+
+def _stratified(images: Images, share: float, seed: int, console: Console) -> tuple[Images, Images]:
+    """A training and a test part with the same shares of each class; a class with a single image is not tested."""
+    assert images.labels is not None
+    _, number, counts = np.unique(images.labels, return_inverse=True, return_counts=True)
+    alone, several = np.flatnonzero(counts[number] == 1), np.flatnonzero(counts[number] > 1)
+    try:
+        train, test = train_test_split(several, test_size=share, random_state=seed, stratify=number[several])
+    except ValueError as error:  # fewer images than classes in one of the parts
+        raise ValueError(
+            f"{len(images)} images of {len(counts)} classes are too few for --test-share {share}: "
+            "both parts need as many images as there are classes"
+        ) from error
+    if len(alone):
+        console.print(Text(f"{len(alone)} of {len(counts)} classes have a single image, which is not tested on"))
+    return images.subset(np.concatenate([train, alone])), images.subset(test)
 
 
 def _streamed(split: Split, encoders: Encoders, fitted: Mapping[str, Any], console: Console, title: str) -> Labelled:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 from nearfar.atomic import check_folder, replacing
 from nearfar.commands.opening import PAGES, check_output
 from nearfar.commands.run import Run
+from nearfar.data.columns import printable
 
 Columns = dict[str, list[Any]]
 TABLE, FILES = ".csv", ".list"
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def output_of(run: Run, out: str | Path | None, name: str, *beside: str) -> Path:
@@ -33,14 +36,15 @@ def output_of(run: Run, out: str | Path | None, name: str, *beside: str) -> Path
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns as CSV."""
+    """Write columns as CSV; a text that a spreadsheet would take for a formula begins with ' then."""
     with (
         replacing(path) as unfinished,
         unfinished.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
     ):
         writer = csv.writer(file)
         writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow("'" + cell if isinstance(cell, str) and FORMULA.match(cell) else cell for cell in row)
 
 
 def write_files(path: Path, files: Sequence[str]) -> None:
@@ -62,9 +66,11 @@ def removing(files: Path) -> str:
 def for_pipes(columns: Mapping[str, Sequence[Any]], separator: str) -> bytes:
     """What a verb gives to another program: the files of a list, or names where there are none, each once.
 
-    Of duplicates those that are not kept.
+    Of duplicates those that have the same bytes as one that is kept. A name with a line break is exact before a zero
+    byte, else escaped.
     """
     names = columns.get("path", columns["name"])
     kept = columns.get("kept", [False] * len(names))
     wanted = dict.fromkeys(name for name, keep in zip(names, kept, strict=True) if not keep)
-    return b"".join(os.fsencode(name + separator) for name in wanted)
+    lines = (printable(name) if separator == "\n" and "\n" in name else name for name in wanted)
+    return b"".join(os.fsencode(line + separator) for line in lines)

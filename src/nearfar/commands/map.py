@@ -20,7 +20,7 @@ from nearfar.commands.map_columns import map_columns
 from nearfar.commands.map_files import BESIDE, origin, write_map
 from nearfar.commands.objects import chosen_views
 from nearfar.commands.onto import place_onto
-from nearfar.commands.opening import PAGES, check_output, features_shown, open_shown
+from nearfar.commands.opening import PAGES, check_output, features_shown, open_shown, sampled_shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
 from nearfar.data.table_columns import as_arrays
@@ -63,12 +63,12 @@ def map_images(
             replaced if it is there; with --onto map-new.html.
         split: part of the data. Default: that of the run.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
-        limit: draw the first so many images only.
+        limit: draw a random sample of so many images.
         layout: projector (a small net on the frozen encoder), finetune (it and the encoder are trained further) or
             cluster-embedding (by the nearest neighbours of the features). Default: projector.
         num_views: augmented views of each image that the projector learns from. Default: 8.
         epochs: passes over the images, with finetune those of the encoder. Default: fitted to their number.
-        seed: of the map.
+        seed: of the map, and of the sample.
         onto: an earlier map of this run, by its name there or its file: the images are placed among those of that map.
         columns: .parquet or .csv file with a column "name" and others to colour the images by. Those of a table of
             paths are there without it.
@@ -90,6 +90,8 @@ def map_images(
     check_range("--seed", seed, 0, LARGEST_SEED)
     if onto is not None and (layout, num_views, epochs, views) != (None, None, None, None):
         raise ValueError("--onto places images on a map as it is: leave --layout, --num-views, --epochs and views out")
+    if onto is not None and label_column is not None:
+        raise ValueError("--onto keeps the labels of its map: leave --label-column out")
     layout = layout or LAYOUTS[0]
     check_layout(layout, num_views)
     settings = run.settings if show_channels is None else replace(run.settings, show_channels=show_channels)
@@ -100,14 +102,17 @@ def map_images(
         check_output(page, PAGES if page.suffix else ("",), beside=BESIDE if onto is None else BESIDE[:2])
     table = None if columns is None else read_table(columns)
     if onto is not None:
-        how: dict[str, Any] = dict(split=split, limit=limit, encoder=encoder, reading=settings.reading)
+        how: dict[str, Any] = dict(
+            split=split, table=table, limit=limit, seed=seed, encoder=encoder, reading=settings.reading
+        )
         return place_onto(run, data, onto, page, **how, console=console)
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     plan = chosen_views(settings.given("views") if views is None else views, settings)
     trained = load(run, encoder=encoder)
     images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
-    images = images.subset(range(min(limit, len(images))))
+    total = len(images)
+    images = sampled_shown(images, limit, seed, console)
     joined = {} if images.columns is None else as_arrays(images.columns)
     if images.labels is not None:
         joined.pop("label", None)  # the page has a column of that name for them
@@ -119,6 +124,7 @@ def map_images(
     known, near = map_columns(trained, images, features, plan, console, seed=seed, approximate=approximate)
     quality = map_quality(features, made.places, images.labels, near=near, seed=seed)
     about = {"layout": layout, **origin(run, source, split, images)}
+    about |= {"sample": seed} if len(images) < total else {}
     weights = None if made.encoder is None else made.encoder.backbone.net.state_dict()
     saved = SavedMap(made.function, made.places, about, weights)
     note = "" if quality is None else f"The map {quality.words}"

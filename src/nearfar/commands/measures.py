@@ -77,7 +77,10 @@ def curve(given: Mapping[str, Any], run: Path) -> list[float]:
     """The values of a key of metrics.jsonl, "health.uniformity" for one inside another."""
     outer, _, inner = str(given["metric"]).partition(".")
     found = [line[outer] for line in Run(run).metrics if outer in line]
-    return [float(one[inner] if inner else one) for one in found if not inner or inner in one]
+    values = [float(one[inner] if inner else one) for one in found if not inner or inner in one]
+    if not values:
+        raise ValueError(f"metrics.jsonl has no {given['metric']}")
+    return values
 
 
 def plane(given: Mapping[str, Any], run: Path) -> float:

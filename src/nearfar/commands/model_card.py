@@ -17,7 +17,8 @@ from nearfar.methods import method_class, method_names
 from nearfar.training import Settings
 from nearfar.training.settings import settings_fields
 
-_OF_A_MACHINE = {"data", "out", "cache", "workers", "devices", "accelerator", "log_every", "tensorboard", "minutes"}
+_OF_A_MACHINE = {"data", "out", "cache", "workers", "devices", "threads", "accelerator", "log_every", "tensorboard"}
+_OF_A_MACHINE |= {"minutes"}
 _PLAIN = (str, int, float, list, tuple)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nearfar.commands.opening import shown
 from nearfar.data import Images, Stream, describe, list_splits
-from nearfar.data.sources import are_several
+from nearfar.data.sources import are_paths
 from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Recipe, method_class, method_name
 from nearfar.training import Described, Settings
@@ -108,7 +108,7 @@ def split_of(settings: Settings) -> str | None:
 
 def lasting(data: Any) -> Any:
     """Return data as a run notes it: a path, or several, as found from any folder, an object in a few words."""
-    if are_several(data):
+    if are_paths(data):
         return [lasting(one) for one in data]
     if not isinstance(data, (str, os.PathLike)):
         return Described(describe(data))

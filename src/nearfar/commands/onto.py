@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
 from rich.console import Console
 from rich.text import Text
 from torch import nn
 
 from nearfar.commands.map_files import origin, write_map
-from nearfar.commands.opening import features_shown, open_shown
+from nearfar.commands.opening import features_shown, open_shown, sampled_shown
 from nearfar.commands.run import Run, load
 from nearfar.data import Images
+from nearfar.data.table_columns import as_arrays, stacked
 from nearfar.maps import SavedMap, load_map, map_quality
+from nearfar.maps.column_file import join_columns
 from nearfar.maps.page import THUMBNAIL_SIZES
 from nearfar.maps.thumbnails import thumbnails
 from nearfar.networks import Encoder
@@ -31,13 +34,16 @@ def place_onto(
     page: Path,
     *,
     split: str | None,
+    table: pyarrow.Table | None,
     limit: int,
+    seed: int,
     encoder: nn.Module | None,
     reading: Mapping[str, Any],
     console: Console,
 ) -> Path:
     """Place images among those of an earlier map of the run, which stay where they are, and draw both.
 
+    table: columns by the names of images, old and new, to colour them by, besides those of tables of paths.
     reading: how images are opened, as `Settings.reading` of the run.
     The numbers beside the page hold the places of the new images by name. Raises FileNotFoundError for a map that
     there is not, and ValueError for a file that is none, for another encoder than the map's, and where the images of
@@ -53,13 +59,18 @@ def place_onto(
     trained = load(run, encoder=encoder)
     placing = trained if saved.backbone is None else placing_encoder(run, saved, file, encoder)
     old = open_shown(about["data"], console, split=about.get("split"), **reading)
-    old = old.subset(range(min(about.get("images", 0), len(old))))
+    count = min(about.get("images", 0), len(old))
+    old = old.sampled(count, about["sample"]) if "sample" in about else old.subset(range(count))
     now = origin(run, about["data"], about.get("split"), old)
     for part, what in (("encoder", f"the encoder of {run.path}"), ("names", f"the images in {about['data']}")):
         if now[part] != about.get(part):
             raise ValueError(f"{what} changed since {file} was drawn: draw the map again")
     new = open_shown(data, console, split=split, **reading)
-    new = new.subset(range(min(limit, len(new))))
+    new = sampled_shown(new, limit, seed, console)
+    joined = stacked([old.columns, new.columns], [len(old), len(new)])
+    columns = {} if joined is None else as_arrays(joined)
+    columns.pop("label", None)  # the page has a column of that name
+    columns |= {} if table is None else join_columns(table, [*old.names, *new.names])
     features = [features_shown(trained, images, console, "features") for images in (old, new)]
     own = features[1] if placing is trained else features_shown(placing, new, console, "placing")
     places = torch.cat([saved.places, saved.function(own)])
@@ -77,7 +88,7 @@ def place_onto(
         note += f", with {100 * of_new:.0f} % of their {quality.neighbours} nearest neighbours near on the map too"
         note += f" (the others: {100 * kept:.0f} %)"
     near = None if quality is None else torch.from_numpy(quality.nearest)
-    write_map(page, places, _together(old, new), quality, numbers, note, near=near, console=console)
+    write_map(page, places, _together(old, new), quality, numbers, note, columns=columns, near=near, console=console)
     console.print(Text(note))
     console.print(Text(f"map -> {page}"))
     return page

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 from torch import Tensor, nn
 
 from nearfar.atomic import check_folder
@@ -36,6 +37,13 @@ def open_shown(source: Any, console: Console, **options: Any) -> Images:
     """Open images as `nearfar.data.open_images` does and show how far the decoding is."""
     with shown(console, "reading images") as progress:
         return open_images(source, progress=progress, **options)
+
+
+def sampled_shown(images: Images, limit: int, seed: int, console: Console) -> Images:
+    """Return at most `limit` of the images, a random sample, and say so where it is one."""
+    if limit < len(images):
+        console.print(Text(f"--limit: {limit} of {len(images)} images, a random sample (seed {seed})"))
+    return images.sampled(limit, seed)
 
 
 def check_output(path: Path, endings: Sequence[str], beside: Sequence[str] = ()) -> None:

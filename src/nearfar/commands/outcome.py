@@ -33,6 +33,8 @@ from nearfar.papers import (
 )
 
 MOST_LINES = 12
+COMMITTED = Path(__file__).parents[3] / "docs" / "papers"
+"""The numbers that come with the source; not there where only the package is installed."""
 
 
 def path_of(table: Table, size: Size, out: Path) -> Path:
@@ -95,7 +97,16 @@ def has(found: Found, cell: Cell, seed: int) -> bool:
 
 
 def state_of(table: Table, out: Path) -> str:
-    """Say in words whether a table was run, such as "small scale, begun" or "not run", and which claims hold."""
+    """Say in words whether a table was run, such as "small scale, begun" or "not run", and which claims hold.
+
+    Of a table that was not run into `out`, the numbers that come with the source of nearfar are described.
+    """
+    own = _state_in(table, out)
+    came = "" if own else _state_in(table, COMMITTED)
+    return own or (f"{came}, in {'/'.join(COMMITTED.parts[-2:])}" if came else "not run")
+
+
+def _state_in(table: Table, out: Path) -> str:
     words = []
     for size, word in zip(SIZES, ("run", "small scale"), strict=True):
         path = path_of(table, size, out).with_suffix(".json")
@@ -105,7 +116,7 @@ def state_of(table: Table, out: Path) -> str:
             claims = ", ".join(f"{holds} {held[holds]}" for holds in VERDICTS if held[holds])
             begun = "" if all(cell["seeds"] for cell in cells) else ", begun"
             words.append(word + begun + (f" (claims: {claims})" if claims else ""))
-    return " and ".join(words) or "not run"
+    return " and ".join(words)
 
 
 def write_outcome(

@@ -40,9 +40,8 @@ def _images(paper: Paper, table: Table, size: Size) -> list[str]:
             train, test = paper.images[name]
             used = min(cell.settings.get("limit") or train, train)
             held = cell.settings.get("held_out", min(MOST_HELD_OUT, used // SHARE_HELD_OUT))
-            drawn = " drawn by the seed" if cell.settings.get("limit_from") == "seed" else ""
             whole = "" if used == train else f" of {train}"
-            words = f"{name}, {used}{whole} training images{drawn} ({held} held out of pretraining for its health)"
+            words = f"{name}, {used}{whole} training images ({held} held out of pretraining for its health)"
             if cell.evaluate.get("held_out"):
                 words += f", tested on {cell.evaluate['held_out']} further training images"
             elif other in paper.images:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from nearfar.atomic import check_text
 from nearfar.training.checkpoint import CHECKPOINT
 from nearfar.training.job import STARTING
 
@@ -57,6 +58,7 @@ def beginning(folder: Path) -> Iterator[None]:
 
     Raises ValueError where something lies there that is not from a run without a checkpoint.
     """
+    check_text(folder)
     if not (folder / LOCK).is_file():  # else its owner is named first, if there is one
         must_be_free(folder)
     made = [one for one in (folder, *folder.parents) if not one.exists()]

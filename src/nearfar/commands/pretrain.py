@@ -6,6 +6,7 @@ nearfar pretrain --resume runs/photos-simclr
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from torch import nn
 
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError, check_folder, replacing
+from nearfar.commands.budget import choose_threads
 from nearfar.commands.going_on import note_data, saved_job
 from nearfar.commands.neighbours import write_neighbours
 from nearfar.commands.owner import CONFIG, beginning, clear, owned
@@ -31,6 +33,7 @@ from nearfar.data.value_range import in_words
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
+from nearfar.threads import use_threads
 from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
 from nearfar.training.checkpoint import CHECKPOINT
 from nearfar.training.environment import write_environment
@@ -60,10 +63,12 @@ def pretrain(settings: Settings, console: Console) -> Run:
     folder = Path(settings.out) if settings.out is not None else default_folder(settings)
     with beginning(folder), _to_be_resumed(folder):
         check_folder(folder)
-        job, model = new_job(replace(settings, out=str(folder)), console, began)
-        write_folder(folder, settings.data, job, model, console)
-        launch(job, console, model=model)
-        return _finish(folder, job)
+        settings = replace(settings, out=str(folder), threads=choose_threads(settings))
+        with use_threads(settings.threads):
+            job, model = new_job(settings, console, began)
+            write_folder(folder, settings.data, job, model, console)
+            launch(job, console, model=model)
+            return _finish(folder, job)
 
 
 @contextmanager
@@ -80,7 +85,7 @@ def _finish(folder: Path, job: Job) -> Run:
     """Write what is looked at after training."""
     settings, images, run = job.settings, job.shown, Run(folder)
     encoder = load(run, encoder=None if isinstance(job.encoder, str) else job.encoder)
-    write_neighbours(folder, encoder, images.subset(settings.rows(len(images))), settings.seed)
+    write_neighbours(folder, encoder, images.sampled(settings.limit, settings.seed), settings.seed)
     write_report(folder)
     return run
 
@@ -105,7 +110,7 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
         with replacing(folder / "skipped.txt") as unfinished:
             listed = "".join(f"{name}\t{reason}\n" for name, reason in images.skipped)
             unfinished.write_text(listed, encoding="utf-8")
-        console.print(Text(f"{len(images.skipped)} unreadable files skipped, listed in {folder / 'skipped.txt'}"))
+        console.print(Text(f"{len(images.skipped)} files skipped, listed in {folder / 'skipped.txt'}"))
     write_views(folder, job)
     note_data(folder, data, settings.split, images)
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
@@ -114,7 +119,8 @@ def write_folder(folder: Path, data: Any, job: Job, model: Model, console: Conso
     crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
     method = settings.method if isinstance(settings.method, str) else settings.method.words
     channels = "" if settings.channels in (1, 3) else f" and {settings.channels} channels (views: {job.views.name})"
-    told = f"{method} on {total} images of {settings.image_size} px{channels}{crops}, {encoder}"
+    drawn = f" (a random sample of {len(images)}, seed {settings.seed})" if total < len(images) else ""
+    told = f"{method} on {total} images{drawn} of {settings.image_size} px{channels}{crops}, {encoder}"
     console.print(Text(f"{told}, {settings.epochs:g} epochs, {settings.precision} -> {folder}"))
     if images.value_range is not None:
         console.print(Text(in_words(images.value_range)))
@@ -132,6 +138,7 @@ def resume(
     encoder: nn.Module | None = None,
     views: Views | Any = None,
     devices: int | None = None,
+    threads: int | None = None,
     data_changed: bool = False,
     console: Console | None = None,
 ) -> Run:
@@ -142,6 +149,8 @@ def resume(
         data: the images, where they were an object of your own or lie elsewhere now; the first holds for method,
             encoder and views too.
         devices: processes. Default: as many as the run had, or all that torchrun started.
+        threads: CPU threads of each process from now on. Default: as many as before; with another number the last
+            digits of the numbers differ from those of an uninterrupted run.
         data_changed: go on although the data is no longer what the run began with, where the method allows it.
         console: where progress is shown.
 
@@ -167,7 +176,22 @@ def resume(
     with owned(run.path), _to_be_resumed(run.path):
         if (run.path / WEIGHTS).is_file() and not (run.path / CHECKPOINT).is_file():
             raise ValueError(f"{run.path} is a finished run without its checkpoint: there is nothing to go on from")
+        settings = _with_threads(settings, threads, console)
         objects = dict(data=data, method=method, encoder=encoder, views=views)
-        job = saved_job(settings, console, objects, data_changed)
-        launch(job, console, resume=True)
-        return _finish(run.path, job)
+        with use_threads(settings.threads):
+            job = saved_job(settings, console, objects, data_changed)
+            if job.settings.threads != run.settings.threads:
+                replace(run.settings, data=job.settings.data, threads=job.settings.threads).save(run.path / CONFIG)
+            launch(job, console, resume=True)
+            return _finish(run.path, job)
+
+
+def _with_threads(settings: Settings, threads: int | None, console: Console) -> Settings:
+    """Return the settings with another number of threads where one is asked for, and say what that changes."""
+    if threads not in (None, settings.threads):
+        said = f"--threads {threads} in place of {settings.threads}: from here on the last digits of the numbers differ"
+        console.print(Text(f"{said} from those of an uninterrupted run"))
+        return replace(settings, threads=threads)
+    if settings.threads > (cores := os.cpu_count() or 1):
+        console.print(Text(f"the run has {settings.threads} threads for {cores} cores; --threads {cores} is faster"))
+    return settings

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from nearfar.atomic import check_folder
 from nearfar.commands.cells import Task, folder_of, needed_by, run_tasks, source_of
+from nearfar.commands.checking import check_cells
 from nearfar.commands.claims_page import write_claims
 from nearfar.commands.outcome import found_so_far, has, known_in, path_of, state_of, write_outcome
 from nearfar.messages import RunsFailed, check_range, did_you_mean
@@ -57,7 +58,8 @@ def reproduce(
         What is written as JSON, by PAPER/TABLE; without `table` the list.
 
     Raises:
-        ValueError: for an unknown paper, table or row, and a table without that scale.
+        ValueError: for an unknown paper, table or row, a table without that scale, and settings, options and metrics
+            that there are not.
         RunsFailed: for runs that failed, when all others are done and the tables are written.
     """
     console = console or Console()
@@ -70,6 +72,8 @@ def reproduce(
         rows = {name for one in tables for name in one.at(scale).rows}
         if row not in rows:
             raise ValueError(f"{table} runs no row {row}: {did_you_mean(row, rows, ', '.join(sorted(rows)))}")
+    for one in tables:
+        check_cells(one, scale)
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)
@@ -130,7 +134,7 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
 
 
 def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
-    """Show all tables of all papers, with what they need and whether they were run into `out`."""
+    """Show all tables of all papers, with what they need and whether they were run, into `out` or for docs/papers."""
     found: dict[str, dict[str, Any]] = {}
     for name in paper_names():
         paper = read_paper(name)

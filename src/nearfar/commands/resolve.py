@@ -28,7 +28,8 @@ from nearfar.commands.objects import (
 )
 from nearfar.data import Images, Stream, survey
 from nearfar.data.building import SMALL
-from nearfar.data.sources import are_several
+from nearfar.data.columns import printable
+from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.messages import first_line
 from nearfar.methods import Method, Model, Recipe, method_name
@@ -116,10 +117,12 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
         lr=_or(given.lr, scaled_lr(recipe.lr, batch_size, recipe.lr_scaling, recipe.reference_batch)),
         final_lr=_or(given.final_lr, recipe.final_lr),
         lr_drops=_or(given.lr_drops, [drop * epochs / recipe.epochs for drop in recipe.lr_drops]),
+        lr_drop=_or(given.lr_drop, recipe.lr_drop),
         vector_lr=_or(given.vector_lr, recipe.vector_lr),
         weight_decay=_or(given.weight_decay, recipe.weight_decay),
         decay_all=_or(given.decay_all, recipe.decay_all),
         warmup_epochs=_or(given.warmup_epochs, warmup),
+        warmup_start=_or(given.warmup_start, recipe.warmup_start),
         precision=machine.precision,
         devices=processes,
         health_every=_or(given.health_every, max(1, int(epochs) // 20)),
@@ -134,7 +137,7 @@ def new_job(given: Settings, console: Console, began: float) -> tuple[Job, Model
 def default_folder(given: Settings) -> Path:
     """Return the run folder where none is given."""
     method, _ = chosen_method(given)
-    return Path("runs") / f"{_stem(given.data)}-{short_name(method)}"
+    return Path("runs") / f"{printable(_stem(given.data))}-{short_name(method)}"
 
 
 def _as_the_paper(given: Settings, recipe: Recipe) -> Settings:
@@ -223,6 +226,6 @@ def _or(given: Any, default: Any) -> Any:
 
 
 def _stem(data: Any) -> str:
-    if are_several(data):
+    if are_paths(data):
         return "-".join(dict.fromkeys(map(_stem, data)))[:100]
     return Path(data if isinstance(data, (str, Path)) else type(data).__name__.lower()).stem

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from nearfar.atomic import replacing
@@ -39,6 +40,8 @@ class Run:
             settings = replace(settings, value_range="uint8")
         if settings.whiten is None:  # of a time when no stem was whitened
             settings = replace(settings, whiten=False)
+        if settings.threads is None:  # of a time when the number followed the load of the machine
+            settings = replace(settings, threads=torch.get_num_threads())
         if missing := settings.unchosen():
             raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
         return settings

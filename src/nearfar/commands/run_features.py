@@ -55,7 +55,7 @@ class Featured:
             try:
                 with replacing(path) as unfinished:
                     save_file({"features": features}, unfinished, metadata={"key": key})
-            except OSError as error:
+            except (OSError, SafetensorError) as error:  # which a full disk raises too
                 self.console.print(Text(f"the features are not kept for the next time: {first_line(error)}"))
         return features
 
@@ -74,14 +74,20 @@ class Featured:
 
 
 def open_featured(
-    run: Run, data: Any, split: str | None, encoder: nn.Module | None, console: Console, least: int = 2
+    run: Run,
+    data: Any,
+    split: str | None,
+    encoder: nn.Module | None,
+    console: Console,
+    least: int = 2,
+    label_column: str | None = None,
 ) -> Featured:
     """Open the data of a run, or other data; ValueError for fewer than `least` images."""
     settings = run.settings
     source = settings.given("data") if data is None else data
     split = split or (settings.split if data is None else None)
     trained = load(run, encoder=encoder)
-    images = open_shown(source, console, split=split, **settings.reading)
+    images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
     if len(images) < least:
         raise ValueError(f"there are only {len(images)} images in {images.source}, and {least} are needed")
     return Featured(images, trained, run.path, source, split, console)
@@ -94,7 +100,7 @@ def _key(known: Featured) -> str:
         digest.update((known.folder / file).read_bytes())
     images = known.images
     fingerprint = fingerprint_of(known.source, known.split) or fingerprint_of_images(images)
-    opened = [asdict(fingerprint), known.split, images.names, images.image_size, images.channels]
+    opened = [asdict(fingerprint), images.names, images.image_size, images.channels, images.value_range]
     digest.update(json.dumps(opened).encode())
     return digest.hexdigest()
 

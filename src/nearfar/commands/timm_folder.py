@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from nearfar.atomic import check_folder, replacing, told_clearly
+from nearfar.atomic import check_folder, check_text, replacing, told_clearly
 from nearfar.commands.model_card import model_card
 from nearfar.commands.run import Run
 from nearfar.data import photographs
@@ -18,6 +18,7 @@ TRIED = 8  # photographs
 
 def check_new_folder(folder: Path) -> None:
     """Raise ValueError for a folder that exists already, OSError where none can be made."""
+    check_text(folder)
     if os.path.lexists(folder):
         raise ValueError(f"{folder} exists already; choose another one")
     check_folder(folder.parent)

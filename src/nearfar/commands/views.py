@@ -21,7 +21,7 @@ from nearfar.commands.run import Run
 from nearfar.commands.views_page import views_page
 from nearfar.data import Images, describe, open_few
 from nearfar.data.building import SMALL
-from nearfar.data.sources import are_several
+from nearfar.data.sources import are_paths
 from nearfar.messages import check_range
 from nearfar.training import Job, Settings
 from nearfar.training.seeding import LARGEST_SEED
@@ -89,7 +89,7 @@ def show_views(
     few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)
     plan = _plan(settings, few, method_given="method" in given)
     name = describe(settings.data)
-    title = f"Views of {name if are_several(settings.data) else Path(name).name}"
+    title = f"Views of {name if are_paths(settings.data) else Path(name).name}"
     html = views_page(title, _about(few), few, plan, samples=samples, seed=seed)
     _write(page, html)
     console.print(Text(f"{len(few)} images and their views -> {page}"))

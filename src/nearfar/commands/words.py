@@ -15,18 +15,33 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
 LISTS = ("protocol", "projector", "predictor", "mean", "std", "probe_lr", "only", "value_range", "show_channels")
+PLACE = "\0"  # no word of a shell holds it
 
 
-def places_first(words: Sequence[str]) -> list[str]:
-    """Put what is given by its place before the options, which take one value each: argparse wants it together."""
+def ahead(words: Sequence[str]) -> list[str]:
+    """The words before "--", which ends the options."""
+    return list(words[: words.index("--")] if "--" in words else words)
+
+
+def places_first(words: Sequence[str], behind: Sequence[str], flags: Iterable[str]) -> list[str]:
+    """Put what is given by its place before the options: argparse wants it together.
+
+    An option begins with two dashes and takes the next word; a flag takes it only if it is true or false. behind: words
+    that are no options. Those that argparse might take for one begin with `PLACE` then.
+    """
     placed: list[str] = []
     options: list[str] = []
     takes = False
     for word in words:
+        if takes and options[-1] in flags:
+            takes = False
+            if word.lower() in ("true", "false"):
+                options[-1] += f"={word.lower()}"
+                continue
         is_option = word.startswith("--")
         (options if takes or is_option else placed).append(word)
         takes = is_option and "=" not in word
-    return [*placed, *options]
+    return [*(PLACE + word if word.startswith("-") else word for word in [*placed, *behind]), *options]
 
 
 def lists_joined(words: Sequence[str]) -> list[str]:
@@ -60,23 +75,24 @@ def chosen_ahead(words: Sequence[str]) -> dict[str, Any]:
     from nearfar.training.config import read_yaml
 
     chosen: dict[str, Any] = {"method": None, "recipe": None, "data": None}
-    options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
-    options |= {
-        words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--") and "=" not in words[i]
-    }
-    if "--config" in options and Path(options["--config"]).is_file():
-        settings = read_yaml(Path(options["--config"]))
+    given = [
+        word.split("=", 1) if "=" in word else [word, after]
+        for word, after in zip(words, [*words[1:], ""], strict=False)
+        if word.startswith("--")
+    ]
+    options = dict(given)
+    for file in (Path(value) for option, value in given if option == "--config" and value):
+        settings = read_yaml(file) if file.exists() else {}
         for name, value in settings.items():
             if isinstance(value, dict) and set(value) == {"object"}:
-                raise ValueError(
-                    f"the {name} of {options['--config']} was an object ({value['object']}): run it in Python"
-                )
+                raise ValueError(f"the {name} of {file} was an object ({value['object']}): run it in Python")
         chosen |= {name: settings[name] for name in chosen if name in settings}
     return chosen | {name: options[f"--{name}"] for name in chosen if f"--{name}" in options}
 
 
 def plain_words(message: str, verb: str, parser: ArgumentParser) -> str:
     """Turn a parser's complaint into one line."""
+    message = message.replace(PLACE, "")
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown:
         options = [option for action in parser._actions for option in action.option_strings] + ["--json", FULL]

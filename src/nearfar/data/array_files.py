@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from nearfar.data.memory import machine_memory
 from nearfar.messages import first_line
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[np.ndarray | Mapping[str, np.ndarray]]:
+def opened(path: Path) -> Iterator[np.ndarray | Arrays]:
     """The array of a .npy file, memory-mapped, or those of a .npz file by name, each read when it is asked for.
 
     What the first bytes say counts, not the name. ValueError of one line, also for what is raised while entered.
@@ -35,14 +36,14 @@ def opened(path: Path) -> Iterator[np.ndarray | Mapping[str, np.ndarray]]:
                 yield np.load(path, mmap_mode="c", allow_pickle=False)
             elif start[:2] == b"PK":
                 with zipfile.ZipFile(file) as archive:
-                    yield _Arrays(archive)
+                    yield Arrays(archive)
             else:
                 raise ValueError("it is neither a .npy nor a .npz file")
     except Exception as error:  # zipfile, zlib and numpy raise anything on damaged data
         raise ValueError(f"cannot use '{path}': {first_line(error)}") from error
 
 
-class _Arrays(Mapping[str, np.ndarray]):
+class Arrays(Mapping[str, np.ndarray]):
     """The arrays of a .npz file."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
@@ -59,10 +60,17 @@ class _Arrays(Mapping[str, np.ndarray]):
         member = self.archive.getinfo(self.members[key])
         with self.archive.open(member) as file:
             _check(file, member.file_size)
-        if member.file_size > _memory():
-            raise ValueError(f"'{key}' needs {member.file_size / 2**30:.3g} GiB, more than this machine has")
+        available = machine_memory()["available"]
+        if available is not None and member.file_size > available:
+            needed, free = member.file_size / 2**30, available / 2**30
+            raise ValueError(f"'{key}' needs {needed:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy")
         with self.archive.open(member) as file:
             return npy.read_array(file, allow_pickle=False)
+
+    def mark(self, key: str) -> str:
+        """The size and CRC-32 of an array, which stand in the file: nothing is read."""
+        member = self.archive.getinfo(self.members[key])
+        return f"{member.file_size} {member.CRC:08x}"
 
 
 def _check(file: Any, size: int) -> None:
@@ -77,8 +85,3 @@ def _check(file: Any, size: int) -> None:
         raise ValueError("it holds Python objects, which would run code when they are loaded")
     if any(length < 0 for length in shape) or math.prod(shape) * kind.itemsize > rest:
         raise ValueError(f"its header claims an array {list(shape)} of {kind}, and {rest:,} bytes follow")
-
-
-def _memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**62

@@ -59,7 +59,8 @@ def from_file(
         label_keys = [name for name in found if name is not None]
         if label is not None and len(label_keys) < len(chosen):
             raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(content)}")
-        images = np.concatenate([content[parts[part]] for part in chosen])
+        arrays = [content[parts[part]] for part in chosen]
+        images = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         complete = len(label_keys) == len(chosen)
         labels = np.concatenate([content[name] for name in label_keys]) if complete else None
         return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels, value_range)
@@ -93,6 +94,15 @@ def splits_of(path: Path) -> list[str]:
         return [] if isinstance(content, np.ndarray) else [part for part in _parts(list(content)) if part]
 
 
+def array_marks(path: Path, split: str | None) -> dict[str, str]:
+    """The checksum and size of the images in a .npz file, by file and key; empty for a .npy file."""
+    with opened(path) as content:
+        if isinstance(content, np.ndarray):
+            return {}
+        parts = _parts(list(content))
+        return {f"{path.name}: {parts[part]}": content.mark(parts[part]) for part in choose_splits(parts, split, path)}
+
+
 def _parts(keys: list[str]) -> dict[str, str]:
     """Split to key of its images; an undivided file has the one split ""."""
     found = {part: _find(keys, _IMAGE_KEYS, part) for part in _PARTS}
@@ -121,7 +131,7 @@ def _images(
     channels: int | None,
     value_range: ValueRange = None,
 ) -> Images:
-    planes = as_planes(raw)
+    planes = as_planes(raw, channels)
     height, width = planes.shape[2:]
     size = image_size or (min(height, width) if max(height, width) <= SMALL else USUAL)
     known = None
@@ -171,19 +181,39 @@ def _in_range(planes: Tensor, size: int, channels: int, value_range: list[float]
     return torch.from_numpy(np.concatenate(out))
 
 
-def as_planes(raw: np.ndarray) -> Tensor:
-    """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and the last."""
+def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
+    """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and the last.
+
+    ValueError where both may be it: `channels` says which one has so many, and of two equal ones takes the second.
+    """
     if raw.ndim not in (3, 4) or 0 in raw.shape:
         raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
     if raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8:  # float128, which torch does not know
         raise ValueError(f"images must be uint8 or other numbers up to 64 bits, got {raw.dtype}")
     if raw.ndim == 3:
         raw = raw[:, None]
-    elif raw.shape[3] < raw.shape[1]:
+    elif _channels_last(raw.shape, channels):
         raw = raw.transpose(0, 3, 1, 2)
     if min(raw.strides) < 0:  # turned around, which torch does not know
         raw = raw.copy()
     return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False))
+
+
+def _channels_last(shape: tuple[int, ...], channels: int | None) -> bool:
+    """Whether the last axis of four holds the channels, and not the second.
+
+    The shorter one does where the images are square then, or where it has at most 4 and they are not square otherwise.
+    """
+    _, second, third, last = shape
+    shorter, square_first, square_last = min(second, last), third == last, second == third
+    square, square_otherwise = (square_last, square_first) if last < second else (square_first, square_last)
+    if second != last and (square or (shorter <= 4 and not square_otherwise)):
+        return last < second
+    if channels in (second, last):
+        return channels != second
+    first, otherwise = f"{second} channels of {third} x {last} pixels", f"{last} of {second} x {third}"
+    which = f"channels={second} or channels={last}" if second != last else f"channels={second}, if they come first"
+    raise ValueError(f"images of shape {list(shape[1:])} may have {first} or {otherwise}: say {which}")
 
 
 def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:

@@ -6,17 +6,19 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
 from PIL import Image
 
-from nearfar.data.cache import Entry, pixels_file
+from nearfar.data.cache import COLUMNS, Entry, pixels_file
 from nearfar.data.columns import Record, printable
 from nearfar.data.decode import Decoded, without_warnings
+from nearfar.data.digests import digest
 from nearfar.data.wide import decode_as
 
 SMALL = 96  # images all of one size up to this many pixels keep it
@@ -25,6 +27,8 @@ LARGEST = 8192  # one image of that size takes 200 MB
 _CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
 
 Progress = Callable[[int, int | None], None]
+Worked = tuple[Record, str | None, Decoded | str]
+"""A record, the digest of its image where known, and its decoded image or why there is none."""
 
 
 class PixelFormat(NamedTuple):
@@ -92,38 +96,47 @@ def build(
     store_limit: int,
     workers: int | None,
     progress: Progress | None,
+    digests: Mapping[str, str],
+    known: Mapping[str, Decoded],
 ) -> tuple[Entry, list[Any]]:
     """Decode `records`; pixels go to a file in `part` unless they would take more than `store_limit` bytes.
 
-    Returns the entry, without labels, and the labels of the kept images as the source has them. Unreadable images are
-    left out and listed in `skipped`. Raises `Widened` where an image breaks what the format rests on.
+    digests: of files, by path. known: images that were decoded to this format before, by digest.
+    Returns the entry and the labels of all records as the source has them. Unreadable images have no pixels. Raises
+    `Widened` where an image breaks what the format rests on.
     """
-    names: list[str] = []
-    rows: list[int] = []
+    table: dict[str, list[Any]] = {name: [] for name in COLUMNS.names}
     labels: list[Any] = []
-    skipped: list[tuple[str, str]] = []
     moments: np.ndarray = np.zeros((2, pixel_format.channels), dtype=np.int64)
     wide = pixel_format.value_range is not None
     path, any_wide = part / pixels_file(wide), False
     (part / pixels_file(not wide)).unlink(missing_ok=True)  # of a format that an image has broken
-    done = 0
+    count = 0
     stored = store_limit > 0
-    with contextlib.closing(_decoded(records, pixel_format, workers)) as decoded, open(path, "wb") as file:
-        for pieces in decoded:
+
+    def decoded(record: Record) -> Worked:
+        mark = digests.get(record.data) if isinstance(record.data, str) else record.data and digest(record.data)
+        return record, mark or None, known.get(mark or "") or _try(record, pixel_format)
+
+    chunks = _in_order(records, decoded, pixel_format, workers)
+    with contextlib.closing(chunks), open(path, "wb") as file:
+        for pieces in chunks:
             kept = []
-            for record, result in pieces:
+            for record, mark, result in pieces:
+                row: tuple[Any, ...]
                 if isinstance(result, str):
-                    skipped.append((printable(record.name), result))
+                    row = (printable(record.name), result, mark, None, None, None, None)
                 else:
                     wider = pixel_format.widened(result.native, result.colour, result.wide)
                     any_wide = any_wide or result.wide
                     if wider != pixel_format:
                         raise Widened(wider)
-                    names.append(printable(record.name))
-                    rows.append(done)
-                    labels.append(record.label)
+                    row = (printable(record.name), None, mark, *result.native, result.colour, result.wide)
                     kept.append(result.pixels)
-                done += 1
+                for column, value in zip(table.values(), row, strict=True):
+                    column.append(value)
+                labels.append(record.label)
+            count += len(kept)
             if kept:
                 block = np.ascontiguousarray(np.stack(kept))
                 raw = block.data
@@ -132,22 +145,18 @@ def build(
                 if stored:
                     file.write(raw)
             if progress is not None:
-                progress(done, total)
+                progress(len(labels), total)
         file.flush()
         os.fsync(file.fileno())
-    if wide and names and not any_wide:  # a range was given for pictures of 8 bits
+    if wide and count and not any_wide:  # a range was given for pictures of 8 bits
         raise Widened(pixel_format._replace(value_range=None))
     if not stored:
         path.unlink()
-    mean, std = statistics(moments, len(names) * pixel_format.size**2, 65535 if wide else 255)
+    mean, std = statistics(moments, count * pixel_format.size**2, 65535 if wide else 255)
     entry = Entry(
+        pyarrow.table(table, COLUMNS),
         image_size=pixel_format.size,
         channels=pixel_format.channels,
-        names=names,
-        rows=rows,
-        labels=None,
-        class_names=None,
-        skipped=skipped,
         mean=mean,
         std=std,
         stored=stored,
@@ -176,22 +185,22 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _decoded(
-    records: Iterable[Record], pixel_format: PixelFormat, workers: int | None
-) -> Generator[list[tuple[Record, Decoded | str]], None, None]:
-    """Chunks of records with their decoded image, or the reason why there is none; in order, a few chunks ahead."""
+def _in_order(
+    records: Iterable[Record], work: Callable[[Record], Worked], pixel_format: PixelFormat, workers: int | None
+) -> Generator[list[Worked], None, None]:
+    """What `work` makes of the records, in chunks; in order, a few chunks ahead."""
     count = workers or usable_cores()
     most = min(32, max(1, _CHUNK // (pixel_format.channels * pixel_format.size**2)))
     stop = threading.Event()
 
-    def work(chunk: list[Record]) -> list[tuple[Record, Decoded | str]]:
-        return [(record, _try(record, pixel_format)) for record in chunk if not stop.is_set()]
+    def work_on(chunk: list[Record]) -> list[Worked]:
+        return [work(record) for record in chunk if not stop.is_set()]
 
-    waiting: deque[Future[list[tuple[Record, Decoded | str]]]] = deque()
+    waiting: deque[Future[list[Worked]]] = deque()
     with ThreadPoolExecutor(count) as pool, without_warnings():
         try:
             for chunk in _chunks(records, most):
-                waiting.append(pool.submit(work, chunk))
+                waiting.append(pool.submit(work_on, chunk))
                 if len(waiting) > 2 * count:
                     yield waiting.popleft().result()
             while waiting:

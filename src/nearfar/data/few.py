@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def open_few(
     if not pictures:
         raise ValueError(f"none of the {len(places)} images looked at in '{name}' can be read{wrong}")
     images = from_items(pictures, name, image_size, channels, CACHE_LIMIT, None)
-    images.names = names
+    images.names, images.shown = names, shown_positions(show_channels, images.channels)
     return images
 
 
@@ -91,7 +91,10 @@ class _Few:
     def reading(self) -> Reading:
         return Reading(iter(self.records), None, len(self.records))
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        return {}
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
         return []
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:

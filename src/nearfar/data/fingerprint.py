@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +15,17 @@ from torch import Tensor
 
 from nearfar.atomic import replacing
 from nearfar.data import columns, sources
+from nearfar.data.arrays import array_marks
+from nearfar.data.cache import default_folder
+from nearfar.data.digests import digest, digest_of_file, digests
 from nearfar.data.images import Images
 from nearfar.data.locating import encoded_source
 from nearfar.data.objects import describe, is_array
 from nearfar.data.path_tables import PathTable
-from nearfar.data.readers import ImageFolder
 from nearfar.data.tables import Tables
 
 CHUNK = 256  # rows of an array or table under one mark
-BLOCK = 4096  # bytes read at both ends of an image file: a PNG ends with a checksum, a changed JPEG has another size
-SHARD_BLOCKS, SHARD_BLOCK = 64, 2**16  # and of a Parquet file or tar, evenly spaced
+VERSION = 2  # raise it when marks mean something else
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Fingerprint:
     kind: str
     count: int
     marks: dict[str, str]
+    version: int = VERSION
 
     def difference(self, now: Fingerprint) -> str:
         """What has changed since, such as "2 files added, 1 removed: first cats/9.png"; empty where nothing has."""
@@ -65,17 +65,20 @@ class Fingerprint:
     def load(cls, path: Path) -> Fingerprint:
         """Read what `save` wrote; raises ValueError for anything else."""
         try:
-            return cls(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
+            values = json.loads(path.read_text())
+            if values.setdefault("version", 1) == VERSION:
+                return cls(**values)
+        except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} does not hold the fingerprint of data; remove it to go on unchecked") from error
+        raise ValueError(f"{path} is from another version of nearfar; remove it to go on unchecked")
 
 
 def fingerprint_of(source: Any, split: str | None = None) -> Fingerprint | None:
     """The fingerprint of data as `open_images` takes it; None where its images must be read first.
 
-    Nothing is decoded. Image files count by name, size and both ends; Parquet files and tars by name, size and blocks
-    in between; tables by the length and end of each encoded image; arrays and array files by their whole content.
-    Times are left out: a copy of the data is the same data.
+    All bytes count: of files, of the images in a .npz file, of the encoded images in a table, of an array. Labels and
+    times do not, so that a copy of the data is the same data. Files are read where their digests are not in nearfar's
+    cache, or their size or times have changed; nothing is decoded.
     """
     if is_array(source):
         images = source[0] if isinstance(source, tuple) else source
@@ -88,7 +91,8 @@ def fingerprint_of(source: Any, split: str | None = None) -> Fingerprint | None:
         return Fingerprint("file", 0, {})
     if isinstance(source, (str, os.PathLike)) and name.lower().endswith((".npy", ".npz")):
         path = sources.existing(name)
-        return Fingerprint("file", 1, {path.name: _whole(path)})
+        marks = array_marks(path, split) or digests(path.parent, [path.name], [], default_folder())
+        return Fingerprint("file", 1, marks)
     found = encoded_source(source)
     if found is None:
         return None
@@ -96,14 +100,12 @@ def fingerprint_of(source: Any, split: str | None = None) -> Fingerprint | None:
     if isinstance(found, Tables):
         tables = [found.tables[part] for part in chosen]
         return _of_rows("row", (cells for table in tables for cells in _cells(table, found)), sum(map(len, tables)))
+    by_path = found.digests(chosen, default_folder())
     names = [file for part in chosen for file in found.splits[part]]
-    mark = _ends if isinstance(found, (ImageFolder, PathTable)) else _sampled
-    with ThreadPoolExecutor(8) as pool:
-        marks = pool.map(mark, (found.root / file for file in names))  # type: ignore[attr-defined]
-        known = dict(zip(names, marks, strict=True))
+    marks = {file: by_path[os.path.join(found.root, file)] for file in names}  # type: ignore[attr-defined]
     if isinstance(found, PathTable):
-        known[found.file.name] = found.digest(chosen)  # the order of the images is that of the table
-    return Fingerprint("file", len(names), known)
+        marks[found.file.name] = found.digest(chosen)  # the order of the images is that of the table
+    return Fingerprint("file", len(names), marks)
 
 
 def _of_several(given: Sequence[Any], split: str | None) -> Fingerprint:
@@ -138,19 +140,19 @@ def _of_rows(kind: str, chunks: Iterable[list[Any]], count: int) -> Fingerprint:
     """One mark for each chunk of CHUNK rows."""
     marks = {}
     for number, chunk in enumerate(chunks):
-        digest = hashlib.blake2b(digest_size=8)
+        hashed = hashlib.blake2b(digest_size=8)
         for part in chunk:
             if isinstance(part, np.ndarray):
-                digest.update(str(part.shape).encode())
-                digest.update(part.tobytes())
+                hashed.update(str(part.shape).encode())
+                hashed.update(part.tobytes())
             else:
-                digest.update(repr(part).encode(errors="surrogateescape"))
-        marks[f"{number * CHUNK} to {min(count, (number + 1) * CHUNK) - 1}"] = digest.hexdigest()
+                hashed.update(repr(part).encode(errors="surrogateescape"))
+        marks[f"{number * CHUNK} to {min(count, (number + 1) * CHUNK) - 1}"] = hashed.hexdigest()
     return Fingerprint(kind, count, marks)
 
 
 def _cells(table: Any, found: Tables) -> Iterator[list[Any]]:
-    """For chunks of rows: the length and last bytes of every encoded image, or the mark of the file it names."""
+    """For chunks of rows: every encoded image, or the digest of the file that it names."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -163,34 +165,5 @@ def _cells(table: Any, found: Tables) -> Iterator[list[Any]]:
             paths = pc.struct_field(column, "path").to_pylist()
             column = pc.struct_field(column, "bytes")
             empty = column.is_null().to_pylist()
-            parts.append([_ends(Path(path)) for path, none in zip(paths, empty, strict=True) if none and path])
-        yield [*parts, pc.binary_length(column).to_pylist(), pc.binary_slice(column, -64).to_pylist()]
-
-
-def _ends(path: Path) -> str:
-    return _sampled(path, 2, BLOCK)
-
-
-def _sampled(path: Path, blocks: int = SHARD_BLOCKS, block: int = SHARD_BLOCK) -> str:
-    """Size and a hash of evenly spaced blocks of a file, the first and the last among them."""
-    try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            return "no file"
-        digest = hashlib.blake2b(digest_size=8)
-        with open(path, "rb", buffering=0) as file:
-            last = max(0, found.st_size - block)
-            for start in sorted({last * number // (blocks - 1) for number in range(blocks)}):
-                file.seek(start)
-                digest.update(file.read(block))
-    except OSError:
-        return "unreadable"
-    return f"{found.st_size} {digest.hexdigest()}"
-
-
-def _whole(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    with open(path, "rb") as file:
-        while part := file.read(2**22):
-            digest.update(part)
-    return f"{path.stat().st_size} {digest.hexdigest()}"
+            parts.append([digest_of_file(path) for path, none in zip(paths, empty, strict=True) if none and path])
+        yield [*parts, [cell and digest(cell) for cell in column.to_pylist()]]

@@ -79,7 +79,7 @@ class Images:
 
     def __repr__(self) -> str:
         shape = f"{len(self)} images, {self.channels} x {self.image_size} x {self.image_size}"
-        classes = "unlabelled" if self.labels is None else f"{len(np.unique(self.labels))} classes"
+        classes = "unlabelled" if self.labels is None else f"{len(np.unique(self.labels[self.labels >= 0]))} classes"
         return f"Images({shape}, {classes}, {len(self.skipped)} skipped)"
 
     @property
@@ -174,6 +174,10 @@ class Images:
         order = np.random.default_rng(seed).permutation(len(self))
         return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
 
+    def sampled(self, count: int | None, seed: int) -> Images:
+        """At most `count` of them, a random sample in the original order; None: all."""
+        return self if count is None or count >= len(self) else self.subset(sample(len(self), count, seed))
+
     @cached_property
     def _moments(self) -> tuple[list[float], list[float]]:
         if self._statistics is not None:
@@ -182,6 +186,11 @@ class Images:
         for piece in pieces(self.pixels):
             moments = moments + moments_of(piece.numpy())
         return statistics(moments, len(self) * self.image_size**2, 255 if self.value_range is None else 65535)
+
+
+def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chosen"]:
+    """At most `count` of `total` positions, drawn at random, in order; a pure function of `seed`. None: all."""
+    return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
 def pieces(pixels: Tensor) -> Iterator[Tensor]:

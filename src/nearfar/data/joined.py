@@ -103,8 +103,8 @@ def _joined(parts: list[Images], short: list[str]) -> Joined:
     skipped = [part.skipped for part in parts]
     known = [{*own, *(name for name, _ in left)} for own, left in zip(names, skipped, strict=True)]
     if len(set().union(*known)) < sum(map(len, known)):
-        names = [[f"{before}/{name}" for name in own] for before, own in zip(short, names, strict=True)]
-        skipped = [[(f"{before}/{n}", why) for n, why in left] for before, left in zip(short, skipped, strict=True)]
+        names = [[_inside(before, name) for name in own] for before, own in zip(short, names, strict=True)]
+        skipped = [[(_inside(before, n), why) for n, why in left] for before, left in zip(short, skipped, strict=True)]
     labels, class_names = _labels(parts)
     splits = {part.split for part in parts}
     count = sum(map(len, parts))
@@ -126,6 +126,11 @@ def _joined(parts: list[Images], short: list[str]) -> Joined:
         columns=stacked([part.columns for part in parts], [len(part) for part in parts]),
     )
     return _with_parts(whole, parts)
+
+
+def _inside(source: str, name: str) -> str:
+    """The name of an image with its source in front; a source that is an image file itself has no other name."""
+    return source if source.rpartition("/")[2] == name else f"{source}/{name}"
 
 
 def _with_parts(images: Images, parts: list[Images]) -> Joined:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from nearfar.data import arrays, sources, tables
 from nearfar.data.objects import describe, is_table
 from nearfar.data.parquet import ParquetFiles
 from nearfar.data.path_tables import TEXT_TABLES, names_paths, path_table
-from nearfar.data.readers import ImageFolder, Source
+from nearfar.data.readers import ImageFiles, ImageFolder, Source
 from nearfar.data.tars import Tars
 
 
@@ -17,6 +18,8 @@ def encoded_source(source: Any) -> Source | None:
     """The files or tables behind a source, whose images are still encoded; None for every other source."""
     if is_table(source):
         return tables.from_object(source, describe(source))
+    if sources.are_files(source):
+        return ImageFiles([os.fspath(path) for path in source])
     if not isinstance(source, (str, os.PathLike)):
         return None
     name = os.fspath(source)
@@ -43,25 +46,33 @@ def list_splits(source: Any) -> list[str]:
 def locate(name: str) -> Source:
     """The source behind a path or the name of a data set on the Hub."""
     if name.startswith(sources.HUB):
-        return tables.from_hub(name.removeprefix(sources.HUB))
-    path = sources.existing(name)
-    if path.is_file():
-        suffix = path.suffix.lower()
-        splits = sources.shard_splits([path.name])
-        if suffix in TEXT_TABLES or (suffix == ".parquet" and names_paths(path)):
-            return path_table(path)
-        if suffix == ".parquet":
-            return ParquetFiles(path.parent, splits)
-        if suffix == ".tar":
-            return Tars(path.parent, splits)
-        raise ValueError(
-            f"'{name}' is a single file; give a folder of images, or a .csv, .tsv, .parquet, .tar, .npy or .npz file"
-        )
+        found: Source = tables.from_hub(sources.hub_name(name))
+    else:
+        path = sources.existing(name)
+        found = _file(path) if path.is_file() else _folder(path)
+    sources.say_splits(name, found.splits)
+    return found
+
+
+def _file(path: Path) -> Source:
+    suffix = path.suffix.lower()
+    splits = sources.shard_splits([path.name], path)
+    if suffix in TEXT_TABLES or (suffix == ".parquet" and names_paths(path)):
+        return path_table(path)
+    if suffix == ".parquet":
+        return ParquetFiles(path.parent, splits)
+    if suffix == ".tar":
+        return Tars(path.parent, splits)
+    if sources.are_files([path]):
+        return ImageFiles([os.fspath(path)])
+    raise ValueError(f"'{path}' is no image, and no .csv, .tsv, .parquet, .tar, .npy or .npz file")
+
+
+def _folder(path: Path) -> Source:
     files, problems = sources.list_files(path)
-    kind, members = sources.kind_of(path, files, problems)
-    if kind == "parquet":
-        return ParquetFiles(path, sources.shard_splits(members), problems)
-    if kind == "tars":
-        return Tars(path, sources.shard_splits(members), problems)
-    metadata = [name for name in files if os.path.basename(name) in sources.METADATA]
-    return ImageFolder(path, sources.folder_splits(members), metadata, problems)
+    kind, members, others = sources.kind_of(path, files, problems)
+    splits = sources.folder_splits(members, path) if kind == "images" else sources.shard_splits(members, path)
+    problems += [(name, f"not read: most files here are {kind}") for name in others] + sources.in_none(members, splits)
+    if kind == "images":
+        return ImageFolder(path, splits, [one for one in files if os.path.basename(one) in sources.METADATA], problems)
+    return (ParquetFiles if kind == "parquet" else Tars)(path, splits, problems)

@@ -1,11 +1,37 @@
-"""Memory that the threads of a process share: who needs much of it waits for the others."""
+"""How much memory there is, and what the threads of a process share of it: who needs much waits for the others."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def machine_memory() -> dict[str, int | None]:
+    """Bytes of memory in "total", and those "available" to new work; None where that is not known."""
+    total = available = None
+    with suppress(OSError, ValueError, AttributeError):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, KeyError, ValueError):
+        available = 1024 * _numbers(Path("/proc/meminfo"))["MemAvailable:"]
+    with suppress(OSError, ValueError):
+        limit = int((CGROUP / "memory.max").read_text())
+        used = int((CGROUP / "memory.current").read_text())
+        with suppress(OSError, KeyError):
+            used -= _numbers(CGROUP / "memory.stat")["inactive_file"]  # given back where it is needed
+        total = min(limit, total or limit)
+        available = min(max(0, limit - used), limit if available is None else available)
+    return {"total": total, "available": available}
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """The first number of each line, by the word before it."""
+    lines = (line.split() for line in file.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1}
 
 
 class SharedMemory:

@@ -19,7 +19,7 @@ from nearfar.data.arrays import as_bytes, as_planes, fitted
 from nearfar.data.building import PixelFormat, Progress, format_after
 from nearfar.data.decode import plain, to_array
 from nearfar.data.images import Images
-from nearfar.data.sources import are_several, short_names
+from nearfar.data.sources import are_files, are_several, short_names
 from nearfar.messages import first_line
 
 
@@ -32,6 +32,8 @@ def describe(source: Any) -> str:
         return os.fspath(source)
     if isinstance(source, Images):
         return source.source
+    if are_files(source):
+        return f"{len(source)} image files, first {os.fspath(source[0])}"
     if are_several(source):
         return " + ".join(short_names(source))
     if is_array(source):
@@ -111,7 +113,7 @@ def from_items(
             if progress is not None:
                 progress(number + 1, count)
         try:
-            image = _image(picture)
+            image = _image(picture, channels)
             native, has = (image.shape[3], image.shape[2]), image.shape[1]
             wider = format_after(native, has, image_size, channels) if form is None else form.widened(native, has > 1)
             if wider != form:
@@ -148,7 +150,7 @@ def _read(source: Any, number: int) -> tuple[Any, int]:
     return picture, int(label) if isinstance(label, numbers.Integral) else -1
 
 
-def _image(picture: Any) -> UInt8[Tensor, "1 channels height width"]:
+def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels height width"]:
     if isinstance(picture, Image.Image):
         image = plain(picture)
         return torch.tensor(to_array(image, len(image.getbands())))[None]
@@ -157,7 +159,7 @@ def _image(picture: Any) -> UInt8[Tensor, "1 channels height width"]:
     if not isinstance(picture, np.ndarray) or picture.ndim not in (2, 3):
         shape = f" of shape {list(picture.shape)}" if isinstance(picture, np.ndarray) else ""
         raise ValueError(f"it is a {type(picture).__name__}{shape}; {KINDS}")
-    return as_bytes(as_planes(picture[None]))
+    return as_bytes(as_planes(picture[None], channels))
 
 
 def _room(count: int, form: PixelFormat, limit: int, name: str, kept: Tensor) -> UInt8[Tensor, "count channels s s"]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.data import arrays, objects, sources, tables
+from nearfar.data import arrays, objects, sources
 from nearfar.data.building import LARGEST, Progress
 from nearfar.data.cache import default_folder
 from nearfar.data.encoded import Opening
@@ -43,7 +43,8 @@ def open_images(
           or "hf:owner/name" for a Hub data set (the only case that touches the network). Write "./digits" for a folder
           of that name
         - a .csv, .tsv or .parquet file with a column of paths of image files, see `nearfar.data.path_tables`
-        - a list of such paths and names: their images, one source after the other, see `nearfar.data.joined`
+        - an image file, or a list of them
+        - a list of other paths and names: their images, one source after the other, see `nearfar.data.joined`
         - an array or tensor [n,h,w], [n,h,w,c] or [n,c,h,w], or a pair (images, labels)
         - a `datasets.Dataset` or `DatasetDict` with a column of images; cached like files
         - a torch Dataset with a length, or a list, whose items are PIL images, uint8 arrays or tensors, or float
@@ -61,7 +62,8 @@ def open_images(
     show_channels: one or three, counted from 1, that pictures of the images show. None: the first three, or the first.
     label_column: where the labels are; None finds a usual one (label, labels, class, cls, fine_label, ...).
     cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar. Arrays are not cached: .npy files are mapped as
-        they are, everything else stays in memory.
+        they are, everything else stays in memory. All data sets there may take $NEARFAR_CACHE_BYTES, 64 GiB by default;
+        beyond that, those used longest ago are removed.
     cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are checked once but their
         pixels not kept: train on such data with `CroppingBatches`. A torch Dataset must fit into `cache_limit`.
     workers: decoding threads; None: one per core. progress: called with (done, total or None).
@@ -101,8 +103,8 @@ def open_images(
         images = arrays.digits(split, image_size, channels)
     elif isinstance(source, (str, os.PathLike)) and name.lower().endswith((".npy", ".npz")):
         images = arrays.from_file(sources.existing(name), split, image_size, channels, label_column, value_range)
-    elif isinstance(source, (str, os.PathLike)) or is_table(source):
-        found = tables.from_object(source, name) if is_table(source) else locate(name)
+    elif isinstance(source, (str, os.PathLike)) or is_table(source) or sources.are_files(source):
+        found = encoded_source(source) or locate(name)
         chosen = sources.choose_splits(found.splits, split, name)
         folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
         limit = cache_limit if cache else 0

@@ -17,6 +17,9 @@ _ROWS = 8  # read at once: encoded images may be large
 class ParquetFiles(Files):
     """Parquet files with a column of images: type Image, a struct {bytes, path}, or binary."""
 
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
+        return [str(self.root), *super().identity(splits, digests)]  # rows may name image files below it
+
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
         import datasets
         import pyarrow.parquet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
-from nearfar.data import sources
+from nearfar.data import digests, sources
 from nearfar.data.columns import LABEL_NAMES, Originals, Record
-from nearfar.data.readers import Reading, one_line, prefix, state
+from nearfar.data.readers import Reading, one_line, prefix
 
 PATH_NAMES: tuple[str, ...] = ("path", "file", "filename", "file_name", "filepath", "file_path")
 PATH_NAMES += ("image", "image_path", "image_file", "img", "img_path")
@@ -35,15 +35,19 @@ class PathTable:
 
     def __init__(self, file: Path, table: pyarrow.Table, path_column: str) -> None:
         self.file, self.root = file, Path(os.path.abspath(file.parent))
-        self.table, self.path_column, self.problems = table, path_column, []
+        self.table, self.path_column = table, path_column
         paths = [path or "" for path in table[path_column].to_pylist()]
-        self._rows = _rows_by_split(table, file.name)
+        self._rows = _rows_by_split(table, file)
         self.splits = {split: [paths[row] for row in rows] for split, rows in self._rows.items()}
+        self.problems = sources.in_none(paths, self.splits)
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        named = [(split, name, self._full(name)) for split in splits for name in self.splits[split]]
-        files = [[split, name, *(state(path) if os.path.isfile(path) else ())] for split, name, path in named]
-        return [str(self.root), self.file.name, *state(self.file), files]
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        names = [name for split in splits for name in self.splits[split]]
+        found = digests.digests(self.root, names, [self.file.name, *splits], folder)
+        return {self._full(name): digest for name, digest in found.items()}
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
+        return [[split, name, digests[self._full(name)]] for split in splits for name in self.splits[split]]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
         label = self._label_column(label_column)
@@ -140,14 +144,14 @@ def _read_parquet(file: Path) -> pyarrow.Table:
         return pyarrow.parquet.read_table(file)
 
 
-def _rows_by_split(table: pyarrow.Table, name: str) -> dict[str, list[int]]:
+def _rows_by_split(table: pyarrow.Table, file: Path) -> dict[str, list[int]]:
     """Positions of the rows of every split."""
     column = next((one for one in table.column_names if one.lower() == SPLIT_NAME), None)
     if column is not None:
-        rows = sources.word_splits([str(word) for word in table[column].to_pylist()])
+        rows = sources.word_splits([str(word) for word in table[column].to_pylist()], file)
         if "" not in rows:
             return rows
-    return {split: list(range(len(table))) for split in sources.shard_splits([name])}
+    return {split: list(range(len(table))) for split in sources.shard_splits([file.name], file)}
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from nearfar.data import columns, sources
+from nearfar.data import columns, digests, sources
 from nearfar.data.columns import Originals, Record
 from nearfar.data.decode import suffixes
 from nearfar.messages import first_line
@@ -32,8 +33,12 @@ class Source(Protocol):
     splits: dict[str, Any]
     problems: list[tuple[str, str]]
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        """What the cache key is made of; plain JSON values."""
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        """The digests of the splits' files by path, remembered in the cache `folder`; see `nearfar.data.digests`."""
+        ...
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
+        """What the pixels and names of the splits depend on, for the cache key; plain JSON values."""
         ...
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
@@ -51,10 +56,13 @@ class Files:
     def __init__(self, root: Path, splits: dict[str, list[str]], problems: Sequence[tuple[str, str]] = ()) -> None:
         self.root, self.splits, self.problems = root.resolve(), splits, list(problems)
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        named = [(split, name) for split in splits for name in self.splits[split]]
-        files = [[split, name, *state(f"{self.root}/{name}")] for split, name in named]
-        return [str(self.root), files, self.problems]
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        names = [name for split in splits for name in self.splits[split]]
+        found = digests.digests(self.root, names, splits, folder)
+        return {f"{self.root}/{name}": digest for name, digest in found.items()}
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
+        return [[split, name, digests[f"{self.root}/{name}"]] for split in splits for name in self.splits[split]]
 
 
 def prefix(split: str) -> str:
@@ -91,8 +99,9 @@ def one_line(source: object) -> Iterator[None]:
 class ImageFolder(Files):
     """Image files at any depth.
 
-    Labels: with `label_column`, from metadata.csv, .jsonl or .parquet; else the class folder, when every image lies
-    exactly one folder below the root (or below its split's folder) and there are at least two such folders.
+    Labels: with `label_column`, from metadata.csv, .jsonl or .parquet; else the class folder, when images lie exactly
+    one folder below the root (or below their split's folder) and there are at least two such folders. Of the first
+    split fewer than half may lie in the root itself: they have no label.
     """
 
     def __init__(
@@ -105,10 +114,6 @@ class ImageFolder(Files):
         super().__init__(root, splits, problems)
         self.metadata = metadata
         self._listed: dict[tuple[str, str | None], tuple[list[Record], list[str] | None]] = {}
-
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        notes = [[name, *state(self.root / name)] for name in self.metadata]
-        return [super().identity(splits), self._classes(), notes]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
         key = split, label_column
@@ -126,13 +131,22 @@ class ImageFolder(Files):
     def _by_folder(self, split: str) -> tuple[list[Record], list[str] | None]:
         classes = self._classes()
         number = {name: place for place, name in enumerate(classes or [])}
-        records = [Record(n, f"{self.root}/{n}", number[_class(n)] if classes else None) for n in self.splits[split]]
-        return records, classes
+        labels = [number[_class(n)] if classes and _depth(split, n) else None for n in self.splits[split]]
+        if classes and None in labels:
+            without = self.splits[split][labels.index(None)]
+            count = f"{labels.count(None)} of {len(labels)}, first '{without}'"
+            sources.say_once(f"images of '{self.root}' in no class folder, so without a label: {count}")
+        named = zip(self.splits[split], labels, strict=True)
+        return [Record(name, f"{self.root}/{name}", label) for name, label in named], classes
 
     def _classes(self) -> list[str] | None:
+        depths = {split: [_depth(split, name) for name in names] for split, names in self.splits.items()}
+        first = next(iter(depths.values()), [])
+        if any(max(own) > 1 for own in depths.values()) or 2 * sum(first) <= len(first):
+            return None
         named = [(split, name) for split, names in self.splits.items() for name in names]
-        classes = sorted({_class(name) for _, name in named})
-        return classes if len(classes) > 1 and all(n.count("/") == (2 if s else 1) for s, n in named) else None
+        classes = sorted({_class(name) for split, name in named if _depth(split, name)})
+        return classes if len(classes) > 1 else None
 
     def _by_metadata(self, split: str, label_column: str, scratch: Path) -> tuple[list[Record], list[str] | None]:
         """Read by the builder of `datasets`: `load_dataset` would report the use of a local folder to the Hub."""
@@ -167,9 +181,29 @@ class ImageFolder(Files):
         return records, columns.class_names(features, label)
 
     def _metadata_of(self, split: str) -> list[str]:
-        return [name for name in self.metadata if not split or sources.folder_splits([name]).get(split)]
+        return [name for name in self.metadata if not split or sources.folder_split(name) == split]
+
+
+class ImageFiles(ImageFolder):
+    """Image files that are listed one by one, named from the folder on that holds all of them; without labels."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        paths = [os.path.abspath(sources.existing(path)) for path in given]
+        twice, times = Counter(paths).most_common(1)[0]
+        if times > 1:
+            raise ValueError(f"'{twice}' is given twice")
+        root = os.path.commonpath(map(os.path.dirname, paths))
+        super().__init__(Path(root), {"": [os.path.relpath(path, root).replace(os.sep, "/") for path in paths]}, [])
+
+    def _classes(self) -> None:
+        return None
+
+
+def _depth(split: str, name: str) -> int:
+    """How many folders below the root, or the folder of its split, an image lies."""
+    return name.count("/") - bool(split)
 
 
 def _class(name: str) -> str:
     """The folder that an image lies in."""
-    return os.path.basename(os.path.dirname(name))
+    return name.rpartition("/")[0].rpartition("/")[2]

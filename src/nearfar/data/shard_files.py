@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO
 
-from nearfar.data.sources import HUB
+from nearfar.data.sources import hub_name
 from nearfar.messages import first_line
 
 ADDRESS = "hf://datasets/"
@@ -23,7 +23,7 @@ def hub_files(source: str, ending: str) -> tuple[str, dict[str, str]]:
 
     ValueError, one line, where the Hub cannot be reached or has no such data set.
     """
-    root = ADDRESS + source.removeprefix(HUB)
+    root = ADDRESS + hub_name(source)
     try:
         listed = _hub().find(root, detail=True)
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -32,28 +33,55 @@ _SPLIT_WORDS = {
     "test": "test",
     "testing": "test",
 }
+_FILLING = {"data", "image", "images", "img", "imgs", "set", "split"}
 _ORDER = ("train", "validation", "test")
 _RUN = {"config.yaml", "environment.json"}  # what every run folder of nearfar holds
 _told: set[str] = set()
 Named = TypeVar("Named")
 
 
-def are_several(source: Any) -> bool:
-    """Whether it is a list of paths or names, each a source of images."""
+def are_paths(source: Any) -> bool:
+    """Whether it is a list of paths or names."""
     given = isinstance(source, (list, tuple)) and len(source) > 0
     return given and all(isinstance(one, (str, os.PathLike)) for one in source)
+
+
+def are_files(source: Any) -> bool:
+    """Whether it is a list of image files, by their endings: one source."""
+    return are_paths(source) and all(_kind(os.fspath(one)) == "images" and not os.path.isdir(one) for one in source)
+
+
+def are_several(source: Any) -> bool:
+    """Whether it is a list of paths or names, each a source of images."""
+    return are_paths(source) and not are_files(source)
 
 
 def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
     """The end of each path or name, of as many parts as make all of them differ; ValueError for one given twice."""
     names = [os.fspath(one) for one in given]
     whole = [os.path.abspath(os.path.expanduser(n)) if os.path.exists(os.path.expanduser(n)) else n for n in names]
-    for place, name in enumerate(whole):
-        if os.path.realpath(name) in map(os.path.realpath, whole[:place]):
-            raise ValueError(f"'{names[place]}' is given twice")
+    seen: set[str] = set()
+    for name, real in zip(names, map(os.path.realpath, whole), strict=True):
+        if real in seen:
+            raise ValueError(f"'{name}' is given twice")
+        seen.add(real)
     parts = [Path(name).parts for name in whole]
     shorter = (["/".join(one[-depth:]) for one in parts] for depth in range(1, max(map(len, parts)) + 1))
     return next(short for short in shorter if len(set(short)) == len(short))
+
+
+def hub_name(source: str) -> str:
+    """The "owner/name" in "hf:owner/name"; ValueError for anything else, such as a path."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    name = source.removeprefix(HUB)
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        name = ""
+    if name.count("/") != 1:  # a name alone may be a format of `datasets`, which would look for files
+        raise ValueError(f"'{source}' is no name on the Hugging Face Hub: write hf:owner/name; a path needs no hf:")
+    return name
 
 
 def existing(source: str) -> Path:
@@ -108,15 +136,15 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
         seen.add(real)
         if len(seen) > 1 and set(names) >= _RUN:
             inner.clear()
-            if real not in _told:
-                _told.add(real)
-                logging.getLogger("nearfar").info("'%s' is the folder of a run, not of images: left out", folder)
+            say_once(f"'{folder}' is the folder of a run, not of images: left out")
             continue
         prefix = _inside(root, folder)
+        with os.scandir(folder) as entries:
+            plain = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}  # known without a stat
         for name in names:
             if name.startswith((".", "__")):
                 continue
-            what = special(f"{folder}/{name}")
+            what = "" if name in plain else special(f"{folder}/{name}")
             if not what:
                 found.append(prefix + name)
             elif _kind(name) is not None:
@@ -137,8 +165,10 @@ def _kind(name: str) -> str | None:
     return "tars" if suffix == ".tar" else "images" if suffix in suffixes() else None
 
 
-def kind_of(root: Path, files: Iterable[str], problems: Sequence[tuple[str, str]] = ()) -> tuple[str, list[str]]:
-    """("images" | "parquet" | "tars", its files): whichever `root` holds most of.
+def kind_of(
+    root: Path, files: Iterable[str], problems: Sequence[tuple[str, str]] = ()
+) -> tuple[str, list[str], list[str]]:
+    """("images" | "parquet" | "tars", its files, those of the other kinds): whichever `root` holds most of.
 
     ValueError where there is none; it names the first of the problems that `list_files` found.
     """
@@ -154,31 +184,73 @@ def kind_of(root: Path, files: Iterable[str], problems: Sequence[tuple[str, str]
         raise ValueError(
             f"the folder '{root}' {what}; nearfar reads images such as .png, .jpg, .webp, .tif at any depth{wrong}"
         )
-    return kind, groups[kind]
+    return kind, groups.pop(kind), sorted(name for group in groups.values() for name in group)
 
 
-def folder_splits(files: Sequence[str]) -> dict[str, list[str]]:
-    """Splits of an image folder: its top folders, where every one of them is named like a split; else {"": all}."""
-    return _ordered({name: _SPLIT_WORDS.get(name.split("/")[0].lower()) if "/" in name else None for name in files})
+def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
+    """Splits of an image folder: its top folders that are named for one, such as train/, val2017/ or test_images/.
+
+    {"": all} unless every file lies in one of them, or the training split and another are there: then all other files
+    are in no split. A line says so where a folder of test or validation images is read with the rest.
+    """
+    splits = _ordered({name: folder_split(name) for name in files})
+    if "" in splits:
+        folders = sorted({os.path.dirname(name) for name in files})
+        _must_be_said({folder: _held_out(map(_named_alone, folder.split("/"))) for folder in folders}, source)
+    return splits
 
 
-def shard_splits(files: Sequence[str]) -> dict[str, list[str]]:
-    """Splits of Parquet files or tars, by file name ("train-000.parquet") or folder; {"": all} unless all have one."""
+def folder_split(name: str) -> str | None:
+    """The split that the top folder of a path is named for."""
+    top, *below = name.split("/")
+    return _named_alone(top) if below else None
+
+
+def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
+    """Splits of Parquet files or tars, by the last word of their name or folder that is one ("cats-train-000.parquet").
+
+    {"": all} unless all files have one, or some are of the training split and some of another: then the others are in
+    no split. A line says so where files of a test or validation split are read with the rest.
+    """
 
     def split_of(name: str) -> str | None:
-        *folders, stem = name.lower().split("/")
-        word = re.match(r"[a-z]+(?=[-_.\d])", stem)
-        for candidate in ([word.group()] if word else []) + folders[::-1]:
-            if candidate in _SPLIT_WORDS:
-                return _SPLIT_WORDS[candidate]
-        return None
+        words = (word for part in reversed(name.split("/")) for word in reversed(_words(part)))
+        return next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
 
-    return _ordered({name: split_of(name) for name in files})
+    found = {name: split_of(name) for name in files}
+    splits = _ordered(found)
+    if "" in splits:
+        _must_be_said({name: _held_out([split]) for name, split in found.items()}, source)
+    return splits
 
 
-def word_splits(words: Sequence[str]) -> dict[str, list[int]]:
-    """Places of words such as "train" and "test" by the split that they name; {"": all} unless each names one."""
-    return _ordered({place: _SPLIT_WORDS.get(word.lower()) for place, word in enumerate(words)})
+def word_splits(words: Sequence[str], source: object) -> dict[str, list[int]]:
+    """Places of words such as "train" and "test" by the split that they name, as for the names of shards."""
+    found = {place: _SPLIT_WORDS.get(word.lower()) for place, word in enumerate(words)}
+    splits = _ordered(found)
+    if "" in splits:
+        _must_be_said({words[place]: _held_out([split]) for place, split in found.items()}, source)
+    return splits
+
+
+def in_none(names: Sequence[str], splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """(name, reason) of what is in none of the splits."""
+    known = {name for members in splits.values() for name in members}
+    return [(name, f"in none of the splits {', '.join(splits)}") for name in names if name not in known]
+
+
+def say_once(message: str) -> None:
+    """Log a line, the first time that this process has it to say."""
+    if message not in _told:
+        _told.add(message)
+        logging.getLogger("nearfar").info("%s", message)
+
+
+def say_splits(source: object, splits: Iterable[str]) -> None:
+    """Say which split of a source is read, where there is any but the training split."""
+    if set(splits) - {"", "train"}:
+        read = "train is" if "train" in splits else "all is"
+        say_once(f"'{source}' is divided into {', '.join(splits)}: {read} read where no split is asked for")
 
 
 def choose_splits(available: Iterable[str], wanted: str | None, source: object) -> list[str]:
@@ -200,8 +272,33 @@ def choose_splits(available: Iterable[str], wanted: str | None, source: object) 
     raise ValueError(f"'{source}' has no split '{wanted}'; it has {', '.join(there)} (and 'all')")
 
 
+def _words(name: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", name.lower())
+
+
+@functools.lru_cache
+def _named_alone(folder: str) -> str | None:
+    """The split that a folder is named for, with digits or words like "images" at most beside it."""
+    words = set(_words(folder)) - _FILLING
+    return _SPLIT_WORDS.get(words.pop()) if len(words) == 1 else None
+
+
+def _held_out(splits: Iterable[str | None]) -> bool:
+    return any(split not in (None, "train") for split in splits)
+
+
+def _must_be_said(held_out: Mapping[str, bool], source: object) -> None:
+    name = next((name for name, is_held_out in held_out.items() if is_held_out), None)
+    if name is not None:
+        say_once(
+            f"'{name}' in '{source}' is named for a test or validation split, and is read with the rest: "
+            "to leave it out, name the folders or files to read"
+        )
+
+
 def _ordered(split_by_name: Mapping[Named, str | None]) -> dict[str, list[Named]]:
-    if not all(split_by_name.values()):
-        return {"": list(split_by_name)}
+    """Names by split, or all under "" where they are not divided."""
     names = set(split_by_name.values())
+    if not names - {None} or (None in names and not ("train" in names and len(names) > 2)):
+        return {"": list(split_by_name)}
     return {split: [n for n, s in split_by_name.items() if s == split] for split in _ORDER if split in names}

@@ -37,7 +37,7 @@ class Stream:
     - `skipped`: (name, reason) of what is damaged in the tars and of what cannot be decoded of the head
     - `side`: pixels of the shorter side of the first image, before it was resized
     - `split`, `source`: as of `Images`
-    - `fingerprint`: of the tars, by their sizes and ends
+    - `fingerprint`: of the tars; beyond 8 GiB by their sizes and ends, so that not every change is noticed
 
     `len` is the number of images; `StreamBatches` reads them.
     """
@@ -113,14 +113,14 @@ def open_stream(
     names = [one for part in splits for one in found.splits[part]]
     files = [f"{found.root}/{one}" for one in names]
     folder = Path(cache_dir).expanduser() if cache_dir is not None else cache.default_folder()
-    key = cache.key(["stream", FORMAT, CHUNK, found.identity(splits)])
+    key = cache.key(["stream", FORMAT, CHUNK, f"{found.root}", found.states(splits)])
     chunks, problems = indexed(folder / "streams" / key, files, names, progress)
     if not len(chunks.count):
         raise ValueError(f"'{name}' holds no images" + "".join(f"; {one}: {why}" for one, why in problems[:1]))
     head, rows, side = _decoded_head(files, chunks, name, image_size, channels)
     head.skipped = [*found.problems, *problems, *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
-    fingerprint = Fingerprint("file", len(names), dict(zip(names, found.marks(splits), strict=True)))
+    fingerprint = Fingerprint("file", len(names), dict(zip(names, found.marks(splits, folder), strict=True)))
     return Stream(files, chunks, head, rows, side, fingerprint)
 
 
@@ -129,14 +129,16 @@ class HubTars(Tars):
 
     def __init__(self, name: str) -> None:
         address, self.files = hub_files(name, ".tar")
-        super().__init__(Path(), sources.shard_splits(list(self.files)) if self.files else {})
+        splits = sources.shard_splits(list(self.files), name) if self.files else {}
+        super().__init__(Path(), splits, sources.in_none(list(self.files), splits))
+        sources.say_splits(name, splits)
         self.root = address  # type: ignore[assignment]
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
-        return [self.root, self.marks(splits)]
-
-    def marks(self, splits: Sequence[str]) -> list[str]:
+    def states(self, splits: Sequence[str]) -> list[Any]:
         return [self.files[name] for split in splits for name in self.splits[split]]
+
+    def marks(self, splits: Sequence[str], folder: Path) -> list[str]:
+        return self.states(splits)
 
 
 def _read(files: list[str], chunks: Chunks, chunk: int, start: int, stop: int) -> Iterator[tuple[int, str, bytes]]:

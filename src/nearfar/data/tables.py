@@ -26,7 +26,10 @@ class Tables:
         self.name, self.inside, self.splits = name, inside, dict.fromkeys(tables)
         self.problems: list[tuple[str, str]] = []
 
-    def identity(self, splits: Sequence[str]) -> list[Any]:
+    def digests(self, splits: Sequence[str], folder: Path) -> dict[str, str]:
+        return {}
+
+    def identity(self, splits: Sequence[str], digests: Mapping[str, str]) -> list[Any]:
         return [[split, self.tables[split]._fingerprint] for split in splits]
 
     def read(self, split: str, label_column: str | None, scratch: Path) -> Reading:
@@ -55,7 +58,7 @@ def from_hub(name: str) -> Tables:
     try:
         if not datasets.config.HF_HUB_OFFLINE:
             huggingface_hub.HfApi().dataset_info(name, timeout=10)  # one request: `load_dataset` tries many times
-        tables = datasets.load_dataset(name)
+        tables = datasets.load_dataset(f"hf://datasets/{name}")  # the name alone may be a folder here
     except Exception as error:  # the network and the Hub fail in many ways
         raise ValueError(
             f"cannot open '{name}' of the Hugging Face Hub: {first_line(error)} "

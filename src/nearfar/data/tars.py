@@ -11,7 +11,7 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from nearfar.data.columns import IMAGE_NAMES, Originals, Record
 from nearfar.data.decode import suffixes
@@ -21,6 +21,7 @@ from nearfar.messages import first_line
 
 LABEL = "cls"
 _MOST_BYTES = 2**30  # of an encoded image
+_READ_WHOLE = 2**33  # bytes of the tars of a stream
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _WHOLE = re.compile(r"-?\d{1,18}")
 
@@ -79,9 +80,18 @@ class Tars(Files):
         places = [example.image() for split in splits for example in self._examples(split)]
         return _Members([place for place in (places[row] for row in rows) if place is not None])
 
-    def marks(self, splits: Sequence[str]) -> list[str]:
-        """What each tar is, by its size and both ends: copies are the same."""
-        states = [state(f"{self.root}/{name}") for split in splits for name in self.splits[split]]
+    def states(self, splits: Sequence[str]) -> list[Any]:
+        """Size, time of change and a hash of both ends of each tar, without reading the whole."""
+        return [state(f"{self.root}/{name}") for split in splits for name in self.splits[split]]
+
+    def marks(self, splits: Sequence[str], folder: Path) -> list[str]:
+        """What each tar is, the same for a copy: the digest of all its bytes, or beyond 8 GiB in all its size and ends.
+
+        Digests are remembered in the cache `folder`.
+        """
+        states = self.states(splits)
+        if sum(size for size, _, _ in states) <= _READ_WHOLE:
+            return list(self.digests(splits, folder).values())
         return [f"{size} {digest}" for size, _, digest in states]
 
     def _records(self, split: str, label: str) -> Iterator[Record]:

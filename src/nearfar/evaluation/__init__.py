@@ -8,6 +8,8 @@ from nearfar.evaluation.evaluate import (
     Choices,
     check_protocols,
     evaluate_features,
+    name_with,
+    result_names,
 )
 from nearfar.evaluation.features import extract, extract_view
 from nearfar.evaluation.few_labels import Score, few_label_accuracy
@@ -49,9 +51,11 @@ __all__ = [
     "listed_rows",
     "low_shot_precision",
     "mean_per_class_accuracy",
+    "name_with",
     "neighbours",
     "probe_settings",
     "raw_pixels",
+    "result_names",
     "transfer_accuracy",
     "transfer_sgd_accuracy",
     "tuning",

@@ -10,11 +10,11 @@ import torch
 
 from nearfar.evaluation.average_precision import Metric
 from nearfar.evaluation.few_labels import few_label_accuracy
-from nearfar.evaluation.knn import neighbours, vote
+from nearfar.evaluation.knn import TEMPERATURE, neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
 from nearfar.evaluation.linear import linear_predict
 from nearfar.evaluation.linear_sgd import Probe, Progress, linear_sgd_accuracies
-from nearfar.evaluation.low_shot import low_shot_precision
+from nearfar.evaluation.low_shot import SHOTS, low_shot_precision
 from nearfar.evaluation.transfer import STEPS, transfer_accuracy, transfer_sgd_accuracy
 from nearfar.messages import did_you_mean
 
@@ -32,6 +32,7 @@ class Choices(NamedTuple):
     steps: int | None = STEPS
     seed: int = 0
     device: torch.device | str = "cpu"
+    knn_temperature: float = TEMPERATURE
 
 
 def evaluate_features(
@@ -76,7 +77,8 @@ def evaluate_features(
         classes, number = numbered(labels)
         cosine, index = neighbours(train_x, test_x, max(votes.values()))
         for name, k in votes.items():
-            predicted[name] = classes[vote(cosine[:, :k], number[index[:, :k]], len(classes)).numpy()]
+            winners = vote(cosine[:, :k], number[index[:, :k]], len(classes), choices.knn_temperature)
+            predicted[name] = classes[winners.numpy()]
     if "linear" in protocols:
         predicted["linear"] = linear_predict(train_x, labels, test_x, seed=seed)
     results |= {name: accuracy(found, truth) for name, found in predicted.items() if name != "truth"}
@@ -120,6 +122,28 @@ def check_protocols(protocols: Sequence[str], others: Sequence[str] = ()) -> Non
                 f"unknown protocol {name!r}: {near + ' ' if near else ''}choose among {', '.join(known)} "
                 "(such as knn_100)"
             )
+
+
+def result_names(protocols: Sequence[str], data: str = "") -> list[str]:
+    """The keys that protocols write into results.json, finetune's too; data: the name of a data set of torchvision."""
+    names = []
+    for protocol in protocols:
+        name = protocol.replace("-", "_")
+        if protocol == "few":
+            names += ["one_label", "one_label_std", "five_labels", "five_labels_std"]
+        elif protocol == "low-shot":
+            shots = [f"low_shot_{shots}" for shots in SHOTS]
+            names += [*shots, *(f"{one}_std" for one in shots), "low_shot_all"]
+        else:
+            top5 = protocol == "linear-sgd" or protocol.startswith("finetune")
+            names += [name, f"{name}_top5"] if top5 else [name]
+    return [name_with(name, data) for name in names]
+
+
+def name_with(result: str, data: str) -> str:
+    """The key of a result on a data set of torchvision: it ends in its name, a deviation in _std behind that."""
+    end = "_std" if result.endswith("_std") else ""
+    return f"{result.removesuffix(end)}_{data}{end}" if data else result
 
 
 def _neighbours_of(protocol: str) -> int | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
 from nearfar.neighbours import nearest_rows
 
-TEMPERATURE = 0.07  # of the weights exp(cos / temperature): Wu et al. 2018, and every table since
+TEMPERATURE = 0.07  # of the weights exp(cos / temperature): Wu et al. 2018, and most tables since
 
 
 def knn_accuracy(

@@ -47,9 +47,9 @@ class Probe:
 
 PROBES = {
     "saclr-imagenet": Probe("SACLR, appendix A.1.4", (0.3,), weight_decay=1e-6),
-    "saclr-cifar": Probe("SACLR, appendix A.2: as SimSiam on CIFAR-10", (30.0,)),
+    "saclr-cifar": Probe("SACLR, appendix A.2: as SimSiam on CIFAR-10; epochs: released script", (30.0,), epochs=90),
     "simsiam-cifar": Probe("SimSiam, as SACLR, appendix A.2 has it", (30.0,)),
-    "sce": Probe("SCE, section 4.1", (30.0,), drop_at=(0.6, 0.8)),
+    "sce": Probe("SCE, section 4.1; batch: released code", (30.0,), batch_size=512, drop_at=(0.6, 0.8)),
     "sce-cifar": Probe("SCE, section 4.1, for its small data sets too", (30.0,), drop_at=(0.6, 0.8)),
     "sce-imagenet": Probe("SCE, section 4.3: 0.1 x batch / 256", (0.4,), epochs=90, batch_size=1024),
     "moco": Probe("MoCo, section 4.1", (30.0,), drop_at=(0.6, 0.8)),

@@ -19,7 +19,8 @@ class SwAV(nn.Module):
     Shapes: projections [views, batch, dim] raw embeddings, the `global_views` full-size crops first. Returns a scalar.
     State: parameter `prototypes` [num_prototypes, dim], scaled to unit rows in place at each forward; buffers `queue`
     [2, queue_size, dim] and `queued` (rows filled), pushed to in training mode.
-    Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and `use_queue` (from epoch 15).
+    Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and `use_queue` (from epoch 15, when
+    the queue begins to fill).
     Defaults: 3000 prototypes, temperature 0.1, epsilon 0.05, 3 iterations, no queue, 2 global views.
     `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
     Errors: ValueError for temperature or epsilon <= 0, sizes below 1 (prototypes: 2, queue: 0), a batch of one, fewer
@@ -77,10 +78,11 @@ class SwAV(nn.Module):
         self, z: Float[Tensor, "views batch dim"], scores: Float[Tensor, "views batch prototypes"]
     ) -> Float[Tensor, "views batch prototypes"]:
         batch, size = z.shape[1], self.queue.shape[1]
-        if size and self.use_queue and self.queued == size:
+        filling = size > 0 and self.use_queue
+        if filling and self.queued == size:
             past = self.queue.to(z.dtype) @ self.prototypes.to(z.dtype).T
             scores = torch.cat((scores, past), dim=1)
-        if size and self.training:
+        if filling and self.training:
             self.queue.copy_(torch.cat((z.to(self.queue.dtype), self.queue), dim=1)[:, :size])
             self.queued.copy_((self.queued + batch).clamp(max=size))
         return torch.stack([sinkhorn(s, self.epsilon, self.iterations)[:batch] for s in scores])

@@ -16,6 +16,7 @@ from nearfar.data.table_columns import as_arrays
 from nearfar.messages import did_you_mean, first_line
 
 NAME_COLUMNS = ("name", "file_name", "filename", "path", "file", "image")
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # nearfar writes a ' before them into a .csv
 
 
 def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
@@ -33,6 +34,8 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
             table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text))
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"cannot read --columns {path}: {first_line(error)}") from error
+    if twice := next((name for name in table.column_names if table.column_names.count(name) > 1), None):
+        raise ValueError(f"--columns {path} has more than one column '{twice}'; rename one of them")
     if not set(table.column_names) & set(NAME_COLUMNS):
         found = ", ".join(table.column_names)
         raise ValueError(f"--columns {path} needs the images' names in a column 'name' (or 'path'); it has {found}")
@@ -50,6 +53,8 @@ def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.nda
     row_of: dict[str, int] = {}
     wanted, again = set(names), 0
     for row, name in enumerate(map(str, table[key].to_pylist())):
+        if name.startswith("'") and name.lstrip("'").startswith(FORMULAS) and name[1:] in wanted:
+            name = name[1:]
         if name in wanted:
             again += row_of.setdefault(name, row) != row
     if again:

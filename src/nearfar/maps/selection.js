@@ -115,6 +115,7 @@ const save = (text, file, kind) => {
   say(file + " saved");
 };
 const quoted = (value) => (/[",\r\n]/.test(value) ? '"' + value.replace(/"/g, '""') + '"' : value);
+const guarded = (text) => (/^'*[=+\-@\t\r]/.test(text) && isNaN(text) ? "'" + text : text); // no formula in a spreadsheet
 const listText = async () => {
   const ids = chosenIds();
   await withNames(ids);
@@ -124,14 +125,14 @@ const csvText = async () => {
   const ids = chosenIds();
   await withNames(ids);
   await Promise.all(columns.map(valuesOf));
-  const rows = [["name", "x", "y", ...columns.map((column) => column.name)]];
+  const rows = [["name", "x", "y", ...columns.map((column) => guarded(column.name))]];
   const exact = (column, i) => {
-    if (column.classes) return shownValue(column, i);
+    if (column.classes) return guarded(shownValue(column, i));
     return Number.isNaN(column.values[i]) ? "" : String(column.values[i]);
   };
   for (const i of ids) {
     const [x, y] = places.subarray(2 * i, 2 * i + 2);
-    rows.push([nameOf(i), String(x), String(y), ...columns.map((column) => exact(column, i))]);
+    rows.push([guarded(nameOf(i)), String(x), String(y), ...columns.map((column) => exact(column, i))]);
   }
   return rows.map((row) => row.map(quoted).join(",") + "\r\n").join("");
 };

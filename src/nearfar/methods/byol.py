@@ -22,7 +22,8 @@ class BYOL(Method):
         predictor: widths of the predictor, which the online branch has on top of its projector.
         momentum: of the momentum encoder at the start; it rises to 1 along half a cosine.
 
-    Differs from the paper: (1) the value is the mean of the two directions, half of the paper's.
+    Differs from the paper: (1) the value is the mean of the two directions, half of the paper's; the papers' recipes
+    stand here with numbers that make the same steps.
     """
 
     paper = "Grill et al., Bootstrap Your Own Latent, NeurIPS 2020"
@@ -38,10 +39,13 @@ class BYOL(Method):
             **IMAGENET,
             epochs=1000,
             batch_size=4096,
-            weight_decay=1.5e-6,
+            vector_lr=2.0,
+            weight_decay=7.5e-7,
             sync_batch_norm=True,
             protocol="linear",
-        ).sets(projector=(4096, 256), predictor=(4096, 256)),
+        )
+        .sets(projector=(4096, 256), predictor=(4096, 256))
+        .cites(vector_lr="1 there, on the sum of both directions", weight_decay="1.5e-6 there, on the sum"),
     }
 
     predictor: tuple[int, ...] = (512, 128)
@@ -89,7 +93,7 @@ class SimSiam(Method):
             warmup_epochs=0,
             protocol="knn linear-sgd simsiam-cifar",
         ).sets(projector=(2048, 2048), predictor=(512, 2048)),
-        "cifar-solo-learn": solo_learn(0.25, optimizer="sgd", weight_decay=2e-5, decay_all=True, views="simclr-cifar")
+        "cifar-solo-learn": solo_learn(0.25, optimizer="sgd", weight_decay=2e-5, decay_all=True, views="solo-moco")
         .sets(projector=(2048, 2048, 2048), predictor=(512, 2048))
         .cites(lr="lr 0.5 on -cos", weight_decay="1e-5 on -cos"),
         "imagenet": sgd(

@@ -79,10 +79,12 @@ class VICReg(Method):
             **IMAGENET,
             epochs=1000,
             batch_size=2048,
-            final_lr=0.01,
+            final_lr=0.001,
             sync_batch_norm=True,
             protocol="linear",
-        ).sets(projector=(8192, 8192, 8192)),
+        )
+        .sets(projector=(8192, 8192, 8192))
+        .cites(final_lr="released code"),
     }
 
     invariance: float = loss_default(losses.VICReg, "invariance")
@@ -122,13 +124,18 @@ class WMSE(Method):
             lr=3e-3,
             lr_scaling="none",
             lr_drops=(950, 975),
+            lr_drop=0.2,
             weight_decay=1e-6,
             decay_all=True,
             warmup_epochs=5.12,
             protocol="knn linear",
         )
         .sets(projector=(1024, 64), sub_batch=128)
-        .cites(warmup_epochs="released code: 500 steps of 512 images", optimizer="released code: Adam with L2 decay"),
+        .cites(
+            final_lr="W-MSE, section 4; released code: to a fifth",
+            warmup_epochs="released code: 500 steps of 512 images",
+            optimizer="released code: Adam with L2 decay",
+        ),
     }
 
     projector: tuple[int, ...] = (512, 64)

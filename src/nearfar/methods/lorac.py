@@ -27,15 +27,16 @@ def _recipes(**prior: Any) -> dict[str, Recipe]:
             lr_scaling="none",
             final_lr=0.01,
             warmup_epochs=0,
+            sync_batch_norm=True,
             protocol="linear-sgd lorac",
         )
         .sets(projector=(2048, 128), queue_size=65536, momentum=0.999, large_views=3, small_views=5)
-        .sets(norm_groups=4, online_norm_groups=4, **prior)
+        .sets(norm_groups=4, **prior)
         .cites(
             optimizer="released code: apex's LARC adapts and decays all parameters",
             momentum="MoCo",
-            norm_groups="released code: shuffled over 4 GPUs",
-            online_norm_groups="released code: 4 GPUs",
+            norm_groups="released code: keys shuffled over 4 GPUs, 128 of both crops on each",
+            sync_batch_norm="released code: for the queries' encoder alone",
         )
     )
     return {"small": small_data(), "imagenet": imagenet}
@@ -53,7 +54,6 @@ class _ManyCrops(Method):
     queue_size: int = 4096
     momentum: float = 0.99
     norm_groups: int = 1
-    online_norm_groups: int = 1
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -76,7 +76,6 @@ class _ManyCrops(Method):
             momentum=Constant(self.momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
-            online_norm_groups=self.online_norm_groups,
             schedules=schedules,
         )
 
@@ -95,11 +94,12 @@ class MoCoM(_ManyCrops):
         small_views: further small crops.
         queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
-            (shuffling batch norm); 1 leaves the batch whole.
-        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
+        norm_groups: groups of shuffled crops, of both keys together, with statistics of their own in the momentum
+            encoder, over all processes (shuffling batch norm); 1 leaves the batch whole.
 
-    Differs from the paper: (1) a crop is not paired with its own key, as the authors' code does.
+    Differs from the paper: (1) a crop is not paired with its own key, where the authors' code pairs both keys with the
+    queries of all crops but the second; (2) a key's negatives are the other key's queue, as in the authors' code of
+    LORAC, where that of MoCo-M takes the key's own.
     """
 
     recipes = _recipes()
@@ -123,15 +123,14 @@ class LORAC(_ManyCrops):
         small_views: further small crops.
         queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
-            (shuffling batch norm); 1 leaves the batch whole.
-        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
+        norm_groups: groups of shuffled crops, of both keys together, with statistics of their own in the momentum
+            encoder, over all processes (shuffling batch norm); 1 leaves the batch whole.
         beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         prior_start: fraction of the epochs after which the prior is switched on.
         prior: "laplace", "gaussian" or "constant".
 
     Differs from the paper: (1) the prior is divided by the temperature throughout, as in Eq. 12, which the authors'
-    code leaves out once the prior is on; (2) a crop is not paired with its own key, as the code does; (3) the logits
+    code leaves out once the prior is on; (2) a crop is not paired with its own key, as in the code; (3) the logits
     are joined for each query, where Algorithm 1 joins them along the batch.
     """
 
@@ -162,13 +161,12 @@ class LORACbs(_ManyCrops):
         small_views: further small crops.
         queue_size: keys kept in each of two queues, one for each large crop with a key.
         momentum: of the momentum encoder.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
-            (shuffling batch norm); 1 leaves the batch whole.
-        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
+        norm_groups: groups of shuffled crops, of both keys together, with statistics of their own in the momentum
+            encoder, over all processes (shuffling batch norm); 1 leaves the batch whole.
         beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
         prior_start: fraction of the epochs after which the prior is switched on.
 
-    Differs from the paper: (1) a crop is not paired with its own key, as the authors' code does.
+    Differs from the paper: (1) a crop is not paired with its own key, as in the authors' code of LORAC.
     """
 
     recipes = _recipes(beta=4.0)

@@ -23,13 +23,15 @@ Own = TypeVar("Own", bound="Method")
 class Head:
     """A projector or predictor: the widths of its linear layers, and where there is batch normalisation.
 
-    `output_affine`: whether the normalisation of the output, if any, has a learnable scale and shift.
+    `output_affine`: whether the normalisation of the output, if any, has a learnable scale and shift. `output_bias`:
+    whether the last linear layer has a bias where no normalisation follows.
     """
 
     widths: Sequence[int]
     hidden_norm: bool = True
     output_norm: bool = False
     output_affine: bool = True
+    output_bias: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +42,10 @@ class Setup:
     momentum encoder over training, None without one; `schedules` holds attributes of the loss that change over
     training. `queue_size` is the number of keys kept in each queue, None for no queue; the loss gets them as `queue`.
     `needs_index`: the loss keeps numbers for each image and gets their numbers as `index`. `view_statistics`: each view
-    passes through the networks alone, so that batch statistics are those of one view; else of all views of a size.
-    `norm_groups` splits the batch statistics of the momentum encoder into that many groups of shuffled rows, over all
-    processes; `online_norm_groups` those of the online networks, not shuffled. `constant_predictor_lr` keeps the
+    passes through the networks alone, so that batch statistics are those of one view; else those of the backbone are of
+    all views of a size, those of the heads of all views. `norm_groups` splits the batch statistics of the momentum
+    encoder into that many groups of shuffled rows, over all processes; `online_norm_groups` those of the online
+    networks, not shuffled. `constant_predictor_lr` keeps the
     predictor out of the schedule of the learning rate.
     Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not end with the
     projector's width, or a pairing that does not fit the predictor, momentum encoder and queue that there are.

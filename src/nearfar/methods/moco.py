@@ -33,12 +33,13 @@ class _MoCo(Method):
     norm_groups: int = 1
     online_norm_groups: int = 1
     symmetric: bool = False
+    queue_per_view: bool = False
     hidden_norm: bool = False
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
             loss=losses.MoCo(self.temperature),
-            pairing=queries_against_keys(both_ways=self.symmetric),
+            pairing=queries_against_keys(both_ways=self.symmetric, queue_per_view=self.queue_per_view),
             projector=Head(self.projector, hidden_norm=self.hidden_norm),
             view_statistics=True,
             momentum=rising(self.momentum, self.final_momentum),
@@ -67,6 +68,7 @@ class MoCoV1(_MoCo):
             (shuffling batch norm); 1 leaves the batch whole.
         online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
         symmetric: pass both views through both branches; the keys of both enter the queue.
+        queue_per_view: with `symmetric`, keep the keys of each view in a queue of their own, each of `queue_size`.
         hidden_norm: normalise the projector's hidden layers over the batch.
     """
 
@@ -98,6 +100,7 @@ class MoCoV2(_MoCo):
             (shuffling batch norm); 1 leaves the batch whole.
         online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
         symmetric: pass both views through both branches; the keys of both enter the queue.
+        queue_per_view: with `symmetric`, keep the keys of each view in a queue of their own, each of `queue_size`.
         hidden_norm: normalise the projector's hidden layers over the batch.
     """
 
@@ -116,8 +119,13 @@ class MoCoV2(_MoCo):
             warmup_epochs=0,
             protocol="knn_200",
         ).sets(temperature=0.1, projector=(128,), norm_groups=8, online_norm_groups=8),
-        "cifar-solo-learn": solo_learn(0.3, optimizer="sgd", decay_all=True, views="simclr-cifar").sets(
-            projector=(2048, 256), queue_size=32768, momentum=0.99, final_momentum=0.999, symmetric=True
+        "cifar-solo-learn": solo_learn(0.3, optimizer="sgd", decay_all=True, views="solo-moco").sets(
+            projector=(2048, 256),
+            queue_size=32768,
+            momentum=0.99,
+            final_momentum=0.999,
+            symmetric=True,
+            queue_per_view=True,
         ),
         "imagenet": _imagenet("MoCo v2, section 3").sets(projector=(2048, 128)),
     }
@@ -134,8 +142,8 @@ class MoCoV3(Method):
         temperature: of the softmax.
         momentum: of the momentum encoder at the start; it rises to 1 along half a cosine.
 
-    Differs from the paper: (1) heads are those of the authors' code for ResNets (no normalisation after the predictor)
-    for every backbone; its heads for ViTs are deeper.
+    Differs from the paper: (1) heads are those of the authors' code for ResNets (neither normalisation nor bias after
+    the predictor) for every backbone; its heads for ViTs are deeper.
     """
 
     paper = "Chen et al., An Empirical Study of Training Self-Supervised Vision Transformers, ICCV 2021"
@@ -148,7 +156,6 @@ class MoCoV3(Method):
             **IMAGENET,
             epochs=100,
             batch_size=4096,
-            weight_decay=1.5e-6,
             sync_batch_norm=True,
             protocol="linear",
         ).sets(projector=(4096, 256), predictor=(4096, 256), temperature=1.0),
@@ -163,7 +170,7 @@ class MoCoV3(Method):
             loss=losses.MoCoV3(self.temperature),
             pairing=both_ways("prediction", "key", join="sum"),
             projector=Head(self.projector, output_norm=True, output_affine=False),
-            predictor=Head(self.predictor),
+            predictor=Head(self.predictor, output_bias=False),
             momentum=Cosine(self.momentum, 1.0),
             view_statistics=True,
         )
@@ -174,7 +181,7 @@ class MoCoV3(Method):
 class JCL(Method):
     """JCL: infinitely many keys of an image, sampled around the mean of a few, in closed form.
 
-    The first view is the query, the others are keys.
+    The first view is the query, the others are keys, which pass through the momentum encoder together.
 
     Args:
         projector: widths of the projector.

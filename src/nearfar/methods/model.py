@@ -53,10 +53,12 @@ class Model(nn.Module):
     def forward(self, views: Sequence[Tensor], with_keys: bool = True) -> Embeddings:
         """Embed views, each [batch, channels, size, size] and normalised.
 
-        One pass for each size of view, or for each view where the method has batch statistics of each view.
+        The backbone has one pass for each size of view and a head one for all views, or each one for each view where
+        the method has batch statistics of each view.
         """
         pairing, embed = self.setup.pairing, _one_by_one if self.setup.view_statistics else _by_size
-        projection = embed(self.online, [views[i] for i in pairing.online_views])
+        features = embed(self.backbone, [views[i] for i in pairing.online_views])
+        projection = embed(self.online[1], features.unbind())
         embeddings = {"projection": projection}
         if self.predictor is not None:
             embeddings["prediction"] = embed(self.predictor, projection.unbind())
@@ -64,7 +66,6 @@ class Model(nn.Module):
             with torch.no_grad():
                 split = self.setup.norm_groups > 1
                 network = partial(self.shuffled, self.momentum_encoder) if split else self.momentum_encoder
-                embed = _one_by_one if split else embed
                 embeddings["key"] = embed(network, [views[i] for i in pairing.momentum_views])
         return embeddings
 
@@ -98,6 +99,7 @@ def _head(in_features: int, head: Head) -> nn.Module:
         batch_norm=head.hidden_norm,
         last_batch_norm=head.output_norm,
         last_affine=head.output_affine,
+        last_bias=head.output_bias,
     )
 
 

@@ -113,8 +113,14 @@ def both_ways(
     return Pairing(terms=(((first, 0), (second, 1)), ((first, 1), (second, 0))), join=join, enqueued=enqueued)
 
 
-def queries_against_keys(views: int = 2, query: str = "projection", *, both_ways: bool = False) -> Pairing:
-    """The key of the second view, or of each of the first two, against the queries of all other views."""
+def queries_against_keys(
+    views: int = 2, query: str = "projection", *, both_ways: bool = False, queue_per_view: bool = False
+) -> Pairing:
+    """The key of the second view, or of each of the first two, against the queries of all other views.
+
+    queue_per_view: the keys of each view have a queue of their own.
+    """
     keys = (0, 1) if both_ways else (1,)
     pairs = [(view, key) for key in keys for view in range(views) if view != key]
-    return Pairing(terms=tuple(((query, view), ("key", key)) for view, key in pairs))
+    queues = tuple(keys.index(key) for _, key in pairs) if queue_per_view else None
+    return Pairing(terms=tuple(((query, view), ("key", key)) for view, key in pairs), queues=queues)

@@ -19,8 +19,8 @@ class Recipe:
     lr: for a batch of `reference_batch` images, scaled to the batch that is used by `lr_scaling` ("linear":
     lr * batch / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never scaled.
     vector_lr: factor on the rate of biases and norms. decay_all: they decay as well.
-    lr_drops: epochs at which the rate falls to a tenth; without, it follows a cosine to `final_lr`, a share of the
-    highest.
+    lr_drops: epochs at which the rate falls to `lr_drop` of what it was; without, it follows a cosine to `final_lr`, a
+    share of the highest. warmup_start: rate at which the warm-up starts, as such a share.
     sync_batch_norm: batch statistics over all processes. protocol: the evaluation that the paper's numbers are from.
     hyperparameters: those of the method that differ from its class defaults.
     """
@@ -41,8 +41,10 @@ class Recipe:
     weight_decay: float = 5e-4
     decay_all: bool = False
     lr_drops: tuple[float, ...] = ()
+    lr_drop: float = 0.1
     final_lr: float = 0.0
     warmup_epochs: float = 5
+    warmup_start: float = 0.0
     sync_batch_norm: bool = False
     protocol: str = ""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)

@@ -19,10 +19,19 @@ def _small_crops(kind: str, count: int) -> tuple[str, ...]:
     return tuple(f"{kind}-{6 - number % 4}" for number in range(count))
 
 
+def _ressl(lr: float, **settings: Any) -> Recipe:
+    common: dict[str, Any] = dict(epochs=200, decay_all=False, warmup_epochs=5, protocol="linear")
+    recipe = sgd("ReSSL, section 4", lr, **common | settings)
+    return recipe.cites(weight_decay="ReSSL, section 4; released code leaves out biases and norms")
+
+
 def _ressl_imagenet(**hyperparameters: Any) -> Recipe:
-    recipe = sgd("ReSSL, section 4", 0.05, **IMAGENET, epochs=200, warmup_epochs=5, protocol="linear")
-    numbers = {"projector": (4096, 512), "queue_size": 131072, "momentum": 0.999, "norm_groups": 8}
-    return recipe.sets(**numbers, **hyperparameters).cites(norm_groups="released code: 8 GPUs")
+    recipe = _ressl(0.05, **IMAGENET)
+    numbers = {"projector": (4096, 512), "hidden_norm": False, "queue_size": 131072, "momentum": 0.999}
+    processes = "released code: 8 GPUs of 32 images"
+    groups = {"norm_groups": 8, "online_norm_groups": 8}
+    sources = {"hidden_norm": "released code", **dict.fromkeys(groups, processes)}
+    return recipe.sets(**numbers, **groups, **hyperparameters).cites(**sources)
 
 
 @register_method("ressl")
@@ -39,21 +48,21 @@ class ReSSL(Method):
         final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes;
             1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
         symmetric: pass both views through both branches.
         small_views: further small crops for the online branch.
+        hidden_norm: normalise the projector's hidden layers over the batch.
 
-    Differs from the paper: (1) the projector's hidden layer is normalised, as in SCE's comparison of both; the authors'
-    code does without.
+    Differs from the paper: (1) the projector's hidden layer is normalised unless the recipe says otherwise, as in SCE's
+    comparison of both; the authors' code does without, and so do its recipes here.
     """
 
     paper = "Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, NeurIPS 2021"
     recipes = {
         "small": small_data(),
-        "cifar": sgd(
-            "ReSSL, section 4", 0.06, **CIFAR, epochs=200, weight_decay=5e-4, warmup_epochs=5, protocol="linear"
-        ).sets(projector=(512, 128), queue_size=4096),
-        "cifar-solo-learn": solo_learn(0.05, optimizer="sgd", decay_all=True, views="solo-alpha+solo-weak")
-        .sets(projector=(4096, 256), queue_size=65536, momentum=0.99, final_momentum=1.0)
+        "cifar": _ressl(0.06, **CIFAR, weight_decay=5e-4).sets(projector=(512, 128), queue_size=4096),
+        "cifar-solo-learn": solo_learn(0.05, optimizer="sgd", decay_all=True, views="solo-ressl+solo-weak")
+        .sets(projector=(4096, 256), hidden_norm=False, queue_size=65536, momentum=0.99, final_momentum=1.0)
         .cites(queue_size="solo-learn's default"),
         "imagenet": _ressl_imagenet(),
         "imagenet-multi-crop": _ressl_imagenet(small_views=4).cites(small_views="released code: 224 px and four more"),
@@ -65,8 +74,10 @@ class ReSSL(Method):
     momentum: float = 0.99
     final_momentum: float | None = None
     norm_groups: int = 1
+    online_norm_groups: int = 1
     symmetric: bool = False
     small_views: int = 0
+    hidden_norm: bool = True
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -77,11 +88,12 @@ class ReSSL(Method):
         return Setup(
             loss=losses.ReSSL(self.temperature, self.target_temperature),
             pairing=queries_against_keys(len(self.views), both_ways=self.symmetric),
-            projector=Head(self.projector),
+            projector=Head(self.projector, hidden_norm=self.hidden_norm),
             view_statistics=True,
             momentum=rising(self.momentum, self.final_momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
+            online_norm_groups=self.online_norm_groups,
         )
 
 
@@ -92,9 +104,17 @@ _MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "fin
 def _small_images(name: str, **hyperparameters: Any) -> Recipe:
     """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
     recipe = Recipe(
-        f"SCE, appendix E and Table 13 ({name})", **CIFAR, small_stem=True, epochs=200, protocol="linear-sgd sce-cifar"
+        f"SCE, appendix E and Table 13 ({name})",
+        **CIFAR,
+        small_stem=True,
+        epochs=200,
+        decay_all=True,
+        protocol="linear-sgd sce-cifar",
     )
-    return recipe.sets(**hyperparameters).cites(norm_groups="released code: 8 splits of the keys' batch norm")
+    return recipe.sets(**hyperparameters).cites(
+        norm_groups="released code: 8 splits of the keys' batch norm",
+        weight_decay="SCE, appendix E; released code: of biases and norms too",
+    )
 
 
 def _two_views(source: str, lr: float) -> Recipe:
@@ -115,7 +135,7 @@ def _state_of_the_art(**hyperparameters: Any) -> Recipe:
         protocol="linear-sgd sce-imagenet",
     )
     heads = {"projector": (4096, 256), "predictor": (4096, 256), "output_norm": True}
-    return recipe.sets(**heads, symmetric=True, queue_size=65536, **hyperparameters).cites(
+    return recipe.sets(**heads | hyperparameters, symmetric=True, queue_size=65536).cites(
         projector="MoCo v3, as section 4.3 says", predictor="MoCo v3, as section 4.3 says"
     )
 
@@ -127,8 +147,9 @@ class SCE(Method):
 
     Args:
         projector: widths of the projector.
-        output_norm: normalise the projector's output over the batch, without scale and shift.
-        predictor: widths of a predictor on the online branch; none by default.
+        hidden_norm: normalise the projector's hidden layers over the batch.
+        output_norm: normalise its output as well, without scale and shift.
+        predictor: widths of a predictor on the online branch, whose last layer has no bias; none by default.
         temperature: of the online branch.
         target_temperature: of the momentum encoder's branch; it should be the sharper one.
         lam: weight of the contrastive term, 0 to 1.
@@ -155,12 +176,19 @@ class SCE(Method):
         "cifar100": _small_images("CIFAR-100", **_SMALL, target_temperature=0.08),
         "stl10": _small_images("STL-10", **_MEDIUM, target_temperature=0.05),
         "tiny-imagenet": _small_images("Tiny ImageNet", **_MEDIUM, target_temperature=0.07),
-        "imagenet100": _two_views("SCE, section 4.1", lr=0.3).sets(projector=(4096, 256)),
+        "imagenet100": _two_views("SCE, section 4.1", lr=0.3)
+        .sets(projector=(4096, 256), hidden_norm=False)
+        .cites(hidden_norm="released code's head of two layers"),
         "imagenet": _two_views("SCE, sections 4.1 and 4.2", lr=0.5).sets(projector=(2048, 2048, 256), output_norm=True),
         "imagenet-lars": _state_of_the_art(),
+        "imagenet-lars-released": _state_of_the_art(projector=(2048, 2048, 256)).cites(projector="released code"),
         "imagenet-multi-crop": _state_of_the_art(small_views=4).cites(small_views="SCE, section 4.3, multi-crop"),
+        "imagenet-multi-crop-released": _state_of_the_art(small_views=4, projector=(4096, 4096, 256)).cites(
+            small_views="SCE, section 4.3, multi-crop", projector="released code"
+        ),
     }
 
+    hidden_norm: bool = True
     output_norm: bool = False
     predictor: tuple[int, ...] = ()
     temperature: float = loss_default(losses.SCE, "temperature")
@@ -193,8 +221,10 @@ class SCE(Method):
                 self.temperature, self.target_temperature, self.lam, self.mu, self.eta, batch_keys=self.batch_keys
             ),
             pairing=queries_against_keys(len(self.views), query, both_ways=self._both_ways),
-            projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
-            predictor=Head(self.predictor) if self.predictor else None,
+            projector=Head(
+                self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm, output_affine=False
+            ),
+            predictor=Head(self.predictor, output_bias=False) if self.predictor else None,
             view_statistics=True,
             momentum=Cosine(self.momentum, self.final_momentum),
             queue_size=self.queue_size or None,

@@ -57,13 +57,22 @@ class SACLR(Method):
             epochs=1000,
             batch_size=128,
             weight_decay=5e-4,
+            final_lr=0.001,
             warmup_epochs=10,
             protocol="linear-sgd saclr-cifar",
         )
         .sets(projector=(8192, 8192, 8192))
-        .cites(projector="SACLR, appendix A.1", warmup_epochs="released script", views="released script"),
+        .cites(
+            projector="SACLR, appendix A.1",
+            final_lr="released script",
+            warmup_epochs="released script",
+            views="released script",
+        ),
         "imagenet": _IMAGENET,
         "imagenet-released": replace(_IMAGENET, views="byol-alpha+byol-beta").cites(views="released script"),
+        "imagenet-released-moco": replace(_IMAGENET, views="strong").cites(
+            views="an earlier released script: MoCo v2's"
+        ),
     }
 
     scale: Literal["matrix", "row"] = loss_default(losses.SACLR, "scale")

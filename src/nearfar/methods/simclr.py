@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
@@ -18,6 +19,10 @@ _DCL_RECIPES = {
 }
 
 
+_HALVED: dict[str, Any] = dict(vector_lr=2.0, weight_decay=5e-7)
+_OF_THE_SUM = dict(vector_lr="1 in the released code, on twice the loss", weight_decay="1e-6 there, on twice the loss")
+
+
 @register_method("simclr")
 @dataclass(frozen=True, kw_only=True)
 class SimCLR(Method):
@@ -26,9 +31,12 @@ class SimCLR(Method):
     Args:
         projector: widths of the projector.
         temperature: of the softmax; 0.5 in the paper on CIFAR-10, 0.1 on ImageNet.
-        output_norm: normalise the projector's output over the batch, as the authors' code does.
+        hidden_norm: normalise the projector's hidden layers over the batch.
+        output_norm: normalise its output as well, as the authors' code does.
+        view_statistics: pass each view through the networks alone, so that batch statistics are those of one view.
 
-    Differs from the paper: (1) the value is the mean over rows, half of what the authors' code prints.
+    Differs from the paper: (1) the value is the mean over rows, half of what the authors' code prints; the papers'
+    recipes stand here with numbers that make the same steps.
     """
 
     paper = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020"
@@ -42,27 +50,41 @@ class SimCLR(Method):
             views="simclr-cifar",
             epochs=1000,
             batch_size=512,
+            **_HALVED,
             sync_batch_norm=True,
             protocol="linear",
         )
         .sets(temperature=0.5, projector=(2048, 128), output_norm=True)
-        .cites(output_norm="released code"),
-        "cifar-solo-learn": solo_learn(0.4, weight_decay=1e-5, views="solo-swav").sets(
-            temperature=0.2, projector=(2048, 256)
+        .cites(output_norm="released code", **_OF_THE_SUM),
+        "cifar-solo-learn": solo_learn(0.4, views="solo-swav").sets(
+            temperature=0.2, projector=(2048, 256), hidden_norm=False, view_statistics=True
         ),
         "imagenet": lars(
-            "SimCLR, section 2.2", 0.3, **IMAGENET, epochs=100, batch_size=4096, sync_batch_norm=True, protocol="linear"
+            "SimCLR, section 2.2",
+            0.3,
+            **IMAGENET,
+            epochs=100,
+            batch_size=4096,
+            **_HALVED,
+            sync_batch_norm=True,
+            protocol="linear",
         )
         .sets(temperature=0.1, projector=(2048, 128), output_norm=True)
-        .cites(temperature="SimCLR, appendix B.7", output_norm="released code"),
+        .cites(temperature="SimCLR, appendix B.7", output_norm="released code", **_OF_THE_SUM),
     }
 
     temperature: float = loss_default(losses.SimCLR, "temperature")
+    hidden_norm: bool = True
     output_norm: bool = False
+    view_statistics: bool = False
 
     def setup(self, num_images: int) -> Setup:
-        projector = Head(self.projector, output_norm=self.output_norm)
-        return Setup(loss=losses.SimCLR(self.temperature), pairing=two_views(), projector=projector)
+        return Setup(
+            loss=losses.SimCLR(self.temperature),
+            pairing=two_views(),
+            projector=Head(self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm),
+            view_statistics=self.view_statistics,
+        )
 
 
 @register_method("dcl")

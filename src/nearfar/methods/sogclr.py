@@ -26,7 +26,12 @@ def _released(source: str, lr: float, **settings: Any) -> Recipe:
     return lars(source, lr, **common | settings).sets(projector=(8192, 8192, 8192))
 
 
-_CIFAR = _released("iSogCLR, released script for CIFAR-100", 0.8, **CIFAR, batch_size=128, weight_decay=5e-4)
+def _cifar(share: float) -> Recipe:
+    """The recipe on CIFAR, where theirs has `share` times the gradient of ours: the decay that makes the same steps."""
+    recipe = _released(
+        "iSogCLR, released script for CIFAR-100", 0.8, **CIFAR, batch_size=128, weight_decay=5e-4 / share
+    )
+    return recipe.cites(weight_decay=f"5e-4 there, on {share:g} times the gradient")
 
 
 @register_method("sogclr")
@@ -38,17 +43,18 @@ class SogCLR(Method):
         projector: widths of the projector.
         temperature: of the softmax; 0.1 on ImageNet, 0.3 on CIFAR.
         gamma: weight of the present batch in the running average, 0 to 1; at 1 this is DCL.
-        output_norm: normalise the projector's output over the batch, as the authors' code does.
+        output_norm: normalise the projector's output over the batch without scale and shift, as the authors' code.
 
-    Differs from the paper: (1) the gradient is not multiplied by the temperature, as the authors' code does;
-    (2) an image's first visit is known by a flag for each image.
+    Differs from the paper: (1) the value is the mean over rows and the gradient is not multiplied by the temperature:
+    the authors' code has 2 * temperature times this gradient, and its recipes stand here with numbers that make the
+    same steps; (2) an image's first visit is known by a flag for each image.
     """
 
     paper = "Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, ICML 2022"
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data().sets(temperature=0.2),
-        "cifar": _CIFAR.sets(temperature=0.3).cites(temperature="SogCLR"),
+        "cifar": _cifar(2 * 0.3).sets(temperature=0.3).cites(temperature="SogCLR"),
         "imagenet": lars(
             "SogCLR, section 5",
             0.075,
@@ -57,11 +63,19 @@ class SogCLR(Method):
             batch_size=256,
             lr_scaling="sqrt",
             reference_batch=1,
+            views="byol-alpha",
+            vector_lr=0.2,
+            weight_decay=5e-6,
             sync_batch_norm=True,
             protocol="linear",
         )
         .sets(projector=(2048, 128), output_norm=True)
-        .cites(output_norm="released code"),
+        .cites(
+            output_norm="released code",
+            views="released code",
+            vector_lr="1 there, on a fifth of the gradient (twice the temperature)",
+            weight_decay="1e-6 there, on a fifth of the gradient",
+        ),
     }
 
     temperature: float = loss_default(losses.SogCLR, "temperature")
@@ -73,7 +87,7 @@ class SogCLR(Method):
         return Setup(
             loss=loss,
             pairing=two_views(),
-            projector=Head(self.projector, output_norm=self.output_norm),
+            projector=Head(self.projector, output_norm=self.output_norm, output_affine=False),
             needs_index=True,
         )
 
@@ -96,23 +110,26 @@ class ISogCLR(Method):
         output_norm: normalise the projector's output over the batch.
 
     Differs from the paper: (1) the exponent is the negative's similarity alone, as in the authors' code, where the
-    paper subtracts the positive's.
+    paper subtracts the positive's; (2) the value is the mean over rows, half of that of the authors' code, whose
+    recipes stand here with half the weight decay.
     """
 
     paper = "Qiu et al., Not All Semantics are Created Equal (iSogCLR), ICML 2023"
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
-        "cifar": _CIFAR.sets(rho=0.4, beta=0.5, gamma=0.8, lr_temperature=0.03, highest=1.0, gradient_limit=3.0),
+        "cifar": _cifar(2).sets(rho=0.4, beta=0.5, gamma=0.8, lr_temperature=0.03, highest=1.0, gradient_limit=3.0),
         "imagenet": _released(
             "the script of iSogCLR as released by SACLR's authors for ImageNet100",
             1.2,
             **IMAGENET,
             batch_size=256,
-            weight_decay=1e-4,
+            weight_decay=5e-5,
         )
         .sets(temperature=0.7, rho=0.4, beta=0.8, gamma=0.8, lr_temperature=0.001, highest=1.0, gradient_limit=3.0)
-        .cites(batch_size="SACLR, Table 1; one log of theirs has 128"),
+        .cites(
+            batch_size="SACLR, Table 1; one log of theirs has 128", weight_decay="1e-4 there, on twice the gradient"
+        ),
     }
 
     temperature: float = loss_default(losses.ISogCLR, "temperature")

@@ -1,8 +1,13 @@
-"""Which images are copies of one another: candidates by features, confirmed by pixels."""
+"""Which images are copies of one another: candidates by small versions of them, confirmed at full size.
+
+Images that look the same at 16 pixels can be different documents of one form. So what is small and local decides: the
+largest difference anywhere, compared with what JPEG does to the same place.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -14,13 +19,27 @@ from torch import Tensor
 
 from nearfar.data import Images
 
-SIDE = 16  # pixels of the images that are compared
-COPY = 0.2  # difference of pixels up to which images are copies, in units of their contrast
+SIDE = 16  # pixels of the small versions
+COPY = 0.2  # difference of small versions up to which images can be copies, in units of their contrast
+LOCAL = 1.5  # local difference up to which images are copies, in units of what JPEG does there
+ROUGH, FINE = 30, 50  # quality of that JPEG for images of one size, and of two
+BLUR, WINDOW, AROUND = 0.7, 3, 17  # pixels: what kernels of resizing change; a stroke of a letter; two blocks of JPEG
+FLOOR = 4.0  # of 255: difference that is allowed on plain ground
+SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
+KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
+LESS, HALF = 1.6, 2.2  # times smaller: beyond these, detail that is lost makes differences fainter, and hides them
+LOST = 0.17  # so much detail, of the contrast
+SMALLER, FAINT = 1.3, 2.6  # what a difference counts where one is smaller, and where such detail is lost
+SHORTEST, LONGEST = 16, 65500  # pixels of a side: in fewer, too little can be seen; JPEG holds no more
+CUT = 1.25  # pixels that a copy may lack on each side
+PLAIN = 32  # of 255: range of values below which an image holds too little to tell it from others
+ROWS = 2**20  # pixels that are compared at a time
 QUALITY, SHRINK = 50, 2  # of the copies that are made to see how far features move
 GATHERED = 256  # images that are held at a time
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
 
 Progress = Callable[[int, int], None]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def small_images(images: Images, rows: Int64[Tensor, " rows"], progress: Progress | None = None) -> Tensor:
@@ -48,21 +67,140 @@ def pixel_difference(
     return (square / variances.mean(0).clamp_min(LEAST**2)).sqrt()
 
 
+def local_difference(
+    first: UInt8[np.ndarray, "channels height width"], second: UInt8[np.ndarray, "bands high wide"]
+) -> float:
+    """The largest difference of two images anywhere, in units of what JPEG does there: up to LOCAL they are copies.
+
+    The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
+    blurred a little (sigma 0.7 pixels). The root mean square of their difference in each window of 3 x 3 pixels is
+    divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. Colour is compared at half the
+    size, as JPEG stores it. Where sizes differ, strokes are fainter: JPEG is of quality 50 then, and the difference
+    counts 1.3 times, or 2.6 times where the smaller one is about half as large and has lost sharp detail, as small
+    letters do.
+
+    Infinite for images that cannot be told apart so: with other channels, such detail at less than half the size, one
+    more than 4.5 times as large, or with next to nothing in it (fewer than 16 pixels on a side, or a range of values
+    below 32 of 255).
+    """
+    if first[0].size < second[0].size:
+        first, second = second, first
+    (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
+    shrunk, contrast = max(tall / height, broad / width), max(int(np.ptp(plane)) for plane in second)
+    if len(first) != len(second) or shrunk > SMALLEST or contrast < PLAIN:
+        return math.inf
+    if min(height, width) < SHORTEST or max(height, width) > LONGEST:
+        return math.inf
+    if (tall, broad) == (height, width):
+        return min(_furthest(first, second, ROUGH), _furthest(second, first, ROUGH))  # JPEG spares what it made
+    faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
+    if faint and shrunk > HALF:
+        return math.inf
+    ways = [(kernel, box) for box in (None, _box(first, second)) for kernel in KERNELS]
+    tried = (np.stack([_resized(one, width, height, *way) for one in first]) for way in ways)
+    nearest = min(tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean())
+    return _furthest(nearest, second, FINE) * (FAINT if faint else SMALLER)
+
+
+def _furthest(first: np.ndarray, second: np.ndarray, quality: int) -> float:
+    """The largest local difference of images of one size, in units of what JPEG of that quality changes."""
+    rough = _jpeg(torch.tensor(first), quality).numpy()
+    return max(_largest(*planes) for planes in zip(*map(_planes, (first, second, rough)), strict=True))
+
+
+def _resized(
+    plane: np.ndarray,
+    width: int,
+    height: int,
+    kernel: Image.Resampling = Image.Resampling.BICUBIC,
+    box: Box | None = None,
+) -> np.ndarray:
+    return np.asarray(Image.fromarray(plane).resize((width, height), kernel, box=box))
+
+
+def _box(first: np.ndarray, second: np.ndarray) -> Box:
+    """The part of the larger image that the smaller one shows: all of it, or up to a pixel less on each side.
+
+    A move and a stretch in both directions, by least squares on the gradients (Lucas & Kanade 1981), twice.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
+    ends = np.array([0.0, 0.0, broad, tall])
+    one, other = (image.mean(0, dtype=np.float32).round().astype(np.uint8) for image in (first, second))
+    target = gaussian_filter(other.astype(np.float32), 1)
+    x, y = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
+    for _ in range(2):
+        found = gaussian_filter(_resized(one, width, height, box=tuple(ends)).astype(np.float32), 1)
+        down, across = np.gradient(found)
+        slopes = np.stack([across, across * x, down, down * y]).reshape(4, -1)
+        square = slopes @ slopes.T
+        square += np.eye(4) * (1e-6 * np.trace(square) + 1e-6)  # where nothing has an edge in one direction
+        left, wider, top, taller = np.linalg.solve(square, slopes @ (target - found).ravel())
+        ends += np.array([left - wider, top - taller, left + wider, top + taller]) * np.tile(
+            [broad / width, tall / height], 2
+        )
+        ends = np.clip(ends, [0, 0, broad - CUT, tall - CUT], [CUT, CUT, broad, tall])
+    return tuple(ends)
+
+
+def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarray]:
+    """What is compared: brightness, and colour at half the size; any other channels as they are."""
+    if len(pixels) != 3:
+        return list(pixels)
+    light, *colours = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("YCbCr").split()
+    return [np.asarray(light), *(np.asarray(one.reduce(2)) for one in colours)]
+
+
+def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width: int) -> float:
+    """The largest local difference, of 255, between an image and itself as it is at a smaller size."""
+    from scipy.ndimage import gaussian_filter
+
+    found, rows = 0.0, max(AROUND, ROWS // image.shape[2])
+    for plane in image:
+        back = _resized(_resized(plane, width, height), plane.shape[1], plane.shape[0])
+        for top in range(0, len(plane), rows):
+            lost = np.subtract(plane[top : top + rows], back[top : top + rows], dtype=np.float32)
+            found = max(found, float(_strength(gaussian_filter(lost, BLUR)).max()))
+    return found
+
+
+def _strength(difference: np.ndarray) -> np.ndarray:
+    """Root mean square in the window around each pixel."""
+    from scipy.ndimage import uniform_filter
+
+    return np.sqrt(uniform_filter(np.square(difference), WINDOW).clip(min=0))
+
+
+def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
+    """The largest local difference of two planes, in strips of rows that overlap."""
+    from scipy.ndimage import gaussian_filter, maximum_filter  # here: a part of a second to import
+
+    height, width = first.shape
+    rows, found = max(AROUND, ROWS // width), 0.0
+    for top in range(0, height, rows):
+        above, strip = min(top, AROUND), slice(max(0, top - AROUND), top + rows + AROUND)
+        one, other, third = (gaussian_filter(plane[strip].astype(np.float32), BLUR) for plane in (first, second, rough))
+        share = _strength(one - other) / (maximum_filter(_strength(one - third), AROUND) + FLOOR)
+        found = max(found, float(share[above : above + rows].max()))
+    return found
+
+
 def altered(pixels: UInt8[Tensor, "images channels side side"]) -> list[UInt8[Tensor, "images channels side side"]]:
     """The images after two things that copies go through: half the size and back, and JPEG of quality 50."""
     side = pixels.shape[-1]
     half = F.interpolate(pixels.float(), (max(1, side // SHRINK),) * 2, mode="bilinear", antialias=True)
     back = F.interpolate(half, (side, side), mode="bilinear").round().clamp(0, 255).to(torch.uint8)
-    return [back, torch.stack([_jpeg(image) for image in pixels])]
+    return [back, torch.stack([_jpeg(image, QUALITY) for image in pixels])]
 
 
-def _jpeg(pixels: UInt8[Tensor, "channels side side"]) -> UInt8[Tensor, "channels side side"]:
+def _jpeg(pixels: UInt8[Tensor, "channels height width"], quality: int) -> UInt8[Tensor, "channels height width"]:
     """One image after JPEG: as colour where it has three channels, else channel by channel."""
     parts = [pixels.permute(1, 2, 0)] if len(pixels) == 3 else list(pixels)
     out = []
     for part in parts:
         file = io.BytesIO()
-        Image.fromarray(part.contiguous().numpy()).save(file, "JPEG", quality=QUALITY)
+        Image.fromarray(part.contiguous().numpy()).save(file, "JPEG", quality=quality)
         out.append(torch.from_numpy(np.array(Image.open(file))))
     return out[0].permute(2, 0, 1).contiguous() if len(pixels) == 3 else torch.stack(out)
 

@@ -11,10 +11,13 @@ import yaml
 
 from nearfar.messages import did_you_mean, first_line
 from nearfar.papers.paper import COSTS, MEASURES, Claim, Column, Paper, Row, Scale, Table, cells_of
+from nearfar.yaml_files import load_yaml
 
 Part = TypeVar("Part")
 OF_SCALES = ("protocol", "metric", "seeds", "first_seed", "evaluate")
 """Keys of a table that its small scale takes over."""
+SETTINGS = ("common", "run", "small", "evaluate")
+"""Keys with settings of runs or options of their evaluation."""
 
 
 def paper_names() -> list[str]:
@@ -34,9 +37,8 @@ def read_paper(name: str | Path) -> Paper:
             raise ValueError(f"there is no paper {name}: {did_you_mean(str(name), paper_names(), 'see reproduce')}")
         path = Path(__file__).parent / f"{name}.yaml"
     try:
-        whole = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return _paper(path.stem, _mapping(whole))
-    except (ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        return _paper(path.stem, _mapping(load_yaml(path)))
+    except (ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{path.name}: {first_line(error)}") from error
 
 
@@ -56,7 +58,9 @@ def _table(paper: str, name: str, given: dict[str, Any], paper_common: dict[str,
     full = _scale({**scale, "common": common}, columns, rows, place)
     claims = tuple(_claim(_mapping(one), place) for one in given.pop("claims", []))
     sizes = dict(full=full, small=None if small is None else _small(_mapping(small), scale, columns, rows, place))
-    own = _mapping(given.pop("cells", {}))
+    own = {cell: _mapping(one) for cell, one in _mapping(given.pop("cells", {})).items()}
+    for cell, one in own.items():
+        _mappings(one, f"{place}, cell {cell}", all_of=True)
     known = dict(given, paper=paper, name=name, rows=rows, claims=claims, own=own, **sizes)
     table = _part(Table, place, known, also=("common", "columns", *OF_SCALES))
     _one_of(MEASURES, table.measure, place, "measure")
@@ -72,7 +76,10 @@ def _scale(given: dict[str, Any], columns: dict[str, Column], rows: dict[str, Ro
     for row in names:
         if row not in rows or rows[row].run is None:
             raise ValueError(f"{place}: the row {row} that is to be run is not there or has no run")
-    protocol = tuple(given.pop("protocol", ()))
+    protocol = _words(given.pop("protocol", ()))
+    _mappings(given, place)
+    if not isinstance(seeds := given.get("seeds", 1), int) or seeds < 1:
+        raise ValueError(f"{place}: seeds must be 1 or more, not {seeds!r}")
     return _part(Scale, place, dict(given, columns=columns, rows=names, protocol=protocol))
 
 
@@ -89,7 +96,8 @@ def _columns(given: Any, place: str) -> dict[str, Column]:
     for name, one in _mapping(given).items():
         one = _mapping({} if one is None else one)
         if "protocol" in one:
-            one["protocol"] = tuple(one["protocol"])
+            one["protocol"] = _words(one["protocol"])
+        _mappings(one, f"{place}, column {name}")
         found[name] = _part(Column, f"{place}, column {name}", {"title": str(name), **one, "name": str(name)})
         _one_of((*MEASURES, None), found[name].measure, place, "measure")
     return found
@@ -97,6 +105,7 @@ def _columns(given: Any, place: str) -> dict[str, Column]:
 
 def _row(name: str, given: dict[str, Any], place: str) -> Row:
     numbers = {}
+    _mappings(given, f"{place}, row {name}")
     for column, number in _mapping(given.pop("paper", {})).items():
         mean, deviation = number if isinstance(number, list) else (number, None)
         numbers[str(column)] = (float(mean), None if deviation is None else float(deviation))
@@ -142,9 +151,24 @@ def _mapping(value: Any) -> dict[str, Any]:
     return {str(key): each for key, each in value.items()}
 
 
+def _mappings(given: dict[str, Any], place: str, all_of: bool = False) -> None:
+    """Raise ValueError for settings and options that are no names with values; all_of: and for any other key."""
+    for key, value in given.items():
+        if key in SETTINGS and value is not None and not isinstance(value, dict):
+            raise ValueError(f"{place}: {key} takes names with values, not {value!r:.60}")
+        if all_of and key not in ("run", "evaluate"):
+            raise ValueError(f"{place}: there is no key {key}: {did_you_mean(key, ('run', 'evaluate'), 'use run')}")
+
+
+def _words(given: Any) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 def _one_of(known: Iterable[Any], word: Any, place: str, what: str) -> None:
     if word not in (known := list(known)):
-        raise ValueError(f"{place}: {what} must be one of {', '.join(map(str, known))}, not {word}")
+        near = did_you_mean(str(word), map(str, known), cutoff=0.6)
+        words = f"{place}: {what} must be one of {', '.join(map(str, known))}, not {word}"
+        raise ValueError(f"{words}: {near}" if near else words)
 
 
 def _part(cls: type[Part], place: str, given: dict[str, Any], also: Iterable[str] = ()) -> Part:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from nearfar.views import ViewPlan
+from nearfar.yaml_files import load_yaml
 
 OBJECTS = ("data", "method", "encoder", "views")  # what may be an object instead of a name
 
@@ -24,7 +25,7 @@ class Described:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the names and values of a YAML file; raises ValueError for any other."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):

@@ -20,6 +20,7 @@ from torch import nn
 from nearfar.data import Images, Stream, open_images, open_stream
 from nearfar.methods import Method, Model
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
+from nearfar.threads import use_threads
 from nearfar.training.config import Described
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import (
@@ -68,8 +69,8 @@ class Job:
         """The images to train on and those held out to measure health on, if any."""
         settings = self.settings
         images = self.images or opened(settings)
-        if settings.limit is not None and isinstance(images, Images):
-            images = images.subset(settings.rows(len(images)))
+        if isinstance(images, Images):
+            images = images.sampled(settings.limit, settings.seed)
         if settings.mean is not None and settings.std is not None:
             images = images.normalised_by(settings.mean, settings.std)
         return images.split_holdout(settings.held_out, settings.seed) if settings.held_out else (images, None)
@@ -142,7 +143,7 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
         if settings.devices == 1 or by_torchrun():
             fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "popen")
             fabric.launch()
-            with closed_after():
+            with closed_after(), use_threads(settings.threads):
                 fabric.broadcast((elsewhere, resume))
                 _run(fabric, job, console, resume, model)
             return
@@ -177,7 +178,8 @@ def follow(accelerator: str, precision: Precision) -> str:
             told: tuple[Job, bool] | None = fabric.broadcast(None)
             assert told is not None
             job, resume = told
-            _run(fabric, job, Console(quiet=True), resume)
+            with use_threads(job.settings.threads):
+                _run(fabric, job, Console(quiet=True), resume)
     return job.settings.out
 
 
@@ -198,7 +200,7 @@ def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, lev
         log.addHandler(logging.StreamHandler(console.file))
         log.setLevel(level)
     try:
-        with _quiet(), closed_after():
+        with _quiet(), closed_after(), use_threads(job.settings.threads):
             _run(fabric, job, console, resume)
     except (TrainingStopped, TrainingDiverged) as ending:
         return ending

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from nearfar.data import Batches, CroppingBatches, Images, Stream, StreamBatches, rank_rows
 from nearfar.methods import Model
 from nearfar.networks import layer_scales
-from nearfar.threads import Threads
 from nearfar.training.checkpoint import CHECKPOINT, load_checkpoint, of_this_run, save_checkpoint
 from nearfar.training.held_out import held_out_health
 from nearfar.training.metrics import MetricsLog
@@ -70,6 +69,7 @@ def fit(
     pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
     drops = [epoch * per_epoch for epoch in settings.lr_drops or ()]
+    shape = settings.lr_drop or 0.1, settings.warmup_start or 0.0  # older run folders hold neither
 
     fabric.to_device(model)
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
@@ -114,7 +114,6 @@ def fit(
         MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero) as metrics,
         TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
         StopRequest() as stop,
-        Threads(fabric.device.type) as threads,
     ):
         if step == 0:
             log_health(at_an_end=True)
@@ -122,7 +121,6 @@ def fit(
         waited, seen = 0.0, 0
         coming = _batches_from(batches, step)
         while step < pace.steps:
-            threads.adapt()
             asked = time.perf_counter()
             pixels, index = fabric.to_device(next(coming))
             waited += time.perf_counter() - asked
@@ -130,7 +128,7 @@ def fit(
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
             position = pace.position(step)
             epoch = position / per_epoch
-            lr = settings.lr * rate_factor(position, pace.scheduled, warmup_steps, settings.final_lr, drops)
+            lr = settings.lr * rate_factor(position, pace.scheduled, warmup_steps, settings.final_lr, drops, *shape)
             for group in optimizer.param_groups:
                 group["lr"] = (settings.lr if group.get("constant_lr") else lr) * group["lr_scale"]
             model.set_schedules(epoch, settings.epochs)

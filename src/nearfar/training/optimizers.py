@@ -108,24 +108,26 @@ def scaled_lr(base: float, batch_size: int, rule: str, reference: int = 256) -> 
     return base * factors[rule]
 
 
-DROP = 0.1
-"""Factor on the learning rate at each of its drops."""
-
-
 def rate_factor(
-    step: float, steps: float, warmup_steps: float, final: float = 0.0, drops: Iterable[float] = ()
+    step: float,
+    steps: float,
+    warmup_steps: float,
+    final: float = 0.0,
+    drops: Iterable[float] = (),
+    drop: float = 0.1,
+    start: float = 0.0,
 ) -> float:
     """Return the factor on the learning rate at a step, from 0: a linear rise to 1, then half a cosine to `final`.
 
-    drops: steps at which the rate falls to a tenth instead, as in MoCo v1. Step s of the warm-up has
-    (s + 1) / warmup_steps; from step warmup_steps on it is
+    drops: steps at which the rate falls to `drop` of what it was instead, as in MoCo v1. Step s of the warm-up has
+    start + (1 - start) (s + 1) / warmup_steps; from step warmup_steps on it is
     final + (1 - final) (1 + cos(pi (s - warmup_steps) / (steps - warmup_steps))) / 2, which would reach `final` at
     step `steps`. Source: Loshchilov & Hutter 2017 (SGDR), Eq. 5, with Goyal et al. 2017's warm-up.
     """
     if step < warmup_steps:
-        return (step + 1) / warmup_steps
+        return start + (1 - start) * (step + 1) / warmup_steps
     if passed := list(drops):
-        return DROP ** sum(step >= drop for drop in passed)
+        return drop ** sum(step >= one for one in passed)
     progress = (step - warmup_steps) / max(1, steps - warmup_steps)
     return final + (1 - final) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 

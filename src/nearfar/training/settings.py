@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
-import torch
 import yaml
 
 from nearfar.atomic import replacing
 from nearfar.messages import first_line
 from nearfar.training.checking import check_value
 from nearfar.training.config import OBJECTS, Described, read_value, read_yaml, written
-from nearfar.training.seeding import LARGEST_SEED, stream
+from nearfar.training.seeding import LARGEST_SEED
 
 T = TypeVar("T")
 CHOSEN = "chosen by pretrain where it is None"
@@ -89,13 +88,13 @@ class Settings:
     std: list[float] | None = setting("likewise")
     image_size: Chosen[int] = setting(
         "pixels; images are resized to it. Default: their own up to 96 px, else what the time allows",
-        at_least=1,
+        at_least=2,
         at_most=LARGEST_IMAGE,
     )
     crop_size: Chosen[int] = setting(
         "pixels of a view that is not small; below the image size, training is faster and crops lose less. "
         "Default: two thirds of the image size where that is chosen, three quarters of 32 to 48 px, else all of it",
-        at_least=1,
+        at_least=2,
         at_most=LARGEST_IMAGE,
     )
     channels: Chosen[int] = setting(
@@ -110,10 +109,7 @@ class Settings:
         "channels that pictures of the images show, one or three, counted from 1. Default: the first three"
     )
     split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
-    limit: int | None = setting("train on so many images only", at_least=1)
-    limit_from: Literal["start", "seed"] = setting(
-        "images that --limit takes: the first ones, or as many drawn by --seed", "start"
-    )
+    limit: int | None = setting("train on a random sample of so many images, drawn by the seed", at_least=1)
     views: Any = setting(
         "a preset for a kind of images (`nearfar views` lists them), or names of distributions joined by '+'; in "
         "Python also a ViewPlan or a callable on uint8 batches. "
@@ -146,12 +142,16 @@ class Settings:
     )
     final_lr: Chosen[float] = setting("last learning rate as a share of the highest", at_least=0)
     lr_drops: Chosen[list[float]] = setting(
-        "epochs at which the learning rate falls to a tenth, in place of a cosine. Default: none, or the recipe's"
+        "epochs at which the learning rate falls, in place of a cosine. Default: none, or the recipe's"
     )
+    lr_drop: float | None = setting("share of the learning rate left after each drop", at_least=1e-12, at_most=1)
     vector_lr: Chosen[float] = setting("factor on the learning rate of biases and norms", at_least=0)
     weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms", at_least=0)
     decay_all: Chosen[bool] = setting("let biases and norms decay too")
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up", at_least=0)
+    warmup_start: float | None = setting(
+        "learning rate at which the warm-up starts, as a share of the highest", at_least=0, at_most=1
+    )
     clip_gradient: float | None = setting("largest norm of the gradient", at_least=1e-12)
     precision: Precision = setting(
         "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of the first two", "auto"
@@ -159,6 +159,12 @@ class Settings:
     accelerator: str = setting("'auto', 'cpu' or 'cuda'", "auto")
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
+    )
+    threads: Chosen[int] = setting(
+        "CPU threads of each process, the same to the end, as other numbers change the last digits of the gradient. "
+        "Default: the fastest number when the run begins, or OMP_NUM_THREADS",
+        at_least=1,
+        at_most=1024,
     )
     sync_batch_norm: Chosen[bool] = setting("batch statistics over all processes")
     seed: int = setting("of weights, batches and views", 0, at_least=0, at_most=LARGEST_SEED)
@@ -226,15 +232,6 @@ class Settings:
         """How the images of a run are opened, and others that its encoder sees: options of `open_images`."""
         names = ("image_size", "channels", "value_range", "show_channels")
         return {name: getattr(self, name) for name in names}
-
-    def rows(self, count: int) -> Sequence[int]:
-        """The positions, in order, of the images to train on among `count`."""
-        if self.limit is None or self.limit >= count:
-            return range(count)
-        if self.limit_from == "start":
-            return range(self.limit)
-        drawn: list[int] = torch.randperm(count, generator=stream(self.seed, "limit"))[: self.limit].sort()[0].tolist()
-        return drawn
 
     def unchosen(self) -> list[str]:
         """List the settings that `pretrain` has yet to choose."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -31,19 +32,21 @@ def spread_norm_groups(model: Model) -> Model:
             if isinstance(module, SplitBatchNorm):
                 module.groups = groups // world
         if name == "norm_groups":
-            model.shuffled = shuffled_over_processes
+            together = 1 if model.setup.view_statistics else len(model.setup.pairing.momentum_views)
+            model.shuffled = partial(shuffled_over_processes, views=together)
     return model
 
 
-def shuffled_over_processes(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+def shuffled_over_processes(network: Callable[[Tensor], Tensor], images: Tensor, views: int = 1) -> Tensor:
     """Apply a network to as many of all processes' rows as this one holds, in a random order; returns its own rows.
 
-    Every process must hold as many rows. The order comes from the first process. Source: MoCo (He et al. 2020),
-    Section 3.3.
+    views: how many of them the rows are, one after the other. Every process must hold as many rows. The order comes
+    from the first process, and is the one that a single process would have. Source: MoCo (He et al. 2020), Section 3.3.
     """
     rank, rows, counts = dist.get_rank(), len(images), [len(images)] * world_size()
     order = torch.randperm(sum(counts), device=images.device)
     dist.broadcast(order, 0)
+    order = torch.arange(sum(counts), device=order.device).view(len(counts), views, -1).transpose(0, 1).flatten()[order]
     own = slice(rank * rows, (rank + 1) * rows)
     made = network(gather_rows(images, counts)[order[own]])
     return gather_rows(made, counts)[order.argsort()[own]]

@@ -12,7 +12,6 @@ from torch import nn
 
 from nearfar.methods import Method, Model
 from nearfar.networks import build_backbone
-from nearfar.threads import Threads
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.settings import Precision
 from nearfar.training.step import GradientStep
@@ -73,14 +72,12 @@ def training_speed(
         loss.item()  # waits for a GPU
 
     model.train()
-    with Threads(fabric.device.type) as threads:
-        threads.adapt()
-        try:
+    try:
+        step()
+        began, steps = time.perf_counter(), 0
+        while steps < 2 or time.perf_counter() - began < SECONDS:
             step()
-            began, steps = time.perf_counter(), 0
-            while steps < 2 or time.perf_counter() - began < SECONDS:
-                step()
-                steps += 1
-        except torch.OutOfMemoryError:
-            return 0.0
-        return steps * batch_size / (time.perf_counter() - began)
+            steps += 1
+    except torch.OutOfMemoryError:
+        return 0.0
+    return steps * batch_size / (time.perf_counter() - began)

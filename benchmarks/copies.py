@@ -1,0 +1,303 @@
+"""Which pairs of images `nearfar duplicates` confirms as copies: precision and recall on sets with known answers.
+
+    python benchmarks/copies.py DATA --out docs/results/copies.json     # DATA holds imagenette/ and flowers/
+    python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
+
+No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; pages of text;
+plots; screens of one program; digits; bursts of a camera (frames moved by 2 to 6 pixels, with noise and another
+exposure); and photographs. Of every image the copies are made that ALTERED names. Each image is compared with its
+copies, and with the images of its set that are nearest to it at 16 pixels: these as they are, and altered in every way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import io
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import PIL
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from pyarrow.dataset import dataset
+from sklearn.datasets import load_digits
+
+from nearfar.neighbours import COPY, LOCAL, local_difference, pixel_difference
+
+Chance = np.random.Generator
+TEXT = """\
+account address amount and annual assessment balance before between branch building by city client company contract
+copy date day delivery department district due during each form from general gross hours house in interest invoice
+item journal law letter limit list market material member method minutes month net north note number of office on
+order other page paper part payment per period person place plan policy price product project quarter rate record
+reference region report result return river road room school section service share sheet signed site south state
+street sum supply system table tax term the time to total train transfer unit value volume water week west with work
+year
+"""
+FAMILIES = "Adams Baker Clark Davis Evans Fischer Garcia Hughes Ito Jones Kim Lopez Meyer Nolan Olsen Park Quinn Rossi"
+WORDS, NAMES = TEXT.split(), FAMILIES.split()
+
+
+def encoded(image: Image.Image, form: str, **options: Any) -> Image.Image:
+    """What is read of an image that was saved."""
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return Image.open(file).convert(image.mode)
+
+
+def resized(image: Image.Image, share: float, kernel: Image.Resampling) -> Image.Image:
+    """The image at a share of its size."""
+    return image.resize((round(image.width * share), round(image.height * share)), kernel)
+
+
+BOX, BILINEAR, BICUBIC, LANCZOS = (Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS"))
+ALTERED: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "JPEG 90": lambda image: encoded(image, "JPEG", quality=90),
+    "JPEG 75": lambda image: encoded(image, "JPEG", quality=75),
+    "JPEG 50": lambda image: encoded(image, "JPEG", quality=50),
+    "JPEG 30": lambda image: encoded(image, "JPEG", quality=30),
+    "WebP 80": lambda image: encoded(image, "WEBP", quality=80),
+    "JPEG 75 twice": lambda image: encoded(encoded(image, "JPEG", quality=75), "JPEG", quality=70),
+    "2/3": lambda image: resized(image, 2 / 3, BICUBIC),
+    "2/3, JPEG 75": lambda image: encoded(resized(image, 2 / 3, LANCZOS), "JPEG", quality=75),
+    "1/2, box": lambda image: resized(image, 1 / 2, BOX),
+    "1/2, bilinear": lambda image: resized(image, 1 / 2, BILINEAR),
+    "1/2, lanczos": lambda image: resized(image, 1 / 2, LANCZOS),
+    "1/2, JPEG 75": lambda image: encoded(resized(image, 1 / 2, LANCZOS), "JPEG", quality=75),
+    "1/2, JPEG 50": lambda image: encoded(resized(image, 1 / 2, BICUBIC), "JPEG", quality=50),
+    "1/2, without a row and a column": lambda image: resized(
+        image.crop((0, 0, image.width - 1, image.height - 1)), 1 / 2, BILINEAR
+    ),
+    "1/4": lambda image: resized(image, 1 / 4, LANCZOS),
+    "1/4, JPEG 75": lambda image: encoded(resized(image, 1 / 4, BICUBIC), "JPEG", quality=75),
+    "1.5, JPEG 90": lambda image: encoded(resized(image, 1.5, BICUBIC), "JPEG", quality=90),
+}
+
+
+def font(size: int, name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
+    """A font that comes with matplotlib."""
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf", size)
+
+
+def words(chance: Chance, count: int) -> str:
+    """So many words at random."""
+    return " ".join(chance.choice(WORDS, count))
+
+
+def amount(chance: Chance) -> str:
+    """A price."""
+    return f"{chance.integers(1, 2000)}.{chance.integers(100):02d}"
+
+
+def invoice(chance: Chance, number: int, size: tuple[int, int] = (620, 520)) -> Image.Image:
+    """One invoice of a template: number, name, date and amounts differ."""
+    page = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(page)
+    draw.rectangle((40, 30, 150, 80), fill=(20, 60, 120))
+    draw.text((55, 45), "NORTH", font=font(20, "DejaVuSans-Bold"), fill="white")
+    draw.text((380, 40), "INVOICE", font=font(26, "DejaVuSans-Bold"), fill=(20, 60, 120))
+    small = font(11)
+    draw.text((380, 80), f"No. {number:06d}", font=small, fill="black")
+    draw.text((380, 96), f"{chance.integers(1, 29):02d}.{chance.integers(1, 13):02d}.2024", font=small, fill="black")
+    for line, text in enumerate((chance.choice(NAMES), f"{chance.integers(1, 99)} {chance.choice(WORDS)} street")):
+        draw.text((40, 140 + 16 * line), f"{text}", font=small, fill="black")
+    draw.rectangle((40, 220, 580, 240), fill=(225, 230, 240))
+    for x, text in ((46, "Item"), (330, "Quantity"), (410, "Price"), (500, "Total")):
+        draw.text((x, 223), text, font=small, fill="black")
+    for row in range(8):
+        y = 246 + 22 * row
+        draw.line((40, y + 18, 580, y + 18), fill=(200, 200, 200))
+        cells = (f"{chance.choice(WORDS)} {chance.choice(WORDS)}", f"{chance.integers(1, 20)}")
+        for x, text in zip((46, 330, 410, 500), (*cells, amount(chance), amount(chance)), strict=True):
+            draw.text((x, y), text, font=small, fill="black")
+    draw.text((410, 440), f"Total  {amount(chance)}", font=font(13, "DejaVuSans-Bold"), fill="black")
+    lines = (
+        "Payment is due within thirty days of the date of this invoice.",
+        "Please state the number of the invoice.",
+    )
+    for line, text in enumerate(lines):
+        draw.text((40, 480 + 14 * line), text, font=font(9), fill=(90, 90, 90))
+    return page
+
+
+def invoices(chance: Chance, count: int) -> list[Image.Image]:
+    """Invoices of one template."""
+    return [invoice(chance, int(chance.integers(10**6))) for _ in range(count)]
+
+
+def one_digit(chance: Chance, count: int) -> list[Image.Image]:
+    """Invoices that differ in the last digits of their number alone: each and the next ten, in one digit."""
+    seed, start = int(chance.integers(2**31)), int(chance.integers(10**5))
+    return [invoice(np.random.default_rng(seed), 10 * start + number) for number in range(count)]
+
+
+def pages(chance: Chance, count: int) -> list[Image.Image]:
+    """Pages of text, black on white, all set alike."""
+    made = []
+    for _ in range(count):
+        page = Image.new("L", (480, 420), 255)
+        draw = ImageDraw.Draw(page)
+        for line in range(24):
+            draw.text((30, 30 + 15 * line), words(chance, 9)[:62], font=font(11, "DejaVuSerif"), fill=0)
+        made.append(page)
+    return made
+
+
+def plots(chance: Chance, count: int) -> list[Image.Image]:
+    """Curves of matplotlib in the same axes: random walks that end near each other."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    made = []
+    for _ in range(count):
+        figure = Figure(figsize=(5, 3.5), dpi=100)
+        canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
+        time = np.linspace(0, 1, 60)
+        for slope in (1, 2):
+            axes.plot(time, slope * time + 0.03 * chance.standard_normal(60).cumsum(), label=f"run {slope}")
+        axes.set(xlim=(0, 1), ylim=(-0.5, 2.5), xlabel="time", ylabel="value")
+        axes.legend(loc="upper left")
+        canvas.draw()
+        made.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    return made
+
+
+def screens(chance: Chance, count: int) -> list[Image.Image]:
+    """A table on a dark screen, with other values in it."""
+    made = []
+    for _ in range(count):
+        page = Image.new("RGB", (620, 400), (30, 32, 38))
+        draw = ImageDraw.Draw(page)
+        draw.rectangle((0, 0, 620, 34), fill=(50, 54, 64))
+        draw.text((16, 8), "Monitor    Alerts    Settings", font=font(13), fill=(220, 220, 220))
+        for row in range(12):
+            y = 50 + 27 * row
+            draw.rectangle((16, y, 604, y + 24), fill=(38, 41, 49) if row % 2 else (34, 36, 43))
+            draw.text((24, y + 5), f"server-{row:02d}.example", font=font(12), fill=(160, 190, 240))
+            for x in (220, 310, 400, 490):
+                draw.text((x, y + 5), f"{chance.uniform(0, 100):.2f}", font=font(12), fill=(200, 200, 200))
+            draw.ellipse((570, y + 7, 580, y + 17), fill=(80, 200, 120) if chance.random() < 0.9 else (230, 80, 80))
+        made.append(page)
+    return made
+
+
+def digits(chance: Chance, count: int) -> list[Image.Image]:
+    """Handwritten digits of scikit-learn at 32 pixels."""
+    chosen = load_digits().images[chance.permutation(1797)[:count]]
+    return [Image.fromarray((one * 255 / 16).astype(np.uint8)).resize((32, 32), BICUBIC) for one in chosen]
+
+
+def drawn_digits(chance: Chance, count: int) -> list[Image.Image]:
+    """Numbers of three digits, drawn black on white."""
+    made = []
+    for number in chance.permutation(1000)[:count]:
+        page = Image.new("L", (96, 64), 255)
+        ImageDraw.Draw(page).text((12, 12), f"{number:03d}", font=font(34), fill=0)
+        made.append(page)
+    return made
+
+
+def photographs(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
+    """Photographs of a data set at random."""
+    cells = dataset(sorted(folder.glob("*.parquet"))).to_table(columns=["image"])["image"]
+    picked = [cells[int(row)].as_py()["bytes"] for row in chance.permutation(len(cells))[:count]]
+    return [Image.open(io.BytesIO(one)).convert("RGB") for one in picked]
+
+
+def bursts(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
+    """Photographs, five frames of each: moved by 2 to 6 pixels, with noise and another exposure."""
+    made = []
+    for photograph in photographs(folder, chance, -(-count // 5)):
+        numbers, x, y = np.asarray(photograph, dtype=np.float64), 12, 12
+        for _ in range(5):
+            frame = numbers[y : y + 200, x : x + 200] * chance.uniform(0.97, 1.03)
+            made.append(Image.fromarray((frame + chance.normal(0, 3, frame.shape)).clip(0, 255).astype(np.uint8)))
+            turn, far = chance.uniform(0, 2 * np.pi), chance.uniform(2, 6)
+            x, y = (int(np.clip(round(at), 0, 24)) for at in (x + far * np.cos(turn), y + far * np.sin(turn)))
+    return made[:count]
+
+
+def soft(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
+    """Photographs enlarged to twice the size: as soft as those of a camera at full size."""
+    return [resized(image, 2, BICUBIC) for image in photographs(folder, chance, count)]
+
+
+def planes(image: Image.Image) -> np.ndarray:
+    """[channels, height, width], as `local_difference` takes it."""
+    pixels = np.asarray(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def small_difference(images: list[Image.Image]) -> torch.Tensor:
+    """How far all pairs are apart at 16 pixels, where candidates are found: [images, images]."""
+    small = [np.asarray(image.convert("RGB").resize((16, 16), BOX), dtype=np.float32) for image in images]
+    rows = torch.from_numpy(np.stack(small).transpose(0, 3, 1, 2))
+    return torch.stack([pixel_difference(row.expand_as(rows), rows) for row in rows])
+
+
+def measure(images: list[Image.Image], others: int, chance: Chance) -> dict[str, Any]:
+    """Recall of the copies of these images, and what was called a copy among the pairs of different ones."""
+    apart = small_difference(images).fill_diagonal_(torch.inf)
+    nearest = apart.topk(min(others, len(images) - 1), largest=False)
+    recall: dict[str, float] = {}
+    furthest, closest, wrong, pairs = [], [], [], 0
+    for kind, alter in ALTERED.items():
+        altered = [alter(image) for image in images]
+        found = [local_difference(planes(one), planes(two)) for one, two in zip(images, altered, strict=True)]
+        furthest += found
+        recall[kind] = float(np.mean(np.array(found) <= LOCAL))
+        for row, place in enumerate(nearest.indices[:, chance.integers(nearest.indices.shape[1])].tolist()):
+            closest.append(local_difference(planes(images[row]), planes(altered[place])))
+            wrong += [f"{row}, {place} as {kind}: {closest[-1]:.2f}"] if closest[-1] <= LOCAL else []
+            pairs += 1
+    for row, places in enumerate(nearest.indices.tolist()):
+        for place in places:
+            closest.append(local_difference(planes(images[row]), planes(images[place])))
+            wrong += [f"{row}, {place}: {closest[-1]:.2f}"] if closest[-1] <= LOCAL else []
+            pairs += 1
+    finite = [one for one in furthest if np.isfinite(one)]
+    return {
+        "images": len(images), "different_pairs": pairs, "called_copies": len(wrong), "wrong": wrong,
+        "of_them_near_at_16_pixels": float((nearest.values <= COPY).float().mean()),
+        "closest_different": round(min(closest), 2), "furthest_copy": round(max(finite), 2), "recall": recall,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Make the sets, measure, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--seed", type=int, default=200)
+    parser.add_argument("--count", type=int, default=10, help="images of each set")
+    parser.add_argument("--others", type=int, default=9, help="different images that each is compared with")
+    parser.add_argument("--sets", nargs="*")
+    parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
+    args = parser.parse_args()
+    sets: dict[str, Callable[[Chance, int], list[Image.Image]]] = {
+        made.__name__: made for made in (invoices, one_digit, pages, plots, screens, digits, drawn_digits)
+    }
+    for name in ("imagenette", "flowers"):
+        sets[name] = lambda chance, count, name=name: photographs(args.data / name, chance, count)  # type: ignore[misc]
+    sets["soft_photographs"] = lambda chance, count: soft(args.data / "imagenette", chance, count)
+    sets["bursts"] = lambda chance, count: bursts(args.data / "imagenette", chance, count)
+    with open("/proc/cpuinfo") as cpu:
+        model = next((line.split(":")[1].strip() for line in cpu if line.startswith("model name")), platform.machine())
+    result: dict[str, Any] = {"seed": args.seed, "limit": LOCAL, "cpu": model, "date": f"{datetime.date.today()}"}
+    result["versions"] = {"pillow": PIL.__version__, "torch": torch.__version__, "matplotlib": matplotlib.__version__}
+    result["sets"] = json.loads(args.out.read_text())["sets"] if args.out is not None and args.out.exists() else {}
+    for name in args.sets or sets:
+        chance = np.random.default_rng([args.seed, *name.encode()])
+        result["sets"][name] = found = measure(sets[name](chance, args.count), args.others, chance)
+        print(name, json.dumps(found), flush=True)
+        if args.out is not None:
+            args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

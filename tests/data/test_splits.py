@@ -1,0 +1,129 @@
+"""Which images a source gives to train on: splits by the names of folders, files and rows, and what is in none."""
+
+import io
+import logging
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from nearfar.data import fingerprint_of, list_splits, open_images
+from tests.data.test_tars import tar
+
+
+def png(number):
+    file = io.BytesIO()
+    Image.fromarray(np.full((8, 8, 3), number, dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def shard(path, number):
+    """A tar or Parquet file with one image whose pixels are all `number`."""
+    if path.suffix == ".tar":
+        tar(path, [("a.png", png(number))])
+    else:
+        pq.write_table(pa.table({"image": [{"bytes": png(number), "path": None}]}), path)
+
+
+def values(images):
+    """The first value of each image."""
+    return images.pixels[:, 0, 0, 0].tolist()
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, logger="nearfar")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("ending", [".tar", ".parquet"])
+@pytest.mark.parametrize(
+    ("train", "test", "split"),
+    [
+        ("imagenet1k-train-0000", "imagenet1k-validation-00", "validation"),
+        ("cats_train", "cats_test", "test"),
+        ("photos.Train.00001-of-00002", "photos.VAL.00001-of-00002", "validation"),
+        ("train2017", "val2017", "validation"),
+        ("test-bench-train-0", "test-bench-test-0", "test"),  # the last word that is one
+    ],
+)
+def test_split_words_count_anywhere_in_the_name_of_a_shard(tmp_path, train, test, split, ending, lines):
+    shard(tmp_path / (train + ending), 10)
+    shard(tmp_path / (test + ending), 20)
+    assert list_splits(tmp_path) == ["train", split]
+    assert values(open_images(tmp_path)) == [10] and values(open_images(tmp_path, split=split)) == [20]
+    assert lines() == [f"'{tmp_path}' is divided into train, {split}: train is read where no split is asked for"]
+
+
+@pytest.mark.parametrize("ending", [".tar", ".parquet"])
+def test_a_stray_shard_is_listed_and_left_out(tmp_path, ending):
+    for number, name in enumerate(["train-0", "test-0", "extra"]):
+        shard(tmp_path / (name + ending), number)
+    images = open_images(tmp_path)
+    assert values(images) == [0] and len(open_images(tmp_path, split="all")) == 2
+    assert images.skipped == [(f"extra{ending}", "in none of the splits train, test")]
+    assert images.skipped == open_images(tmp_path).skipped
+
+
+@pytest.mark.parametrize("stray", ["preview.png", "extra/cat/0.png", "extra/0.png"])
+def test_a_stray_image_is_listed_and_left_out(tmp_path, paint, stray):
+    for number, name in enumerate(["train/ant/0.png", "train/cat/1.png", "test/cat/2.png", stray]):
+        paint(tmp_path / name, number)
+    images = open_images(tmp_path)
+    assert images.names == ["train/ant/0.png", "train/cat/1.png"] and images.labels.tolist() == [0, 1]
+    assert images.skipped == [(stray, "in none of the splits train, test")]
+    assert list(fingerprint_of(tmp_path).marks) == images.names
+    assert open_images(tmp_path, split="test").names == ["test/cat/2.png"]
+
+
+@pytest.mark.parametrize(
+    ("train", "val"), [("train2017", "val2017"), ("training_set", "test_set"), ("01 train", "dev")]
+)
+def test_folders_with_more_than_the_word_in_their_name(tmp_path, paint, train, val):
+    paint(tmp_path / train / "0.png", 0)
+    paint(tmp_path / val / "1.png", 1)
+    assert open_images(tmp_path).names == [f"{train}/0.png"]
+
+
+def test_classes_with_the_word_in_their_name_are_classes(tmp_path, paint, lines):
+    for number, name in enumerate(["train station/0.png", "test tube/1.png", "car/2.png"]):
+        paint(tmp_path / name, number)
+    images = open_images(tmp_path)
+    assert len(images) == 3 and images.class_names == ["car", "test tube", "train station"] and lines() == []
+
+
+@pytest.mark.parametrize("files", [["images/0.png", "test/1.png"], ["images/train/0.png", "images/val/1.png"]])
+def test_test_images_are_read_with_the_rest_only_with_a_word(tmp_path, paint, files, lines):
+    for number, name in enumerate(files):
+        paint(tmp_path / name, number)
+    assert len(open_images(tmp_path)) == 2
+    [line] = lines()
+    assert line.startswith(
+        f"'{files[1].rpartition('/')[0]}' in '{tmp_path}' is named for a test or validation split, and is read"
+    )
+
+
+def test_rows_of_a_table_in_no_split_are_listed_and_left_out(tmp_path, paint, lines):
+    for number in range(4):
+        paint(tmp_path / f"{number}.png", number)
+    table = tmp_path / "photos.csv"
+    table.write_text("path,split\n0.png,train\n1.png,test\n2.png,\n3.png,train\n")
+    images = open_images(table)
+    assert images.names == ["train/0.png", "train/3.png"]
+    assert images.skipped == [("2.png", "in none of the splits train, test")]
+    table.write_text("path,split\n0.png,first\n1.png,test\n")
+    assert len(open_images(table)) == 2
+    assert lines()[1:] == [
+        f"'test' in '{table}' is named for a test or validation split, and is read with the rest: "
+        "to leave it out, name the folders or files to read"
+    ]
+
+
+def test_files_of_another_kind_are_listed(tmp_path, paint):
+    for name in ("a.tar", "b.tar"):
+        shard(tmp_path / name, 1)
+    paint(tmp_path / "preview.png", 0)
+    images = open_images(tmp_path)
+    assert len(images) == 2 and images.skipped == [("preview.png", "not read: most files here are tars")]

@@ -42,8 +42,10 @@ def test_the_run_folder_is_complete(run):
 
 
 def test_a_notebook_shows_the_report(run, tmp_path):
-    shown = re.fullmatch('<iframe srcdoc="([^"]*)" style="[^"]*" title="report"></iframe>', run._repr_html_())
-    assert html.unescape(shown[1]) == (run.path / "report.html").read_text()
+    frame = '<iframe sandbox="allow-scripts" srcdoc="([^"]*)" style="[^"]*" title="report"></iframe>'
+    shown = html.unescape(re.fullmatch(frame, run._repr_html_())[1])
+    assert shown.endswith((run.path / "report.html").read_text())
+    assert shown.startswith('<!doctype html><meta http-equiv="Content-Security-Policy"')
     assert nearfar.Run(tmp_path / "<nothing>")._repr_html_().count("<") == 2
 
 

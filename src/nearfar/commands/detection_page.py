@@ -68,7 +68,7 @@ def detection_section(detection: dict[str, dict[str, Any]]) -> str:
         columns = [name for name in next(iter(results.values())) if "minutes" not in name]
         head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in columns)
         rows = "".join(
-            f'<tr class="{row}"><th scope="row">{html.escape(ROWS.get(row, row))}</th>'
+            f'<tr class="{html.escape(row)}"><th scope="row">{html.escape(ROWS.get(row, row))}</th>'
             + "".join(f"<td>{100 * numbers[name]:.1f}</td>" for name in columns)
             + "</tr>"
             for row, numbers in results.items()

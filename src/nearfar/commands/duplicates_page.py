@@ -40,7 +40,7 @@ def write_duplicates_page(
     ]
     told = {"images": images, "links": shown, "kinds": KINDS, "alike": ALIKE, "distance": distance, "command": command}
     data = json.dumps(told).replace("<", "\\u003c")
-    script = resources.files("nearfar.commands").joinpath("duplicates.js").read_text(encoding="utf-8")
+    script = "\n" + resources.files("nearfar.commands").joinpath("duplicates.js").read_text(encoding="utf-8")
     left = len(links) - len(shown)
     more = f" The page holds the nearest {len(shown)} pairs; {left} more are left out." if left else ""
     main = (
@@ -53,6 +53,6 @@ def write_duplicates_page(
         '<div class="groups pairs" id="copies"></div>'
         '<h2>Merely alike</h2><p class="note">Near by their features, and other pixels: all are kept.</p>'
         f'<div class="groups pairs" id="alike"></div><script type="application/json" id="data">{data}</script>'
-        f"<script>\n{script}</script>"
+        f"<script>{script}</script>"
     )
-    write_gallery(path, "Near-duplicates", f"among {len(known.images)} images", main, scripts=True)
+    write_gallery(path, "Near-duplicates", f"among {len(known.images)} images", main, scripts=[script])

@@ -59,7 +59,7 @@ def gallery(data: Featured, rows: Sequence[int], said: Sequence[str], urls: dict
     return f'<ul class="gallery">{"".join(figures)}</ul>'
 
 
-def write_gallery(path: Path, title: str, about: str, main: str, *, scripts: bool = False) -> None:
+def write_gallery(path: Path, title: str, about: str, main: str, *, scripts: Sequence[str] = ()) -> None:
     """Write a page with galleries in its main part; it asks for nothing outside itself."""
     style = resources.files("nearfar.commands").joinpath("gallery.css").read_text(encoding="utf-8")
     page = whole_page(title, about, f"<style>\n{style}</style>{main}", scripts=scripts)

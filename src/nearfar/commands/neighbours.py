@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nearfar.atomic import replacing
+from nearfar.commands.page import image_url
 from nearfar.data import Images
 from nearfar.evaluation import extract, raw_pixels
 from nearfar.neighbours import nearest_rows
@@ -73,7 +74,7 @@ def neighbours_section(folder: Path) -> str:
     figures = "".join(_figure(query, found["pictures"]) for query in found["queries"])
     return (
         '<section><h2>Nearest images</h2><p class="note">Images at random, each with the nearest '
-        f"among {found['searched']} of {found['images']}: above by the encoder, below by raw pixels. "
+        f"among {int(found['searched'])} of {int(found['images'])}: above by the encoder, below by raw pixels. "
         "An encoder that is worth having finds more of the same kind of thing, not only of the same colours.</p>"
         f'<div class="queries">{figures}</div></section>'
     )
@@ -94,4 +95,4 @@ def _figure(query: dict[str, Any], pictures: dict[str, Any]) -> str:
 
 def _picture(picture: dict[str, str], before: str) -> str:
     name = html.escape(picture["name"], quote=True)
-    return f'<img src="{picture["url"]}" alt="{before}{name}" title="{name}">'
+    return f'<img src="{image_url(picture["url"])}" alt="{before}{name}" title="{name}">'

@@ -15,10 +15,12 @@ from nearfar.atomic import replacing
 from nearfar.commands.curves import Curve, chart
 from nearfar.commands.detection_page import detection_section
 from nearfar.commands.neighbours import neighbours_section
-from nearfar.commands.page import main_part, whole_page
+from nearfar.commands.page import whole_page
 from nearfar.commands.run import Run
+from nearfar.commands.views_page import views_section
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 from nearfar.data import describe
+from nearfar.maps.document import map_scripts
 from nearfar.messages import first_line
 from nearfar.training.config import read_yaml
 
@@ -74,7 +76,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
         ("neighbours.json", lambda: neighbours_section(folder)),
         ("map.html", lambda: _map(folder)),
         ("metrics.jsonl", lambda: _curves(run.metrics)),
-        ("views.html", lambda: _views(folder)),
+        ("views.html", lambda: views_section(folder)),
         ("config.yaml", lambda: _table("Settings", settings) if settings else ""),
         ("environment.json", lambda: _environment(folder)),
         ("skipped.txt", lambda: _skipped(folder)),
@@ -85,7 +87,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     shown += [f"<section><h2>Details</h2>{details}</section>"] if details else []
     problems = dict.fromkeys([problem, *(said for _, said in sections)])
     main = "\n".join(filter(None, [*shown, *problems]))
-    page = whole_page(title, about, main, scripts=True)  # those of the map
+    page = whole_page(title, about, main, scripts=map_scripts())
     path = folder / "report.html"
     with replacing(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
@@ -169,23 +171,23 @@ def _accuracy(numbers: dict[str, float], key: str) -> str:
 
 def _map(folder: Path) -> str:
     page, picture = folder / "map.html", folder / "map.png"
-    if page.is_file():
-        inner = html.escape(page.read_text(encoding="utf-8"), quote=True)
+    whole = page.read_text(encoding="utf-8") if page.is_file() else ""
+    if whole and (all(script in whole for script in map_scripts()) or not picture.is_file()):  # others cannot run
+        inner = html.escape(whole)
         shown = f'<iframe class="map" title="Map of the images" sandbox="allow-scripts" srcdoc="{inner}"></iframe>'
     elif picture.is_file():
         data = base64.b64encode(picture.read_bytes()).decode()
         shown = f'<img class="map" alt="Map of the images" src="data:image/png;base64,{data}">'
+        if whole:
+            shown += (
+                '<p class="note">map.html is not of this version of nearfar: draw the map again to use it here.</p>'
+            )
         if (folder / "map" / "index.html").is_file():
             shown += '<p><a href="map/index.html">The map to pan, zoom and search</a></p>'
     else:
         return ""
     note = "Images that the encoder finds similar lie together. Directions and large distances mean nothing."
     return f'<section><h2>Map</h2>{shown}<p class="note">{note}</p></section>'
-
-
-def _views(folder: Path) -> str:
-    page = folder / "views.html"
-    return main_part(page.read_text(encoding="utf-8")) if page.is_file() else ""
 
 
 def _curves(metrics: list[dict[str, Any]]) -> str:

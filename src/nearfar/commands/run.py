@@ -131,8 +131,14 @@ class Run:
         report = self.path / "report.html"
         if not report.is_file():
             return f"<p>{html.escape(str(self))}</p>"
-        page = html.escape(report.read_text(encoding="utf-8"))
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 720px; border: 0" title="report"></iframe>'
+        from nearfar.maps.document import map_scripts, policy
+
+        own = (
+            f'<meta http-equiv="Content-Security-Policy" content="{policy(*map_scripts())}">'  # whoever wrote the file
+        )
+        page = html.escape(f"<!doctype html>{own}{report.read_text(encoding='utf-8', errors='replace')}")
+        style = "width: 100%; height: 720px; border: 0"
+        return f'<iframe sandbox="allow-scripts" srcdoc="{page}" style="{style}" title="report"></iframe>'
 
     @property
     def verdict(self) -> Verdict | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import html
+import re
+from html.parser import HTMLParser
 from importlib import resources
+from pathlib import Path
 
 import torch
 from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
-from nearfar.commands.page import whole_page
+from nearfar.commands.page import IMAGE, main_part, whole_page
 from nearfar.data import Images
 from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.training.seeding import stream
@@ -19,13 +22,18 @@ SHOWN = 96  # pixels of the largest view on the page
 STORED = 128  # and at most in its data, for screens with more pixels
 DASH = "\u2013"
 ENLARGED = 48  # images below this are shown pixel by pixel
+ELEMENTS = frozenset(
+    ["section", "h2", "div", "table", "thead", "tbody", "tr", "th", "td", "small", "p", "br", "figure", "figcaption"]
+)
+ATTRIBUTES = {"class": r"[\w -]*", "scope": r"\w*", "alt": r".*", "title": r".*", "style": r"--side: \d+px"}
+ATTRIBUTES |= {"width": r"\d+", "height": r"\d+", "src": IMAGE}
+"""Elements of the section in the report, and what their attributes may hold."""
 
 
 def views_page(title: str, about: str, images: Images, views: Views, *, samples: int, seed: int) -> str:
     """Return a page with a row for each image: the original, then `samples` samples of each view, and a table on top.
 
-    Views keep their sizes relative to each other. The page asks for nothing outside itself; its main part can stand in
-    the report. seed: of the samples.
+    Views keep their sizes relative to each other. The page asks for nothing outside itself. seed: of the samples.
     """
     pixels = images.gather(torch.arange(len(images)))
     drawn = sample_views(pixels, views, samples, seed)
@@ -51,16 +59,63 @@ def views_page(title: str, about: str, images: Images, views: Views, *, samples:
             ]
             figures += _figure(f"View {number + 1}", f'<div class="samples">{"".join(pictures)}</div>')
         rows += f'<div class="image">{original}<div class="of-views">{figures}</div></div>'
-    style = resources.files("nearfar.commands").joinpath("views.css").read_text(encoding="utf-8")
     return whole_page(
         title,
         about,
-        f'<section class="views" style="--side: {side}px"><style>\n{style}</style><h2>What training sees</h2>'
+        f'<section class="views" style="--side: {side}px">{_style()}<h2>What training sees</h2>'
         f'{views_table(views, images)}{rows}<p class="note">Training pulls the views of an image together and pushes '
         "those of different images apart. Take views that change what does not matter to you and keep what does: "
         "where you could no longer tell two kinds of images apart by their views, the encoder cannot either.</p>"
         "</section>",
     )
+
+
+def views_section(folder: Path) -> str:
+    """Return the section of the report that shows views.html; empty where there is none.
+
+    It is built anew from the page's text and images: of a page that something else wrote, nothing else comes along.
+    """
+    path = folder / "views.html"
+    if not path.is_file():
+        return ""
+    section = _Section()
+    section.feed(main_part(path.read_text(encoding="utf-8")))
+    section.close()
+    return section.html
+
+
+class _Section(HTMLParser):
+    """Builds the section of a page of views anew, in `html`, of elements and attributes that such a page has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.html, self._within = "", ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        kept = "".join(
+            f' {name}="{html.escape(value or "")}"'
+            for name, value in attrs
+            if name in ATTRIBUTES and re.fullmatch(ATTRIBUTES[name], value or "", re.DOTALL)
+        )
+        if tag in ELEMENTS or tag == "img":
+            self.html += f"<{tag}{kept}>"
+        elif tag in ("style", "script"):
+            self.html += _style() if tag == "style" else ""
+            self._within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = "" if tag == self._within else self._within
+        if tag in ELEMENTS - {"br"}:
+            self.html += f"</{tag}>"
+
+    def handle_data(self, data: str) -> None:
+        if not self._within:
+            self.html += html.escape(data)
+
+
+def _style() -> str:
+    style = resources.files("nearfar.commands").joinpath("views.css").read_text(encoding="utf-8")
+    return f"<style>\n{style}</style>"
 
 
 def sample_views(

@@ -1,0 +1,176 @@
+"""Run folders that somebody else made: what they hold is shown as text and never runs, and each damage is one line."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import nearfar
+from nearfar.commands.report import write_report
+from tests.maps.conftest import browser  # noqa: F401
+
+RAN = "document.documentElement.dataset.ran=1"
+NAME = f"<img src=x onerror={RAN}>\"'&amp;"  # as a file or a class may be called
+PAYLOAD = f"'\"></script></style></title></iframe><script>{RAN}</script><img src=x onerror={RAN}><a href=javascript:1>"
+PAGES = ("report.html", "map.html", "views.html", "duplicates.html", "clusters.html", "selected.html", "alike.html")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on images with hostile names in hostile classes, with all pages that are written of it."""
+    folder = tmp_path_factory.mktemp("hostile")
+    for number in range(40):
+        place = folder / "data" / f"{number % 2}{NAME}"
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}{NAME}.png")
+    (place / f"broken{NAME}.png").write_bytes(b"x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        options = dict(epochs=1, batch_size=8, held_out=6, encoder="tiny", precision="32-true", workers=0)
+        run = nearfar.pretrain(str(folder / "data"), out=str(folder / "run"), **options)
+        nearfar.evaluate(run, protocol=["knn"])
+        nearfar.map_images(run, num_views=2, epochs=1)
+        nearfar.find_duplicates(run, distance=0.5)
+        nearfar.cluster_images(run, clusters=2)
+        nearfar.select_images(run, n=3, by="outlier", out=run.path / "selected.html")
+        nearfar.search_images(run, str(place / f"1{NAME}.png"), k=2, out=run.path / "alike.html")
+        yield run.path
+
+
+class Page(HTMLParser):
+    """What of a page could run: scripts, handlers, addresses; its policy; and the pages in its frames."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.policy = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        known = dict(attributes)
+        if tag == "meta" and known.get("http-equiv") == "Content-Security-Policy":
+            assert not self.found  # the policy comes first
+            self.policy = known["content"]
+        if tag in ("script", "object", "embed", "link", "base", "form"):
+            self.found.append(f"<{tag}>")
+        for name, value in attributes:
+            if name.startswith("on") or (name == "style" and "url(" in value):
+                self.found.append(f"{tag} {name}={value}")
+            if name in ("src", "href") and not value.startswith(("data:image/", "file:///", "map/index.html")):
+                self.found.append(f"{tag} {name}={value}")
+            if name == "srcdoc":
+                assert known["sandbox"] == "allow-scripts"
+
+
+def is_safe(page):
+    parsed = Page(page)
+    assert "default-src 'none'" in parsed.policy
+    assert "script-src" not in parsed.policy or "'unsafe" not in parsed.policy.partition("script-src")[2]
+    assert parsed.found == []
+
+
+def test_of_a_hostile_data_set_every_page_shows_names_as_text(run):
+    for name in PAGES:
+        page = (run / name).read_text(encoding="utf-8")
+        assert "onerror" in page  # the name is there
+        parsed = Page(page)
+        assert "'unsafe-inline'" not in parsed.policy.partition("script-src")[2], name
+        assert set(parsed.found) <= {"<script>", "<form>"}, name
+
+
+def test_of_a_hostile_data_set_nothing_runs_and_all_pages_work(run, browser):  # noqa: F811
+    browser.console()
+    for name in PAGES:
+        browser.visit(run / name)
+        if name == "map.html":
+            browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
+        assert browser.run("document.documentElement.dataset.ran") is None, name
+        assert browser.console() == [], name
+    browser.visit(run / "duplicates.html")
+    assert browser.run("document.querySelectorAll('#copies img, #alike img').length") > 0
+    browser.visit(run / "report.html")
+    browser.frame(0)
+    browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
+    browser.frame(None)
+
+
+def changed(value):
+    """Copies of a value, each with one of its parts, or one of its names, in favour of the payload."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield {**value, PAYLOAD: inner}
+            yield {(PAYLOAD if name == key else name): one for name, one in value.items()}
+            for one in changed(inner):
+                yield {**value, key: one}
+    elif isinstance(value, list):
+        for place, inner in list(enumerate(value))[:2]:
+            for one in changed(inner):
+                yield [*value[:place], one, *value[place + 1 :]]
+    yield PAYLOAD
+
+
+def hostile(text, name):
+    if name.endswith(".jsonl"):
+        lines = [json.loads(line) for line in text.splitlines()]
+        for place, line in enumerate(lines):
+            for one in changed(line):
+                yield "".join(json.dumps(each) + "\n" for each in [*lines[:place], one, *lines[place + 1 :]])
+    elif name.endswith(".json"):
+        yield from map(json.dumps, changed(json.loads(text)))
+    elif name.endswith(".yaml"):
+        yield from map(yaml.safe_dump, changed(yaml.safe_load(text)))
+    elif name == "views.html":
+        yield PAYLOAD
+        for part in (
+            "<main>\n",
+            '<div class="image">',
+            "<figcaption",
+            'alt="',
+            'src="',
+            'style="',
+            'width="',
+            "<style>",
+        ):
+            yield text.replace(part, part + PAYLOAD)
+            yield text.replace(part, PAYLOAD + part)
+        yield text.replace("data:image", "javascript:")
+    else:
+        yield PAYLOAD
+        yield f"{PAYLOAD}\t{PAYLOAD}\n"
+
+
+FILES = ["config.yaml", "metrics.jsonl", "results.json", "neighbours.json", "environment.json", "skipped.txt"]
+FILES += ["views.html", "map.html", "map.json", "fingerprint.json", "encoder.json", "config.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_in_a_file_of_a_run_folder_becomes_part_of_the_report(name, run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    text = (folder / name).read_text(encoding="utf-8")
+    detection = {"boxes": {"results": {"trained": {"ap": 0.5}}, "detector": "x", "train_images": 1, "test_images": 2}}
+    if name == "results.json":
+        text = json.dumps(json.loads(text) | {"detection": detection})
+    count = 0
+    for count, one in enumerate(hostile(text, name), 1):  # noqa: B007
+        (folder / name).write_text(one, encoding="utf-8")
+        is_safe(write_report(folder).read_text(encoding="utf-8"))
+    assert count >= 2
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_in_a_file_of_a_run_folder_runs(name, run, tmp_path, browser):  # noqa: F811
+    """In a browser, a few of the changes: the first, the last and some between."""
+    folder = shutil.copytree(run, tmp_path / "run")
+    all_of_them = list(hostile((folder / name).read_text(encoding="utf-8"), name))
+    for one in all_of_them[:: max(1, len(all_of_them) // 8)]:
+        (folder / name).write_text(one, encoding="utf-8")
+        browser.visit(write_report(folder))
+        assert browser.run("document.documentElement.dataset.ran") is None
+        for frame in range(browser.run("document.querySelectorAll('iframe').length")):
+            browser.frame(frame)
+            assert browser.run("document.documentElement.dataset.ran") is None
+            browser.frame(None)

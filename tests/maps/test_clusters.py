@@ -37,6 +37,26 @@ def test_digits_fall_into_about_ten_groups_of_digits():
     assert adjusted_rand_score(digits.target, found.number) > 0.5
 
 
+@pytest.mark.parametrize(("rows", "count"), [(40, 40), (40, 39), (60, 31), (200, 150)])
+def test_as_many_as_asked_for(rows, count):
+    found = clusters_of(torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows)), count)
+    assert found.number.unique().tolist() == list(range(count))
+
+
+def test_rows_that_are_equal_lie_together():
+    generator = torch.Generator().manual_seed(0)
+    one = torch.randn(1, 64, generator=generator)
+    for count in (None, 1, 4):
+        found = clusters_of(one.repeat(30, 1) * (1 + 1e-6 * torch.rand(30, 64, generator=generator)), count)
+        assert found.number.tolist() == [0] * 30 and found.distance.max() < 1e-5
+    own = torch.arange(50) % 25
+    rows = torch.randn(25, 64, generator=generator)[own] * (1 + 1e-6 * torch.rand(50, 64, generator=generator))
+    for count in (None, 2, 10, 24, 25, 40):
+        number = clusters_of(rows, count).number
+        assert torch.equal(number[:25], number[25:])
+        assert count is None or len(number.unique()) == min(count, 25)
+
+
 def test_too_few_rows_are_named():
     with pytest.raises(ValueError, match="4 images cannot be put into 5 clusters"):
         clusters_of(torch.randn(4, 3), 5)

@@ -43,8 +43,8 @@ def cluster_images(
     Args:
         run: run folder.
         data: images to group. Default: the data of the run.
-        clusters: how many. Default: the number from 2 to 60 with the largest silhouette (Rousseeuw 1987) on a
-            plane that keeps neighbours, where they are grouped.
+        clusters: how many; fewer where fewer images are different. Default: the number from 2 to 60 with the largest
+            silhouette (Rousseeuw 1987) on a plane that keeps neighbours, where they are grouped.
         out: page to write, .html, with a .csv beside it; neither may exist.
             Default: clusters.html in the run folder, replaced if it is there.
         split: part of the data. Default: that of the run.
@@ -74,7 +74,11 @@ def cluster_images(
         **known.files(list(range(len(known.images)))),
     }
     count = int(found.number.max()) + 1
-    about = f"{len(known.images)} images in {count} groups" + ("" if clusters else f", {_why(found)}")
+    about = f"{len(known.images)} images in {count} group{'s' * (count > 1)}"
+    if count < (clusters or 0):
+        about += f" and not {clusters}, since no more of them are different"
+    elif clusters is None:
+        about += f", {_why(found)}"
     write_gallery(page, "Groups of images", about, _sections(known, found, count))
     write_table(page.with_suffix(TABLE), columns)
     table = Table("group", "images", "in its middle")
@@ -87,6 +91,8 @@ def cluster_images(
 
 
 def _why(found: Clusters) -> str:
+    if not found.scores:
+        return "as many as there are different images"
     best = max(found.scores.values())
     return f"the number of {min(found.scores)} to {max(found.scores)} with the largest silhouette ({best:.2f})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 23, 26, 30, 35, 40
 LAID_OUT = 20_000  # rows that make the plane; others are placed among them
 JUDGED = 3000  # rows of which the silhouette is computed
 BATCH, STARTS = 2048, 5
+SAME = 1e-4  # unit rows that differ by less, in every number, are of the same image
 
 
 class Clusters(NamedTuple):
@@ -41,34 +42,71 @@ def clusters_of(
     count: None chooses the number with the largest mean silhouette on the plane (Rousseeuw 1987, "Silhouettes: a
     graphical aid to the interpretation and validation of cluster analysis") of at most 3000 rows at random, among
     numbers from 2 to 60 and below the square root of twice the rows; `scores` holds what was tried.
+    Rows that are equal but for rounding lie in one cluster: where fewer are different than `count`, each is one.
     progress: called with (steps done, steps) of the plane.
     ValueError for fewer rows than clusters, or fewer than three.
     """
-    from sklearn.cluster import MiniBatchKMeans  # here: it takes a second to import
-    from sklearn.metrics import silhouette_score
-
     if not 1 <= (count or 1) <= len(rows) or len(rows) < 3:
         raise ValueError(f"{len(rows)} images cannot be put into {count or 'two or more'} clusters")
     unit = unit_rows(rows, torch.float32)
-    order = np.random.default_rng(seed).permutation(len(unit))
-    plane = ClusterEmbedding(alpha=0.0, random_state=seed, progress=progress)
-    places = plane.fit_transform(unit[order[:LAID_OUT]].numpy())
-    if len(unit) > LAID_OUT:
-        places = np.concatenate([places, plane.transform(unit[order[LAID_OUT:]].numpy())])
-    places = places[np.argsort(order)]
-    sample = order[:JUDGED]
+    same = _same(unit)
+    different = int(same.max()) + 1
+    labels: np.ndarray = same
     scores: dict[int, float] = {}
-    best: tuple[float, MiniBatchKMeans | None] = (-np.inf, None)
-    for tried in [one for one in COUNTS if one <= max(2, (2 * len(rows)) ** 0.5)] if count is None else [count]:
+    if count == 1:
+        labels = np.zeros(len(unit), dtype=np.int64)
+    elif different > (count or 2):
+        labels, scores = _grouped(unit, same, count, seed, progress)
+    sizes = np.bincount(labels)
+    rank = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
+    number = torch.from_numpy(rank[labels].astype(np.int64))
+    centres = unit_rows(unit.new_zeros(len(sizes), unit.shape[1]).index_add_(0, number, unit), torch.float32)
+    return Clusters(number, (1 - (unit * centres[number]).sum(1)).clamp_min(0), scores)
+
+
+def _same(unit: Float[Tensor, "rows dim"]) -> np.ndarray:
+    """Number the different rows from 0, in their order: rows that differ by rounding alone have one number.
+
+    Such rows come one after another in the order of their products with a random direction.
+    """
+    direction = torch.randn(unit.shape[1], generator=torch.Generator().manual_seed(0))
+    order = (unit @ direction).argsort()
+    pairs = zip(order[:-1].split(BATCH), order[1:].split(BATCH), strict=True)
+    apart = torch.cat([(unit[one] - unit[other]).abs().amax(1) > SAME for one, other in pairs])
+    group = np.zeros(len(unit), dtype=np.int64)
+    group[order[1:].numpy()] = apart.cumsum(0).numpy()
+    first = np.unique(group, return_index=True)[1]
+    return np.argsort(np.argsort(first))[group]
+
+
+def _grouped(
+    unit: Float[Tensor, "rows dim"],
+    same: np.ndarray,
+    count: int | None,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[np.ndarray, dict[int, float]]:
+    """Return a label for each row, and the scores of the counts that were tried: `count`, or the usual ones."""
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # here: it takes a second to import
+    from sklearn.metrics import silhouette_score
+
+    first = np.unique(same, return_index=True)[1]
+    order = np.random.default_rng(seed).permutation(len(first))
+    plane = ClusterEmbedding(alpha=0.0, random_state=seed, progress=progress)
+    places = plane.fit_transform(unit[first[order[:LAID_OUT]]].numpy())
+    if len(order) > LAID_OUT:
+        places = np.concatenate([places, plane.transform(unit[first[order[LAID_OUT:]]].numpy())])
+    places = places[np.argsort(order)][same]
+    sample = np.random.default_rng(seed).permutation(len(unit))[:JUDGED]
+    counts = [one for one in COUNTS if one <= max(2, (2 * len(first)) ** 0.5)] if count is None else [count]
+    scores: dict[int, float] = {}
+    best: tuple[float, Any] = (-np.inf, None)
+    for tried in counts:
         means = MiniBatchKMeans(tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed).fit(places)
+        if len(np.unique(means.labels_)) < tried:  # k-means on everything leaves no cluster empty
+            means = KMeans(tried, init=means.cluster_centers_, n_init=1).fit(places)
         labels = means.labels_[sample]
         several = 1 < len(np.unique(labels)) < len(sample)
         scores[tried] = float(silhouette_score(places[sample], labels)) if several else -1.0
-        best = max(best, (scores[tried], means), key=lambda one: one[0])
-    means = best[1]
-    assert means is not None
-    sizes = np.bincount(means.labels_, minlength=means.n_clusters)
-    rank = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
-    number = torch.from_numpy(rank[means.labels_].astype(np.int64))
-    centres = unit_rows(unit.new_zeros(means.n_clusters, unit.shape[1]).index_add_(0, number, unit), torch.float32)
-    return Clusters(number, (1 - (unit * centres[number]).sum(1)).clamp_min(0), scores)
+        best = max(best, (scores[tried], means.labels_), key=lambda one: one[0])
+    return best[1], scores

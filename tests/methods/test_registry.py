@@ -139,6 +139,11 @@ class NoSmall(Triplets):
     recipes = {"imagenet": SimCLR.recipes["imagenet"]}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Seeded(Triplets):
+    seed: int = 3
+
+
 @pytest.mark.parametrize(
     ("word", "thing", "said"),
     [
@@ -147,6 +152,7 @@ class NoSmall(Triplets):
         ("mine", NotADataclass, "NotADataclass is not a frozen dataclass"),
         ("mine", NoViews, "NoViews does not define views"),
         ("mine", NoSmall, "NoSmall has no recipe 'small'"),
+        ("mine", Seeded, "its field seed is called like a setting of every run"),
         ("My Method", Triplets, "lower-case letters, digits and dashes, got 'My Method'"),
         ("", Triplets, "got ''"),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 import nearfar
 from nearfar.cli import build_parser
+from nearfar.methods.registry import SETTINGS
 from nearfar.training import Described, Settings
 from nearfar.training.settings import settings_fields
 from nearfar.views import View, ViewPlan
@@ -25,6 +26,13 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
     )  # fmt: skip
     settings.save(tmp_path / "config.yaml")
     assert Settings.load(tmp_path / "config.yaml") == settings
+
+
+def test_no_number_of_a_method_is_called_like_a_setting():
+    """In config.yaml it would take the setting's place."""
+    assert set(NAMES) == SETTINGS
+    with pytest.raises(ValueError, match=r"a method's number is called lr and seed, like a setting: rename it"):
+        Settings("photos", hyperparameters={"lr": 1.0, "seed": 3, "rho": None})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,13 @@ from nearfar.methods.method import Method
 Registered = TypeVar("Registered", bound=Method)
 
 _METHODS: dict[str, type[Method]] = {}
+_SETTINGS = """
+    accelerator adapt batch_size cache channels clip_gradient crop_size data decay_all devices encoder epochs final_lr
+    frozen health_every held_out hyperparameters image_size init layer_decay limit log_every lr lr_drops mean method
+    micro_batch minutes optimizer out precision recipe seed show_channels small_stem split std steps_per_epoch stream
+    stream_buffer sync_batch_norm tensorboard value_range vector_lr views warmup_epochs weight_decay whiten workers
+"""
+SETTINGS = frozenset(_SETTINGS.split())  # of every run; in config.yaml a method's own numbers stand beside them
 
 
 def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]:
@@ -26,7 +33,7 @@ def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]
 
     Defining the same class anew (a notebook's cell run again) replaces it.
     Raises ValueError for a name that another class has or that is not of lower-case letters, digits and dashes, and for
-    anything but a complete Method that is a frozen dataclass with a recipe "small".
+    anything but a complete Method that is a frozen dataclass with a recipe "small" and no field called like a setting.
     """
 
     def register(cls: Any) -> Any:
@@ -72,6 +79,8 @@ def _problem(cls: object) -> str | None:
         return f"{cls.__name__} is not a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True) first"
     if inspect.isabstract(cls):
         return f"{cls.__name__} does not define {' and '.join(sorted(cls.__abstractmethods__))}"
+    if taken := [one.name for one in fields(cls) if one.name in SETTINGS]:
+        return f"its field {' and '.join(taken)} is called like a setting of every run; give it another name"
     return None if "small" in cls.recipes else f"{cls.__name__} has no recipe 'small', which is the default"
 
 

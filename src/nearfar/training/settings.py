@@ -12,6 +12,7 @@ import yaml
 
 from nearfar.atomic import replacing
 from nearfar.messages import first_line
+from nearfar.methods.registry import SETTINGS
 from nearfar.training.checking import check_value
 from nearfar.training.config import OBJECTS, Described, read_value, read_yaml, written
 from nearfar.training.seeding import LARGEST_SEED
@@ -190,6 +191,8 @@ class Settings:
         for one in settings_fields():
             if one.name not in (*OBJECTS, "hyperparameters"):
                 check_value(one, hints[one.name], getattr(self, one.name))
+        if taken := SETTINGS & self.hyperparameters.keys():
+            raise ValueError(f"a method's number is called {' and '.join(sorted(taken))}, like a setting: rename it")
 
     def given(self, name: str) -> Any:
         """Return a setting that may be an object; raises ValueError where a file only describes it."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nearfar.atomic import check_text
-from nearfar.training.checkpoint import CHECKPOINT
+from nearfar.training.checkpoint import CHECKPOINT, is_moved
 from nearfar.training.job import STARTING
 
 LOCK = ".lock"  # held by the process that writes the folder; the file stays, the lock ends with the process
@@ -64,6 +64,7 @@ def beginning(folder: Path) -> Iterator[None]:
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        home = folder.stat()
     except OSError as error:
         raise ValueError(f"the run folder {folder} cannot be made: {error.strerror}") from error
     try:
@@ -72,7 +73,7 @@ def beginning(folder: Path) -> Iterator[None]:
             try:
                 yield
             except BaseException:
-                if not (folder / CONFIG).exists():
+                if not is_moved(folder, home) and not (folder / CONFIG).exists():
                     clear(folder)
                     (folder / LOCK).unlink(missing_ok=True)
                 raise

@@ -34,8 +34,18 @@ from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.threads import use_threads
-from nearfar.training import Job, Settings, by_torchrun, check_processes, follow, is_follower, launch, world_size
-from nearfar.training.checkpoint import CHECKPOINT
+from nearfar.training import (
+    Job,
+    Settings,
+    by_torchrun,
+    check_processes,
+    follow,
+    is_follower,
+    launch,
+    told_to_stop,
+    world_size,
+)
+from nearfar.training.checkpoint import CHECKPOINT, check_unmoved
 from nearfar.training.environment import write_environment
 from nearfar.training.job import STARTING
 from nearfar.training.speed import usual_precision
@@ -61,7 +71,7 @@ def pretrain(settings: Settings, console: Console) -> Run:
     if settings.data is None:
         raise ValueError("name the images to train on: nearfar pretrain DATA")
     folder = Path(settings.out) if settings.out is not None else default_folder(settings)
-    with beginning(folder), _to_be_resumed(folder):
+    with told_to_stop(), beginning(folder), _to_be_resumed(folder):
         check_folder(folder)
         settings = replace(settings, out=str(folder), threads=choose_threads(settings))
         with use_threads(settings.threads):
@@ -73,10 +83,14 @@ def pretrain(settings: Settings, console: Console) -> Run:
 
 @contextmanager
 def _to_be_resumed(folder: Path) -> Iterator[None]:
-    """Where the disk is full, say how to go on."""
+    """Where the disk is full, or the folder was moved, say how to go on."""
+    home = folder.stat()
     try:
         yield
-    except NotWrittenError as error:
+    except OSError as error:
+        check_unmoved(folder, home)
+        if not isinstance(error, NotWrittenError):
+            raise
         how = f"; make room, then go on with: nearfar pretrain --resume {folder}" if (folder / CONFIG).is_file() else ""
         raise NotWrittenError(f"{error}{how}") from error
 
@@ -173,7 +187,7 @@ def resume(
         raise ValueError(
             f"a stream is divided among the processes that began to read it: go on with {run.settings.devices}"
         )
-    with owned(run.path), _to_be_resumed(run.path):
+    with told_to_stop(), owned(run.path), _to_be_resumed(run.path):
         if (run.path / WEIGHTS).is_file() and not (run.path / CHECKPOINT).is_file():
             raise ValueError(f"{run.path} is a finished run without its checkpoint: there is nothing to go on from")
         settings = _with_threads(settings, threads, console)

@@ -5,7 +5,7 @@ from nearfar.training.health import Health, Verdict, measure_health, verdict
 from nearfar.training.job import Job, check_machine, follow, initial_backbone, launch
 from nearfar.training.loop import TrainingDiverged, TrainingStopped
 from nearfar.training.metrics import read_metrics
-from nearfar.training.processes import ProcessLost, by_torchrun, check_processes, is_follower, world_size
+from nearfar.training.processes import ProcessLost, by_torchrun, check_processes, is_follower, told_to_stop, world_size
 from nearfar.training.settings import Settings
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "launch",
     "measure_health",
     "read_metrics",
+    "told_to_stop",
     "verdict",
     "world_size",
 ]

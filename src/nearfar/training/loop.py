@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nearfar.data import Batches, CroppingBatches, Images, Stream, StreamBatches, rank_rows
 from nearfar.methods import Model
 from nearfar.networks import layer_scales
-from nearfar.training.checkpoint import CHECKPOINT, load_checkpoint, of_this_run, save_checkpoint
+from nearfar.training.checkpoint import CHECKPOINT, check_unmoved, load_checkpoint, of_this_run, save_checkpoint
 from nearfar.training.held_out import held_out_health
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, rate_factor
@@ -62,6 +62,7 @@ def fit(
     resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted; from the
     start where there is none yet.
     Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
+    Raises NotWrittenError for a full disk, and for a folder that was moved.
     """
     folder, checkpoint = Path(settings.out), Path(settings.out) / CHECKPOINT
     batches = _batches(fabric, images, plan, settings)
@@ -101,6 +102,7 @@ def fit(
         if not all(weights.isfinite().all() for weights in model.parameters()):
             raise TrainingDiverged(_what_to_try(step, float("nan"), checkpoint))
         if fabric.is_global_zero:
+            check_unmoved(folder, metrics.home)
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             saved |= {"loss_sum": loss_sum, "loss_count": loss_count, "pace": pace.state()}
             save_checkpoint(checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()})

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from nearfar.atomic import replacing, told_clearly
+from nearfar.training.checkpoint import check_unmoved
 
 
 class MetricsLog:
@@ -23,6 +24,7 @@ class MetricsLog:
         self.writer: Any = None
         if not writes:
             return
+        self.home = folder.stat()
         kept = [line for line in read_metrics(folder) if line["step"] <= resume_step]
         with replacing(self.path) as unfinished:
             unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
@@ -32,9 +34,13 @@ class MetricsLog:
             self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=max(0, resume_step))
 
     def write(self, step: int, **values: Any) -> None:
-        """Append one line; nested numbers are allowed and become name/inner in tensorboard."""
+        """Append one line; nested numbers are allowed and become name/inner in tensorboard.
+
+        Raises NotWrittenError where the folder is no longer there.
+        """
         if not self.writes:
             return
+        check_unmoved(self.path.parent, self.home)
         with told_clearly(self.path), self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         if self.writer is not None:

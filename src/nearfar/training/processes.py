@@ -156,6 +156,34 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, name="nearfar-parent", daemon=True).start()
 
 
+@contextmanager
+def told_to_stop() -> Iterator[None]:
+    """Make the first SIGTERM or SIGHUP a KeyboardInterrupt, as Ctrl-C is, so that a run cleans up; ignore others then.
+
+    `StopRequest` and `stopped_together` take their place while a run trains.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    own, signals = os.getpid(), [signal.SIGTERM, *_hangup()]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:  # a process that was forked from this one
+            os._exit(1)
+        for asked in signals:
+            signal.signal(asked, signal.SIG_IGN)
+        if number != signal.SIGTERM:
+            _leave_terminal()
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class StopRequest:
     """While entered, turns the first SIGINT, SIGTERM or SIGHUP into a request that all processes agree on.
 

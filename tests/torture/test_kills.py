@@ -4,6 +4,7 @@ Processes are forked from one server that has imported everything, so that a mom
 """
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import pty
@@ -54,8 +55,37 @@ def train(data: str, out: str, **options: object) -> None:
     os._exit(code)
 
 
-def started(data, out, **options):
-    process = SERVER.Process(target=train, args=(str(data), str(out)), kwargs=SETTINGS | options)
+def stop_in(where: str, number: int, data: str, out: str, **options: object) -> None:
+    """Begin a run that gets a signal, twice, as a function of it is called."""
+
+    def called(*args: object, **named: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)
+
+    module, _, name = where.rpartition(".")
+    setattr(importlib.import_module(module), name, called)
+    train(data, out, **options)
+
+
+def move_in(place: bool, data: str, out: str, **options: object) -> None:
+    """Begin a run whose folder is renamed after the second epoch; place: another folder then stands in its place."""
+    save = loop.save_checkpoint
+
+    def saved(path: Path, state: dict) -> None:
+        save(path, state)
+        if state["step"] == 8:
+            os.rename(out, f"{out}-moved")
+            if place:
+                os.mkdir(out)
+
+    loop.save_checkpoint = saved
+    train(data, out, **options)
+
+
+def started(data, out, *first, target=train, **options):
+    process = SERVER.Process(target=target, args=(*first, str(data), str(out)), kwargs=SETTINGS | options)
     process.start()
     return process
 
@@ -144,6 +174,34 @@ def test_one_of_two_processes_owns_the_folder(photos, whole, tmp_path):
     assert len(said) == 1 and f"being written by process {winner.pid} " in said[0]
     assert (out / "encoder.safetensors").read_bytes() == whole("saclr-row")[0]
     assert losses(out) == whole("saclr-row")[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "where", ["commands.resolve.open_data", "commands.resolve.choose_machine", "commands.pretrain.write_views"]
+)
+def test_a_run_that_is_stopped_before_it_trains_leaves_nothing(where, number, photos, tmp_path):
+    out = tmp_path / "run"
+    process = started(photos, out, f"nearfar.{where}", number, target=stop_in, **METHODS["moco-v2"])
+    process.join(LONG)
+    assert process.exitcode == 130
+    assert [line for line in out.with_suffix(".log").read_text().splitlines() if "nearfar" in line] == [
+        "nearfar: stopped"
+    ]
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("place", [False, True])
+def test_a_folder_that_is_renamed_while_it_trains(place, photos, whole, tmp_path):
+    out, moved = tmp_path / "run", tmp_path / "run-moved"
+    process = started(photos, out, place, target=move_in, **METHODS["saclr-row"])
+    process.join(LONG)
+    said = [line for line in out.with_suffix(".log").read_text().splitlines() if line.startswith("nearfar: ")]
+    assert process.exitcode == 1
+    assert len(said) == 1 and f"the run folder {out} was renamed or removed" in said[0]
+    assert out.is_dir() == place and not (place and list(out.iterdir()))
+    assert finished(photos, moved) == whole("saclr-row")[0]
+    assert losses(moved) == whole("saclr-row")[1]
 
 
 def test_a_terminal_that_closes_leaves_a_checkpoint(photos, tmp_path):

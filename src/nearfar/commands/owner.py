@@ -78,9 +78,10 @@ def beginning(folder: Path) -> Iterator[None]:
                     (folder / LOCK).unlink(missing_ok=True)
                 raise
     except BaseException:
-        with suppress(OSError):  # what is not empty stays
-            for one in made:
-                one.rmdir()
+        if not is_moved(folder, home):
+            with suppress(OSError):  # what is not empty stays
+                for one in made:
+                    one.rmdir()
         raise
 
 

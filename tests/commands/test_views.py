@@ -11,8 +11,9 @@ import yaml
 from PIL import Image
 
 import nearfar
+from nearfar.commands.page import main_part
 from nearfar.commands.resolve import new_job
-from nearfar.commands.views_page import in_words
+from nearfar.commands.views_page import in_words, views_section
 from nearfar.training import Settings
 from nearfar.views import View, ViewPlan, plan
 
@@ -46,6 +47,8 @@ def test_a_page_of_photographs(photos, tmp_path, quiet):
     assert not re.search(r"https?://|<link|@import|<script|src=\"(?!data:)|<\d\d>", text)
     assert "default-src 'none'" in text
     assert page.stat().st_size < 3e6
+    page.with_name("views.html").write_text(text, encoding="utf-8")
+    assert views_section(tmp_path) == main_part(text)  # the report builds it anew, and loses nothing
     with pytest.raises(ValueError, match="exists already"):
         nearfar.show_views(photos, out=page, console=quiet)
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -174,3 +175,48 @@ def test_nothing_in_a_file_of_a_run_folder_runs(name, run, tmp_path, browser):  
             browser.frame(frame)
             assert browser.run("document.documentElement.dataset.ran") is None
             browser.frame(None)
+
+
+DEEP = "[" * 10_000 + "]" * 10_000
+VERBS = {
+    "embed": lambda folder: nearfar.embed(folder, out=folder / "new.csv"),
+    "evaluate": lambda folder: nearfar.evaluate(folder, protocol=["knn"], baselines=False),
+    "summary": lambda folder: nearfar.Run(folder).summary(),
+    "resume": nearfar.resume,
+}
+DAMAGE = [
+    ("encoder.json", None, DEEP, ["embed", "evaluate"]),
+    ("encoder.json", "image_size", True, ["embed"]),
+    ("encoder.json", "arguments", [1], ["embed"]),
+    ("config.yaml", "method", ["simclr"], ["embed", "evaluate", "resume"]),
+    ("config.yaml", "method", None, ["evaluate", "resume"]),
+    ("config.yaml", "encoder", None, ["evaluate", "resume"]),
+    ("config.yaml", "layer_decay", 1e308, ["resume"]),
+    ("config.yaml", "epochs", [1], ["embed", "resume"]),
+    ("fingerprint.json", None, DEEP, ["resume"]),
+    ("fingerprint.json", "marks", [1], ["resume"]),
+    ("fingerprint.json", "kind", None, ["resume"]),
+    ("results.json", None, DEEP, ["evaluate", "summary"]),
+    ("metrics.jsonl", None, '{"step": 0, "health": [1]}', ["summary"]),
+    ("metrics.jsonl", None, '{"step": 0, "health": {"images": "x"}}', ["summary"]),
+    ("checkpoints/last.ckpt", "loss_sum", [1.0], ["resume"]),
+    ("checkpoints/last.ckpt", "loss_sum", torch.zeros(3), ["resume"]),
+    ("checkpoints/last.ckpt", "step", -1, ["resume"]),
+    ("checkpoints/last.ckpt", "pace", {"steps": "x"}, ["resume"]),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value", "verbs"), DAMAGE, ids=lambda one: str(one)[:20])
+def test_a_damaged_value_is_one_line(name, key, value, verbs, run, tmp_path, unchecked):
+    for verb in verbs:
+        folder = shutil.copytree(run, tmp_path / verb)
+        path = folder / name
+        if key is None:
+            path.write_text(value)
+        elif name.endswith("ckpt"):
+            torch.save(torch.load(path, weights_only=True) | {key: value}, path)
+        else:
+            path.write_text(json.dumps((yaml.safe_load(path.read_text())) | {key: value}))
+        with pytest.raises(ValueError) as caught:
+            VERBS[verb](folder)
+        assert len(str(caught.value).splitlines()) == 1, verb

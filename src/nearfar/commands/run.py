@@ -42,7 +42,8 @@ class Run:
             settings = replace(settings, whiten=False)
         if settings.threads is None:  # of a time when the number followed the load of the machine
             settings = replace(settings, threads=torch.get_num_threads())
-        if missing := settings.unchosen():
+        missing = [name for name in ("method", "encoder") if getattr(settings, name) is None]
+        if missing := missing + settings.unchosen():
             raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
         return settings
 
@@ -71,7 +72,7 @@ class Run:
         path = self.path / "results.json"
         try:
             return json.loads(path.read_text()) if path.is_file() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {first_line(error)}; evaluate again") from error
 
     def write_results(
@@ -143,8 +144,11 @@ class Run:
     @property
     def verdict(self) -> Verdict | None:
         """Whether the representation is healthy, in words; None for a run without held-out images."""
-        measured = [Health(**line["health"]) for line in self.metrics if "health" in line]
-        return verdict(measured[-1], measured[0]) if measured else None
+        try:
+            measured = [Health(**line["health"]) for line in self.metrics if "health" in line]
+            return verdict(measured[-1], measured[0]) if measured else None
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise ValueError(f"{self.path / 'metrics.jsonl'} is damaged: {first_line(error)}") from error
 
 
 def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:

@@ -67,8 +67,11 @@ class Fingerprint:
         try:
             values = json.loads(path.read_text())
             if values.setdefault("version", 1) == VERSION:
-                return cls(**values)
-        except (ValueError, TypeError, AttributeError) as error:
+                read = cls(**values)
+                if not (isinstance(read.kind, str) and isinstance(read.count, int) and isinstance(read.marks, dict)):
+                    raise TypeError("values of other types")
+                return read
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} does not hold the fingerprint of data; remove it to go on unchecked") from error
         raise ValueError(f"{path} is from another version of nearfar; remove it to go on unchecked")
 

@@ -150,7 +150,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     try:
         description = json.loads((folder / DESCRIPTION).read_text())
         own = description.get("object")
-    except (AttributeError, ValueError) as error:
+    except (AttributeError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder / DESCRIPTION} does not describe an encoder: {first_line(error)}") from error
     if own is not None and backbone is None:
         short = str(own).rpartition(".")[2]
@@ -179,6 +179,8 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
 
 def _described(description: dict[str, Any], own: nn.Module | None) -> Encoder:
     size, channels = description["image_size"], description["channels"]
+    if isinstance(size, bool) or isinstance(channels, bool):
+        raise TypeError("image_size and channels must be whole numbers")
     backbone: Backbone
     if own is not None:
         backbone = own_backbone(own, size, channels)

@@ -51,7 +51,8 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # anything, for what is no such file
         raise ValueError(f"the checkpoint {path} is damaged or not a checkpoint of nearfar") from error
-    if not (isinstance(state, dict) and all(isinstance(state.get(name), kind) for name, kind in PARTS.items())):
+    ours = isinstance(state, dict) and all(isinstance(state.get(name), kind) for name, kind in PARTS.items())
+    if not ours or state["loss_sum"].ndim or min(state["step"], state["loss_count"]) < 0:
         raise ValueError(f"{path} is not a checkpoint of nearfar")
     return state
 

@@ -69,4 +69,4 @@ class Pace:
     def load(self, state: dict[str, float]) -> None:
         """Go on from a checkpoint, with the number of steps that the run had come to; it is not fitted again."""
         self.steps, self.from_step = int(state["steps"]), int(state["from_step"])
-        self.from_position, self.seconds = state["from_position"], None
+        self.from_position, self.seconds = float(state["from_position"]), None

@@ -77,7 +77,9 @@ class Settings:
         False,
     )
     layer_decay: Chosen[float] = setting(
-        "factor on the learning rate for each layer of the encoder further from the projector. Default: 1", at_least=0
+        "factor on the learning rate for each layer of the encoder further from the projector. Default: 1",
+        at_least=0,
+        at_most=10,
     )
     frozen: Chosen[int] = setting(
         "first stages of the encoder that stay as they are: stem, stages or blocks. Default: 0", at_least=0

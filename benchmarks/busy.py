@@ -1,4 +1,4 @@
-"""Training beside a busy process: images per second with one thread, with all, and with the number that the run chooses.
+"""Training beside a busy process: images per second with one thread, with all, and with the number a run chooses.
 
 python benchmarks/busy.py --out docs/results/busy.json
 """

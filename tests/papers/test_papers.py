@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from nearfar.commands.outcome import has
 from nearfar.methods import method_class
 from nearfar.papers import paper_names, read_paper
 from nearfar.training.settings import Settings, settings_fields
@@ -121,3 +122,10 @@ def test_every_run_of_a_paper_has_settings_that_exist(name):
                 numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in cell.settings.items() if k in own}
                 method.from_recipe(cell.settings.get("recipe", "small"), **numbers)
                 Settings(**{k: v for k, v in cell.settings.items() if k in known})
+
+
+def test_numbers_that_are_older_than_random_samples_count_as_run_only_where_nothing_was_sampled():
+    for name, table, size, again in (("saclr", "table-15", "small", True), ("methods", "digits", "full", False)):
+        cell = read_paper(name).tables[table].cells(size)[0]
+        found = {f"{cell.row}/{cell.column}": {"seeds": {"0": {"value": 1.0}, "1": {"value": 2.0, "versions": {}}}}}
+        assert [has(found, cell, seed) for seed in (0, 1, 2)] == [not again, True, False]

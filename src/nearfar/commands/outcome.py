@@ -51,8 +51,14 @@ def known_in(out: Path) -> Known:
     known: dict[tuple[str, str], dict[str, Any]] = {}
     for path in sorted(out.glob("*/*.json")):
         for cell in _cells_in(path).values():
-            known.setdefault((cell["key"], cell["reading"]), {}).update(cell["seeds"])
+            same = known.setdefault((cell["key"], cell["reading"]), {})
+            same.update(_newest(same, cell["seeds"]))
     return known
+
+
+def _newest(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Join numbers by seed; where both have one, that with its versions, else the second."""
+    return {**first, **{seed: one for seed, one in second.items() if "versions" in one or seed not in first}}
 
 
 def _cells_in(path: Path) -> dict[str, Any]:
@@ -74,7 +80,7 @@ def found_so_far(table: Table, size: Size, out: Path, known: Known | None = None
         name = f"{cell.row}/{cell.column}"
         old = before.get(name, {})
         same = old.get("key") == cell.key and old.get("reading") == cell.reading
-        seeds = dict((known or {}).get((cell.key, cell.reading), {})) | (old["seeds"] if same else {})
+        seeds = _newest(old["seeds"] if same else {}, (known or {}).get((cell.key, cell.reading), {}))
         found[name] = {"key": cell.key, "reading": cell.reading, "seeds": seeds}
         pattern = folder_of(cell, "*", out)
         for folder in sorted(pattern.parent.glob(pattern.name)):
@@ -92,8 +98,9 @@ def _with_training(number: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def has(found: Found, cell: Cell, seed: int) -> bool:
-    """Whether a cell has its number for a seed."""
-    return str(seed) in found[f"{cell.row}/{cell.column}"]["seeds"]
+    """Whether a cell has its number for a seed; one without versions is older than the random samples of `limit`."""
+    number = found[f"{cell.row}/{cell.column}"]["seeds"].get(str(seed))
+    return number is not None and ("versions" in number or "limit" not in cell.settings)
 
 
 def state_of(table: Table, out: Path) -> str:

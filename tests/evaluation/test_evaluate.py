@@ -116,3 +116,11 @@ def test_top_5_accuracy_from_100_classes_on():
     assert right.top1 == pytest.approx(top_k_accuracy_score(test_y, scores, k=1, labels=np.arange(120)))
     assert right.top5 == pytest.approx(top_k_accuracy_score(test_y, scores, k=5, labels=np.arange(120)))
     assert top_accuracies(torch.from_numpy(scores[:, :99]), np.arange(99), test_y).top5 is None
+
+
+def test_few_training_images_all_vote_unless_a_number_is_asked_for(digits):
+    train_x, train_y, test_x, test_y = digits
+    few = train_x[:9], train_y[:9], test_x, test_y
+    assert evaluate_features(*few, protocols=("knn",))["knn"] == knn_accuracy(*few, k=9)
+    with pytest.raises(ValueError, match="k = 20 neighbours cannot be taken from 9"):
+        evaluate_features(*few, protocols=("knn_20",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import math
 import os
 import tempfile
@@ -18,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from nearfar.atomic import replacing
-from nearfar.data import cache, cached
+from nearfar.data import cache, cached, sources
 from nearfar.data.building import Progress, Widened, build, first_format
 from nearfar.data.cache import Entry
 from nearfar.data.columns import Record, printable
@@ -29,7 +28,7 @@ from nearfar.data.stderr import only_python_writes
 from nearfar.data.value_range import EIGHT_BITS, ValueRange
 from nearfar.data.wide_format import first_raw, sampled_format
 
-_MIXED = "'%s' holds pictures of 8 bits too, so all become 8 bits: --value-range LOW HIGH would keep the others"
+_MIXED = "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH keeps the others as they are"
 
 
 Labels = tuple[list[Any], list[str] | None]
@@ -78,6 +77,8 @@ class Opening:
                         cached.tidy(self.folder, home, found[0].lineage)
         if found is None:
             raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {cache.ELSEWHERE}")
+        if self.value_range is None and found[0].value_range is None and any(found[0].images["wide"].to_pylist()):
+            sources.say_once(f"'{self.name}' {_MIXED}")
         return self._labelled(self._images(home, *found), home, found[0].rows.tolist(), labels)
 
     def _cached(self, home: Path) -> tuple[Entry, Tensor | None] | None:
@@ -136,8 +137,6 @@ class Opening:
                     entry, labels = build(part, *given, digests, known)
                     break
                 except Widened as widened:
-                    if pixel_format.value_range and not (widened.pixel_format.value_range or fixed):
-                        logging.getLogger("nearfar").info(_MIXED, self.name)
                     pixel_format = widened.pixel_format
         if not len(entry.rows):
             raise ValueError(self._nothing(self._problems() + entry.skipped))

@@ -30,7 +30,9 @@ def decode_as(data: bytes | str, size: int, channels: int, value_range: Sequence
     if found is None or (narrow and (found.wide or found.channels != channels)):
         must_be_picture(channels)
         picture = decode(data, size, channels)
-        return picture if value_range is None else picture._replace(pixels=picture.pixels.astype(np.uint16) * 257)
+        if value_range is None:
+            return picture._replace(wide=found is not None and found.wide)
+        return picture._replace(pixels=picture.pixels.astype(np.uint16) * 257)
     planes = _planes(found, channels, value_range, square=True)
     pixels = resize_square(planes[None], size)[0]
     stored = pixels.numpy() if value_range is None else sixteen_bits(pixels)

@@ -50,11 +50,11 @@ def evaluate_features(
 ) -> dict[str, float]:
     """Results 0..1 of frozen features, by protocol: accuracies unless it says otherwise.
 
-    knn: key "knn", k = 20; knn_K with any K, such as knn_200: the key is the protocol's own name. linear: key "linear".
-    few: keys "one_label", "one_label_std", "five_labels", "five_labels_std" over 20 trials. linear-sgd, transfer,
-    transfer-sgd: keys "linear_sgd" (from 100 classes on "linear_sgd_top5" too), "transfer", "transfer_sgd", the papers'
-    protocols; transfer by the metric of the choices. low-shot: mean average precisions "low_shot_16",
-    "low_shot_16_std", ... "low_shot_all".
+    knn: key "knn", k = 20 or all training images where they are fewer; knn_K with any K, such as knn_200: the key
+    is the protocol's own name. linear: key "linear". few: keys "one_label", "one_label_std", "five_labels",
+    "five_labels_std" over 20 trials. linear-sgd, transfer, transfer-sgd: keys "linear_sgd" (from 100 classes on
+    "linear_sgd_top5" too), "transfer", "transfer_sgd", the papers' protocols; transfer by the metric of the
+    choices. low-shot: mean average precisions "low_shot_16", "low_shot_16_std", ... "low_shot_all".
     Test images of a class that training lacks count as wrong in all of them; images whose label is -1 (missing) are
     left out. validation: a split that transfer chooses on and low-shot adds to the training images. choices: their
     seed is `seed` where they are not given. progress: called with (steps done, in all), for each protocol anew.
@@ -74,6 +74,8 @@ def evaluate_features(
     predicted: dict[str, np.ndarray] = {"truth": truth}
     votes = {name: k for name in protocols if (k := _neighbours_of(name)) is not None}
     if votes:
+        if "knn" in votes:  # of nobody's choosing
+            votes["knn"] = min(KNN_DEFAULT, len(train_x))
         classes, number = numbered(labels)
         cosine, index = neighbours(train_x, test_x, max(votes.values()))
         for name, k in votes.items():

@@ -294,3 +294,11 @@ def test_a_line_says_that_images_of_eight_bits_make_eight_bits_of_all(tmp_path, 
         f"'{tmp_path}' holds images of 8 bits and of more: all become 8 bits; "
         "--value-range LOW HIGH keeps the others as they are"
     ]
+
+
+def test_images_that_are_open_can_show_other_channels(tmp_path):
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "a.png")
+    images = open_images(tmp_path)
+    assert open_images(images, show_channels=[2]).shown == [1] and images.shown is None
+    with pytest.raises(ValueError, match="show_channels must be one or three numbers from 1 to 3"):
+        open_images(images, show_channels=[4])

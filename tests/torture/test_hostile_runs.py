@@ -203,6 +203,9 @@ DAMAGE = [
     ("checkpoints/last.ckpt", "loss_sum", torch.zeros(3), ["resume"]),
     ("checkpoints/last.ckpt", "step", -1, ["resume"]),
     ("checkpoints/last.ckpt", "pace", {"steps": "x"}, ["resume"]),
+    ("checkpoints/last.ckpt", "optimizer", {"state": [1]}, ["resume"]),
+    ("checkpoints/last.ckpt", "optimizer", {"state": {0: {"momentum": "x"}}}, ["resume"]),
+    ("checkpoints/last.ckpt", "optimizer", {"state": {0: {"momentum": torch.zeros(3)}}}, ["resume"]),
 ]
 
 

@@ -328,3 +328,17 @@ def test_large_images_of_few_bytes_share_the_memory(tmp_path, depth, colour):
     )
     count, skipped, megabytes = map(int, done.stdout.split())
     assert (count, skipped) == (4, 0) and megabytes < 800, done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
+def test_a_folder_whose_name_is_not_utf8_is_trained_on_and_drawn(tmp_path, capsys):
+    folder = tmp_path / "ph\udcff"
+    folder.mkdir()
+    for number in range(24):
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    run = str(tmp_path / "run")
+    words = ["--encoder", "tiny", "--epochs", "1", "--batch-size", "8", "--precision", "32-true", "--out", run]
+    assert main(["pretrain", str(folder), *words]) == 0, capsys.readouterr().err
+    assert main(["map", run]) == 0, capsys.readouterr().err
+    assert "ph\\udcff" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

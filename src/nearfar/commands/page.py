@@ -20,7 +20,7 @@ def whole_page(title: str, about: str, main: str, *, scripts: Sequence[str] = ()
     """
     below = f'<p class="about">{html.escape(about)}</p>' if about else ""
     style = resources.files("nearfar.commands").joinpath("report.css").read_text(encoding="utf-8")
-    return (
+    page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
@@ -29,6 +29,7 @@ def whole_page(title: str, about: str, main: str, *, scripts: Sequence[str] = ()
         f"<header><h1>{html.escape(title)}</h1>{below}</header>\n"
         f"<main>\n{main}\n</main>\n</body>\n</html>\n"
     )
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")  # the name of a folder need not be UTF-8
 
 
 def main_part(page: str) -> str:

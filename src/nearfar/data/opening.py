@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,7 +97,11 @@ def open_images(
         return open_joined(source, open_one, image_size, channels, value_range)
     name = describe(source)
     if isinstance(source, Images):
-        return _as_they_are(source, split, image_size, channels, value_range)
+        images = _as_they_are(source, split, image_size, channels, value_range)
+        if show_channels is not None:
+            images = copy.copy(images)
+            images.shown = shown_positions(show_channels, images.channels)
+        return images
     if is_array(source):
         images = arrays.from_memory(source, split, image_size, channels, value_range)
     elif name == "digits" and isinstance(source, str):

@@ -64,3 +64,15 @@ def of_this_run(path: Path) -> Iterator[None]:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise ValueError(f"the checkpoint {path} is of another run: {' '.join(str(error).split())[:200]}") from error
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]) -> None:
+    """Load the state of each parameter, as a checkpoint holds it; all else of the optimiser comes from the settings.
+
+    Raises ValueError where a state does not fit its parameter.
+    """
+    own = optimizer.state_dict()
+    optimizer.load_state_dict(own | {"state": state})
+    for weights, values in optimizer.state.items():
+        if not all(isinstance(one, torch.Tensor) and one.shape in (weights.shape, ()) for one in values.values()):
+            raise ValueError("the state of the optimiser does not fit the weights")

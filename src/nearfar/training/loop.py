@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from nearfar.data import Batches, CroppingBatches, Images, Stream, StreamBatches, rank_rows
 from nearfar.methods import Model
 from nearfar.networks import layer_scales
-from nearfar.training.checkpoint import CHECKPOINT, check_unmoved, load_checkpoint, of_this_run, save_checkpoint
+from nearfar.training.checkpoint import (
+    CHECKPOINT,
+    check_unmoved,
+    load_checkpoint,
+    load_optimizer,
+    of_this_run,
+    save_checkpoint,
+)
 from nearfar.training.held_out import held_out_health
 from nearfar.training.metrics import MetricsLog
 from nearfar.training.optimizers import build_optimizer, rate_factor
@@ -93,7 +100,7 @@ def fit(
         state = load_checkpoint(checkpoint, fabric.device)
         with of_this_run(checkpoint):
             model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
+            load_optimizer(optimizer, state["optimizer"]["state"])
             fabric.strategy.precision.load_state_dict(state["precision"])
             step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
             pace.load(state["pace"])

@@ -19,6 +19,7 @@ _START = 132  # bytes that tell the formats apart; those of DICOM are the last f
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _ORIENTATION = 0x0112
+_STRIP = 64  # rows
 _WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
 
 
@@ -101,8 +102,11 @@ def _png(data: bytes | str, kind: int) -> Raw | None:
         encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.fromfile(data, np.uint8)
         planes = decode_png(torch.tensor(encoded), ImageReadMode.UNCHANGED).numpy()
         if len(planes) in (2, 4):
-            alpha = planes[-1:].astype(np.float64) / 65535
-            planes = np.rint(planes[:-1] * alpha + 65535 * (1 - alpha)).astype(np.uint16)
+            for top in range(0, native[1], _STRIP):  # in place, as whole planes of wider numbers take gigabytes
+                strip = planes[:, top : top + _STRIP]
+                alpha = strip[-1].astype(np.uint32)
+                strip[:-1] = (strip[:-1] * alpha + 65535 * (65535 - alpha) + 32767) // 65535
+            planes = planes[:-1]
         return planes
 
     return Raw(1 if kind == 4 else 3, native, True, True, read)

@@ -33,8 +33,7 @@ def decode_as(data: bytes | str, size: int, channels: int, value_range: Sequence
         if value_range is None:
             return picture._replace(wide=found is not None and found.wide)
         return picture._replace(pixels=picture.pixels.astype(np.uint16) * 257)
-    planes = _planes(found, channels, value_range, square=True)
-    pixels = resize_square(planes[None], size)[0]
+    pixels = _planes(found, channels, value_range, size)
     stored = pixels.numpy() if value_range is None else sixteen_bits(pixels)
     return Decoded(stored, found.native, found.channels > 1, found.wide)
 
@@ -57,7 +56,7 @@ def whole_planes(
         colour = image.convert("L" if channels == 1 else "RGB")
         planes = torch.tensor(to_array(colour, channels))
         return planes if value_range is None else unit(planes)
-    return _planes(found, channels, value_range, square=False)
+    return _planes(found, channels, value_range)
 
 
 def must_be_picture(channels: int) -> None:
@@ -67,17 +66,24 @@ def must_be_picture(channels: int) -> None:
 
 
 def _planes(
-    found: Raw, channels: int, value_range: Sequence[float] | None, square: bool
+    found: Raw, channels: int, value_range: Sequence[float] | None, size: int | None = None
 ) -> Shaped[Tensor, "channels height width"]:
+    """The numbers of an image as `_values` makes them; with a size the centre square, resized to it."""
     if found.channels != channels and not {found.channels, channels} <= set(PICTURE):
         raise ValueError(f"it has {found.channels} channels, and {channels} are read: --channels chooses")
     width, height = found.native
     with memory_for(width * height * found.channels):
         planes = found.read()
-        if square:
-            top, left, side = centre_square(*planes.shape[1:])
-            planes = planes[:, top : top + side, left : left + side]
-        return _values(planes, channels, value_range)
+        if size is None:
+            return _values(planes, channels, value_range)
+        top, left, side = centre_square(*planes.shape[1:])
+        planes = planes[:, top : top + side, left : left + side]
+        if found.channels != channels:
+            return resize_square(_values(planes, channels, value_range)[None], size)[0]
+        ranges = [None if value_range is None else value_range[2 * i : 2 * i + 2] for i in range(channels)]
+        # plane by plane, since floats of all of them would take twice as much memory
+        made = (_values(planes[i : i + 1], 1, of_plane) for i, of_plane in enumerate(ranges))
+        return torch.cat([resize_square(one[None], size)[0] for one in made])
 
 
 def _values(

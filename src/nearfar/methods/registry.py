@@ -16,10 +16,11 @@ Registered = TypeVar("Registered", bound=Method)
 
 _METHODS: dict[str, type[Method]] = {}
 _SETTINGS = """
-    accelerator adapt batch_size cache channels clip_gradient crop_size data decay_all devices encoder epochs final_lr
-    frozen health_every held_out hyperparameters image_size init layer_decay limit log_every lr lr_drops mean method
-    micro_batch minutes optimizer out precision recipe seed show_channels small_stem split std steps_per_epoch stream
-    stream_buffer sync_batch_norm tensorboard value_range vector_lr views warmup_epochs weight_decay whiten workers
+    accelerator adapt batch_size cache channels clip_gradient crop_size data decay_all devices encoder epochs
+    final_lr frozen health_every held_out hyperparameters image_size init layer_decay limit log_every lr lr_drop
+    lr_drops mean method micro_batch minutes optimizer out precision recipe seed show_channels small_stem split std
+    steps_per_epoch stream stream_buffer sync_batch_norm tensorboard threads value_range vector_lr views
+    warmup_epochs warmup_start weight_decay whiten workers
 """
 SETTINGS = frozenset(_SETTINGS.split())  # of every run; in config.yaml a method's own numbers stand beside them
 

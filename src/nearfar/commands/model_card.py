@@ -36,7 +36,7 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
     columns = {
         column: PROTOCOLS.get(column, column.replace("_", " ")) for column in accuracies(results or {"trained": {}})
     }
-    channels, images = run.encoder.channels, "Images"
+    channels, images, init = run.encoder.channels, "Images", settings.init or ""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file
         images = f"{json.loads((run.path / 'neighbours.json').read_text())['images']:,} images"
     data = ModelCardData(
@@ -44,7 +44,7 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
         pipeline_tag="image-feature-extraction",
         tags=_TAGS,
         license=licence,
-        base_model=settings.init[3:] if (settings.init or "").startswith("hf:") else None,
+        base_model=init.removeprefix("hf:") if init.startswith("hf:") else None,
         model_name=name,
         eval_results=[
             EvalResult("image-classification", "private", "labelled images", "accuracy", accuracy, metric_name=title)

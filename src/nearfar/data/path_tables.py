@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,7 +68,7 @@ class PathTable:
     def digest(self, splits: Sequence[str]) -> str:
         """A hash of the paths, in their order."""
         names = repr([self.splits[split] for split in splits])
-        return hashlib.blake2b(names.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return digests.digest(names.encode("utf-8", "surrogatepass"), size=8)
 
     def _full(self, name: str) -> str:
         return os.path.join(self.root, name)

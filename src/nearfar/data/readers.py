@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -78,13 +77,13 @@ def state(path: str | Path) -> tuple[int, int, str]:
     try:
         with open(path, "rb", buffering=0) as file:
             stat = os.fstat(file.fileno())
-            digest = blake2b(file.read(_BLOCK), digest_size=8)
+            ends = file.read(_BLOCK)
             if stat.st_size > _BLOCK:
                 file.seek(-_BLOCK, os.SEEK_END)
-                digest.update(file.read(_BLOCK))
+                ends += file.read(_BLOCK)
     except OSError:
         return 0, 0, ""
-    return stat.st_size, stat.st_mtime_ns, digest.hexdigest()
+    return stat.st_size, stat.st_mtime_ns, digests.digest(ends, size=8)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """The nearest name, and the first line of an error."""
 
-from nearfar.messages import did_you_mean, first_line
+import pytest
+
+from nearfar.messages import did_you_mean, first_line, one_line
 
 
 def test_the_nearest_names_are_offered():
@@ -12,3 +14,13 @@ def test_the_nearest_names_are_offered():
 def test_the_first_line_of_an_error():
     assert first_line(ValueError("one\ntwo")) == "one"
     assert first_line(ValueError()) == "ValueError"
+
+
+def test_errors_of_the_kinds_given_become_one_line():
+    with pytest.raises(ValueError, match=r"^cannot read it: at byte 7$") as caught, one_line("cannot read it"):
+        raise RuntimeError("at byte 7\nand more")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(RuntimeError), one_line("cannot read it", OSError, KeyError):
+        raise RuntimeError("of another kind")
+    with pytest.raises(KeyboardInterrupt), one_line("cannot read it"):
+        raise KeyboardInterrupt

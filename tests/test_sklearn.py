@@ -87,6 +87,14 @@ def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tm
     np.testing.assert_allclose(rows.transform(digits[0][:6].reshape(6, -1)), expected, atol=1e-6)
 
 
+def test_a_file_may_be_given_twice(fitted, digits, tmp_path):
+    """As resampling does."""
+    for number, image in enumerate(np.rint(digits[0][:2] * 255 / 16)):
+        Image.fromarray(image.astype(np.uint8)).save(tmp_path / f"{number}.png")
+    files = [tmp_path / "1.png", tmp_path / "0.png", tmp_path / "1.png"]
+    np.testing.assert_allclose(fitted.transform(np.array(files)), fitted.transform(digits[0][[1, 0, 1]]), atol=1e-6)
+
+
 def test_it_is_pretrain_that_runs(fitted, digits, tmp_path, quiet):
     """The features are those of a run with the same settings."""
     pixels = np.rint(digits[0] * 255 / 16).astype(np.uint8)

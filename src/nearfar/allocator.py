@@ -1,4 +1,7 @@
-"""How torch gets the memory of large tensors from the operating system."""
+"""How torch gets the memory of large tensors from the operating system.
+
+Another allocator would have to be preloaded before Python starts; glibc's own settings can be changed from within.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RunsFailed(RuntimeError):
@@ -27,3 +28,16 @@ def check_range(option: str, value: float | None, least: float, most: float = ma
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def one_line(what: str, *kinds: type[BaseException]) -> Iterator[None]:
+    """Turn errors of these kinds into a ValueError of one line that begins with `what`.
+
+    kinds: default: any, for decoders, networks and code of the user's, which raise anything.
+    """
+    kinds = kinds or (Exception,)
+    try:
+        yield
+    except kinds as error:
+        raise ValueError(f"{what}: {first_line(error)}") from error

@@ -1,4 +1,7 @@
-"""How many threads torch computes with: the fastest number, chosen once for a run, and now and then for features."""
+"""How many threads torch computes with: the fastest number, chosen once for a run, and now and then for features.
+
+threadpoolctl and torch set a number that somebody knows; the fastest one on a shared machine has to be measured.
+"""
 
 from __future__ import annotations
 

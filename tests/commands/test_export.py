@@ -111,6 +111,8 @@ def test_push_writes_the_folder_that_timm_loads(run, images, expected, tmp_path,
     assert "80 images of 8 px" in card and "16 of them were held out" in card
     assert run.verdict.words in card
     knn = run.results["trained"]["knn"]
+    told = facts["model-index"][0]["results"][0]["metrics"]
+    assert {"type": "accuracy", "value": knn, "name": "kNN"} in told
     assert f"{100 * knn:.1f}" in next(line for line in card.splitlines() if line.startswith("| The trained encoder"))
     assert "They started from random numbers." in card
     assert "Similarity Contrastive Estimation" in card.partition("## Citation")[2]

@@ -1,6 +1,7 @@
 """LARS against a loop over parameters written from its definition."""
 
 import pytest
+import timm.optim
 import torch
 from torch import Tensor, nn
 
@@ -140,6 +141,25 @@ def test_clipped_as_solo_learn_has_it() -> None:
     assert ratio > 0.3
     torch.testing.assert_close(fast.data, before[1] - 0.3 * (fast.grad + 0.01 * before[1]))
     torch.testing.assert_close(vector.data, 0.7 * before[2])
+
+
+@pytest.mark.parametrize("form", ["larc", "clip"])
+@pytest.mark.parametrize("decay", [0.0, 1e-2])
+def test_both_ready_made_forms_make_the_steps_of_timm(form: str, decay: float) -> None:
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(shape)) for shape in ((64, 32), (16, 8, 3, 3), (16, 1, 3, 3))]
+    theirs = [nn.Parameter(p.detach().clone()) for p in ours]
+    options = dict(lr=0.3, momentum=0.9, weight_decay=decay)
+    mine = LARS(ours, trust=0.02, **{form: True}, **options)
+    other = timm.optim.Lars(theirs, trust_coeff=0.02, eps=0, always_adapt=True, trust_clip=form == "clip", **options)
+    for step in range(5):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p) * 0.01**step
+            q.grad = p.grad.clone()
+        mine.step()
+        other.step()
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 100.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections import OrderedDict, defaultdict
@@ -17,6 +16,7 @@ from rich.console import Console
 from nearfar.commands.opening import shown
 from nearfar.commands.run_features import Featured, nearest_shown
 from nearfar.data.decode import formats, to_array, to_pil
+from nearfar.data.digests import digest, digest_of_file
 from nearfar.data.raw import opened, raw
 from nearfar.evaluation import extract
 from nearfar.neighbours import COPY, LOCAL, altered, components, local_difference, pixel_difference, small_images
@@ -160,21 +160,14 @@ def _same_files(known: Featured, console: Console) -> np.ndarray:
         for row, path in enumerate(known.paths):
             sizes[os.path.getsize(path)].append(row)
         wanted = sorted(row for rows in sizes.values() if len(rows) > 1 for row in rows)
-    seen: dict[bytes, int] = {}
+    seen: dict[str | int, int] = {}
     with shown(console, "comparing files") as progress:
         for done, row in enumerate(wanted, 1):
-            first[row] = seen.setdefault(_digest(originals[row]), row)
+            data = originals[row]
+            mark = digest(data) if isinstance(data, bytes) else digest_of_file(data)
+            first[row] = seen.setdefault(mark or row, row)  # what can no longer be read is like nothing else
             progress(done, len(wanted))
     return first
-
-
-def _digest(data: bytes | str) -> bytes:
-    digest = hashlib.blake2b(data if isinstance(data, bytes) else b"", digest_size=16)
-    if isinstance(data, str):
-        with open(data, "rb") as file:
-            while part := file.read(2**22):
-                digest.update(part)
-    return digest.digest()
 
 
 class _FullSize:

@@ -15,8 +15,8 @@ from torch import nn
 
 from nearfar.atomic import check_folder, check_text, replacing
 from nearfar.commands.opening import check_output
+from nearfar.commands.push import TRIED, check_new_folder, write_hub_folder
 from nearfar.commands.run import Run, load
-from nearfar.commands.timm_folder import TRIED, check_new_folder, licence_of_start, write_hub_folder
 from nearfar.data import photographs
 from nearfar.networks import check_onnx, export_onnx, export_program, export_weights
 from nearfar.training.progress import waiting
@@ -74,8 +74,7 @@ def export(
     path.parent.mkdir(exist_ok=True)
     with waiting(console, "exporting"):
         if to == "timm":
-            licence = licence_of_start(run)
-            error = write_hub_folder(path, run, trained, path.name, licence, licence)
+            error = write_hub_folder(path, run, trained, path.name)
         else:
             with replacing(path) as unfinished:
                 error = FILES[to](trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))

@@ -1,4 +1,4 @@
-"""The model card of a run: what it saw, how it was trained, what it is worth, and how to use it."""
+"""The model card of a run, by huggingface_hub from the template model_card.md."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 import re
 import shlex
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from nearfar.commands.run import Run
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
@@ -19,74 +20,71 @@ from nearfar.training.settings import settings_fields
 
 _OF_A_MACHINE = {"data", "out", "cache", "workers", "devices", "threads", "accelerator", "log_every", "tensorboard"}
 _OF_A_MACHINE |= {"minutes"}
+_TAGS = ["timm", "image-feature-extraction", "self-supervised-learning", "nearfar"]
 _PLAIN = (str, int, float, list, tuple)
 
 
 def model_card(run: Run, name: str, licence: str | None, licence_of_start: str | None) -> str:
-    """Return the README.md of a model in timm's form, with its metadata in YAML on top.
+    """Return the README.md of a model in timm's form: what it saw, how it was trained, its results, and how to use it.
 
     name: "owner/name" on the Hub, or a folder. Nothing tells where the data lies. What a run folder does not hold
     (results, a verdict) is left out.
     """
-    settings, encoder = run.settings, run.encoder
-    metadata: dict[str, Any] = {
-        "library_name": "timm",
-        "pipeline_tag": "image-feature-extraction",
-        "tags": ["timm", "image-feature-extraction", "self-supervised-learning", "nearfar"],
-    }
-    if licence:
-        metadata["license"] = licence
-    if settings.init is not None and settings.init.startswith("hf:"):
-        metadata["base_model"] = settings.init.removeprefix("hf:")
+    settings, results = run.settings, run.results
     on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name)
     method = method_class(settings.method) if settings.method in method_names() else None
-    parts = {
-        "Use": _use(f"hf-hub:{name}" if on_hub else f"local-dir:{name}", "L" if encoder.channels == 1 else "RGB"),
-        "Data": _data(run),
-        "Training": _training(settings, method.paper if method else ""),
-        "Verdict": run.verdict.words if run.verdict else "No images were held out: its health was not measured.",
-        "Results": _results(run.results),
-        "Licence": _licence(settings, licence, licence_of_start),
-        "Command": f"```\n{_command(settings)}\n```",
-        "Citation": _citation(method.__name__ if method else "", method.paper if method else ""),
+    columns = {
+        column: PROTOCOLS.get(column, column.replace("_", " ")) for column in accuracies(results or {"trained": {}})
     }
-    about = (
-        f"An image encoder that was trained without labels: `{encoder.name}`, {encoder.num_features} features from "
-        f"images of {encoder.image_size} px, {_colours(encoder.channels)}."
-    )
-    body = "\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items() if text)
-    return f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---\n\n# {name}\n\n{about}\n\n{body}\n"
-
-
-def _colours(channels: int) -> str:
-    return {1: "grey", 3: "in colour"}.get(channels, f"of {channels} channels")
-
-
-def _use(source: str, mode: str) -> str:
-    return f"""```python
-import nearfar.timm  # only for the nets "nearfar_..."
-import timm
-import torch
-from PIL import Image
-
-net = timm.create_model("{source}", pretrained=True).eval()
-transform = timm.data.create_transform(**timm.data.resolve_model_data_config(net))
-with torch.no_grad():
-    features = net(transform(Image.open("photo.jpg").convert("{mode}"))[None])
-```"""
-
-
-def _data(run: Run) -> str:
-    settings, counted = run.settings, "Images"
+    channels, images, init = run.encoder.channels, "Images", settings.init or ""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file
-        counted = f"{json.loads((run.path / 'neighbours.json').read_text())['images']:,} images"
-    held = f"; {settings.held_out:,} of them were held out to measure health" if settings.held_out else ""
-    return f"{counted} of {settings.image_size} px, {_colours(settings.channels)}, without labels{held}."
+        images = f"{json.loads((run.path / 'neighbours.json').read_text())['images']:,} images"
+    data = ModelCardData(
+        library_name="timm",
+        pipeline_tag="image-feature-extraction",
+        tags=_TAGS,
+        license=licence,
+        base_model=init.removeprefix("hf:") if init.startswith("hf:") else None,
+        model_name=name,
+        eval_results=[
+            EvalResult("image-classification", "private", "labelled images", "accuracy", accuracy, metric_name=title)
+            for column, title in columns.items()
+            if (accuracy := results["trained"].get(column)) is not None
+        ],
+    )
+    card = ModelCard.from_template(
+        data,
+        str(Path(__file__).with_name("model_card.md")),
+        name=name,
+        source=f"hf-hub:{name}" if on_hub else f"local-dir:{name}",
+        encoder=run.encoder,
+        settings=settings,
+        images=images,
+        colours={1: "grey", 3: "in colour"}.get(channels, f"of {channels} channels"),
+        training=_training(settings, method.paper if method else ""),
+        verdict=run.verdict,
+        columns=list(columns.values()),
+        rows=[
+            [capital(ENCODERS[row]), *(_accuracy(results, row, one) for one in columns)]
+            for row in ENCODERS
+            if row in results
+        ],
+        sentence=sentence(results) if results else "",
+        licence=licence,
+        licence_of_start=licence_of_start,
+        start=_start(settings),
+        command=_command(settings),
+        citations=[
+            *([(method.__name__.lower(), method.paper)] if method and method.paper else []),
+            ("nearfar", f"nearfar {version('nearfar')}: contrastive representation learning for images"),
+        ],
+    )
+    return str(card)
 
 
-def _training(settings: Settings, paper: str) -> str:
+def _training(settings: Settings, paper: str) -> list[tuple[str, str]]:
     facts = {
-        "method": f"{_words(settings.method)}" + (f" ({paper})" if paper else ""),
+        "method": _words(settings.method) + (f" ({paper})" if paper else ""),
         **dict(settings.hyperparameters),
         **{name: getattr(settings, name) for name in ("epochs", "batch_size", "optimizer", "lr", "weight_decay")},
         "views": _words(settings.views),
@@ -95,23 +93,7 @@ def _training(settings: Settings, paper: str) -> str:
         "seed": settings.seed,
     }
     used = {name: value for name, value in facts.items() if value not in (None, False, (), [])}
-    rows = "".join(f"| {name.replace('_', ' ')} | {_cell(value)} |\n" for name, value in used.items())
-    return f"| setting | value |\n|---|---|\n{rows}".rstrip()
-
-
-def _results(results: dict[str, dict[str, float]]) -> str:
-    if not results:
-        return ""
-    columns = accuracies(results)
-    head = "".join(f" {PROTOCOLS.get(column, column.replace('_', ' '))} |" for column in columns)
-    rows = ""
-    for row, name in ENCODERS.items():
-        if row in results:
-            cells = [_accuracy(results, row, column) for column in columns]
-            rows += f"| {capital(name)} | {' | '.join(cells)} |\n"
-    said = sentence(results)
-    note = "Accuracy in percent on images that no classifier was fitted to; the encoder is frozen and saw no labels."
-    return f"| |{head}\n|---|{'---|' * len(columns)}\n{rows}\n{note} {said}".rstrip()
+    return [(name.replace("_", " "), _cell(value)) for name, value in used.items()]
 
 
 def _accuracy(results: dict[str, dict[str, float]], row: str, column: str) -> str:
@@ -119,14 +101,6 @@ def _accuracy(results: dict[str, dict[str, float]], row: str, column: str) -> st
         return ""
     number = f"{100 * results[row][column]:.1f}"
     return f"**{number}**" if row in best_rows(results, column) else number
-
-
-def _licence(settings: Settings, licence: str | None, of_start: str | None) -> str:
-    own = f"These weights: {licence}." if licence else "The licence of these weights is not stated."
-    if settings.init is None:
-        return f"{own} They started from random numbers."
-    known = f"which are under {of_start}" if of_start else "whose licence is not known here: see their source"
-    return f"{own} They started from {_start(settings)}, {known}."
 
 
 def _start(settings: Settings) -> str:
@@ -158,13 +132,6 @@ def _option(value: Any) -> list[str]:
     if value is None or isinstance(value, bool):
         return [{None: "null", True: "true", False: "false"}[value]]
     return [shlex.quote(_words(value))]
-
-
-def _citation(name: str, paper: str) -> str:
-    entries = [("software", "nearfar", f"nearfar {version('nearfar')}: contrastive representation learning for images")]
-    if paper:
-        entries.insert(0, ("misc", name.lower(), paper))
-    return "\n".join(f"```bibtex\n@{kind}{{{key},\n  title = {{{title}}}\n}}\n```" for kind, key, title in entries)
 
 
 def _words(value: Any) -> str:

@@ -1,4 +1,7 @@
-"""Who writes a run folder: one process at a time, and what a run that never began leaves behind."""
+"""Who writes a run folder: one process at a time, and what a run that never began leaves behind.
+
+filelock holds the lock; it does not say who holds it, nor wait for the workers of a killed owner.
+"""
 
 from __future__ import annotations
 

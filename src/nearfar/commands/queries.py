@@ -18,7 +18,7 @@ from nearfar.data.columns import printable
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.data.wide import pixels_of
 from nearfar.evaluation import extract
-from nearfar.messages import did_you_mean, first_line
+from nearfar.messages import did_you_mean, one_line
 
 LISTS = (".txt", ".list")
 COMPARED = 20_000  # names that a misspelt one is compared with
@@ -93,7 +93,5 @@ def _decoded(word: str, data: Featured) -> Shaped[Tensor, "channels side side"]:
     if not Path(word).is_file():
         near = did_you_mean(word, data.images.names[:COMPARED], "see `nearfar embed` for the names")
         raise ValueError(f"{printable(word)!r} is neither an image of the data nor a file: {near}")
-    try:
+    with one_line(f"cannot read {printable(word)!r} as an image"):
         return pixels_of(word, *_form(data))
-    except Exception as error:  # decoders raise anything on damaged data
-        raise ValueError(f"cannot read {printable(word)!r} as an image: {first_line(error)}") from error

@@ -31,7 +31,7 @@ from nearfar.data.building import SMALL
 from nearfar.data.columns import printable
 from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
-from nearfar.messages import first_line
+from nearfar.messages import one_line
 from nearfar.methods import Method, Model, Recipe, method_name
 from nearfar.networks import OWN_NETS
 from nearfar.networks.stems import SMALL_STEM_BELOW
@@ -213,10 +213,9 @@ def _checked_model(job: Job) -> Model:
     settings = job.settings
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
-    try:
+    kinds = (TypeError, RuntimeError, OverflowError, MemoryError)
+    with one_line("the networks cannot be built with these settings", *kinds):
         model = job.model()
-    except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
-        raise ValueError(f"the networks cannot be built with these settings: {first_line(error)}") from error
     build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay)
     return model
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from nearfar.atomic import replacing
 from nearfar.commands.opening import features_shown, open_shown, shown
 from nearfar.commands.run import Run, load
 from nearfar.data import Images, fingerprint_of, fingerprint_of_images
+from nearfar.data.digests import digest
 from nearfar.messages import first_line
 from nearfar.neighbours import Nearest, approximate_rows, nearest_rows
 from nearfar.networks import Encoder
@@ -95,14 +95,11 @@ def open_featured(
 
 def _key(known: Featured) -> str:
     """What features depend on, in one word: the encoder's files, the data and how it was opened."""
-    digest = hashlib.blake2b(digest_size=16)
-    for file in (WEIGHTS, DESCRIPTION):
-        digest.update((known.folder / file).read_bytes())
     images = known.images
     fingerprint = fingerprint_of(known.source, known.split) or fingerprint_of_images(images)
     opened = [asdict(fingerprint), images.names, images.image_size, images.channels, images.value_range]
-    digest.update(json.dumps(opened).encode())
-    return digest.hexdigest()
+    files = [(known.folder / file).read_bytes() for file in (WEIGHTS, DESCRIPTION)]
+    return digest([*files, json.dumps(opened).encode()])
 
 
 def _kept(path: Path, key: str) -> Tensor | None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from nearfar.data.memory import machine_memory
-from nearfar.messages import first_line
+from nearfar.messages import one_line
 
 
 @contextmanager
@@ -25,22 +25,19 @@ def opened(path: Path) -> Iterator[np.ndarray | Arrays]:
 
     What the first bytes say counts, not the name. ValueError of one line, also for what is raised while entered.
     """
-    try:
-        with open(path, "rb") as file:
-            start = file.read(6)
-            if not start:
-                raise ValueError("it is empty")
-            if start == npy.MAGIC_PREFIX:
-                file.seek(0)
-                _check(file, os.path.getsize(path))
-                yield np.load(path, mmap_mode="c", allow_pickle=False)
-            elif start[:2] == b"PK":
-                with zipfile.ZipFile(file) as archive:
-                    yield Arrays(archive)
-            else:
-                raise ValueError("it is neither a .npy nor a .npz file")
-    except Exception as error:  # zipfile, zlib and numpy raise anything on damaged data
-        raise ValueError(f"cannot use '{path}': {first_line(error)}") from error
+    with one_line(f"cannot use '{path}'"), open(path, "rb") as file:
+        start = file.read(6)
+        if not start:
+            raise ValueError("it is empty")
+        if start == npy.MAGIC_PREFIX:
+            file.seek(0)
+            _check(file, os.path.getsize(path))
+            yield np.load(path, mmap_mode="c", allow_pickle=False)
+        elif start[:2] == b"PK":
+            with zipfile.ZipFile(file) as archive:
+                yield Arrays(archive)
+        else:
+            raise ValueError("it is neither a .npy nor a .npz file")
 
 
 class Arrays(Mapping[str, np.ndarray]):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -34,6 +33,7 @@ from torch import Tensor
 
 from nearfar.atomic import NotWrittenError, replacing
 from nearfar.data.decode import Decoded
+from nearfar.data.digests import digest
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -101,8 +101,7 @@ def default_folder() -> Path:
 
 def key(parts: Any) -> str:
     """A file name made from everything the pixels depend on (JSON values)."""
-    text = json.dumps([FORMAT, parts], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return digest(json.dumps([FORMAT, parts], sort_keys=True).encode())
 
 
 def pixels_file(wide: bool) -> str:

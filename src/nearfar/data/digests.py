@@ -1,22 +1,23 @@
-"""Digests of whole files, remembered until a file changes: the first step to a data set as a table."""
+"""The digest of content, here and nowhere else, and those of whole files, remembered until a file changes."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import json
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from pathlib import Path
 
 import pyarrow
 import pyarrow.feather
 
 from nearfar.atomic import replacing
-from nearfar.data.cache import key
 
+TABLE = 4  # raise it when the table means something else
 SETTLED = 2 * 10**9  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 _READ = 2**20  # bytes at a time
 _CHUNK = 64  # files that one thread takes on at a time
@@ -25,24 +26,24 @@ Stamp = tuple[int, int, int]
 """Size in bytes, time of modification and time of any change (which no program can set), both in nanoseconds."""
 
 
-def digest(content: bytes) -> str:
-    """The digest of encoded bytes: 32 hexadecimal digits."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def digest(content: bytes | Iterable[bytes], size: int = 16) -> str:
+    """The digest of bytes, or of pieces that follow each other: of `size` bytes, as hexadecimal digits."""
+    hashed = blake2b(digest_size=size)
+    for part in [content] if isinstance(content, bytes) else content:
+        hashed.update(part)
+    return hashed.hexdigest()
 
 
 def digest_of_file(path: str | Path) -> str:
     """The digest of a whole file; empty for what cannot be read and for what is no file, such as a pipe."""
-    hashed = hashlib.blake2b(digest_size=16)
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
             return ""
         with open(path, "rb", buffering=0) as file:
-            while part := file.read(min(found.st_size + 1, _READ)):
-                hashed.update(part)
+            return digest(iter(lambda: file.read(min(found.st_size + 1, _READ)), b""))
     except (OSError, ValueError):  # ValueError: a name with a null character
         return ""
-    return hashed.hexdigest()
 
 
 def digests(root: Path, names: Sequence[str], splits: Sequence[str], folder: Path) -> dict[str, str]:
@@ -53,7 +54,8 @@ def digests(root: Path, names: Sequence[str], splits: Sequence[str], folder: Pat
     its times may miss another change. Where the table cannot be written, that is all that is lost.
     """
     alone = names if len(names) == 1 else ()  # one of many files in a folder, each a source
-    home = folder / f"{key(['files', os.path.realpath(root), *splits, *alone])}.arrow"
+    kind = json.dumps([TABLE, ["files", os.path.realpath(root), *splits, *alone]])
+    home = folder / f"{digest(kind.encode())}.arrow"
     began = time.time_ns()
     known, stamps = _kept(home), {name: _stamp(os.path.join(root, name)) for name in names}
     found = {name: kept for name, (stamp, kept) in known.items() if stamp == stamps.get(name)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -118,7 +117,7 @@ def _of_several(given: Sequence[Any], split: str | None) -> Fingerprint:
     for number, one in enumerate(given, 1):
         found = fingerprint_of(one, split)
         assert found is not None  # for paths and names there always is one
-        own = found.marks if found.kind == "file" else {f"{one}": hashlib.blake2b(repr(found).encode()).hexdigest()}
+        own = found.marks if found.kind == "file" else {f"{one}": digest(repr(found).encode(), size=64)}
         marks |= {f"source {number}: {name}": mark for name, mark in own.items()}
         count += found.count
     return Fingerprint("file", count, marks)
@@ -143,14 +142,13 @@ def _of_rows(kind: str, chunks: Iterable[list[Any]], count: int) -> Fingerprint:
     """One mark for each chunk of CHUNK rows."""
     marks = {}
     for number, chunk in enumerate(chunks):
-        hashed = hashlib.blake2b(digest_size=8)
-        for part in chunk:
-            if isinstance(part, np.ndarray):
-                hashed.update(str(part.shape).encode())
-                hashed.update(part.tobytes())
-            else:
-                hashed.update(repr(part).encode(errors="surrogateescape"))
-        marks[f"{number * CHUNK} to {min(count, (number + 1) * CHUNK) - 1}"] = hashed.hexdigest()
+        said = [
+            str(part.shape).encode() + part.tobytes()
+            if isinstance(part, np.ndarray)
+            else repr(part).encode(errors="surrogateescape")
+            for part in chunk
+        ]
+        marks[f"{number * CHUNK} to {min(count, (number + 1) * CHUNK) - 1}"] = digest(said, size=8)
     return Fingerprint(kind, count, marks)
 
 

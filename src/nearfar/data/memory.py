@@ -1,4 +1,7 @@
-"""How much memory there is, and what the threads of a process share of it: who needs much waits for the others."""
+"""How much memory there is, and what the threads of a process share of it: who needs much waits for the others.
+
+psutil does not know the limit of a container, and the semaphores of Python lend one unit at a time.
+"""
 
 from __future__ import annotations
 

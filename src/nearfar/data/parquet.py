@@ -9,7 +9,8 @@ from typing import Any
 
 from nearfar.data import columns
 from nearfar.data.columns import EncodedColumn, Originals
-from nearfar.data.readers import Files, Reading, one_line, prefix, state
+from nearfar.data.readers import Files, Reading, prefix, state
+from nearfar.messages import one_line
 
 _ROWS = 8  # read at once: encoded images may be large
 
@@ -27,7 +28,7 @@ class ParquetFiles(Files):
         total = 0
         features = datasets.Features()
         for number, name in enumerate(self.splits[split]):
-            with one_line(self.root / name):
+            with one_line(f"cannot read '{self.root / name}'"):
                 described = pyarrow.parquet.read_metadata(self.root / name)
                 total += described.num_rows
                 if number == 0:
@@ -42,7 +43,7 @@ class ParquetFiles(Files):
         import pyarrow.parquet
 
         for name in self.splits[split]:
-            with one_line(self.root / name), pyarrow.parquet.ParquetFile(self.root / name) as file:
+            with one_line(f"cannot read '{self.root / name}'"), pyarrow.parquet.ParquetFile(self.root / name) as file:
                 missing = set(wanted) - set(file.schema_arrow.names)
                 if missing:
                     raise ValueError(f"it has no column '{missing.pop()}'; the first file has one")
@@ -59,7 +60,7 @@ class ParquetFiles(Files):
         for split in splits:  # by exact name: patterns would trip over "[" or "*" in a path
             paths = [f"{self.root}/{name}" for name in self.splits[split]]
             exact[split or "train"] = DataFilesList(paths, [(str(state(path)),) for path in paths])
-        with one_line(self.root), _quiet():
+        with one_line(f"cannot read '{self.root}'"), _quiet():
             builder = Parquet(data_files=DataFilesDict(exact), cache_dir=str(scratch))
             builder.download_and_prepare()
             tables = [builder.as_dataset(split=split or "train") for split in splits]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ import pyarrow.parquet
 
 from nearfar.data import digests, sources
 from nearfar.data.columns import LABEL_NAMES, Originals, Record
-from nearfar.data.readers import Reading, one_line, prefix
+from nearfar.data.readers import Reading, prefix
+from nearfar.messages import one_line
 
 PATH_NAMES: tuple[str, ...] = ("path", "file", "filename", "file_name", "filepath", "file_path")
 PATH_NAMES += ("image", "image_path", "image_file", "img", "img_path")
@@ -69,7 +69,7 @@ class PathTable:
     def digest(self, splits: Sequence[str]) -> str:
         """A hash of the paths, in their order."""
         names = repr([self.splits[split] for split in splits])
-        return hashlib.blake2b(names.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return digests.digest(names.encode("utf-8", "surrogatepass"), size=8)
 
     def _full(self, name: str) -> str:
         return os.path.join(self.root, name)
@@ -124,7 +124,7 @@ def names_paths(file: Path) -> bool:
 
 
 def _read_text(file: Path) -> pyarrow.Table:
-    with one_line(file):
+    with one_line(f"cannot read '{file}'"):
         with open(file, encoding="utf-8-sig", newline="") as opened:
             line = opened.readline(_HEADER)
         separator = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=line.count)
@@ -140,7 +140,7 @@ def _read_text(file: Path) -> pyarrow.Table:
 
 
 def _read_parquet(file: Path) -> pyarrow.Table:
-    with one_line(file):
+    with one_line(f"cannot read '{file}'"):
         return pyarrow.parquet.read_table(file)
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from nearfar.data import columns, digests, sources
 from nearfar.data.columns import Originals, Record
 from nearfar.data.decode import suffixes
-from nearfar.messages import first_line
+from nearfar.messages import one_line
 
 _BLOCK = 4096
 
@@ -78,22 +76,13 @@ def state(path: str | Path) -> tuple[int, int, str]:
     try:
         with open(path, "rb", buffering=0) as file:
             stat = os.fstat(file.fileno())
-            digest = blake2b(file.read(_BLOCK), digest_size=8)
+            ends = file.read(_BLOCK)
             if stat.st_size > _BLOCK:
                 file.seek(-_BLOCK, os.SEEK_END)
-                digest.update(file.read(_BLOCK))
+                ends += file.read(_BLOCK)
     except OSError:
         return 0, 0, ""
-    return stat.st_size, stat.st_mtime_ns, digest.hexdigest()
-
-
-@contextlib.contextmanager
-def one_line(source: object) -> Iterator[None]:
-    """What libraries say about a damaged file, as a ValueError of one line that names the file."""
-    try:
-        yield
-    except Exception as error:  # they raise anything on damaged data
-        raise ValueError(f"cannot read '{source}': {first_line(error)}") from error
+    return stat.st_size, stat.st_mtime_ns, digests.digest(ends, size=8)
 
 
 class ImageFolder(Files):
@@ -164,7 +153,7 @@ class ImageFolder(Files):
                 f"{self.root}/{name}" for name in names + self._metadata_of(part) if columns.printable(name) == name
             ]
             exact[part or "train"] = DataFilesList(paths, [(str(state(path)),) for path in paths])
-        with one_line(self.root):
+        with one_line(f"cannot read '{self.root}'"):
             builder = Builder(
                 data_files=DataFilesDict(exact), cache_dir=str(scratch), drop_labels=True, drop_metadata=False
             )
@@ -172,7 +161,7 @@ class ImageFolder(Files):
             features = stream.features
             image = columns.image_column(features, self.root)
         label = columns.label_column(features, label_column, self.root)
-        with one_line(self.root):
+        with one_line(f"cannot read '{self.root}'"):
             rows = [(row[image]["path"], row[label]) for row in columns.undecoded(stream, image)]
             named = [(os.path.relpath(path, self.root).replace(os.sep, "/"), value) for path, value in rows]
         there, problem = set(self.splits[split]), "named in the metadata, and not an image in the folder"

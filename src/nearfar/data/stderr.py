@@ -1,4 +1,7 @@
-"""Silence for libraries in C that write to standard error by themselves, such as libtiff on every odd image."""
+"""Silence for libraries in C that write to standard error by themselves, such as libtiff on every odd image.
+
+contextlib.redirect_stderr redirects what Python writes, and the libraries write to the file descriptor.
+"""
 
 from __future__ import annotations
 

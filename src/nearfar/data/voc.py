@@ -10,7 +10,7 @@ import numpy as np
 
 from nearfar.data.annotations import AnnotatedImage, AnnotatedImages, clipped
 from nearfar.data.decode import suffixes
-from nearfar.messages import first_line
+from nearfar.messages import one_line
 
 _FOLDERS = ("JPEGImages", "images", ".")
 
@@ -65,11 +65,9 @@ def _parse(file: Path) -> Element:
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.data
     parser.EntityDeclHandler = refuse
-    try:
+    with one_line(f"{file} is no xml to read", expat.ExpatError, LookupError, ValueError):  # the latter two: encodings
         parser.Parse(file.read_bytes(), True)
         return builder.close()
-    except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two for encodings
-        raise ValueError(f"{file} is no xml to read: {first_line(error)}") from error
 
 
 def _image(folder: Path, file: Path, root: Element, names: list[str]) -> AnnotatedImage:

@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from nearfar.data.table_columns import as_arrays
-from nearfar.messages import did_you_mean, first_line
+from nearfar.messages import did_you_mean, one_line
 
 NAME_COLUMNS = ("name", "file_name", "filename", "path", "file", "image")
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # nearfar writes a ' before them into a .csv
@@ -26,14 +26,12 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
         raise ValueError(f"--columns {path} must be a .parquet or a .csv file")
     if not path.is_file():
         raise ValueError(f"--columns {path}: there is no such file")
-    try:
+    with one_line(f"cannot read --columns {path}", pyarrow.ArrowException, OSError):
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)
         else:
             as_text = dict.fromkeys(NAME_COLUMNS, pyarrow.string())  # names of digits keep their zeros
             table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"cannot read --columns {path}: {first_line(error)}") from error
     if twice := next((name for name in table.column_names if table.column_names.count(name) > 1), None):
         raise ValueError(f"--columns {path} has more than one column '{twice}'; rename one of them")
     if not set(table.column_names) & set(NAME_COLUMNS):

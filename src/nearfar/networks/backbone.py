@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.messages import did_you_mean, first_line
+from nearfar.messages import did_you_mean, one_line
 from nearfar.networks.layers import first_stages
 from nearfar.networks.pretrained import load_tensors
 from nearfar.networks.small import OWN_NETS, SmallNet
@@ -142,10 +142,8 @@ def build_backbone(
 
 def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
     """A copy of a user's module as a backbone, on the CPU; ValueError for one that does not serve as such."""
-    try:
+    with one_line(f"encoder {qualified_name(module)!r} cannot be copied"):
         net = copy.deepcopy(module).cpu()
-    except Exception as error:
-        raise ValueError(f"encoder {qualified_name(module)!r} cannot be copied: {first_line(error)}") from error
     if not all(isinstance(value, Tensor) for value in net.state_dict().values()):
         raise ValueError(f"encoder {qualified_name(module)!r} has a state beside tensors, which cannot be saved")
     return _finished(net, None, image_size, channels)
@@ -200,10 +198,9 @@ def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
         raise ValueError(f"encoder {name!r} is not built with the argument {unknown[0]!r}")
     if name in OWN_NETS:
         return OWN_NETS[name](**arguments)
-    try:
+    kinds = (AssertionError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
+    with one_line(f"encoder {name!r} cannot be built with {arguments}", *kinds):
         return timm.create_model(name, pretrained=False, num_classes=0, **arguments)
-    except (AssertionError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError) as error:
-        raise ValueError(f"encoder {name!r} cannot be built with {arguments}: {first_line(error)}") from error
 
 
 def _finished(net: nn.Module, architecture: Architecture | None, image_size: int, channels: int) -> Backbone:
@@ -212,13 +209,9 @@ def _finished(net: nn.Module, architecture: Architecture | None, image_size: int
     if architecture is not None and architecture.small_stem:
         shrink_stem(net)
     net.eval()
-    try:
-        with torch.no_grad():
-            out = net(torch.zeros(2, channels, image_size, image_size))
-    except Exception as error:  # a net of someone else's can fail in any way
-        raise ValueError(
-            f"encoder {name!r} cannot take images of {image_size} px and {channels} channels: {first_line(error)}"
-        ) from error
+    what = f"encoder {name!r} cannot take images of {image_size} px and {channels} channels"
+    with one_line(what), torch.no_grad():
+        out = net(torch.zeros(2, channels, image_size, image_size))
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.is_floating_point():
         given = f"{out.dtype} {list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ValueError(f"encoder {name!r} must return features [batch, dim] as floats; for 2 images it gives {given}")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from nearfar.atomic import replacing
-from nearfar.messages import first_line
+from nearfar.messages import one_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
 from nearfar.networks.starting import DESCRIPTION, WEIGHTS
 from nearfar.networks.timm_config import write_timm_config
@@ -147,11 +147,10 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     for file in (DESCRIPTION, WEIGHTS):
         if not (folder / file).is_file():
             raise FileNotFoundError(f"no encoder in {folder}: {file} is missing (has the run finished?)")
-    try:
+    wrong = f"{folder / DESCRIPTION} does not describe an encoder"
+    with one_line(wrong, AttributeError, ValueError, RecursionError):
         description = json.loads((folder / DESCRIPTION).read_text())
         own = description.get("object")
-    except (AttributeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{folder / DESCRIPTION} does not describe an encoder: {first_line(error)}") from error
     if own is not None and backbone is None:
         short = str(own).rpartition(".")[2]
         raise ValueError(
@@ -162,11 +161,9 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         raise ValueError(
             f"this run's encoder is {description.get('name')!r}, which is built by its name: give no other"
         )
-    try:
+    kinds = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
+    with one_line(wrong if own is None else "the encoder given here fails", *kinds):
         encoder = _described(description, backbone)
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError, MemoryError) as error:
-        what = f"{folder / DESCRIPTION} does not describe an encoder" if own is None else "the encoder given here fails"
-        raise ValueError(f"{what}: {first_line(error)}") from error
     try:
         encoder.backbone.net.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:

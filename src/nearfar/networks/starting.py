@@ -14,7 +14,7 @@ from timm.models import load_model_config_from_hf
 from timm.models._hub import load_model_config_from_path
 from torch import Tensor
 
-from nearfar.messages import first_line
+from nearfar.messages import first_line, one_line
 from nearfar.networks.pretrained import read_tensors
 from nearfar.networks.timm_names import own_name
 
@@ -129,12 +129,10 @@ def _of_run(folder: Path) -> StartingWeights:
     file, description = folder / WEIGHTS, folder / DESCRIPTION
     if not file.is_file():
         raise FileNotFoundError(f"no file with starting weights at {file} (has the run finished?)")
-    try:
+    with one_line(f"{description} does not describe an encoder", AttributeError, ValueError):
         about = json.loads(description.read_text()) if description.is_file() else {}
         name, arguments, small_stem = about.get("name"), about.get("arguments") or {}, about.get("small_stem")
         mean, std = about.get("mean"), about.get("std")
-    except (AttributeError, ValueError) as error:
-        raise ValueError(f"{description} does not describe an encoder: {first_line(error)}") from error
     return StartingWeights(str(folder), name, arguments, small_stem, mean, std, file=file)
 
 

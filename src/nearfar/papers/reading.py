@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from nearfar.messages import did_you_mean, first_line
+from nearfar.messages import did_you_mean, one_line
 from nearfar.papers.paper import COSTS, MEASURES, Claim, Column, Paper, Row, Scale, Table, cells_of
 from nearfar.yaml_files import load_yaml
 
@@ -36,10 +36,8 @@ def read_paper(name: str | Path) -> Paper:
         if str(name) not in paper_names():
             raise ValueError(f"there is no paper {name}: {did_you_mean(str(name), paper_names(), 'see reproduce')}")
         path = Path(__file__).parent / f"{name}.yaml"
-    try:
+    with one_line(path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
         return _paper(path.stem, _mapping(load_yaml(path)))
-    except (ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
-        raise ValueError(f"{path.name}: {first_line(error)}") from error
 
 
 def _paper(name: str, whole: dict[str, Any]) -> Paper:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from nearfar.messages import first_line
+from nearfar.messages import one_line
 from nearfar.views.view import ViewPlan
 
 ViewsOf: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
@@ -36,10 +36,8 @@ class ViewFunction:
         self.function, self.name = function, name or getattr(function, "__qualname__", type(function).__qualname__)
         self.positions: tuple[int, ...] | None = None
         noise = torch.randint(0, 256, (2, channels, image_size, image_size), generator=torch.Generator().manual_seed(0))
-        try:
+        with one_line(f"the view function {self.name} fails"):
             views = self._call(noise.to(torch.uint8), 0)
-        except Exception as error:  # the user's own code
-            raise ValueError(f"the view function {self.name} fails: {first_line(error)}") from error
         self.positions = tuple(range(len(views)))
         for view in views:
             if view.is_floating_point() and not (view.min() >= -0.5 and view.max() <= 1.5):

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from nearfar.data.annotations import AnnotatedImage, AnnotatedImages
 from nearfar.data.decode import formats, to_array, to_pil
 from nearfar.data.run_lengths import to_mask
-from nearfar.messages import first_line
+from nearfar.messages import one_line
 
 Target = dict[str, Any]
 
@@ -49,11 +49,8 @@ class DetectionSet(Dataset):
 def check_files(annotated: AnnotatedImages) -> None:
     """Read the head of every image, so that training does not come upon a wrong one; raises as `DetectionSet` does."""
     for one in annotated.images:
-        try:
-            with Image.open(one.path, formats=formats()) as image:
-                size = image.size
-        except Exception as error:  # Pillow raises many kinds
-            raise ValueError(f"cannot read {one.path}: {first_line(error)}") from error
+        with one_line(f"cannot read {one.path}"), Image.open(one.path, formats=formats()) as image:
+            size = image.size
         if sorted(size) != sorted((one.width, one.height)):  # it may lie on its side
             raise ValueError(_other_size(one, size))
 
@@ -65,10 +62,8 @@ def _other_size(one: AnnotatedImage, size: tuple[int, int]) -> str:
 
 def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels height width"]:
     """Read an image whole, in 0..1."""
-    try:
+    with one_line(f"cannot read {one.path}"):
         image, _ = to_pil(str(one.path), at_least=max(one.width, one.height))
-    except Exception as error:  # Pillow raises many kinds
-        raise ValueError(f"cannot read {one.path}: {first_line(error)}") from error
     if image.size != (one.width, one.height):
         raise ValueError(_other_size(one, image.size))
     image = image.convert("L") if channels == 1 else image

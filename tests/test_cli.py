@@ -1,6 +1,6 @@
 """The command line: one clear line and exit code 2 for a mistake, and nothing is written."""
 
-import functools
+import inspect
 import os
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import yaml
 
 from nearfar.atomic import NotWrittenError
 from nearfar.cli import VERBS, function_of, main
-from nearfar.commands.words import lists_joined
+from nearfar.commands.arguments import as_words
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
 
@@ -29,14 +29,21 @@ def complaint(capsys, *words):
     [
         (["pretrian"], "did you mean 'pretrain'"),
         (["pretrain"], "name the images"),
-        (["pretrain", "DATA", "--methd", "dcl"], "did you mean '--method'"),
-        (["pretrain", "DATA", "--temprature", "0.1"], "did you mean '--temperature'"),
-        (["pretrain", "DATA", "--epoch", "1"], "did you mean '--epochs'"),
-        (["pretrain", "DATA", "--meth", "saclr"], "did you mean '--method'"),
+        (["pretrain", "DATA", "--methd", "dcl"], "Did you mean --method?"),
+        (["pretrain", "DATA", "--temprature", "0.1"], "Did you mean --temperature?"),
+        (["pretrain", "DATA", "--epoch", "1"], "Did you mean --epochs?"),
+        (["pretrain", "DATA", "--meth", "saclr"], "Did you mean --method?"),
         (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
-        (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "does not know --alpha"),
+        (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "Unknown option: --alpha."),
         (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
-        (["pretrain", "DATA", "--epochs", "many"], "--epochs cannot be 'many'"),
+        (["pretrain", "DATA", "--epochs", "many"], '--epochs: unable to convert "many" into float'),
+        (["pretrain", "DATA", "--seed", "1.5"], '--seed: unable to convert "1.5" into int'),
+        (["pretrain", "DATA", "--optimizer", "lasr"], 'Did you mean "lars"?'),
+        (["pretrain", "DATA", "--mean"], "--mean requires at least 1 element"),
+        (["pretrain", "DATA", "--tensorboard", "true"], "true"),  # a flag takes no word: here it is a source
+        (["pretrain", "-rf.png"], "Unknown option: -rf.png"),
+        (["pretrain", "--resume", "run", "--epochs", "3"], "--resume takes everything but"),
+        (["pretrain", "DATA", "--data-changed"], "--data-changed goes with --resume"),
         (["pretrain", "DATA", "--epochs", "0"], "--epochs must be 1e-06 to 1000000000, not 0"),
         (["pretrain", "DATA", "--batch-size", "-4"], "--batch-size must be at least 1"),
         (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),
@@ -46,7 +53,7 @@ def complaint(capsys, *words):
         (["pretrain", "DATA", "--alpha", "7"], "alpha"),
         (["pretrain", "DATA", "--negatives", "0"], "negatives"),
         (["pretrain", "DATA", "--lr", "-1", "--batch-size", "16"], "lr"),
-        (["pretrain", "DATA", "--projector", "[8, 0]", "--batch-size", "16"], "width"),
+        (["pretrain", "DATA", "--projector", "8", "0", "--batch-size", "16"], "width"),
         (["pretrain", "DATA", "--method", "moco-v2", "--queue-size", "-1", "--batch-size", "16"], "queue"),
         (["pretrain", "DATA", "--encoder", "resnet81", "--batch-size", "16"], "did you mean"),
         (["pretrain", "DATA", "--views", "strnog"], "'strong'"),
@@ -54,7 +61,7 @@ def complaint(capsys, *words):
         (["views", "DATA", "--views", "microscpe"], "did you mean 'microscope'"),
         (["views", "DATA", "--views", "multi-crop", "--method", "sce"], "makes 8 views, but sce needs 2"),
         (["views", "DATA", "--images", "0"], "--images must be 1 to 1000, not 0"),
-        (["views", "DATA", "--vews", "grey"], "did you mean '--views'"),
+        (["views", "DATA", "--vews", "grey"], "Did you mean --views?"),
         (["views", "no/such/folder"], "no/such/folder"),
         (["views", "DATA", "--image-size", "1"], "--image-size must be 2 to 16384, not 1"),
         (["views", "DATA", "--crop-size", "1"], "--crop-size must be 2 to 16384, not 1"),
@@ -62,13 +69,13 @@ def complaint(capsys, *words):
         (["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"], "nothing.safetensors"),
         (["pretrain", "no/such/folder"], "no/such/folder"),
         (["pretrain", "--resume", "no/such/run"], "not a run folder"),
-        (["evaluate"], "name the run folder"),
+        (["evaluate"], "RUN requires an argument"),
         (["pretrain", "DATA", "--health-every", "0"], "--health-every must be at least 1, not 0"),
         (["pretrain", "DATA", "--final-lr", "-1"], "--final-lr must be at least 0, not -1"),
         (["pretrain", "DATA", "--clip-gradient", "0"], "--clip-gradient must be at least"),
         (["pretrain", "DATA", "--warmup-epochs", "-1"], "--warmup-epochs must be at least 0, not -1"),
         (["pretrain", "DATA", "--seed", "-1"], "--seed must be 0 to 4294967295, not -1"),
-        (["pretrain", "DATA", "--lr", ".nan"], "--lr must be at least 0, not nan"),
+        (["pretrain", "DATA", "--lr", "nan"], "--lr must be at least 0, not nan"),
         (
             ["pretrain", "DATA", "--devices", "5000", "--accelerator", "cpu", "--batch-size", "9999"],
             "too many processes",
@@ -88,13 +95,6 @@ def test_a_mistake_is_one_line(words, says, images_file, capsys, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert says in complaint(capsys, *[images_file if word == "DATA" else word for word in words])
     assert not list(tmp_path.iterdir())
-
-
-def test_lists_may_be_written_as_words():
-    words = ["photos", "--projector", "64", "32", "--seed", "1"]
-    assert lists_joined(words) == ["photos", "--projector", "[64, 32]", "--seed", "1"]
-    assert lists_joined(["run", "--protocol", "knn"]) == ["run", "--protocol", "[knn]"]
-    assert lists_joined(["run", "--protocol", "[knn, few]"]) == ["run", "--protocol", "[knn, few]"]
 
 
 def test_an_existing_folder_is_left_alone(images_file, capsys, tmp_path):
@@ -136,7 +136,7 @@ def test_the_console_script_is_installed():
 
 
 def test_what_nobody_foresaw_is_one_line_and_a_file(capsys, tmp_path, monkeypatch):
-    def broken(**given):
+    def broken(*, console):
         return {}["a\nkey"]
 
     monkeypatch.setattr("nearfar.commands.methods.list_methods", broken)
@@ -149,7 +149,7 @@ def test_what_nobody_foresaw_is_one_line_and_a_file(capsys, tmp_path, monkeypatc
 
 
 def test_a_full_disk_is_no_mistake_of_the_user(capsys, monkeypatch):
-    def full(**given):
+    def full(*, console):
         raise NotWrittenError("cannot write x: No space left on device")
 
     monkeypatch.setattr("nearfar.commands.methods.list_methods", full)
@@ -177,40 +177,86 @@ def test_a_broken_installation_is_one_line(capsys, monkeypatch):
     ("words", "expected"),
     [
         ("push --private RUN a/b", {"run": "RUN", "repo": "a/b", "private": True}),
-        ("push --private false RUN a/b", {"run": "RUN", "repo": "a/b", "private": False}),
-        ("push RUN --private a/b", {"run": "RUN", "repo": "a/b", "private": True}),
+        ("push --private=false RUN a/b", {"run": "RUN", "repo": "a/b", "private": False}),
+        ("push RUN --no-private a/b", {"run": "RUN", "repo": "a/b", "private": False}),
         ("duplicates --approximate RUN", {"run": "RUN", "approximate": True}),
         ("duplicates RUN --approximate=false photos", {"run": "RUN", "data": "photos", "approximate": False}),
-        ("map --approximate RUN", {"run": "RUN", "approximate": True}),
-        ("evaluate --baselines false RUN photos", {"run": "RUN", "data": "photos", "baselines": False}),
-        ("pretrain --adapt photos --cache false", {"data": "photos", "adapt": True, "cache": False}),
+        ("evaluate --no-baselines RUN photos", {"run": "RUN", "data": "photos", "baselines": False}),
+        ("evaluate RUN --protocol knn linear --limit 9", {"protocol": ["knn", "linear"], "limit": 9}),
+        ("pretrain --adapt photos --no-cache", {"data": "photos", "adapt": True, "cache": False}),
         ("pretrain one --tensorboard two", {"data": ["one", "two"], "tensorboard": True}),
+        ("pretrain a --whiten=false --epochs 1e1", {"data": "a", "whiten": False, "epochs": 10}),
         ("pretrain --method sigclr --learn-temperature photos", {"data": "photos", "learn_temperature": True}),
-        ("search RUN -rf.png --k 2", {"run": "RUN", "images": ["-rf.png"], "k": 2}),
+        ("pretrain a --projector 64 32 --no-output-norm", {"projector": (64, 32), "output_norm": False}),
+        ("pretrain a --projector=[64,32] --mean -0.5 1", {"projector": (64, 32), "mean": [-0.5, 1]}),
+        ("pretrain a --method saclr --negatives all --rho 0.5", {"negatives": "all", "rho": 0.5}),
+        ("pretrain a --method saclr --negatives 3 --micro-batch auto", {"negatives": 3, "micro_batch": "auto"}),
+        ("pretrain a --value-range uint8 --show-channels 2", {"value_range": "uint8", "show_channels": [2]}),
+        ("pretrain a --value-range 0 4095 --limit 10", {"value_range": [0, 4095], "limit": 10}),
+        ("search RUN --k 2 a.png", {"images": ["a.png"], "k": 2}),
         ("search RUN 007 --data 2020", {"images": ["007"], "data": "2020"}),
+        ("search RUN --data 2020 007", {"images": ["007"], "data": "2020"}),
         ("search RUN 007 --data one --data 2020", {"images": ["007"], "data": ["one", "2020"]}),
-        ("select RUN --labelled 041", {"labelled": "041", "images": ()}),
+        ("select RUN --labelled 000041 --by near", {"labelled": "000041", "by": "near"}),
         ("search --k 2 RUN -- --json -h -1", {"run": "RUN", "images": ["--json", "-h", "-1"], "k": 2}),
         ("pretrain --epochs 1 -- --photos", {"data": "--photos", "epochs": 1}),
+        ("pretrain null --limit none --split null", {"data": "null", "limit": None, "split": "null"}),
+        ("pretrain x\udcff", {"data": "x\udcff"}),
     ],
 )
 def test_a_word_is_taken_as_its_place_says(words, expected, monkeypatch):
-    """A flag takes no word but true and false, and what is behind -- is no option."""
+    """A flag takes no word, a list all up to the next option, and what is behind -- is no option."""
     verb, *rest = words.split()
     function, given = function_of(verb), {}
 
-    @functools.wraps(function)
-    def record(*placed, console, **values):
-        given.update(zip((place.rstrip(".") for place in VERBS[verb][1]), placed, strict=True), **values)
+    def record(**values):
+        inspect.signature(function).bind(**values)
+        given.update(values)
         return {"name": []}
 
     monkeypatch.setattr("nearfar.cli.function_of", lambda verb: record)
     assert main([verb, *rest]) == 0
     assert {name: given[name] for name in expected} == expected
+    assert given.keys() <= {*expected, "run", "data", "images", "method", "console"}, "only what is given is passed on"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_says_of_itself_what_the_overview_says(verb):
+    assert inspect.getmodule(function_of(verb)).__doc__.splitlines()[0] == VERBS[verb][1]
+
+
+def test_settings_are_written_as_words_that_give_them_again(monkeypatch):
+    settings = dict(
+        data="a b", adapt=True, cache=False, limit=None, mean=[0.5, -1.0], epochs=1e-5, method="saclr", negatives="all"
+    )
+    given = {}
+    monkeypatch.setattr("nearfar.cli.function_of", lambda verb: lambda **values: given.update(values))
+    words = as_words({name: value for name, value in settings.items() if name != "data"})
+    assert main(["pretrain", settings["data"], *words]) == 0
+    assert {name: given[name] for name in settings} == settings
+
+
+def test_a_file_of_settings_is_read_as_words_are(tmp_path, monkeypatch, capsys):
+    file, given = tmp_path / "own.yaml", {}
+    monkeypatch.setattr("nearfar.cli.function_of", lambda verb: lambda **values: given.update(values))
+    file.write_text(
+        "method: saclr\ndata: [one, two]\nlr: 1e-3\nmean: [0, 1]\nprojector: [64, 32]\nlimit: null\nadapt: true\n"
+        "negatives: all\nseed: 3\nsplit: '007'\nout: null\n"
+    )
+    assert main(["pretrain", "--config", str(file), "--seed", "4", "--negatives", "2"]) == 0, capsys.readouterr().err
+    assert given.pop("console")
+    assert given == dict(
+        method="saclr", data=["one", "two"], lr=1e-3, mean=[0, 1], projector=(64, 32), limit=None, adapt=True,
+        negatives=2, seed=4, split="007", out=None,
+    )  # fmt: skip
+    for line, says in (("epoch: 3", "Did you mean --epochs?"), ("seed: x", "[seed]"), ("alpha: 1", "[alpha]")):
+        file.write_text(f"data: one\n{line}\n")
+        assert says in complaint(capsys, "pretrain", "--config", str(file))
+    assert "No such file" in complaint(capsys, "pretrain", "--config", str(tmp_path / "none.yaml"))
 
 
 def test_a_warning_of_a_library_is_one_line_without_its_source(capsys, monkeypatch):
-    def warning(**given):
+    def warning(*, console):
         warnings.warn("invalid value\nin\x1b[31m cast", RuntimeWarning, stacklevel=1)
 
     monkeypatch.setattr("nearfar.commands.methods.list_methods", warning)

@@ -27,7 +27,7 @@ The recipe `small` is one for all methods: encoder and epochs fitted to the imag
 0.02 * sqrt(batch / 256) with a decay of 0.01, two epochs of warm-up, batch 256 ([photographs.md](photographs.md)).
 What the others share: the rate rises linearly and falls step by step, not epoch by epoch; shortened runs warm up for a
 quarter of their epochs at most and drop the rate at the same shares of the run; crops come from the original files only
-where the images are not cached (`--cache false`), else from images resized to the recipe's size; whole batches.
+where the images are not cached (`--no-cache`), else from images resized to the recipe's size; whole batches.
 
 The table leaves out what is off and the projector where it is 512-128; its last column counts the differences from the
 paper, which the sections list.

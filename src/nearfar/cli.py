@@ -3,75 +3,63 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
-import inspect
 import logging
 import re
 import sys
 import tempfile
 import traceback
 import warnings
-from argparse import ArgumentError
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from inspect import Parameter as Argument
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cyclopts import App, CycloptsError
+from cyclopts.config import Dict
 
 from nearfar import __version__
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError
-from nearfar.commands.declared import LISTING, OBJECTS, VERBS, read_verb
-from nearfar.commands.help import FULL, SHORT, help_page, numbers_of, overview
+from nearfar.commands.arguments import LISTING, VERBS, function_of, overview, verb_app, with_signature
 from nearfar.commands.machine_readable import as_json, stdout_to_stderr
-from nearfar.commands.words import (
-    PLACE,
-    ahead,
-    chosen_ahead,
-    data_joined,
-    lists_joined,
-    nearest,
-    places_first,
-    plain_words,
-)
-from nearfar.messages import RunsFailed, first_line
+from nearfar.messages import RunsFailed, did_you_mean, first_line
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
     from rich.console import Console
-
-ALONE: dict[str, Any] = {"type": bool, "nargs": "?", "const": True}  # --private is --private true
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = ahead(words)
+    asked = _ahead(words, json=bool, help=bool, help_all=bool)
     with warnings.catch_warnings():
         warnings.showwarning = _warn  # type: ignore[assignment]
-        if "--json" not in options or {*SHORT, FULL} & {*options}:
+        if not asked.pop("json", False) or asked:
             return _carry_out(words)[0]
         with stdout_to_stderr():
-            others = [word for word in options if word != "--json"]
-            code, result = _carry_out([*others, *words[len(options) :]], machine=True)
+            code, result = _carry_out(words, machine=True)
     training = sys.modules.get("nearfar.training")
     if training is None or not training.is_follower():  # else the first process tells it
         print(as_json(result))
     return code
 
 
+def _ahead(words: Sequence[str], **kinds: type) -> dict[str, Any]:
+    """Parse these options alone, on which depends how the others are parsed; returns those that are given."""
+    options = [Argument(name, Argument.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds.items()]
+    app = App(default_command=with_signature(options), help_flags=(), version_flags=())
+    with contextlib.suppress(CycloptsError):  # the verb's parser complains of the same
+        return dict(app.parse_known_args(words)[1].arguments)
+    return {}
+
+
 def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     """Return the exit code, and what the verb returned or {"error": ...}. machine: paths do not go to stdout."""
-    if not words or words[0] in (*SHORT, FULL):
-        print(overview())
-        return 0, None
-    if words[0] == "--version":
-        print(__version__)
-        return 0, __version__
-    if words[0] not in VERBS:
-        return _complain(f"there is no command {words[0]!r}: {nearest(words[0], VERBS, 'see nearfar --help')}", 2)
-    if {*SHORT} & {*ahead(words)}:
-        print(help_page(read_verb(words[0])))
-        return 0, None
-
+    verb = words[0] if words else "--help"
+    if verb in ("--help", "-h", "--version"):
+        return 0, overview(__version__)([verb])
+    if verb not in VERBS:
+        return _complain(f"there is no command {verb!r}: {did_you_mean(verb, VERBS, 'see nearfar --help')}", 2)
     try:
         reuse_memory()  # before anything is imported that might make a tensor
         from rich.console import Console
@@ -83,16 +71,19 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for names that are not text
-    piped = words[0] in LISTING and not machine and not sys.stdout.isatty()  # then paths alone go to stdout
+    piped = verb in LISTING and not machine and not sys.stdout.isatty()  # then paths alone go to stdout
     console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
     logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     try:
-        result = _run(words[0], words[1:], console, piped)
-        return int(words[0] == "doctor" and bool(result["problems"])), result
+        result = _run(verb, words[1:], console, piped)
+        return int(verb == "doctor" and bool(result) and bool(result["problems"])), result
     except (NotWrittenError, TrainingDiverged, ProcessLost, RunsFailed) as error:
         return _complain(error, 1)
-    except (ValueError, OSError, ArgumentError) as error:
+    except CycloptsError as error:
+        error.verbose = False
+        return _complain(f"{error} See nearfar {verb} --help", 2)
+    except (ValueError, OSError) as error:
         return _complain(error, 2)
     except TrainingStopped as error:  # all processes stop together; the first one says so
         return (130, None) if is_follower() else _complain(error, 130)
@@ -103,39 +94,37 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 
 def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
-    options = ahead(words)
-    behind = words[len(options) + 1 :]
-    words = [re.sub(r"^--[\w-]+", lambda match: "--" + match[0][2:].replace("-", "_"), word) for word in options]
-    words = data_joined(lists_joined(words))
-    chosen = chosen_ahead(words)
-    if "--help_all" in words:
-        numbers = numbers_of(chosen["method"], chosen["recipe"]) if verb == "pretrain" else ()
-        return print(help_page(read_verb(verb), numbers))
-    parser = build_parser(verb, chosen["method"], chosen["recipe"], chosen["data"])
-    null = verb in LISTING and "--null" in words
-    words = [word for word in words if not (null and word == "--null")]
-    flags = {option for action in parser._actions if action.nargs == "?" for option in action.option_strings}
-    try:
-        values = parser.parse_args(places_first(words, behind, flags)).as_dict()
-    except ArgumentError as error:
-        raise ValueError(plain_words(str(error), verb, parser)) from error
-    for name in (place.rstrip(".") for place in VERBS[verb][1]):
-        if isinstance(given := values[name], str | list):
-            plain = [word.removeprefix(PLACE) for word in ([given] if isinstance(given, str) else given)]
-            values[name] = plain[0] if isinstance(given, str) else plain
-    values.pop("config", None)
-    if "data..." in VERBS[verb][1] and isinstance(values["data"], list) and len(values["data"]) < 2:
-        values["data"] = (values["data"] or [None])[0]
-    if verb == "pretrain" and values["resume"] is not None:
-        return _resume(words, values, console)
+    values: dict[str, Any] = {}
+    if verb == "pretrain":
+        asked = _ahead(words, method=str, recipe=str, config=str, help_all=bool)
+        values, others = _configured(asked.get("config"))
+        method, recipe = (asked.get(name) or (values | others).get(name) for name in ("method", "recipe"))
+        app = verb_app(verb, [str(method)] if method else (), recipe and str(recipe), "help_all" in asked)
+        app.config = (Dict(others, source=asked.get("config"), use_commands_as_keys=False),)
+    else:
+        app = verb_app(verb)
+    command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    if command is not app.default_command:
+        return command(*bound.args, **bound.kwargs)  # the page of --help
+    values |= bound.arguments
+    values.pop("json", None)
+    null = values.pop("null", False)
+    if isinstance(values.get("images"), tuple):
+        values["images"] = list(values["images"])
+    if isinstance(values.get("data"), list | tuple):
+        values["data"] = values["data"][0] if len(values["data"]) == 1 else list(values["data"])
+    run = values.pop("resume", None)
+    if run is not None:
+        from nearfar.commands.pretrain import resume
+
+        if values.keys() - {"data", "devices", "threads", "data_changed"}:
+            its = "DATA, --devices, --threads and --data-changed"
+            raise ValueError(f"--resume takes everything but {its} from the run folder")
+        return resume(run, **values, console=console)
     if values.pop("data_changed", False):
         raise ValueError("--data-changed goes with --resume")
-    values.pop("resume", None)
-    values.pop("null", None)
-    given = [values.pop(name.rstrip(".")) for name in VERBS[verb][1]]
-    if VERBS[verb][1][:1] == ("run",) and given[0] is None:
-        raise ValueError(f"name the run folder: nearfar {verb} RUN")
-    result = function_of(verb)(*given, **values, console=console)
+    values.pop("config", None)
+    result = function_of(verb)(**values, console=console)
     if piped:
         from nearfar.commands.listing import for_pipes
 
@@ -144,57 +133,16 @@ def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
     return result
 
 
-def _resume(words: list[str], values: dict[str, Any], console: Console) -> Any:
-    from nearfar.commands.pretrain import resume
+def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the settings of a YAML file: what can be an object as it is, and the rest to be parsed."""
+    from nearfar.training.config import OBJECTS, Described, read_value, read_yaml
 
-    options = {word.split("=")[0] for word in words if word.startswith("--")}
-    if options - {"--resume", "--devices", "--threads", "--data_changed"}:
-        its = "DATA, --devices, --threads and --data-changed"
-        raise ValueError(f"--resume takes everything but {its} from the run folder")
-    own = {name: values[name] for name in ("data", "devices", "threads", "data_changed")}
-    return resume(values["resume"], **own, console=console)
-
-
-def function_of(verb: str) -> Callable[..., Any]:
-    """Import the function behind a verb."""
-    return getattr(importlib.import_module(f"nearfar.commands.{verb}"), VERBS[verb][0])
-
-
-def build_parser(
-    verb: str, method: str | None = None, recipe: str | None = None, data: str | list[str] | None = None
-) -> ArgumentParser:
-    """Build the parser of a verb; that of `pretrain` also has the numbers of the method, as the recipe sets them."""
-    from jsonargparse import ArgumentParser
-
-    function, positionals = function_of(verb), VERBS[verb][1]
-    parameters = inspect.signature(function).parameters
-    parser = ArgumentParser(prog=f"nearfar {verb}", exit_on_error=False, allow_abbrev=False)
-    for placed in positionals:
-        name = placed.rstrip(".")
-        usual = parameters[name].default
-        default = data if verb == "pretrain" else None if usual is inspect.Parameter.empty else usual
-        parser.add_argument(name, nargs="*" if placed != name else "?", default=default)
-    if verb in LISTING:
-        parser.add_argument("--null", action="store_true")
-    if verb == "pretrain":
-        from nearfar.commands.signature import add_settings
-        from nearfar.training import Settings
-
-        parser.add_argument("--config", action="config")
-        parser.add_argument("--resume", type=str | None)
-        parser.add_argument("--data_changed", **ALONE, default=False)
-        add_settings(parser, method or Settings.method, recipe or Settings.recipe)
-        return parser
-    flags = {name: one.default for name, one in parameters.items() if one.annotation in ("bool", bool)}
-    for name, default in flags.items():
-        parser.add_argument(f"--{name}", **ALONE, default=default)
-    skipped: set[str | int] = {*(name.rstrip(".") for name in positionals), *(OBJECTS - {verb}), *flags}
-    for name, one in parameters.items():
-        if one.annotation in ("Any", Any) and name not in skipped:  # words: 007 is a name, and no number
-            parser.add_argument(f"--{name}", type=list[str] | str, default=one.default)
-            skipped.add(name)
-    parser.add_function_arguments(function, skip=skipped, fail_untyped=False)
-    return parser
+    given = read_yaml(Path(file)) if file is not None else {}
+    values = {name: read_value(name, value) for name, value in given.items() if name in OBJECTS or value is None}
+    for name, value in values.items():
+        if isinstance(value, Described):
+            raise ValueError(f"the {name} of {file} was an object ({value.words}): run it in Python")
+    return values, {name: value for name, value in given.items() if name not in values}
 
 
 def _defect(words: list[str], error: Exception) -> str:

@@ -6,9 +6,10 @@ import subprocess
 import pytest
 
 from nearfar.cli import VERBS, main
-from nearfar.commands.completion import SHELLS
 from nearfar.methods import method_names
 from nearfar.networks import encoder_names
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,14 @@
-"""The pages of --help: read from the source, they say what the parsers take."""
+"""The pages of --help, made of the same signatures as the parsers; and the examples on them."""
 
-import functools
+import inspect
 import re
 import shlex
-from typing import get_args
 
 import pytest
 
 from nearfar import cli
-from nearfar.cli import VERBS, build_parser, function_of, main
-from nearfar.commands.declared import read_verb
-from nearfar.commands.help import GROUPS
-from nearfar.methods import method_class, method_names
-from nearfar.methods.recipe import OptimizerName
+from nearfar.cli import VERBS, function_of, main
+from nearfar.commands.arguments import GROUPS, verb_app
 
 
 def page(capsys, *words):
@@ -21,93 +17,77 @@ def page(capsys, *words):
 
 
 def options_of(text):
-    return set(re.findall(r"^ +(--[\w-]+)", text, re.MULTILINE))
+    return set(re.findall(r"^│ +(--[\w-]+)", text, re.MULTILINE))
+
+
+def words_of(text):
+    return " ".join(re.sub("[│─╮╭╰╯]", " ", text).split())
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_is_read_is_what_is_parsed(verb):
-    """Names, defaults and words of the options."""
-    read = {option.name: option for option in read_verb(verb).options}
-    actions = {action.dest: action for action in build_parser(verb)._actions}
-    numbers = set(vars(method_class("simclr").from_recipe())) if verb == "pretrain" else set()
-    assert set(read) == set(actions) - {"help", "print_config"} - numbers
-    for name, option in read.items():
-        parsed = actions[name].default
-        if option.default is not None:
-            assert (tuple(parsed) if isinstance(parsed, list) else parsed) == option.default, name
-        assert option.meaning, name
-
-
-def test_words_that_an_option_is_limited_to():
-    (optimizer,) = (option for option in read_verb("pretrain").options if option.name == "optimizer")
-    assert optimizer.choices == get_args(OptimizerName)
-    (precision,) = (option for option in read_verb("pretrain").options if option.name == "precision")
-    assert precision.choices == ("auto", "32-true", "16-mixed", "bf16-mixed")  # of a type with a name
-    (to,) = (option for option in read_verb("export").options if option.name == "to")
-    assert to.choices == ("onnx", "torch", "timm", "safetensors") and to.required
+def test_every_argument_says_what_it_means_and_can_be_given(verb):
+    """Parameters that take objects alone, and nothing else, are left out."""
+    known = {one.field_info.name: one for one in verb_app(verb).assemble_argument_collection()}
+    assert all(one.parameter.help for one in known.values())
+    if verb != "pretrain":
+        parameters = inspect.signature(function_of(verb)).parameters
+        left_out = parameters.keys() - known.keys()
+        assert {"console"} <= left_out <= {"console", "encoder", "views"} - ({"views"} if verb == "views" else set())
+        assert known.keys() - parameters.keys() <= {"json", "null"}
+        assert all(one.field_info.required == (parameters[name].default is inspect.Parameter.empty)
+                   for name, one in known.items() if name in parameters)  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_examples_can_be_run(verb, monkeypatch, capsys):
     """They are parsed as they are written; the function behind the verb is not called."""
+    examples = re.findall("^nearfar .*", inspect.getmodule(function_of(verb)).__doc__, re.MULTILINE)
+    assert examples and all(example in page(capsys, verb, "--help") for example in examples)
     called = []
 
-    def recorded(verb):
-        function = function_of(verb)
+    def recorded(*given, **named):
+        called.append(verb)
+        return {"problems": [], "name": []}
 
-        @functools.wraps(function)
-        def call(*given, **named):
-            called.append(verb)
-            return {"problems": [], "name": []}
-
-        return call
-
-    monkeypatch.setattr(cli, "function_of", recorded)
-    monkeypatch.setattr("nearfar.commands.pretrain.resume", recorded("pretrain"))
-    examples = read_verb(verb).examples
-    assert examples
+    monkeypatch.setattr(cli, "function_of", lambda verb: recorded)
+    monkeypatch.setattr("nearfar.commands.pretrain.resume", recorded)
     for example in examples:
         first, *words = shlex.split(re.split("[|>]", example)[0])
         assert (first, words[0]) == ("nearfar", verb)
         assert main(words) == 0, capsys.readouterr().err
-    assert len(called) == len(examples)
+    assert called == [verb] * len(examples)
 
 
 def test_the_usual_settings_are_on_a_short_page_and_all_on_a_long_one(capsys):
     short = page(capsys, "pretrain", "--help")
-    assert {"--minutes", "--batch-size", "--method", "--encoder", "--views", "--out", "--help-all"} <= options_of(short)
+    assert {"--minutes", "--batch-size", "--method", "--encoder", "--views", "--out"} <= options_of(short)
+    assert "--help-all" in short
     assert not {"--vector-lr", "--health-every", "--temperature"} & options_of(short)
     assert len(short.splitlines()) < 80
     long = page(capsys, "pretrain", "--help-all")
-    assert {f"--{option.name.replace('_', '-')}" for option in read_verb("pretrain").options} <= options_of(long) | {
-        "--data"
-    }
-    titles = [*GROUPS, *(f"--method {name}" for name in method_names())]
-    places = [long.index(f"\n{title}:\n") for title in titles]
-    assert places == sorted(places)  # in the order in which people need them, the methods' own numbers last
+    arguments = verb_app("pretrain").assemble_argument_collection()
+    assert {one.name for one in arguments if one.name.startswith("--")} <= options_of(long)
+    titles = [*GROUPS, "--method simclr --recipe small"]
+    places = [long.index(f"─ {title} ─") for title in titles]
+    assert places == sorted(places)  # in the order in which people need them, the method's own numbers last
     assert "In Python" not in long and "in Python" not in long
-    assert "--value-range X [X ...]" in long and "--micro-batch N" in long and "--optimizer {sgd,adam" in long
+    said = words_of(long)
+    assert "[choices: sgd, adam" in said and "Default: 30, unless epochs" in said and "[default: None]" not in said
 
 
 def test_numbers_of_a_method_stand_as_its_recipe_sets_them(capsys):
     text = page(capsys, "pretrain", "--help-all", "--method", "simclr", "--recipe", "cifar")
-    assert "--method simclr --recipe cifar:" in text and "--queue-size" not in text
-    numbers = " ".join(text.split("--recipe cifar:")[1].split())
-    assert re.search(r"--temperature X of the softmax; .*? Default: 0\.5 ", numbers)
-    assert "widths of the projector. Default: 2048 128" in numbers
+    assert "--queue-size" not in text
+    numbers = words_of(text.split("--method simclr --recipe cifar ─")[1])
+    assert re.search(r"--temperature .*of the softmax; .*? \[default: 0\.5\]", numbers)
+    assert "widths of the projector. [default: 2048 128]" in numbers
+    assert "--queue-size" in page(capsys, "pretrain", "--method", "moco-v2", "--help")
     assert main(["pretrain", "--help-all", "--method", "simclrr"]) == 2
     assert "did you mean 'simclr'" in capsys.readouterr().err
 
 
 def test_pages_show_places_and_what_is_required(capsys):
-    assert page(capsys, "embed", "-h").startswith("nearfar embed RUN [DATA ...] --out OUT [options]\n")
-    assert page(capsys, "search", "--help").startswith("nearfar search RUN [IMAGES ...] [options]\n")
-    assert page(capsys, "evaluate", "run", "--help-all") == page(capsys, "evaluate", "--help")
-
-
-def test_a_switch_needs_no_value():
-    words = build_parser("push").parse_args(["run", "owner/name", "--private"]).as_dict()
-    assert words["private"] is True and words["to"] is None
-    assert build_parser("evaluate").parse_args(["run", "--baselines", "false"]).baselines is False
-    given = build_parser("pretrain", "simclr").parse_args(["photos", "--output_norm", "--adapt"])
-    assert given.output_norm is True and given.adapt is True and given.tensorboard is False
+    text = page(capsys, "embed", "-h")
+    assert text.startswith("Usage: nearfar embed ") and " RUN [ARGS...]\n" in text
+    assert re.search(r"\* +--out .*\[required\]", " ".join(text.split()))
+    assert page(capsys, "evaluate", "run", "-h") == page(capsys, "evaluate", "--help")

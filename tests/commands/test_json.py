@@ -53,7 +53,7 @@ def test_a_run_tells_what_it_came_to(run):
 
 def test_tables_paths_and_columns(run, capsys, tmp_path):
     out = str(run[0])
-    code, table, err = said(capsys, "evaluate", out, "--protocol", "knn", "--baselines", "false")
+    code, table, err = said(capsys, "evaluate", out, "--protocol", "knn", "--no-baselines")
     assert code == 0 and table == nearfar.Run(run[0]).results and "trained" in err
     file = tmp_path / "features.csv"
     assert said(capsys, "embed", out, "--out", str(file))[:2] == (0, {"path": str(file)}) and file.is_file()
@@ -66,7 +66,13 @@ def test_tables_paths_and_columns(run, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [["pretrian"], ["pretrain", "no/such/folder"], ["embed", "no/such/run", "--out", "x.csv"]]
+    "words",
+    [
+        ["pretrian"],
+        ["pretrain", "a", "--epochs", "many"],
+        ["pretrain", "no/such/folder"],
+        ["embed", "no/such/run", "--out", "x.csv"],
+    ],
 )
 def test_a_mistake_is_an_error_in_json_too(words, capsys):
     code, told, err = said(capsys, *words)
@@ -74,7 +80,7 @@ def test_a_mistake_is_an_error_in_json_too(words, capsys):
 
 
 def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, tmp_path, monkeypatch):
-    def broken(**given):
+    def broken(*, console):
         print("by the way")
         raise KeyError("key")
 
@@ -106,7 +112,7 @@ def test_what_a_library_in_c_writes_does_not_go_to_stdout(capfd, monkeypatch):
 
 def test_help_stays_text(capsys):
     assert main(["pretrain", "--help", "--json"]) == 0
-    assert capsys.readouterr().out.startswith("nearfar pretrain [DATA ...] [options]\n")
+    assert capsys.readouterr().out.startswith("Usage: nearfar pretrain [OPTIONS] [ARGS...]\n")
 
 
 def test_every_kind_of_value_has_a_plain_form():

@@ -144,7 +144,7 @@ def test_mistakes_are_one_line_and_change_nothing(run, capsys, words, said):
 
 def test_the_command_line_takes_several_rates(run, capsys):
     words = ["--protocol", "linear-sgd", "--probe", "lorac", "--probe-lr", "0.1", "1"]
-    assert main(["evaluate", str(run.path), *words, "--baselines", "false"]) == 0
+    assert main(["evaluate", str(run.path), *words, "--no-baselines"]) == 0
     assert np.isfinite(run.results["trained"]["linear_sgd"])
 
 

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
-from nearfar.commands.words import data_joined
 from nearfar.training import loop
 
 FAST = ["--epochs", "2", "--batch-size", "8", "--held-out", "8", "--encoder", "small", "--log-every", "1"]
@@ -91,9 +90,6 @@ def test_words_of_the_command_line(places, capsys):
     assert "'a/../a' is given twice" in capsys.readouterr().err
     assert main(["pretrain", "a", "lost", *FAST]) == 2
     assert "no file or folder 'lost'" in capsys.readouterr().err
-    words = ["run", "--data", "a", "x.png", "--data", "b c", "--k", "3"]
-    assert data_joined(words) == ["run", "x.png", "--k", "3", "--data", '["a", "b c"]']
-    assert data_joined(words[:4]) == words[:4]
 
 
 def test_a_label_column_is_evaluated(places, tmp_path, quiet):

@@ -94,18 +94,6 @@ def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path, quiet):
     assert low != high and high == full
 
 
-def test_the_command_line_takes_ranges_and_words(tmp_path):
-    from nearfar.commands.words import lists_joined
-
-    assert lists_joined(["--value_range", "0", "4095"]) == ["--value_range", "[0, 4095]"]
-    assert lists_joined(["--value_range", "uint8", "--show_channels", "3", "2", "1"]) == [
-        "--value_range",
-        "uint8",
-        "--show_channels",
-        "[3, 2, 1]",
-    ]
-
-
 def test_a_run_of_earlier_times_still_sees_eight_bits(tmp_path):
     """Its config.yaml knows of no range: the 16 bits of its images were divided by 257."""
     (tmp_path / "scans").mkdir()

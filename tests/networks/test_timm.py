@@ -95,7 +95,7 @@ def test_a_new_run_starts_from_such_a_folder(tmp_path: Path, name: str, size: in
 
 
 def test_our_names_are_not_those_of_timm() -> None:
-    for name, other in (("nearfar_small", "small"), ("nearfar_small_stem", "a ResNet with --small-stem true")):
+    for name, other in (("nearfar_small", "small"), ("nearfar_small_stem", "a ResNet with --small-stem")):
         with pytest.raises(ValueError, match=rf"^{name} is what timm calls it: use {other}$"):
             build_backbone(name, image_size=32, channels=3)
 

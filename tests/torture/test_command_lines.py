@@ -8,12 +8,13 @@ import shutil
 
 import pytest
 
-from nearfar.cli import build_parser, main
+from nearfar.cli import main
+from nearfar.commands.arguments import verb_app
 from nearfar.methods import method_names
 
 BASE = {
     "pretrain": "DATA --out new --epochs 1 --batch-size 16 --held-out 16 --encoder small --precision 32-true",
-    "evaluate": "run --protocol knn --baselines false",
+    "evaluate": "run --protocol knn --no-baselines",
     "embed": "run --out new.csv",
     "map": "run --epochs 1 --num-views 2",
     "search": "run 000000 --k 2 --out new.html",
@@ -34,11 +35,11 @@ WORDS += ["", " ", "a b", "a\nb", "a\x00b", "\x1b[31m", "\udcff", "x" * 300]
 SLOW = {  # options whose larger values are as they should be, but take long
     "epochs": ("5000",),
     "minutes": ("1", "2", "1.5", "0.5", "5000"),
-    "image_size": ("5000",),
-    "crop_size": ("5000",),
+    "image-size": ("5000",),
+    "crop-size": ("5000",),
     "devices": ("2",),
-    "num_views": ("5000",),
-    "micro_batch": ("auto",),
+    "num-views": ("5000",),
+    "micro-batch": ("auto",),
     "encoder": ("resnet18",),
 }
 NUMBERS, COUNT = 15, 250
@@ -65,7 +66,8 @@ def command(chance):
     words = [verb, *BASE[verb].replace("DATA", "DATA.npz").split()]
     method = chance.choice(method_names()) if verb == "pretrain" else None
     words += ["--method", method] if method else []
-    options = sorted({o.lstrip("-") for a in build_parser(verb, method)._actions for o in a.option_strings} - {"h"})
+    arguments = verb_app(verb, [method] if method else ()).assemble_argument_collection()
+    options = sorted({name.lstrip("-") for one in arguments for name in one.names if name.startswith("--")} | {"help"})
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
         kind = chance.random()
         if kind < 0.05:
@@ -78,9 +80,7 @@ def command(chance):
             option = chance.choice(options)
             values = chance.choice([WORDS, WORDS[:NUMBERS]])
             value = chance.choice([word for word in values if word not in SLOW.get(option, ())])
-            words += chance.choice(
-                [[f"--{option.replace('_', '-')}", value], [f"--{option.replace('_', '-')}={value}"]]
-            )
+            words += chance.choice([[f"--{option}", value], [f"--{option}={value}"]])
     return words
 
 

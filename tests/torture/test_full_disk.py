@@ -30,7 +30,7 @@ def run(images_file, tmp_path_factory):
     """A finished run that was evaluated."""
     folder = tmp_path_factory.mktemp("run") / "run"
     assert main([*PRETRAIN.replace("DATA", images_file).split(), "--out", str(folder)]) == 0
-    assert main(["evaluate", str(folder), "--protocol", "knn", "--baselines", "false"]) == 0
+    assert main(["evaluate", str(folder), "--protocol", "knn", "--no-baselines"]) == 0
     return folder
 
 
@@ -57,7 +57,7 @@ def contents(folder):
 
 
 COMMANDS = {
-    "evaluate": "evaluate RUN --protocol knn --baselines false",
+    "evaluate": "evaluate RUN --protocol knn --no-baselines",
     "embed": "embed RUN --out DISK/rows.csv",
     "embed to parquet": "embed RUN --out DISK/rows.parquet",
     "embed to npz": "embed RUN --out DISK/rows.npz",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nearfar
-from nearfar.cli import build_parser
+from nearfar.commands.arguments import verb_app
 from nearfar.methods.registry import SETTINGS
 from nearfar.training import Described, Settings
 from nearfar.training.settings import settings_fields
@@ -68,8 +68,8 @@ def test_the_signature_and_the_documentation_have_every_setting():
 
 
 def test_the_command_line_has_every_setting():
-    options = {option for action in build_parser("pretrain")._actions for option in action.option_strings}
-    assert {f"--{name}" for name in NAMES} - options == {"--data", "--hyperparameters"}
+    options = {one.field_info.name for one in verb_app("pretrain").assemble_argument_collection()}
+    assert {*NAMES} - options == {"hyperparameters"}
 
 
 def test_a_mistyped_setting_is_named_with_the_nearest(quiet):

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import replacing
+from nearfar.commands.arguments import as_words
 from nearfar.commands.children import Children
 from nearfar.commands.opening import shown
 from nearfar.commands.owner import CONFIG
@@ -157,7 +158,7 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str], note: 
     folder, began = task.folder, time.perf_counter()
     settings = {key: value for key, value in task.settings.items() if key != "data"}
     if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
-        words = ["pretrain", str(task.source), *_options(settings), "--seed", str(task.seed), "--out", str(folder)]
+        words = ["pretrain", str(task.source), *as_words(settings), "--seed", str(task.seed), "--out", str(folder)]
         going_on = ["pretrain", "--resume", str(folder)]
         run(["-m", "nearfar", *(going_on if (folder / CONFIG).is_file() else words)])
         note(PRETRAINED, dict(commands=[_line(words)], seconds=time.perf_counter() - began))
@@ -170,8 +171,8 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str], note: 
         )
         together = [one for one in task.cells if _how(one) == _how(cell)]
         protocols = dict.fromkeys(name for one in together for name in one.protocol)
-        words = ["evaluate", str(folder), *others, "--protocol", *protocols, "--baselines", "false"]
-        words += _options(options)
+        words = ["evaluate", str(folder), *others, "--protocol", *protocols, "--no-baselines"]
+        words += as_words(options)
         run(["-m", "nearfar", *words])
         results = json.loads((folder / "results.json").read_text())
         numbers = results["trained"] if cell.measure == "run" else _trained_detector(results, cell.protocol[0])
@@ -214,15 +215,6 @@ def _note(folder: Path, name: str, what: dict[str, Any], threads: int) -> None:
     noted = {**measurements(folder), name: what | where}
     with replacing(folder / DONE) as unfinished:
         unfinished.write_text(json.dumps(noted, indent=1) + "\n")
-
-
-def _options(settings: Mapping[str, Any]) -> list[str]:
-    """Write settings as options of the command line."""
-    words: list[str] = []
-    for name, value in settings.items():
-        word = value if isinstance(value, str) else json.dumps(value)
-        words += [f"--{name.replace('_', '-')}", word]
-    return words
 
 
 def _line(words: Sequence[str], program: str = "nearfar") -> str:

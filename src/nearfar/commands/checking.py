@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from nearfar.commands.declared import read_verb
+from nearfar.commands.evaluate import evaluate
 from nearfar.commands.finetuning import percent_of
 from nearfar.data.standard_sets import standard_set
 from nearfar.evaluation import FINETUNE, check_protocols, result_names
@@ -70,7 +71,7 @@ def _check_evaluation(cell: Cell) -> None:
 
 @cache
 def _options() -> set[str]:
-    return {one.name for one in read_verb("evaluate").options} - {"run", "protocol", "baselines"}
+    return {*inspect.signature(evaluate).parameters} - {"run", "protocol", "baselines", "encoder", "console"}
 
 
 def _known(kind: str, name: Any, known: Iterable[str]) -> None:

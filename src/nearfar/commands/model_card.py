@@ -12,6 +12,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from nearfar.commands.arguments import as_words
 from nearfar.commands.run import Run
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 from nearfar.methods import method_class, method_names
@@ -114,24 +115,14 @@ def _start(settings: Settings) -> str:
 
 def _command(settings: Settings) -> str:
     """The command that trains so again, with all that is not a default of `pretrain`, but for the user's objects."""
-    words = ["nearfar", "pretrain", "DATA"]
+    given = {}
     for one in settings_fields():
         value = getattr(settings, one.name)
         if one.name == "init" and value is not None:
             value = value if value == "timm" or value.startswith("hf:") else "WEIGHTS"
         if one.name not in _OF_A_MACHINE and isinstance(value, _PLAIN) and value != one.default:
-            words += [f"--{one.name.replace('_', '-')}", *_option(value)]
-    for name, value in settings.hyperparameters.items():
-        words += [f"--{name.replace('_', '-')}", *_option(value)]
-    return " ".join(words)
-
-
-def _option(value: Any) -> list[str]:
-    if isinstance(value, (list, tuple)):
-        return [shlex.quote(f"[{', '.join(map(str, value))}]")]
-    if value is None or isinstance(value, bool):
-        return [{None: "null", True: "true", False: "false"}[value]]
-    return [shlex.quote(_words(value))]
+            given[one.name] = value
+    return shlex.join(["nearfar", "pretrain", "DATA", *as_words(given | dict(settings.hyperparameters))])
 
 
 def _words(value: Any) -> str:

@@ -7,13 +7,11 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable
-from dataclasses import MISSING, fields
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, get_type_hints, overload, runtime_checkable
+from dataclasses import MISSING
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
-from jsonargparse import ArgumentParser
 from rich.console import Console
 
-from nearfar.methods import method_class
 from nearfar.training.settings import Settings, settings_fields
 
 P = ParamSpec("P")
@@ -76,23 +74,3 @@ def _documented(docstring: str) -> str:
     lines.append("    console: where progress is shown.")
     before, after = inspect.cleandoc(docstring).split("Returns:\n", 1)  # indented in the source below Python 3.13 only
     return before + "Args:\n" + "\n".join(lines) + "\n\nReturns:\n" + after
-
-
-def add_settings(parser: ArgumentParser, method: str, recipe: str) -> None:
-    """Add an option for every setting, and for every number of a method as a recipe sets it.
-
-    Raises ValueError for an unknown method or recipe.
-    """
-    hints = get_type_hints(Settings)
-    for one in settings_fields():
-        if one.name not in ("data", "hyperparameters"):
-            kind = one.metadata["word"] or hints[one.name]
-            alone: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}  # --adapt is --adapt true
-            parser.add_argument(f"--{one.name}", type=kind, default=one.default, **alone)
-    chosen = method_class(method)
-    numbers = chosen.recipe(recipe).hyperparameters
-    switches = {one.name: one.default for one in fields(chosen) if one.type in ("bool", bool)}
-    for name, default in switches.items():
-        parser.add_argument(f"--{name}", type=bool, nargs="?", const=True, default=default)
-    parser.add_class_arguments(chosen, skip=set(switches))
-    parser.set_defaults({"method": method, "recipe": recipe, **numbers})

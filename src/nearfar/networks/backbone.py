@@ -151,7 +151,7 @@ def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
 
 def _check_name(name: str) -> None:
     if name in (*ENTRIES, SMALL_STEM):
-        raise ValueError(f"{name} is what timm calls it: use {ENTRIES.get(name, 'a ResNet with --small-stem true')}")
+        raise ValueError(f"{name} is what timm calls it: use {ENTRIES.get(name, 'a ResNet with --small-stem')}")
     if name not in OWN_NETS and not timm.is_model(name):
         hint = did_you_mean(
             name, encoder_names(), "use small, medium or a timm backbone such as resnet18", most=3, cutoff=0.6

@@ -29,11 +29,11 @@ LARGEST_IMAGE = 2**14  # pixels
 
 
 def setting(
-    meaning: str, default: Any = None, *, at_least: float = -inf, at_most: float = inf, word: Any = None,
+    meaning: str, default: Any = None, *, at_least: float = -inf, at_most: float = inf,
     kw_only: bool = True,
 ) -> Any:  # fmt: skip
-    """A field with its documentation, its range, and the type of the word that gives it on a command line."""
-    metadata = {"meaning": meaning, "range": (at_least, at_most), "word": word}
+    """A field with its documentation and its range."""
+    metadata = {"meaning": meaning, "range": (at_least, at_most)}
     return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
@@ -48,17 +48,15 @@ class Settings:
         "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, a .csv, .tsv or .parquet file "
         "of paths, 'hf:owner/name' (a Hub data set) or 'digits'; or several of them; in Python also an array or "
         "tensor, a datasets.Dataset, a torch Dataset or Images",
-        word=str | None,
         kw_only=False,
     )
     out: Chosen[str] = setting("run folder to write; it must not exist. Default: runs/DATA-METHOD")
-    method: Any = setting("what is learned from, see `nearfar methods`; in Python also a Method", "simclr", word=str)
+    method: Any = setting("what is learned from, see `nearfar methods`; in Python also a Method", "simclr")
     hyperparameters: Mapping[str, Any] = field(default_factory=dict, metadata={"meaning": "the method's own numbers"})
     recipe: str = setting("defaults of the method: 'small' (for small data) or a paper's, by its data's name", "small")
     encoder: Any = setting(
         "'small', 'medium' or any timm backbone by name; in Python also a module. "
         "Default: the largest that the time allows",
-        word=str | None,
     )
     small_stem: Chosen[bool] = setting(
         "3x3 stem with stride 1 and no max-pool for a ResNet. Default: for crops below 64 px, or the recipe's"
@@ -117,7 +115,6 @@ class Settings:
         "a preset for a kind of images (`nearfar views` lists them), or names of distributions joined by '+'; in "
         "Python also a ViewPlan or a callable on uint8 batches. "
         "Default: the method's, fitted to the images",
-        word=str | dict[str, Any] | None,
     )
     held_out: Chosen[int] = setting(
         "images held out to measure health on, without labels. Default: a tenth, at most 512", at_least=0

@@ -87,8 +87,7 @@ def find_duplicates(
     command += "".join(f" {shlex.quote(str(word))}" for word in words if isinstance(word, (str, Path)))
     command += "" if split is None else f" --split {shlex.quote(split)}"
     told = {row: one._asdict() for row, one in facts.items()}
-    how: dict[str, Any] = dict(kinds=KINDS, distance=near, command=command)
-    write_duplicates_page(page, known.images, known.paths, links, told, **how)
+    write_duplicates_page(page, known.images, known.paths, links, told, kinds=KINDS, distance=near, command=command)
     write_table(page.with_suffix(TABLE), columns)
     said = [f"{columns['kind'].count(kind)} {words}" for kind, words in zip(KINDS, COUNTED, strict=False)]
     total = sum(columns["kind"].count(kind) for kind in KINDS[:ALIKE])

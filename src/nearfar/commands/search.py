@@ -21,6 +21,8 @@ from nearfar.commands.run_features import nearest_shown, open_featured
 from nearfar.messages import check_range
 from nearfar.pages.contact_sheets import Figure, Group, figures_of, picture, write_contact_sheet
 
+NOTE = "The line below a name is its place, and its distance: 0 for copies."
+
 
 def search_images(
     run: str | Path | Run,
@@ -71,14 +73,10 @@ def search_images(
     }
     console.print(_table(columns))
     if page is not None:
-        about, note = (
-            f"among {len(known.images)} images",
-            "The line below a name is its place, and its distance: 0 for copies.",
-        )
         lines = [f"{rank}: {far:.4f}" for rank, far in zip(columns["rank"], columns["distance"], strict=True)]
         near = figures_of(known.images, known.paths, flat, lines)
         groups = [Group([one, *near[i * k : (i + 1) * k]]) for i, one in enumerate(_own(asked, known.images.shown))]
-        write_contact_sheet(page, "Images most alike", about, note, groups=groups)
+        write_contact_sheet(page, "Images most alike", f"among {len(known.images)} images", NOTE, groups=groups)
         write_table(page.with_suffix(TABLE), columns)
         console.print(Text(f"contact sheet -> {page}"))
     return columns

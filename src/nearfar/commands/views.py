@@ -92,18 +92,14 @@ def show_views(
     plan = _plan(settings, few, method_given="method" in given)
     name = describe(settings.data)
     title = f"Views of {name if are_paths(settings.data) else Path(name).name}"
-    write_page(
-        page, "views.html", title=title, about=_about(few), found=views_shown(few, plan, samples=samples, seed=seed)
-    )
+    found = views_shown(few, plan, samples=samples, seed=seed)
+    write_page(page, "views.html", title=title, about=_about(few), found=found)
     console.print(Text(f"{len(few)} images and their views -> {page}"))
     return page
 
 
 def write_views(folder: Path, job: Job) -> None:
-    """Write views.html into the folder of a run, a few of its images with samples of their views; and views.json.
-
-    That holds what the page shows, for the report.
-    """
+    """Write views.html into the folder of a run, with a few of its images, and views.json, the same for the report."""
     few = open_few(job.shown, IN_REPORT)
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.maps.thumbnails import data_url, thumbnails
+from nearfar.pages.contact_sheets import ENLARGED
 from nearfar.training.seeding import stream
 from nearfar.views import View, ViewPlan, Views, make_views, names_in
 
 SHOWN = 96  # pixels of the largest view on the page
 STORED = 128  # and at most in its data, for screens with more pixels
 DASH = "\u2013"
-ENLARGED = 48  # images below this are shown pixel by pixel
 
 
 def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _table(views: Views, images: Images) -> dict[str, Any]:
     words = [in_words(view, images.image_size, images.channels) for _, view in columns]
     rows = [(row, [column[row] for column in words]) for row in words[0]]
     return {
-        "function": "",
+        "function": None,
         "columns": [(name, _numbered(numbers)) for (name, _), numbers in columns.items()],
         "rows": [(row, cells) for row, cells in rows if any(cells)],
     }

@@ -9,7 +9,7 @@ import yaml
 
 from nearfar.commands.report import write_report
 from nearfar.data import Images
-from nearfar.maps import write_map_page
+from nearfar.pages import write_map_page
 
 SETTINGS = {
     "data": "some/where/photos",

@@ -9,7 +9,7 @@ import pytest
 
 from tools.check_wheel import ROOT, check_contents
 
-SHEET = "nearfar/commands/report.css"
+SHEET = "nearfar/pages/templates/style.css"
 
 
 @pytest.fixture(scope="module")

@@ -14,17 +14,18 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from nearfar.commands.gallery import gallery, pictures, write_gallery
 from nearfar.commands.listing import TABLE, Columns, output_of, write_table
 from nearfar.commands.opening import shown
 from nearfar.commands.run import Run
 from nearfar.commands.run_features import Featured, open_featured
 from nearfar.maps import Clusters, clusters_of
 from nearfar.messages import check_range
+from nearfar.pages.contact_sheets import Group, figures_of, write_contact_sheet
 from nearfar.training.seeding import LARGEST_SEED
 
 TYPICAL, EDGE = 12, 4  # images of a cluster that are shown: from its middle, and from its edge
 MOST_CLUSTERS = 1000
+NOTE = "The images nearest to the middle of each group, then those farthest from it, with their distances to it."
 
 
 def cluster_images(
@@ -79,7 +80,7 @@ def cluster_images(
         about += f" and not {clusters}, since no more of them are different"
     elif clusters is None:
         about += f", {_why(found)}"
-    write_gallery(page, "Groups of images", about, _sections(known, found, count))
+    write_contact_sheet(page, "Groups of images", about, NOTE, groups=[_group(known, found, i) for i in range(count)])
     write_table(page.with_suffix(TABLE), columns)
     table = Table("group", "images", "in its middle")
     for number in range(count):
@@ -103,14 +104,10 @@ def _members(found: Clusters, number: int) -> list[int]:
     return rows[found.distance[rows].argsort(stable=True)].tolist()
 
 
-def _sections(known: Featured, found: Clusters, count: int) -> str:
-    sections = ""
-    for number in range(count):
-        members = _members(found, number)
-        middle, edge = members[:TYPICAL], members[TYPICAL:][-EDGE:]
-        lines = [f"{float(found.distance[row]):.3f}" for row in middle]
-        lines += [f"{float(found.distance[row]):.3f}, at the edge" for row in edge]
-        body = gallery(known, middle + edge, lines, pictures(known, middle + edge))
-        sections += f"<section><h3>Group {number + 1}<small>{len(members)} images</small></h3>{body}</section>"
-    note = "The images nearest to the middle of each group, then those farthest from it, with their distances to it."
-    return f'<p class="note">{note}</p><div class="groups">{sections}</div>'
+def _group(known: Featured, found: Clusters, number: int) -> Group:
+    members = _members(found, number)
+    middle, edge = members[:TYPICAL], members[TYPICAL:][-EDGE:]
+    lines = [f"{float(found.distance[row]):.3f}" for row in middle]
+    lines += [f"{float(found.distance[row]):.3f}, at the edge" for row in edge]
+    figures = figures_of(known.images, known.paths, middle + edge, lines)
+    return Group(figures, f"Group {number + 1}", f"{len(members)} images")

@@ -14,8 +14,6 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from nearfar.atomic import replacing
-from nearfar.commands.detection_page import ROWS, detection_page
 from nearfar.commands.opening import shown
 from nearfar.commands.report import write_report
 from nearfar.commands.run import Run, load
@@ -36,6 +34,7 @@ from nearfar.evaluation.detection import (
 from nearfar.evaluation.detection.batches import check_files
 from nearfar.evaluation.detection.fit import Found, trainable
 from nearfar.networks import Encoder
+from nearfar.pages.detection import ROWS, write_detection_page
 from nearfar.training import initial_backbone
 from nearfar.training.pace import Pace
 from nearfar.training.progress import TrainingProgress
@@ -86,8 +85,7 @@ def evaluate_detectors(
             results[row] |= {f"{task}_{name}": value for name, value in numbers[row].items()}
             run.write_results(detection={**run.detection, task: {**about, "results": numbers}})
         page = run.path / f"{task}.html"
-        with replacing(page) as unfinished:
-            unfinished.write_text(detection_page(task, test, found), encoding="utf-8")
+        write_detection_page(page, task, test, found)
         console.print(_table(task, numbers, detector, len(train), len(test)))
         console.print(Text(f"what was found -> {page}"))
     write_report(run.path)

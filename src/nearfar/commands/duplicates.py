@@ -26,11 +26,11 @@ from nearfar.commands.copies import (
     find_links,
     groups_at,
 )
-from nearfar.commands.duplicates_page import write_duplicates_page
 from nearfar.commands.listing import FILES, TABLE, Columns, output_of, removing, write_files, write_table
 from nearfar.commands.run import Run
 from nearfar.commands.run_features import Featured, open_featured
 from nearfar.messages import check_range
+from nearfar.pages.duplicates import write_duplicates_page
 
 BEYOND = 2.0  # times the distance: how far the page's slider goes
 
@@ -86,7 +86,8 @@ def find_duplicates(
     words = data if isinstance(data, (list, tuple)) else [data]
     command += "".join(f" {shlex.quote(str(word))}" for word in words if isinstance(word, (str, Path)))
     command += "" if split is None else f" --split {shlex.quote(split)}"
-    write_duplicates_page(page, known, links, facts, near, command)
+    told = {row: one._asdict() for row, one in facts.items()}
+    write_duplicates_page(page, known.images, known.paths, links, told, kinds=KINDS, distance=near, command=command)
     write_table(page.with_suffix(TABLE), columns)
     said = [f"{columns['kind'].count(kind)} {words}" for kind, words in zip(KINDS, COUNTED, strict=False)]
     total = sum(columns["kind"].count(kind) for kind in KINDS[:ALIKE])

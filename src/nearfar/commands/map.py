@@ -26,8 +26,8 @@ from nearfar.commands.run import Run, load
 from nearfar.data.table_columns import as_arrays
 from nearfar.maps import SavedMap, map_quality
 from nearfar.maps.column_file import join_columns, read_table
-from nearfar.maps.page import MOST_IMAGES
 from nearfar.messages import check_range
+from nearfar.pages.map import MOST_IMAGES
 from nearfar.training.seeding import LARGEST_SEED
 
 MOST_VIEWS, MOST_EPOCHS = 1000, 10_000

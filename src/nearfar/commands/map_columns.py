@@ -30,7 +30,7 @@ def map_columns(
     seed: int = 0,
     approximate: bool = False,
 ) -> tuple[dict[str, np.ndarray], Int64[Tensor, "images k"] | None]:
-    """Return columns for `nearfar.maps.write_map_page`, and the 15 nearest images (cosine) of each, nearest first.
+    """Return columns for `nearfar.pages.write_map_page`, and the 15 nearest images (cosine) of each, nearest first.
 
     - outlierness: cosine distance to the 15th nearest image (Ramaswamy et al. 2000)
     - density: minus the common logarithm of the mean distance to the 15 nearest, the order of the typicality of

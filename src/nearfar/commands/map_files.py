@@ -19,8 +19,9 @@ from nearfar.commands.objects import lasting
 from nearfar.commands.opening import shown
 from nearfar.commands.run import Run
 from nearfar.data import Images
-from nearfar.maps import MapQuality, SavedMap, draw_map, save_map, write_map_page
+from nearfar.maps import MapQuality, SavedMap, draw_map, save_map
 from nearfar.networks.encoder import WEIGHTS
+from nearfar.pages import write_map_page
 from nearfar.training import Described
 
 BESIDE = (".png", ".json", ".safetensors")

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from rich.console import Console
 from torch import Tensor
 
-from nearfar.commands.gallery import ENLARGED, GATHERED, SIZE
 from nearfar.commands.run_features import nearest_shown
 from nearfar.data import Images
 from nearfar.maps.thumbnails import encoded, thumbnails
+from nearfar.pages.contact_sheets import ENLARGED, GATHERED, SIZE
 from nearfar.views import eight_bits
 
 PICTURES = "image"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from nearfar.atomic import replacing
-from nearfar.commands.page import image_url
 from nearfar.data import Images
 from nearfar.evaluation import extract, raw_pixels
 from nearfar.neighbours import nearest_rows
@@ -21,7 +18,6 @@ from nearfar.training.seeding import stream
 FILE = "neighbours.json"
 QUERIES, NEAREST, SIZE = 10, 6, 64
 MOST_IMAGES, SECONDS, CHUNK = 2000, 3.0, 32
-LABELS = {"encoder": "By the encoder", "raw_pixels": "By raw pixels"}
 
 
 def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) -> None:
@@ -63,36 +59,3 @@ def _nearest(features: torch.Tensor) -> list[list[int]]:
     queries = features[:QUERIES]
     count = min(NEAREST, len(features) - 1)
     return nearest_rows(features, queries, count, own=torch.arange(len(queries))).index.tolist()
-
-
-def neighbours_section(folder: Path) -> str:
-    """Return the section of the report that shows what `write_neighbours` found; empty where it has not been run."""
-    path = folder / FILE
-    if not path.is_file():
-        return ""
-    found = json.loads(path.read_text())
-    figures = "".join(_figure(query, found["pictures"]) for query in found["queries"])
-    return (
-        '<section><h2>Nearest images</h2><p class="note">Images at random, each with the nearest '
-        f"among {int(found['searched'])} of {int(found['images'])}: above by the encoder, below by raw pixels. "
-        "An encoder that is worth having finds more of the same kind of thing, not only of the same colours.</p>"
-        f'<div class="queries">{figures}</div></section>'
-    )
-
-
-def _figure(query: dict[str, Any], pictures: dict[str, Any]) -> str:
-    own = pictures[str(query["image"])]
-    strips = ""
-    for kind, label in LABELS.items():
-        strips += f"<p>{label}</p>"
-        for place, image in enumerate(query[kind], 1):
-            strips += _picture(pictures[str(image)], f"{label}, {place}: ")
-    return (
-        f'<figure class="near">{_picture(own, "Query: ")}{strips}'
-        f"<figcaption>{html.escape(own['name'])}</figcaption></figure>"
-    )
-
-
-def _picture(picture: dict[str, str], before: str) -> str:
-    name = html.escape(picture["name"], quote=True)
-    return f'<img src="{image_url(picture["url"])}" alt="{before}{name}" title="{name}">'

@@ -20,9 +20,9 @@ from nearfar.data import Images
 from nearfar.data.table_columns import as_arrays, stacked
 from nearfar.maps import SavedMap, load_map, map_quality
 from nearfar.maps.column_file import join_columns
-from nearfar.maps.page import THUMBNAIL_SIZES
 from nearfar.maps.thumbnails import thumbnails
 from nearfar.networks import Encoder
+from nearfar.pages.map import THUMBNAIL_SIZES
 
 NEW, OLD = "new images", "images of the map"
 

@@ -19,7 +19,7 @@ from nearfar.training.job import STARTING
 LOCK = ".lock"  # held by the process that writes the folder; the file stays, the lock ends with the process
 CONFIG, FINGERPRINT = "config.yaml", "fingerprint.json"  # the first is written last: with it a run has begun
 _BEFORE_CHECKPOINT = {LOCK, CONFIG, FINGERPRINT, STARTING, "environment.json", "skipped.txt", "metrics.jsonl"}
-_BEFORE_CHECKPOINT |= {"views.html", "report.html", "checkpoints", "tensorboard"}
+_BEFORE_CHECKPOINT |= {"views.html", "views.json", "report.html", "checkpoints", "tensorboard"}
 _PATIENCE = 15.0  # seconds in which the workers of a killed process end
 
 

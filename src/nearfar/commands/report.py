@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
 import logging
 import os
@@ -11,17 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nearfar.atomic import replacing
-from nearfar.commands.curves import Curve, chart
-from nearfar.commands.detection_page import detection_section
-from nearfar.commands.neighbours import neighbours_section
-from nearfar.commands.page import whole_page
 from nearfar.commands.run import Run
-from nearfar.commands.views_page import views_section
 from nearfar.commands.worth import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 from nearfar.data import describe
-from nearfar.maps.document import map_scripts
 from nearfar.messages import first_line
+from nearfar.pages.charts import Curve, chart
+from nearfar.pages.detection import ROWS
+from nearfar.pages.map import map_scripts
+from nearfar.pages.template import section, write_page
 from nearfar.training.config import read_yaml
 
 TONES = {"healthy": "good", "unclear": "unsure", "partly collapsed": "unsure", "not learning": "bad"}
@@ -72,35 +68,38 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     parts: tuple[tuple[str, Callable[[], str]], ...] = (
         ("metrics.jsonl", lambda: _verdict(run)),
         ("results.json", lambda: _numbers(run.results)),
-        ("results.json", lambda: detection_section(run.detection)),
-        ("neighbours.json", lambda: neighbours_section(folder)),
+        ("results.json", lambda: _detection(run.detection)),
+        ("neighbours.json", lambda: _filled("neighbours", folder / "neighbours.json")),
         ("map.html", lambda: _map(folder)),
         ("metrics.jsonl", lambda: _curves(run.metrics)),
-        ("views.html", lambda: views_section(folder)),
-        ("config.yaml", lambda: _table("Settings", settings) if settings else ""),
+        ("views.json", lambda: _filled("views", folder / "views.json")),
+        ("config.yaml", lambda: _facts("Settings", settings)),
         ("environment.json", lambda: _environment(folder)),
         ("skipped.txt", lambda: _skipped(folder)),
     )
-    sections = [_readable(file, make, "") for file, make in parts]
-    details = "".join(section for section, _ in sections[-3:])
-    shown = [section for section, _ in sections[:-3]]
-    shown += [f"<section><h2>Details</h2>{details}</section>"] if details else []
-    problems = dict.fromkeys([problem, *(said for _, said in sections)])
-    main = "\n".join(filter(None, [*shown, *problems]))
-    page = whole_page(title, about, main, scripts=map_scripts())
+    made = [_readable(file, make, "") for file, make in parts]
+    sections = [part for part, _ in made]
     path = folder / "report.html"
-    with replacing(path) as unfinished:
-        unfinished.write_text(page, encoding="utf-8")
+    write_page(
+        path,
+        "report.html",
+        title=title,
+        about=about,
+        sections=filter(None, sections[:-3]),
+        details=list(filter(None, sections[-3:])),
+        damaged=dict.fromkeys(filter(None, [problem, *(file for _, file in made)])),
+        scripts=map_scripts(),
+    )
     return path
 
 
 def _readable(file: str, make: Callable[[], Made], otherwise: Made) -> tuple[Made, str]:
-    """Return what can be made of a file, and a note for the report where it is damaged: the rest is shown without."""
+    """Return what can be made of a file, and its name where it is damaged: the rest is shown without."""
     try:
         return make(), ""
     except Exception as error:  # anything, for a file that something else wrote
         log.warning("%s is damaged and left out of the report: %s", file, first_line(error))
-        return otherwise, f'<section><p class="note">{file} is damaged and left out.</p></section>'
+        return otherwise, file
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -131,72 +130,71 @@ def _verdict(run: Run) -> str:
         words = "No images were held out, or training has not begun: nothing says yet whether this run is healthy."
     else:
         tone, state = TONES.get(verdict.state, "bad"), verdict.state
-        words = verdict.words.removeprefix(f"{state.capitalize()}: ")
-        words = words[:1].upper() + words[1:]
-    return (
-        f'<section class="verdict {tone}" aria-label="Verdict"><span class="badge">{html.escape(state.capitalize())}'
-        f"</span><p>{html.escape(words)}</p></section>"
-    )
+        words = capital(verdict.words.removeprefix(f"{state.capitalize()}: "))
+    return section("verdict", tone=tone, state=capital(state), words=words)
 
 
 def _numbers(results: dict[str, dict[str, float]]) -> str:
     if not results:
         return ""
     columns = accuracies(results)
-    head = "".join(f'<th scope="col">{html.escape(PROTOCOLS.get(key, key.replace("_", " ")))}</th>' for key in columns)
-    rows = ""
-    for row, name in ENCODERS.items():
-        if row in results:
-            cells = "".join(
-                f"<td{' class=best' if row in best_rows(results, key) else ''}>{_accuracy(results[row], key)}</td>"
-                for key in columns
-            )
-            heading = capital(name.removeprefix("a ").removeprefix("the "))
-            rows += f'<tr class="{row}"><th scope="row">{heading}</th>{cells}</tr>'
-    said = f"<p>{html.escape(sentence(results))}</p>" if len(results) > 1 else ""
-    return (
-        f'<section><h2>What it is worth</h2><div class="scroll"><table class="numbers"><thead><tr><td></td>{head}</tr>'
-        f"</thead><tbody>{rows}</tbody></table></div>{said}"
-        '<p class="note">Accuracy on images that no classifier was fitted to, in percent; ± is the standard deviation '
-        "over trials. The encoder is frozen and saw no labels, but for fine-tuning.</p></section>"
-    )
+    rows = [
+        {
+            "key": row,
+            "name": capital(name.removeprefix("a ").removeprefix("the ")),
+            "cells": [_accuracy(results[row], key, row in best_rows(results, key)) for key in columns],
+        }
+        for row, name in ENCODERS.items()
+        if row in results
+    ]
+    titles = [PROTOCOLS.get(key, key.replace("_", " ")) for key in columns]
+    return section("worth", columns=titles, rows=rows, said=sentence(results) if len(results) > 1 else "")
 
 
-def _accuracy(numbers: dict[str, float], key: str) -> str:
-    if key not in numbers:
-        return "\u2013"
-    spread = f" <small>± {100 * numbers[f'{key}_std']:.1f}</small>" if f"{key}_std" in numbers else ""
-    return f"{100 * numbers[key]:.1f}{spread}"
+def _accuracy(numbers: dict[str, float], key: str, best: bool = False) -> dict[str, Any]:
+    said = f"{100 * numbers[key]:.1f}" if key in numbers else "\u2013"
+    spread = f"{100 * numbers[f'{key}_std']:.1f}" if {key, f"{key}_std"} <= set(numbers) else ""
+    return {"said": said, "spread": spread, "best": best}
+
+
+def _detection(detection: dict[str, dict[str, Any]]) -> str:
+    tables = []
+    for task, about in detection.items():
+        results = about["results"]
+        columns = [name for name in next(iter(results.values())) if "minutes" not in name]
+        rows = [
+            {"key": row, "name": ROWS.get(row, row), "cells": [_accuracy(numbers, name) for name in columns]}
+            for row, numbers in results.items()
+        ]
+        said = f"{about['detector']}, {about['train_images']} images to fit, {about['test_images']} to test"
+        tables.append({"title": f"{task}: {said}", "columns": columns, "rows": rows})
+    return section("detection", tables=tables) if tables else ""
+
+
+def _filled(name: str, path: Path) -> str:
+    """Return a section that shows what a file holds; empty without the file."""
+    return section(name, found=json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ""
 
 
 def _map(folder: Path) -> str:
     page, picture = folder / "map.html", folder / "map.png"
     whole = page.read_text(encoding="utf-8") if page.is_file() else ""
-    if whole and (all(script in whole for script in map_scripts()) or not picture.is_file()):  # others cannot run
-        inner = html.escape(whole)
-        shown = f'<iframe class="map" title="Map of the images" sandbox="allow-scripts" srcdoc="{inner}"></iframe>'
-    elif picture.is_file():
-        data = base64.b64encode(picture.read_bytes()).decode()
-        shown = f'<img class="map" alt="Map of the images" src="data:image/png;base64,{data}">'
-        if whole:
-            shown += (
-                '<p class="note">map.html is not of this version of nearfar: draw the map again to use it here.</p>'
-            )
-        if (folder / "map" / "index.html").is_file():
-            shown += '<p><a href="map/index.html">The map to pan, zoom and search</a></p>'
-    else:
-        return ""
-    note = "Images that the encoder finds similar lie together. Directions and large distances mean nothing."
-    return f'<section><h2>Map</h2>{shown}<p class="note">{note}</p></section>'
+    known = bool(whole) and all(script in whole for script in map_scripts())  # others cannot run
+    if picture.is_file() and not known:
+        data = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
+        folded = (folder / "map" / "index.html").is_file()
+        return section("map", page="", picture=data, older=bool(whole), folder=folded)
+    return section("map", page=whole, picture="", older=False, folder=False) if whole else ""
 
 
 def _curves(metrics: list[dict[str, Any]]) -> str:
     health = [{"epoch": line["epoch"], **line["health"]} for line in metrics if "health" in line]
-    figures = ""
-    for plans, lines in ((TRAINING, metrics), (HEALTH, health)):
-        for title, note, keys in plans:
-            figures += chart(title, note, [_curve(lines, key, name) for key, name in keys.items()])
-    return f'<section><h2>Training</h2><div class="curves">{figures}</div></section>' if figures else ""
+    figures = [
+        chart(title, note, [_curve(lines, key, name) for key, name in keys.items()])
+        for plans, lines in ((TRAINING, metrics), (HEALTH, health))
+        for title, note, keys in plans
+    ]
+    return section("curves", figures=figures) if any(figures) else ""
 
 
 def _curve(lines: list[dict[str, Any]], key: str, name: str) -> Curve:
@@ -206,7 +204,7 @@ def _curve(lines: list[dict[str, Any]], key: str, name: str) -> Curve:
 
 def _environment(folder: Path) -> str:
     path = folder / "environment.json"
-    return _table("Environment", _flat(json.loads(path.read_text()))) if path.is_file() else ""
+    return _facts("Environment", _flat(json.loads(path.read_text()))) if path.is_file() else ""
 
 
 def _skipped(folder: Path) -> str:
@@ -214,7 +212,7 @@ def _skipped(folder: Path) -> str:
     lines = skipped.read_text(encoding="utf-8", errors="replace").splitlines() if skipped.is_file() else []
     listed = dict(line.partition("\t")[::2] for line in lines[:MOST_SKIPPED])
     more = {"…": f"{len(lines) - MOST_SKIPPED} more in skipped.txt"} if len(lines) > MOST_SKIPPED else {}
-    return _table(f"Skipped images ({len(lines)})", listed | more) if lines else ""
+    return _facts(f"Skipped images ({len(lines)})", listed | more)
 
 
 def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -224,13 +222,9 @@ def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _table(title: str, values: dict[str, Any]) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{html.escape(str(key))}</th><td>{html.escape(_plain(value))}</td></tr>'
-        for key, value in values.items()
-    )
-    table = f'<div class="scroll"><table><tbody>{rows}</tbody></table></div>'
-    return f"<details><summary>{html.escape(title)}</summary>{table}</details>"
+def _facts(title: str, values: dict[str, Any]) -> str:
+    shown = [(key, _plain(value)) for key, value in values.items()]
+    return section("facts", title=title, values=shown) if shown else ""
 
 
 def _words(value: Any) -> str:

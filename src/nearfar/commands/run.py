@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -129,17 +128,14 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The report, where a notebook shows the run: verdict, table, map and curves."""
+        from nearfar.pages.map import map_scripts
+        from nearfar.pages.template import policy, section
+
         report = self.path / "report.html"
         if not report.is_file():
-            return f"<p>{html.escape(str(self))}</p>"
-        from nearfar.maps.document import map_scripts, policy
-
-        own = (
-            f'<meta http-equiv="Content-Security-Policy" content="{policy(*map_scripts())}">'  # whoever wrote the file
-        )
-        page = html.escape(f"<!doctype html>{own}{report.read_text(encoding='utf-8', errors='replace')}")
-        style = "width: 100%; height: 720px; border: 0"
-        return f'<iframe sandbox="allow-scripts" srcdoc="{page}" style="{style}" title="report"></iframe>'
+            return section("said", words=str(self))
+        text = report.read_text(encoding="utf-8", errors="replace")
+        return section("framed", page=text, policy=policy(*map_scripts()))  # whoever wrote the file
 
     @property
     def verdict(self) -> Verdict | None:

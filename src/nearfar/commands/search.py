@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from nearfar.commands.gallery import figure, gallery, picture, pictures, write_gallery
 from nearfar.commands.listing import TABLE, Columns, output_of, write_table
 from nearfar.commands.queries import Queries, queries_of
 from nearfar.commands.run import Run
-from nearfar.commands.run_features import Featured, nearest_shown, open_featured
+from nearfar.commands.run_features import nearest_shown, open_featured
 from nearfar.messages import check_range
-from nearfar.neighbours import Nearest
+from nearfar.pages.contact_sheets import Figure, Group, figures_of, picture, write_contact_sheet
+
+NOTE = "The line below a name is its place, and its distance: 0 for copies."
 
 
 def search_images(
@@ -72,7 +73,10 @@ def search_images(
     }
     console.print(_table(columns))
     if page is not None:
-        write_gallery(page, "Images most alike", f"among {len(known.images)} images", _sheet(known, asked, found))
+        lines = [f"{rank}: {far:.4f}" for rank, far in zip(columns["rank"], columns["distance"], strict=True)]
+        near = figures_of(known.images, known.paths, flat, lines)
+        groups = [Group([one, *near[i * k : (i + 1) * k]]) for i, one in enumerate(_own(asked, known.images.shown))]
+        write_contact_sheet(page, "Images most alike", f"among {len(known.images)} images", NOTE, groups=groups)
         write_table(page.with_suffix(TABLE), columns)
         console.print(Text(f"contact sheet -> {page}"))
     return columns
@@ -86,13 +90,9 @@ def _table(columns: Columns) -> Table:
     return table
 
 
-def _sheet(known: Featured, asked: Queries, found: Nearest) -> str:
-    rows, distances = found.index.tolist(), found.distance.tolist()
-    urls = pictures(known, [row for some in rows for row in some])
-    sections, shown = "", known.images.shown
-    for name, pixels, near, far in zip(asked.names, asked.pixels, rows, distances, strict=True):
-        own = figure(picture(pixels if shown is None else pixels[shown]), name, "asked for", marked=True)
-        others = gallery(known, near, [f"{rank}: {d:.4f}" for rank, d in enumerate(far, 1)], urls)
-        sections += "<section>" + others.replace('<ul class="gallery">', f'<ul class="gallery">{own}', 1) + "</section>"
-    note = '<p class="note">The line below a name is its place, and its distance: 0 for copies.</p>'
-    return f'{note}<div class="groups">{sections}</div>'
+def _own(asked: Queries, shown: list[int] | None) -> list[Figure]:
+    """What was asked for."""
+    return [
+        Figure(picture(pixels if shown is None else pixels[shown]), name, "asked for", marked=True)
+        for name, pixels in zip(asked.names, asked.pixels, strict=True)
+    ]

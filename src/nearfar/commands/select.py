@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor, nn
 
-from nearfar.commands.gallery import gallery, pictures, write_gallery
 from nearfar.commands.listing import FILES, TABLE, Columns, copying, output_of, write_files, write_table
 from nearfar.commands.queries import COMPARED, places_of, queries_of
 from nearfar.commands.run import Run
 from nearfar.commands.run_features import Featured, nearest_shown, open_featured
 from nearfar.messages import check_range, did_you_mean
 from nearfar.neighbours import diverse_rows, remote_rows, typical_rows
+from nearfar.pages.contact_sheets import figures_of, write_contact_sheet
 from nearfar.training.progress import waiting
 from nearfar.training.seeding import LARGEST_SEED
 
@@ -103,9 +103,10 @@ def select_images(
     }
     shown = rows[:ON_PAGE]
     lines = [f"{rank}: {far:.4f}" for rank, far in enumerate(columns["distance"][:ON_PAGE], 1)]
-    note = f'<p class="note">The line below a name is its place, and {MEANING[by]}.</p>'
+    note = f"The line below a name is its place, and {MEANING[by]}."
     about = f"{len(rows)} of {len(known.images)} images" + (f", the first {ON_PAGE}" if len(rows) > ON_PAGE else "")
-    write_gallery(page, f"Selected: {by}", about, note + gallery(known, shown, lines, pictures(known, shown)))
+    figures = figures_of(known.images, known.paths, shown, lines)
+    write_contact_sheet(page, f"Selected: {by}", about, note, figures=figures)
     write_table(page.with_suffix(TABLE), columns)
     console.print(Text(f"{len(rows)} images -> {page} and {page.with_suffix(TABLE).name}"))
     if "path" in columns:

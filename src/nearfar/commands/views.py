@@ -6,6 +6,7 @@ nearfar views
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +19,12 @@ from nearfar.atomic import replacing
 from nearfar.commands.objects import chosen_method, chosen_views, must_fit, views_for
 from nearfar.commands.opening import PAGES, check_output
 from nearfar.commands.run import Run
-from nearfar.commands.views_page import views_page
 from nearfar.data import Images, describe, open_few
 from nearfar.data.building import SMALL
 from nearfar.data.sources import are_paths
 from nearfar.messages import check_range
+from nearfar.pages.template import write_page
+from nearfar.pages.views import views_shown
 from nearfar.training import Job, Settings
 from nearfar.training.seeding import LARGEST_SEED
 from nearfar.views import PRESETS, Views
@@ -90,18 +92,20 @@ def show_views(
     plan = _plan(settings, few, method_given="method" in given)
     name = describe(settings.data)
     title = f"Views of {name if are_paths(settings.data) else Path(name).name}"
-    html = views_page(title, _about(few), few, plan, samples=samples, seed=seed)
-    _write(page, html)
+    found = views_shown(few, plan, samples=samples, seed=seed)
+    write_page(page, "views.html", title=title, about=_about(few), found=found)
     console.print(Text(f"{len(few)} images and their views -> {page}"))
     return page
 
 
 def write_views(folder: Path, job: Job) -> None:
-    """Write views.html into the folder of a run: a few of its images with samples of their views."""
+    """Write views.html into the folder of a run, with a few of its images, and views.json, the same for the report."""
     few = open_few(job.shown, IN_REPORT)
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
-    html = views_page("Views", _about(few), few, job.views, samples=samples, seed=job.settings.seed)
-    _write(folder / "views.html", html)
+    found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)
+    write_page(folder / "views.html", "views.html", title="Views", about=_about(few), found=found)
+    with replacing(folder / "views.json") as unfinished:
+        unfinished.write_text(json.dumps(found) + "\n")
 
 
 def _settings(data: Any, given: dict[str, Any]) -> Settings:
@@ -133,11 +137,6 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
 def _about(few: Images) -> str:
     channels = "grey" if few.channels == 1 else f"{few.channels} channels"
     return f"{len(few)} images of {few.image_size} px, {channels}"
-
-
-def _write(path: Path, html: str) -> None:
-    with replacing(path) as unfinished:
-        unfinished.write_text(html, encoding="utf-8")
 
 
 def _presets() -> Table:

@@ -1,10 +1,9 @@
-"""Two-dimensional maps of a data set: layouts, how true they are, groups, a picture and an interactive page."""
+"""Two-dimensional maps of a data set: layouts, how true they are, groups and a picture."""
 
 from nearfar.maps.cluster_embedding import ClusterEmbedding
 from nearfar.maps.clusters import Clusters, clusters_of
 from nearfar.maps.draw import draw_map
 from nearfar.maps.finetune import finetune_map
-from nearfar.maps.page import write_map_page
 from nearfar.maps.placement import NeighbourPlacement
 from nearfar.maps.projector import Projector, fit_map, fit_projector
 from nearfar.maps.quality import MapQuality, map_quality
@@ -25,5 +24,4 @@ __all__ = [
     "load_map",
     "map_quality",
     "save_map",
-    "write_map_page",
 ]

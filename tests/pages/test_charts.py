@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from nearfar.commands.curves import HEIGHT, WIDTH, Curve, chart, number, ticks
+from nearfar.pages.charts import HEIGHT, WIDTH, Curve, chart, number, ticks
 
 
 @pytest.mark.parametrize(

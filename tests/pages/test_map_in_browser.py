@@ -4,7 +4,7 @@ import torch
 
 from nearfar.commands.report import write_report
 from nearfar.data import Images
-from nearfar.maps import write_map_page
+from nearfar.pages import write_map_page
 
 NAMES = [
     "plain.png",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from nearfar.pages.template import section
 
 WIDTH, HEIGHT = 330, 170
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 8, 24
@@ -43,38 +44,33 @@ def chart(title: str, note: str, curves: Sequence[Curve]) -> str:
     left, right, low, high = min(0.0, *xs), max(xs), min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
 
     def across(x: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * ((x - left) / (right - left) if right > left else 0.5)
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * ((x - left) / (right - left) if right > left else 0.5), 1)
 
     def up(y: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * ((y - low) / (high - low) if high > low else 0.5)
+        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * ((y - low) / (high - low) if high > low else 0.5), 1)
 
-    parts = []
-    for tick in y_ticks:
-        y = up(tick)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number(tick)}</text>')
-    parts += [
-        f'<text x="{across(t):.1f}" y="{HEIGHT - 7}" text-anchor="middle">{number(t)}</text>'
-        for t in x_ticks
-        if t <= right
-    ]
-    for name, points, style in lines:
-        path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points)
-        parts.append(f'<polyline class="line {style}" style="fill:none" points="{path}"/>')
-        for i, (x, y) in enumerate(points):
-            place = f'cx="{across(x):.1f}" cy="{up(y):.1f}"'
-            if len(points) <= 40 or i == len(points) - 1:
-                parts.append(f'<circle class="dot {style}" {place} r="2.4"/>')
-            said = html.escape(f"{name}: {number(y)} at epoch {number(x)}")
-            parts.append(f'<circle class="hit" {place} r="4"><title>{said}</title></circle>')
-    summary = "; ".join(f"{name} from {number(p[0][1])} to {number(p[-1][1])}" for name, p, _ in lines)
-    keys = ""
-    if len(lines) > 1:
-        keys = " ".join(f'<span class="key {style}">{html.escape(name)}</span>' for name, _, style in lines) + ". "
-    return (
-        f"<figure><figcaption><h3>{html.escape(title)}</h3><p>{keys}{html.escape(note)}</p></figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(title)} over epochs: '
-        f'{html.escape(summary)}">{"".join(parts)}</svg></figure>'
+    return section(
+        "chart",
+        title=title,
+        note=note,
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        above=[(up(tick), number(tick)) for tick in y_ticks],
+        below=[(across(tick), number(tick)) for tick in x_ticks if tick <= right],
+        lines=[
+            {
+                "name": name,
+                "style": style,
+                "first": number(points[0][1]),
+                "last": number(points[-1][1]),
+                "points": [
+                    {"x": across(x), "y": up(y), "said": f"{number(y)} at epoch {number(x)}"} for x, y in points
+                ],
+            }
+            for name, points, style in lines
+        ],
     )
 
 

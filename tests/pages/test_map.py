@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nearfar.data import Images
-from nearfar.maps import write_map_page
+from nearfar.pages import write_map_page
 
 
 def images_of(count, side=4, names=None, labels=None, class_names=None, pixels=None):

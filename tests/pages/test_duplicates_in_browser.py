@@ -7,7 +7,7 @@ from rich.console import Console
 import nearfar
 from nearfar.commands.copies import ALIKE, find_links, groups_at
 from nearfar.commands.run_features import open_featured
-from tests.maps.conftest import browser  # noqa: F401
+from tests.pages.conftest import browser  # noqa: F401
 
 
 @pytest.fixture(scope="module")

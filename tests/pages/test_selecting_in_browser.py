@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nearfar.data import Images
-from nearfar.maps import write_map_page
+from nearfar.pages import write_map_page
 
 COUNT = 60
 NAMES = [f"ring/{i:02}, {i % 3}.png" for i in range(COUNT)]

@@ -1,0 +1,89 @@
+"""Filling templates, and what a page may load and run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from nearfar.atomic import replacing
+
+IMAGE = r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}"  # the address of an image in the page itself
+NOTHING = "'none'"
+BESIDE = "file: 'self'"  # what lies beside a page that was opened from disk
+
+
+def page(name: str, *, scripts: Sequence[str] = (), beside: bool = False, **shown: Any) -> str:
+    """Return a page from a template, which is given what it shows.
+
+    scripts: texts of those in the page, or in a page that it holds: no other may run. beside: as for `policy`.
+    """
+    text = _templates().get_template(name).render(policy=policy(*scripts, beside=beside), scripts=scripts, **shown)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # the name of a folder need not be UTF-8
+
+
+def write_page(path: Path, name: str, **shown: Any) -> None:
+    """Write a page, whole or not at all; see `page`."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(page(name, **shown), encoding="utf-8")
+
+
+def section(name: str, **shown: Any) -> Markup:
+    """Return a part of a page from the macro of this name in sections.html."""
+    return getattr(_templates().get_template("sections.html").module, name)(**shown)
+
+
+def script(*names: str) -> Markup:
+    """Return files as one script, as it stands between its tags."""
+    return Markup("\n" + "".join(map(_asset, names)) + "\n")
+
+
+def policy(*scripts: str, beside: bool = False) -> Markup:
+    """Return the Content-Security-Policy of a page: it loads nothing, shows the images in it and runs these scripts.
+
+    scripts: their texts, as they stand between the tags; a page in a frame is held to those of the page around it too.
+    beside: whether it may also load images and scripts that lie beside it.
+    """
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    own = [*(f"'sha256-{one}'" for one in hashes), *([BESIDE] if beside else [])]
+    images = f"data: {BESIDE}" if beside else "data:"
+    return Markup(
+        f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src {images}; "
+        f"script-src {' '.join(own) or NOTHING}"
+    )
+
+
+def image_url(text: Any) -> str:
+    """Return a data URL of an image that a file holds; raises ValueError for anything else."""
+    if not (isinstance(text, str) and re.fullmatch(IMAGE, text)):
+        raise ValueError("what should be an image is none")
+    return text
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("nearfar.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters["image"] = image_url
+    made.globals["asset"] = _asset
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}  # ASCII
+    return made
+
+
+@cache
+def _asset(name: str) -> Markup:
+    return Markup((resources.files("nearfar.pages") / "templates" / name).read_text(encoding="utf-8"))

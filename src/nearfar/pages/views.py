@@ -1,0 +1,139 @@
+"""Images with samples of their views, and what the views are in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Shaped, UInt8
+from torch import Tensor
+
+from nearfar.data import Images
+from nearfar.maps.thumbnails import data_url, thumbnails
+from nearfar.pages.contact_sheets import ENLARGED
+from nearfar.training.seeding import stream
+from nearfar.views import View, ViewPlan, Views, make_views, names_in
+
+SHOWN = 96  # pixels of the largest view on the page
+STORED = 128  # and at most in its data, for screens with more pixels
+DASH = "\u2013"
+
+
+def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dict[str, Any]:
+    """Return what the section "views" shows, as JSON can hold it.
+
+    That is a table of the views in words, and each image as it is and with `samples` samples of each view, which keep
+    their sizes relative to each other. seed: of the samples.
+    """
+    pixels = images.gather(torch.arange(len(images)))
+    drawn = sample_views(pixels, views, samples, seed)
+    largest = max(view.shape[-1] for view in drawn[0])
+    whole = STORED / largest if largest > STORED else 1.0
+    factor = SHOWN // largest if largest < ENLARGED else SHOWN / largest
+    side = round(factor * largest)
+    chosen = slice(None) if images.shown is None else images.shown
+    originals = thumbnails(images.pictures(torch.arange(len(images))), STORED)
+    shrunk = [
+        [thumbnails(view[:, chosen], max(1, round(whole * view.shape[-1]))) for view in views_] for views_ in drawn
+    ]
+    shown = [
+        {
+            "name": name,
+            "original": _picture(originals[row], side, f"{name}, as it is"),
+            "views": [
+                [
+                    _picture(one[view][row], round(factor * size), f"{name}, view {view + 1}, sample {at + 1}")
+                    for at, one in enumerate(shrunk)
+                ]
+                for view, size in enumerate(one.shape[-1] for one in drawn[0])
+            ],
+        }
+        for row, name in enumerate(images.names)
+    ]
+    return {"side": side, "images": shown, **_table(views, images)}
+
+
+def sample_views(
+    pixels: Shaped[Tensor, "images channels side side"], views: Views, samples: int, seed: int
+) -> list[list[Tensor]]:
+    """Return `samples` lists with the views of all images, each uint8 [images, channels, side, side]."""
+    channels, generator = pixels.shape[1], stream(seed, "views shown")
+    made = [make_views(pixels, views, generator, [0.0] * channels, [1.0] * channels) for _ in range(samples)]
+    return [[view.mul(255).round_().clamp_(0, 255).to(torch.uint8) for view in one] for one in made]
+
+
+def _table(views: Views, images: Images) -> dict[str, Any]:
+    """A column for each distribution of views, with its numbers in words; or the name of the function."""
+    if not isinstance(views, ViewPlan):
+        return {"function": str(views.name)}
+    names = names_in(views.name)
+    names = names if len(names) == len(views) else (views.name,) * len(views)
+    columns: dict[tuple[str, View], list[int]] = {}
+    for number, (name, view) in enumerate(zip(names, views.views, strict=True), 1):
+        columns.setdefault((name, view), []).append(number)
+    words = [in_words(view, images.image_size, images.channels) for _, view in columns]
+    rows = [(row, [column[row] for column in words]) for row in words[0]]
+    return {
+        "function": None,
+        "columns": [(name, _numbered(numbers)) for (name, _), numbers in columns.items()],
+        "rows": [(row, cells) for row, cells in rows if any(cells)],
+    }
+
+
+def in_words(view: View, image_size: int, channels: int) -> dict[str, str]:
+    """Return what a view does to images, in words, of one or more lines; empty where it leaves them as they are.
+
+    Shares are those of all images; amounts are the largest, or a range that is sampled from evenly.
+    """
+    moves = [
+        f"turned by up to {view.degrees:g}°" if view.degrees else "",
+        f"shifted by up to {_share(view.translate)} of the side" if view.translate else "",
+        f"zoomed {_range(view.zoom)} times" if view.zoom != (1.0, 1.0) else "",
+        f"sheared by up to {view.shear:g}°" if view.shear else "",
+    ]
+    colours = [f"{name} ±{_share(getattr(view, name))}" for name in ("brightness", "contrast") if getattr(view, name)]
+    if channels == 3:
+        colours += [f"saturation ±{_share(view.saturation)}"] if view.saturation else []
+        colours += [f"hue ±{360 * view.hue:g}°"] if view.hue else []
+    return {
+        "Size": f"{view.size or image_size} px",
+        "Crop": f"{_range(view.scale, 100)} % of the area" if view.scale[0] < 1 else "",
+        "Width to height": _range(view.ratio) if view.ratio != (1.0, 1.0) else "",
+        "Flipped left to right": _some(view.flip),
+        "Flipped upside down": _some(view.flip_vertical),
+        "Turned by 90°, 180° or 270°": _some(view.rot90),
+        "Moved": _some(view.affine, moves),
+        "Light and colour" if channels == 3 else "Light": _some(view.jitter if any(colours) else 0.0, colours),
+        "Without colour": _some(view.grey if channels == 3 else 0.0),
+        "Without one channel": _some(view.drop if channels > 1 else 0.0),
+        "Blurred": _some(view.blur, [f"by {_range(view.sigma)} px"]),
+        "Bright parts inverted": _some(view.solarize),
+        "Noise": _some(view.noise, [f"{_range(view.noise_std, 100)} % of the full range"]),
+    }
+
+
+def _some(probability: float, amounts: list[str] | None = None) -> str:
+    said = ",\n".join(filter(None, amounts or []))
+    return _share(probability) + (f": {said}" if said else "") if probability else ""
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g}\u00a0%"
+
+
+def _range(bounds: tuple[float, float], unit: float = 1.0) -> str:
+    low, high = (f"{unit * bound:.3g}" for bound in bounds)
+    return low if low == high else f"{low}{DASH}{high}"
+
+
+def _numbered(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"view {numbers[0]}"
+    together = numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2
+    return f"views {_range((numbers[0], numbers[-1]))}" if together else f"views {', '.join(map(str, numbers))}"
+
+
+def _picture(tile: UInt8[Tensor, "3 side side"], shown: int, words: str) -> dict[str, Any]:
+    url = data_url(tile, lossless=tile.shape[-1] < ENLARGED)
+    enlarged = tile.shape[-1] < ENLARGED and shown > tile.shape[-1]
+    return {"url": url, "side": shown, "said": words, "enlarged": enlarged}

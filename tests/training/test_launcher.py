@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
+from nearfar.commands.arguments import as_words
 from nearfar.training import is_follower, read_metrics, world_size
 
 QUIET_CORES = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -31,10 +32,6 @@ SETTINGS = dict(
     accelerator="cpu",
     sync_batch_norm=True,
 )
-
-
-def words(**options):
-    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value).lower())]
 
 
 def same_run(one, two):
@@ -102,7 +99,7 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
         os.kill(multiprocessing.active_children()[1].pid, signal.SIGKILL)
 
     with after_steps(run, 1, kill):
-        options = words(**SETTINGS | {"epochs": 500}, devices=2)
+        options = as_words(SETTINGS | {"epochs": 500, "devices": 2})
         code = main(["pretrain", images_file, "--out", str(run), *options, "--json"])
     assert code == 1
     out, err = capfd.readouterr()

@@ -192,6 +192,8 @@ def _measure(cell: Cell, task: Task, run: Callable[[Sequence[str]], str], note: 
 
 def _right(path: Path, cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
     """By reading, which test images were classified correctly, where the evaluation saved its predictions."""
+    if not path.is_file():
+        return {}
     with np.load(path) as saved:
         return {
             cell.reading: {"right": packed(saved[cell.metric] == saved[TRUTH])}

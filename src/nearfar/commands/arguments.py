@@ -164,7 +164,7 @@ def _arguments(verb: str, function: Callable[..., Any]) -> Iterator[Argument]:
     hints, meanings = get_type_hints(function), arguments(inspect.getdoc(function) or "")
     for name, one in inspect.signature(function).parameters.items():
         if name not in OBJECTS - {verb}:
-            kind = str if name == "run" else hints[name]
+            kind = str if name == "run" and hints[name] is not bool else hints[name]  # a run folder
             yield _option(name, kind, meanings[name], one.default).replace(kind=one.kind)
     yield from (_option(*one, negative="") for one in ([NULL, JSON] if verb in LISTING else [JSON]))
 

@@ -80,7 +80,7 @@ def found_so_far(table: Table, size: Size, out: Path, known: Known | None = None
         name = f"{cell.row}/{cell.column}"
         old = before.get(name, {})
         same = old.get("key") == cell.key and old.get("reading") == cell.reading
-        seeds = _newest(old["seeds"] if same else {}, (known or {}).get((cell.key, cell.reading), {}))
+        seeds = dict((known or {}).get((cell.key, cell.reading), {})) | (old["seeds"] if same else {})
         found[name] = {"key": cell.key, "reading": cell.reading, "seeds": seeds}
         pattern = folder_of(cell, "*", out)
         for folder in sorted(pattern.parent.glob(pattern.name)):

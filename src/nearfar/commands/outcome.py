@@ -52,13 +52,9 @@ def known_in(out: Path) -> Known:
     for path in sorted(out.glob("*/*.json")):
         for cell in _cells_in(path).values():
             same = known.setdefault((cell["key"], cell["reading"]), {})
-            same.update(_newest(same, cell["seeds"]))
+            # where two tables have one, that with its versions is newer
+            same.update({seed: one for seed, one in cell["seeds"].items() if "versions" in one or seed not in same})
     return known
-
-
-def _newest(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Join numbers by seed; where both have one, that with its versions, else the second."""
-    return {**first, **{seed: one for seed, one in second.items() if "versions" in one or seed not in first}}
 
 
 def _cells_in(path: Path) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""What an approximate search costs beside comparing all pairs: seconds, the share of true neighbours, and memory.
+"""Cost of an approximate search against comparing all pairs: seconds, recall and memory.
 
     OMP_NUM_THREADS=2 python benchmarks/approximate.py RUN/features.safetensors --rows 50000 200000 1000000 \
         --out docs/results/approximate.json
 
-The rows are the features of a run's images, which `nearfar search` keeps; where more are asked for they are repeated,
-each time with noise of a tenth of their own spread, so that neighbours are neither copies nor at random. All pairs are
-timed on 4096 queries, and the time of all rows is that times their number: the work of each query is the same.
+The rows are the features of a run's images, saved by `nearfar search`. Beyond their number they are repeated, each time
+with noise of a tenth of their standard deviation, so that neighbours are neither copies nor random. All pairs are timed
+on 4096 queries and extrapolated to all rows, as every query takes the same work.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Groups without labels beside the labels: k-means on the plane, as `nearfar cluster` does it, and in the features.
+"""Clusters compared with the labels: k-means on the plane, as in `nearfar cluster`, and on the features.
 
     python benchmarks/clusters.py digits runs/photos=../shared/data/imagenette runs/small=../shared/data/cifar10 \
         --out docs/results/clusters.json
 
-Each is RUN=DATA, whose split "test" is grouped, at most 4000 images at random; `digits` are pixels of scikit-learn's.
-For both ways: the number that the largest silhouette chooses, and with it, and with as many groups as classes, the
-normalised mutual information with the labels and the adjusted Rand index, of 3 seeds.
+Each argument is RUN=DATA; the split "test" is clustered, at most 4000 random images; `digits` are scikit-learn's.
+For both methods, with the number of clusters that the largest silhouette chooses and with as many clusters as classes:
+the normalised mutual information with the labels and the adjusted Rand index, over 3 seeds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 from torch import Tensor
 
-from nearfar.commands.run import Run
-from nearfar.commands.run_features import open_featured
 from nearfar.maps.clusters import BATCH, COUNTS, JUDGED, STARTS, clusters_of
+from nearfar.run import Run
+from nearfar.run_features import open_featured
 
 MOST, SEEDS = 4000, 3
 

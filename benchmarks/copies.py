@@ -1,12 +1,12 @@
-"""Which pairs of images `nearfar duplicates` confirms as copies: precision and recall on sets with known answers.
+"""Precision and recall of the copies that `nearfar duplicates` confirms, on sets with known answers.
 
     python benchmarks/copies.py DATA --out docs/results/copies.json     # DATA holds imagenette/ and flowers/
     python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
 
 No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; pages of text;
-plots; screens of one program; digits; bursts of a camera (frames moved by 2 to 6 pixels, with noise and another
-exposure); and photographs. Of every image the copies are made that ALTERED names. Each image is compared with its
-copies, and with the images of its set that are nearest to it at 16 pixels: these as they are, and altered in every way.
+plots; screens of one program; digits; bursts of a camera (frames shifted by 2 to 6 pixels, with noise and another
+exposure); and photographs. Every image gets the copies that ALTERED names. Each image is compared with its copies, and
+with its nearest images in the set at 16 pixels, both unaltered and altered in every way.
 """
 
 from __future__ import annotations

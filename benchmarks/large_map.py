@@ -1,12 +1,12 @@
-"""A map of many images in headless Chromium: time to the first picture, frames while panning and zooming, memory.
+"""A map of many images in headless Chromium: time to the first frame, frames while panning and zooming, memory.
 
     python benchmarks/large_map.py --images 1000000 --out docs/results/large-map.json
 
-The images are those of DATA over and over, at made-up places (a mixture of Gaussians) with made-up neighbours and
-columns. It is written as a folder and opened from disk three times in one browser; Chromium draws WebGL in
-software (SwiftShader) on the CPU, so that a machine with a graphics card is faster. A frame is in time below 17.5 ms.
-Where other programs share the machine, look at the processor time of a frame: in 16.7 ms each of the two processes that
-work side by side (the page and the one that draws) can be done.
+The images are those of DATA, repeated, at artificial coordinates (a mixture of Gaussians) with artificial neighbours
+and columns. The map is written as a folder and opened from disk three times in one browser; Chromium draws WebGL in
+software (SwiftShader) on the CPU, so a machine with a graphics card is faster. A frame is in time below 17.5 ms.
+If other programs share the machine, look at the CPU time per frame: the two processes, the page and
+the one that draws, run in parallel, so each has 16.7 ms.
 """
 
 from __future__ import annotations

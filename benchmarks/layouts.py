@@ -21,11 +21,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import nearfar
-from nearfar.commands.objects import chosen_views
 from nearfar.data import open_images
 from nearfar.evaluation import extract, extract_view
 from nearfar.maps import ClusterEmbedding, fit_projector, map_quality
-from nearfar.maps.colours import PALETTE
+from nearfar.maps.columns import PALETTE
+from nearfar.training.plan import chosen_views
 
 DOCS = Path(__file__).parents[1] / "docs"
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -117,10 +117,11 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
     lines = [
         "# Layouts side by side",
         "",
-        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds of one core, defaults of each",
-        "library, cosine distances. *Kept*: share of the 15 nearest neighbours that the map keeps. *kNN*: vote of the",
-        "15 nearest others. The projector, where it is shown, learns from eight views of each image, whose features",
-        "are part of its time; the others see features alone. What to take when: [maps.md](maps.md).",
+        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds on one core, defaults of each",
+        "library, cosine distances. *Kept*: share of the 15 nearest neighbours that the map keeps. *kNN*: accuracy of",
+        "a vote of the 15 nearest other images. The projector, if shown, learns from eight views of each image;",
+        "its time includes their features. The others see only the features of the images. Which layout to use when:",
+        "[maps.md](maps.md).",
     ]
     for name, picture in pictures.items():
         rows = [row for row in results if row["data"] == name]
@@ -128,7 +129,7 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
             "",
             f"## {name}",
             "",
-            f"{rows[0]['images']} rows; kNN in the features {100 * rows[0]['knn_features']:.1f} %.",
+            f"{rows[0]['images']} rows; kNN accuracy on the features {100 * rows[0]['knn_features']:.1f} %.",
             "",
         ]
         lines += ["| layout | seconds | kept | trustworthiness | kNN |", "|---|---:|---:|---:|---:|"]
@@ -137,7 +138,7 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
             f"| {row['trustworthiness']:.3f} | {100 * row['knn_map']:.1f} % |"
             for row in rows
         ]
-        lines += ["", f"![{name}, one picture for each layout, colours are classes]({picture})"]
+        lines += ["", f"![{name}, one figure per layout, coloured by class]({picture})"]
     return "\n".join(lines) + "\n"
 
 

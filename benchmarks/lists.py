@@ -1,16 +1,16 @@
-"""What `duplicates` and `select` find, on photographs with known answers: planted copies, and labels.
+"""Quality of `duplicates` and `select` on photographs with known answers: planted copies, and labels.
 
     python benchmarks/lists.py DATA plant photos            # a folder of photographs with planted copies
     nearfar pretrain photos --out run --minutes 3
     python benchmarks/lists.py DATA copies run photos --out docs/results/duplicates.json
     python benchmarks/lists.py DATA select run --out docs/results/select.json
-    python benchmarks/lists.py DATA pixels --out docs/results/copies-pixels.json    # how far pixels of copies are apart
+    python benchmarks/lists.py DATA pixels --out docs/results/copies-pixels.json    # pixel differences of copies
 
 DATA: Parquet files with JPEG photographs in a column "image" and classes in "label", in splits train and test. Planted
-are, from photographs at random: the same file, the same pixels as PNG, half to one and a half times the size, JPEG of
-quality 30 to 80; and what is no copy: 85 % of the picture, its mirror image, and a brighter one.
-`select`: from each of five random pools of the training photographs images are chosen by each algorithm and at random;
-a linear probe is fitted to the labels of those alone and asked for the test photographs.
+from random photographs: the same file, the same pixels as PNG, half to one and a half times the size, JPEG of quality
+30 to 80; and images that are not copies: a crop to 85 %, the mirror image, and a brighter one.
+`select`: each algorithm, and random selection, chooses images from five random pools of the training photographs; a
+linear probe is trained on the labels of those alone and tested on the test photographs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,8 @@ from rich.console import Console
 import nearfar
 from nearfar.data import open_images
 from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
-from nearfar.neighbours import (
-    altered,
-    diverse_rows,
-    nearest_rows,
-    pixel_difference,
-    remote_rows,
-    small_images,
-    typical_rows,
-)
+from nearfar.neighbours import diverse_rows, nearest_rows, pixel_difference, remote_rows, typical_rows
+from nearfar.neighbours.copies import altered, small_images
 
 COPIES = ("same file", "same pixels", "resized", "recompressed")
 OTHERS = ("cropped", "mirrored", "brighter")
@@ -171,7 +164,7 @@ def main() -> None:
     parser.add_argument("what", choices=["plant", "copies", "select", "pixels"])
     parser.add_argument("places", nargs="*", help="folder to write; run and folder; run; nothing")
     parser.add_argument("--count", type=int, default=3000, help="photographs")
-    parser.add_argument("--each", type=int, default=100, help="planted of each kind")
+    parser.add_argument("--each", type=int, default=100, help="planted copies of each kind")
     parser.add_argument("--distance", type=float)
     parser.add_argument("--labels", type=int, nargs="+", default=[10, 20, 50, 100, 200, 500])
     parser.add_argument("--out", type=Path)

@@ -45,7 +45,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--limit", type=float, default=50.0, help="seconds one run may take (default 50), a fifth at further dims"
     )
     parser.add_argument("--memory", type=float, default=8.0, help="GiB a loss may use (default 8)")
-    parser.add_argument("--only", nargs="+", default=[], help="only losses whose name holds one of these words")
+    parser.add_argument("--only", nargs="+", default=[], help="only losses whose name contains one of these words")
     parser.add_argument("--out", type=Path, default=DOCS, help="folder for the table, plot and numbers (default docs/)")
     parser.add_argument("--without-peers", action="store_true", help="do not install or run the peers")
     parser.add_argument("--quick", action="store_true", help="a trial: sizes 128 and 256, dim 128, queue 4096")

@@ -1,4 +1,4 @@
-"""What benchmarks/losses.py measures: quantities, who computes each, on which inputs, at which arithmetic floor."""
+"""Cases of benchmarks/losses.py: quantities, their implementations, inputs and arithmetic floors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 import nearfar.losses as L
 import references as plain
-from nearfar.pairs import cross_log_sum_exp, cross_logistic_sum
+from nearfar.pairs import cosine, log_sum_exp, logistic_sum
 
 Loss = Callable[..., Tensor]
 QUEUE_BATCH = 256
@@ -179,7 +179,7 @@ def peer(owner: str, label: str, quantity: Quantity, make: Callable[[int], Loss]
 
 def two_set_info_nce(shape: Shape) -> Loss:
     def forward(z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
-        positive, rows, columns = cross_log_sum_exp(z1, z2, 0.1)
+        positive, (rows, columns) = log_sum_exp(z1, z2, cosine(0.1), across=True)
         return (F.softplus(rows - positive) + F.softplus(columns - positive)).mean() / 2
 
     return forward
@@ -189,7 +189,7 @@ def two_set_logistic(shape: Shape) -> Loss:
     scale, bias = torch.tensor(10.0), torch.tensor(-10.0)
 
     def forward(z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
-        positive, total = cross_logistic_sum(z1, z2, scale, bias)
+        positive, total = logistic_sum(z1, z2, scale, bias, across=True)
         return (total + F.softplus(-(scale * positive + bias)).sum()) / len(z1)
 
     return forward

@@ -1,4 +1,4 @@
-"""The numbers of one run of benchmarks/losses.py as a page, a plot, and the targets met or not."""
+"""The numbers of one run of benchmarks/losses.py as a page, a plot, and the targets."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def markdown(run: dict[str, Any]) -> str:
         "![time and memory against the batch size](benchmark-losses.png)",
         "",
         "## Agreement with the plain form in float64",
-        "Relative errors of value and gradient; losses with state at their second step. SACLR-1 is checked at batch 2,",
-        "where its sample is known. `plain` is the form with the whole matrix. (†) marks what does not agree.",
+        "Relative errors of value and gradient; losses with state are compared at their second step, and SACLR-1 at",
+        "batch size 2, where its sample is known. `plain` forms the whole matrix. (†) marks losses that do not agree.",
         "",
         "| | computes | verdict |",
         "|---|---|---|",
@@ -92,7 +92,7 @@ def markdown(run: dict[str, Any]) -> str:
                 f"## {what}",
                 "Columns: batch size B (two views: n = 2B rows)." if not queue else "Column: batch size.",
             ]
-            lines += ["", "Forward and backward, ms: median (minimum); * the memory pass's one run, slow:", ""]
+            lines += ["", "Forward and backward, ms: median (minimum); *: one slower run of the memory pass:", ""]
             lines += _table(part, odd, _time)
             lines += ["", "Peak memory above inputs and gradients, MiB:", "", *_table(part, odd, _memory)]
             lines += ["", "Share of the arithmetic floor at the GEMM rate:", "", *_table(part, odd, _share)]

@@ -1,12 +1,11 @@
-"""How accurate an encoder is after some seconds of one core, by what can be set: one run, one line of JSON.
+"""Accuracy of an encoder after some seconds of one core, for given settings: one run, one line of JSON.
 
     OMP_NUM_THREADS=1 python benchmarks/photographs.py DATA --name "patches, Muon" --net "k4s4w64|64,256" \
         --optimizer muon --lr 0.02 --weight-decay 0.01 --seconds 180 --out runs/photographs.jsonl
 
-DATA holds training images with labels. 2000 of them are kept apart as queries, the others are trained on and are the
-bank of the kNN classifier, so that no test image is used to choose. The time is that of the processor, which other
-processes on the machine change little. Given a file of such lines in place of DATA, it prints their table, as in
-docs/photographs.md.
+DATA holds training images with labels. 2000 of them are the queries; the others are trained on and form the bank of the
+kNN classifier, so no test image influences a choice. The time is CPU time, which other processes on the machine hardly
+change. Given a file of such lines in place of DATA, it prints their table, as in docs/photographs.md.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
 
 def table(path: Path) -> str:
     """The lines of a file as a table in Markdown."""
-    rows = ["| | images/s | kNN at the crop's size | kNN at the image's | linear |", "|---|---|---|---|---|"]
+    rows = ["| | images/s | kNN, crop size | kNN, image size | linear |", "|---|---|---|---|---|"]
     for line in map(json.loads, path.read_text().splitlines()):
         keys = [f"knn at {line[name]} px" for name in ("crop", "image_size")] + ["linear"]
         cells = [f"{100 * line[key]:.1f}" if key in line else "" for key in keys]

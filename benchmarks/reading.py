@@ -1,10 +1,10 @@
-"""Images per second of reading photographs and making two views of each, beside torchvision's loader.
+"""Images per second of reading photographs and making two views of each, against torchvision's loader.
 
     python benchmarks/reading.py FOLDER --out docs/results/reading.json
 
 FOLDER holds JPEG files in class folders. Every row reads all images once as one epoch does, decodes them and makes two
-views (crop, flip, jitter, grey) of `--crop` pixels; two processes or threads in all of them. "first" counts everything
-from the start of an empty cache on, "later" a second epoch.
+views (crop, flip, jitter, grayscale) of `--crop` pixels, with two processes or threads. "first" is an epoch from an
+empty cache on, including its preparation; "later" is a second epoch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What processes send each other in a step, and what losses keep for each image: measured, into docs/scaling.md.
+"""Bytes that processes exchange in a step, and state that losses keep per image: measured, into docs/scaling.md.
 
 python benchmarks/scaling.py          # about two minutes of CPU time; starts 2, 4 and 8 processes one after the other
 """
@@ -128,7 +128,7 @@ def exchanged() -> list[str]:
 
 def parameters_of_encoders() -> list[str]:
     """The table of what gradients cost with encoders that people use."""
-    lines = ["| encoder | parameters | gradients received a step, 2 processes | 8 processes |", "|---|---|---|---|"]
+    lines = ["| encoder | parameters | gradients received per step, 2 processes | 8 processes |", "|---|---|---|---|"]
     for name, pixels in (("small", 32), ("resnet18", 32), ("resnet50", 224)):
         count = sum(p.numel() for p in build_backbone(name, image_size=pixels, channels=3).parameters())
         lines.append(f"| {name} | {count / 1e6:.2f} million | {size(4 * count)} | {size(round(7 * count))} |")
@@ -137,7 +137,7 @@ def parameters_of_encoders() -> list[str]:
 
 def kept() -> list[str]:
     """The table of what each method's loss keeps for every image: the growth of its buffers with their number."""
-    lines = ["| method | buffers that grow | bytes an image | 10^6 images | 10^9 images |", "|---|---|---|---|---|"]
+    lines = ["| method | buffers that grow | bytes per image | 10^6 images | 10^9 images |", "|---|---|---|---|---|"]
     constant = []
     variants = [(name, {}) for name in method_names()] + [("saclr", {"scale": "row"})]
     for name, options in variants:
@@ -150,7 +150,7 @@ def kept() -> list[str]:
             lines.append(f"| {shown} | {', '.join(grown)} | {each:g} | {size(each * 1e6)} | {size(each * 1e9)} |")
         else:
             constant.append(shown)
-    return [*lines, "", f"Nothing that grows with the number of images: {', '.join(constant)}."]
+    return [*lines, "", f"No state per image: {', '.join(constant)}."]
 
 
 def size(count: float) -> str:

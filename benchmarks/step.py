@@ -1,14 +1,14 @@
 """The whole training step against its bare encoder, and against lightly with Lightning: `python benchmarks/step.py`.
 
-One run of the real training loop (`nearfar.training.loop.fit`) for each case. After every round of its steps the loop
+Each case is one run of the real training loop (`nearfar.training.loop.fit`). After every round of its steps the loop
 waits while the contenders run theirs:
-- bare: forward and backward of the same backbone and projector, views and gradient ready, in the same process
-- plain memory: the same in a process that gets its memory as torch and the system have it
-- lightly: a plain lightly + Lightning loop with workers, in the peers' environment (peers.py), memory as torch has it
-- lightly, our memory: the same with the memory that nearfar asks torch for
-All stay on as many cores as there are threads.
-Figures are medians over rounds, ratios medians of the rounds' ratios. Written to docs/step.md, below its marker: what
-stands above is kept. The targets are the last lines.
+- bare: forward and backward of the same backbone and projector, with precomputed views and gradient, in this process
+- plain memory: the same in a process with the default memory settings of torch and the system
+- lightly: a plain lightly + Lightning loop with workers, in the peers' environment (peers.py), default memory settings
+- lightly, our memory: the same with nearfar's memory settings
+All run on as many cores as there are threads.
+Numbers are medians over rounds, ratios medians of the rounds' ratios. They are written to docs/step.md below its
+marker; the text above it is kept. The last lines are the targets.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def options() -> argparse.Namespace:
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads (default: all cores)"
     )
     parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5, and 3 of resnet18)")
-    parser.add_argument("--only", nargs="+", default=[], help="only cases whose name holds one of these words")
+    parser.add_argument("--only", nargs="+", default=[], help="only cases whose name contains one of these words")
     parser.add_argument("--without-peers", action="store_true", help="do not install or run lightly")
     parser.add_argument("--out", type=Path, default=DOCS, help="folder for step.md (default docs/)")
     return parser.parse_args()
@@ -132,7 +132,7 @@ def ratios(result: dict[str, Any], name: str) -> list[float]:
 
 
 def parts_table(results: list[dict[str, Any]]) -> list[str]:
-    lines = ["| ms a step | " + " | ".join(result["case"].name for result in results) + " |"]
+    lines = ["| ms per step | " + " | ".join(result["case"].name for result in results) + " |"]
     lines += ["|---" * (len(results) + 1) + "|"]
     for part in PARTS:
         cells = []
@@ -147,7 +147,7 @@ def parts_table(results: list[dict[str, Any]]) -> list[str]:
 
 
 def speed_table(results: list[dict[str, Any]]) -> list[str]:
-    lines = ["| case | | images/s | the step's speed against it (rounds) | by CPU time |", "|---|---|---|---|---|"]
+    lines = ["| case | | images/s | relative speed of the whole step (rounds) | by CPU time |", "|---|---|---|---|---|"]
     for result in results:
         case = result["case"]
         lines.append(f"| {case.name} | whole step | {case.batch / whole_seconds(result):.0f} | | |")
@@ -190,7 +190,7 @@ def markdown(results: list[dict[str, Any]], threads: int, load: float) -> str:
     return "\n".join(
         [
             f"`python benchmarks/step.py`, {datetime.date.today()}: {model}, {threads} threads, float32, batch 256,",
-            f"{SIZE} px, {', '.join(versions)}; {load:.1f} other processes wanted a core as it began.",
+            f"{SIZE} px, {', '.join(versions)}; load average {load:.1f} at the start.",
             "",
             "## Speed",
             *speed_table(results),

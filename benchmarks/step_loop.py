@@ -109,14 +109,15 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
         settings = Settings(
             "", out=folder, method=case.method, encoder=case.encoder, image_size=images.image_size, channels=3,
             views=views, held_out=0, epochs=1, batch_size=case.batch, optimizer="sgd", lr=0.06, weight_decay=5e-4,
-            warmup_epochs=0.1, final_lr=0.0, health_every=1, devices=1, accelerator="cpu",
+            warmup_epochs=0.1, final_lr=0.0, devices=1, accelerator="cpu",
         )  # fmt: skip
         fabric = Fabric(accelerator="cpu", devices=1)
         fabric.launch()
         loop.make_views, loop._batches_from, loop.build_optimizer = timed_views, timed_batches, timed_optimizer
         try:
             Path(folder, "checkpoints").mkdir()
-            loop.fit(fabric, model, images, None, plan(views, images.image_size, 3), settings, Console(quiet=True))
+            made = plan(views, images.image_size, 3)
+            loop.fit(fabric, model, images, None, made, settings, model.method.recipe("small"), Console(quiet=True))
         finally:
             loop.make_views, loop._batches_from, loop.build_optimizer = make_views, batches_from, build
     return rounds

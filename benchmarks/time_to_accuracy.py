@@ -1,14 +1,14 @@
 """kNN and linear accuracy against minutes of training: nearfar, lightly's example, and plain torch with torchvision.
 
     python benchmarks/time_to_accuracy.py DATA CONTENDER --minutes 1 2 5 10 --out docs/results/time-cifar10.jsonl
-    python benchmarks/time_to_accuracy.py docs/results/time-cifar10.jsonl        # table and picture
+    python benchmarks/time_to_accuracy.py docs/results/time-cifar10.jsonl        # table and figure
 
 DATA: Parquet with a train and a test split. Each contender trains on the same training images with the same cores, from
-files or, below 64 px, from memory; the time runs from the start of reading to the end of training, evaluation apart.
+files or, below 64 px, from memory; the time runs from the start of reading to the end of training, without evaluation.
 Contenders: "nearfar" (`pretrain(data, minutes=M)`, one run for each M; "nearfar-plain": with whiten=False), "lightly"
-(its SimCLR example as it stands) and "torch" (the same with torchvision's transforms and a loss of four lines) with
-snapshots at each M; "lightly-best" and "torch-best" add what suits the data: bfloat16, a 3x3 stem below 64 px,
-momentum, decay and a cosine that ends with M.
+(its unchanged SimCLR example) and "torch" (the same with torchvision's transforms and a loss of four lines) with
+snapshots at each M; "lightly-best" and "torch-best" add options that suit the data: bfloat16, a 3x3 stem below 64 px,
+momentum, weight decay and a cosine schedule that ends with M.
 """
 
 from __future__ import annotations
@@ -164,14 +164,14 @@ def train_nearfar(data: str, minutes: list[float], keep: Path | None, **settings
 
 
 def what_ran(run: Any) -> dict[str, Any]:
-    """What nearfar chose for a run, the epochs that it trained, and how often it found an own view at the end."""
+    """What nearfar chose for a run, the epochs that it trained, and its positive-pair retrieval accuracy."""
     chosen = {name: getattr(run.settings, name) for name in ("encoder", "image_size", "crop_size", "views", "epochs")}
     health = [line["health"] for line in run.metrics if "health" in line]
     return chosen | {"own_view": health[-1]["own_view"]}
 
 
 def main() -> None:
-    """Train one contender and append a line for each mark; or print the table of a file and draw its picture."""
+    """Train one contender and append a line for each mark; or print the table of a file and draw its figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("contender", nargs="?", choices=CONTENDERS)

@@ -39,7 +39,7 @@ from nearfar.allocator import reuse_memory
 from nearfar.views import View, ViewPlan, make_views
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
-VIEW = View(scale=(0.2, 1.0), jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grey=0.1)
+VIEW = View(scale=(0.2, 1.0), jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grayscale=0.1)
 BATCH = {32: 256, 224: 32}
 
 

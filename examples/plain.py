@@ -26,9 +26,9 @@ loss_of = SACLR(num_images=len(train), scale="row")  # keeps one number for each
 
 trained = nn.ModuleList([encoder, projector, loss_of])
 optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
-views, chance = plan("grey", image_size=8, channels=1), torch.Generator().manual_seed(0)
+views, chance = plan("grayscale", image_size=8, channels=1), torch.Generator().manual_seed(0)
 
-for epoch in range(10):
+for epoch in range(6):
     for index in torch.randperm(len(train)).split(256):
         first, second = make_views(train[index], views, chance, mean=[0.3], std=[0.4])
         loss = loss_of(projector(encoder(first)), projector(encoder(second)), index)

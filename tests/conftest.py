@@ -1,6 +1,7 @@
 """Types and shapes are checked in all of nearfar; a small set of images for tests that run the whole thing."""
 
 import os
+import signal
 
 import jaxtyping
 import numpy as np
@@ -14,6 +15,10 @@ jaxtyping.install_import_hook("nearfar", f"{tools.typechecker.__name__}.checked"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "2")  # a fixed number: runs repeat bit for bit on a busy machine too
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest_plugins = ["tests.annotated"]
 
 
@@ -27,6 +32,16 @@ def images_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("images") / "halves.npz"
     np.savez(path, images=images, labels=labels)
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def trained(images_file, tmp_path_factory):
+    """A finished run on `images_file`, not to be written to: take a copy by `run`."""
+    import nearfar
+
+    out = tmp_path_factory.mktemp("trained") / "halves"
+    options = dict(epochs=2, batch_size=16, held_out=16, encoder="small", method="sce", seed=3, precision="32-true")
+    return nearfar.pretrain(images_file, out=out, console=Console(quiet=True), **options)
 
 
 @pytest.fixture
@@ -45,5 +60,5 @@ def unchecked(monkeypatch):
 def no_measurement():
     """Let no choice depend on this machine's speed: 1000 images a second whatever is asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nearfar.commands.budget.training_speed", lambda *given, **named: 1000.0)
+        patch.setattr("nearfar.training.budget.training_speed", lambda *given, **named: 1000.0)
         yield

@@ -1,3 +1,5 @@
+"""Memory of large tensors: huge pages asked for, freed memory used again, and the user's own settings kept."""
+
 import platform
 import subprocess
 import sys
@@ -11,7 +13,6 @@ import nearfar
 from nearfar.allocator import reuse_memory
 
 reuse_memory()
-import nearfar.training
 import torch
 
 kept = torch.zeros(64 << 20, dtype=torch.uint8)
@@ -43,7 +44,6 @@ import nearfar
 from nearfar.allocator import reuse_memory
 
 reuse_memory()
-import nearfar.training
 import torch
 
 def three():
@@ -68,4 +68,4 @@ def test_freed_memory_is_used_again(setting, kept, monkeypatch):
             monkeypatch.setenv(name, setting)
     done = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, timeout=120)
     share = int(done.stdout) / (20 * 36 * 256)  # of the pages of 20 times 36 MiB
-    assert share < 0.05 if kept else share > 0.5, done.stderr
+    assert share < 0.4 if kept else share > 0.8, done.stderr

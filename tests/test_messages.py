@@ -1,8 +1,8 @@
-"""The nearest name, and the first line of an error."""
+"""The nearest name, the first line of an error, and what a docstring says of each argument."""
 
 import pytest
 
-from nearfar.messages import did_you_mean, first_line, one_line
+from nearfar.messages import did_you_mean, first_line, of_arguments, one_line
 
 
 def test_the_nearest_names_are_offered():
@@ -24,3 +24,10 @@ def test_errors_of_the_kinds_given_become_one_line():
         raise RuntimeError("of another kind")
     with pytest.raises(KeyboardInterrupt), one_line("cannot read it"):
         raise KeyboardInterrupt
+
+
+def test_the_docstring_of_an_argument_is_one_line():
+    docs = "First line.\n\nArgs:\n    data: images, as one\n        reads them: a folder.\n    k: how many.\n"
+    docs += "\nReturns:\n    k: no."
+    assert of_arguments(docs) == {"data": "images, as one reads them: a folder.", "k": "how many."}
+    assert of_arguments("First line.") == {}

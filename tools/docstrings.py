@@ -29,7 +29,7 @@ class Docstrings(griffe.Extension):
 
 
 def take_settings(function: griffe.Function, settings: Any) -> None:
-    """Do what `nearfar.commands.signature.arguments_of` does: parameters and "Args" are those of the settings."""
+    """Do what `nearfar.training.settings.arguments_of` does: parameters and "Args" are those of the settings."""
     words = griffe.ParameterKind.keyword_only
     parameters, lines = [], []
     for name, annotation, meaning, default in settings_of(settings):

@@ -16,21 +16,25 @@ HEAD = """# Methods
 This page is written by `python -m tools.methods_table`; to change it, change the files in
 `src/nearfar/methods/`.
 
-`nearfar pretrain DATA --method NAME` runs any of them on one process or many, with labels or without. Needs: *momentum
-encoder*, a copy of the networks that follows them slowly; *queue*, embeddings of earlier batches; *index*, numbers
-kept for each image; *predictor*, a second head. Views are those of images of 64 pixels and more; smaller images get
-milder ones. Where the authors do not pass each view alone, views of one size go through the encoder together, and all
-views through a head. Numbers are the defaults, which are meant for small data (the recipe `small`); `--recipe NAME`
-takes a paper's own instead, the whole of it: encoder, image size, views as the paper has them, optimiser, schedule,
-batch and batch norm. Any number can be set by itself: `--temperature 0.1`.
-The recipe `small` is one for all methods: encoder and epochs fitted to the images and the time, Muon at
-0.02 * sqrt(batch / 256) with a decay of 0.01, two epochs of warm-up, batch 256 ([photographs.md](photographs.md)).
-What the others share: the rate rises linearly and falls step by step, not epoch by epoch; shortened runs warm up for a
-quarter of their epochs at most and drop the rate at the same shares of the run; crops come from the original files only
-where the images are not cached (`--no-cache`), else from images resized to the recipe's size; whole batches.
+`nearfar pretrain DATA --method NAME` runs any method, on one process or several, with or without labels. A method may
+need a *momentum encoder*, a slowly updated copy of the networks; a *queue* of embeddings of earlier batches; an
+*index*, for state per image; a *predictor*, a second head. Views are those for images of 64 pixels and more; smaller
+images get milder ones. Unless the authors pass each view separately, views of one size go through the encoder together,
+and all views through a head together.
 
-The table leaves out what is off and the projector where it is 512-128; its last column counts the differences from the
-paper, which the sections list.
+Defaults are those of the recipe `small`, for small data. It is the same for all methods: encoder and epochs adjusted to
+the images and the time, Muon with learning rate 0.02 * sqrt(batch / 256) and weight decay 0.01, two epochs of warm-up,
+batch size 256 ([photographs.md](photographs.md)). `--recipe NAME` uses all settings of a paper instead: encoder, image
+size, the paper's own views, optimiser, schedule, batch size and batch norm. Any hyperparameter can also be set by
+itself: `--temperature 0.1`.
+
+The papers' recipes have in common: the learning rate warms up linearly and changes with every step, not every epoch;
+shortened runs warm up for at most a quarter of their epochs and drop the rate at the same fractions of the run; crops
+come from the original files only if the images are not cached (`--no-cache`), otherwise from images resized to the
+recipe's size; incomplete batches are dropped.
+
+The table omits hyperparameters that are off, and the projector if it is 512-128; its last column counts the differences
+from the paper, which the sections list.
 """
 
 
@@ -48,7 +52,7 @@ def methods_page() -> str:
         )
         for name, fact in facts.items()
     ]
-    table = _table(("method", "paper", "needs", "views", "default numbers", "differences"), rows)
+    table = _table(("method", "paper", "needs", "views", "default hyperparameters", "differences"), rows)
     return "\n".join([HEAD, table, *(_section(name, fact) for name, fact in facts.items())])
 
 
@@ -58,7 +62,7 @@ def _section(name: str, fact: dict[str, Any]) -> str:
         f"## {name}\n",
         f"{fact['summary']}\n",
         f"{fact['paper']}. Needs: {', '.join(fact['needs']) or 'nothing'}. Views: {_views(fact['views'])}.\n",
-        _table(("number", "default", "what it is"), numbers),
+        _table(("hyperparameter", "default", "meaning"), numbers),
         *(_recipe(name, key, recipe) for key, recipe in fact["recipes"].items() if key != "small"),
     ]
     if fact["differs"]:
@@ -73,11 +77,11 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
     end = f"{recipe['final_lr']:g} of it" if recipe["final_lr"] else "0"
     start = f", from {recipe['warmup_start']:g} of the rate" if recipe["warmup_start"] else ""
     size = f"{recipe['image_size']} px" if recipe["image_size"] else "images at their own size"
-    stem = ", 3x3 stem" if recipe["small_stem"] or recipe["image_size"] is None else ""
+    stem = ", 3x3 stem" if recipe["image_size"] is None and not recipe["encoder"].endswith("-stem") else ""
     encoder = f"{recipe['encoder']}{stem}, {size}"
-    decay = f"{recipe['weight_decay']:g}, {'of everything' if recipe['decay_all'] else 'not of biases and norms'}"
+    decay = f"{recipe['weight_decay']:g}, {'on all parameters' if recipe['decay_all'] else 'not on biases and norms'}"
     if recipe["optimizer"] == "larc":
-        decay = f"{recipe['weight_decay']:g}, of everything"
+        decay = f"{recipe['weight_decay']:g}, on all parameters"
     rows = {
         "encoder": encoder,
         "views": recipe["views"] or _views(method_class(name).from_recipe(key).views),
@@ -85,7 +89,7 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
         "lr": _rate(recipe),
         "vector_lr": f"{recipe['vector_lr']:g}" if recipe["vector_lr"] != 1 else "",
         "weight_decay": decay,
-        "final_lr": f"{recipe['lr_drop']:g} of it from epochs {drops} on each" if drops else f"cosine to {end}",
+        "final_lr": f"multiplied by {recipe['lr_drop']:g} at epochs {drops}" if drops else f"cosine to {end}",
         "warmup_epochs": f"{recipe['warmup_epochs']:g}{start}",
         "batch_size": f"{recipe['batch_size']}{', batch norm synchronised' * recipe['sync_batch_norm']}",
         "epochs": f"{recipe['epochs']}",

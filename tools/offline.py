@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the site is built only if its pages load nothing from elsewhere."""
+"""A mkdocs hook: the build fails if a page loads anything from another site."""
 
 from __future__ import annotations
 

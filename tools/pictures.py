@@ -1,9 +1,9 @@
-"""Draw docs/pictures/verbs.jpg: what the verbs show of a folder of photographs.
+"""Draw docs/pictures/verbs.jpg: the pages of the verbs for a folder of photographs.
 
     python -m tools.pictures RUN FOLDER [--out docs/pictures/verbs.jpg]
 
-RUN is a run folder, FOLDER photographs that its encoder embeds. Every panel is the page that the command above it
-wrote, in headless Chromium.
+RUN is a run folder, FOLDER photographs that its encoder embeds. Every panel is the page written by the command above
+it, in headless Chromium.
 """
 
 from __future__ import annotations

@@ -22,37 +22,40 @@ if TYPE_CHECKING:
     from nearfar.commands.methods import list_methods
     from nearfar.commands.pretrain import pretrain, resume
     from nearfar.commands.push import push
-    from nearfar.commands.reproduce import reproduce
-    from nearfar.commands.run import Run, load
     from nearfar.commands.search import search_images
     from nearfar.commands.select import select_images
     from nearfar.commands.views import show_views
     from nearfar.methods import register_method
+    from nearfar.papers.reproduce import reproduce
+    from nearfar.papers.transfer import transfer
+    from nearfar.run import Run, load
     from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
 
 _HOMES = {
     "ProcessLost": "training",
-    "Run": "commands.run",
+    "Run": "run",
     "TrainingDiverged": "training",
     "TrainingStopped": "training",
     "cluster_images": "commands.cluster",
+    "completion_script": "commands.completion",  # for the command line only
     "doctor": "commands.doctor",
     "embed": "commands.embed",
     "evaluate": "commands.evaluate",
     "find_duplicates": "commands.duplicates",
     "export": "commands.export",
     "list_methods": "commands.methods",
-    "load": "commands.run",
+    "load": "run",
     "map_images": "commands.map",
     "pretrain": "commands.pretrain",
     "push": "commands.push",
     "register_method": "methods",
-    "reproduce": "commands.reproduce",
+    "reproduce": "papers.reproduce",
     "resume": "commands.pretrain",
     "run_demo": "commands.demo",
     "search_images": "commands.search",
     "select_images": "commands.select",
     "show_views": "commands.views",
+    "transfer": "papers.transfer",
 }
 
 __all__ = [
@@ -79,6 +82,7 @@ __all__ = [
     "search_images",
     "select_images",
     "show_views",
+    "transfer",
 ]
 
 

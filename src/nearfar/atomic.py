@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+PAGES = (".html",)
 PROBE = 2**16  # bytes, about the smallest page or picture
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -94,3 +95,25 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
             probe.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(f"cannot write into {folder}: {error.strerror}") from error
+
+
+def check_output(path: Path, endings: Sequence[str], beside: Sequence[str] = ()) -> None:
+    """Raise ValueError for an output that exists already, or with another ending; OSError where none can be written.
+
+    beside: endings of further files, which are written beside it and must not exist either.
+    """
+    if path.suffix not in endings:
+        raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {' or '.join(endings)}")
+    for one in (path, *(path.with_suffix(ending) for ending in beside)):
+        if os.path.lexists(one):
+            also = "" if one == path else f", and {path.name} comes with a {one.suffix} beside it"
+            raise ValueError(f"{one} exists already{also}; choose another --out")
+    check_folder(path.parent)
+
+
+def check_new_folder(folder: Path) -> None:
+    """Raise ValueError for a folder that exists already, OSError where none can be made."""
+    check_text(folder)
+    if os.path.lexists(folder):
+        raise ValueError(f"{folder} exists already; choose another one")
+    check_folder(folder.parent)

@@ -1,45 +1,42 @@
-"""The command line: one verb for each file of `nearfar.commands`, with the options of its function's signature."""
+"""The command line: from words to the call of a verb, and from its result or error to lines and an exit code."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from inspect import Parameter as Argument
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
 
-from nearfar import __version__
+import nearfar
 from nearfar.allocator import reuse_memory
+from nearfar.arguments import LISTING, VERBS, function_of, overview, verb_app, with_signature
 from nearfar.atomic import NotWrittenError
-from nearfar.commands.arguments import LISTING, VERBS, function_of, overview, verb_app, with_signature
-from nearfar.commands.machine_readable import as_json, stdout_to_stderr
-from nearfar.messages import RunsFailed, did_you_mean, first_line
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from nearfar.messages import RunsFailed, as_json, did_you_mean, first_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns 0, 1 for a run that failed, 2 for a mistake or 130 for one that was stopped."""
+    """Run the command line; returns 0, 1 for a failed run, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     asked = _ahead(words, json=bool, help=bool, help_all=bool)
     with warnings.catch_warnings():
         warnings.showwarning = _warn  # type: ignore[assignment]
         if not asked.pop("json", False) or asked:
             return _carry_out(words)[0]
-        with stdout_to_stderr():
+        with _stdout_to_stderr():
             code, result = _carry_out(words, machine=True)
-    training = sys.modules.get("nearfar.training")
-    if training is None or not training.is_follower():  # else the first process tells it
+    processes = sys.modules.get("nearfar.training.processes")
+    if processes is None or not processes.is_follower():  # else the first process prints it
         print(as_json(result))
     return code
 
@@ -48,7 +45,7 @@ def _ahead(words: Sequence[str], **kinds: type) -> dict[str, Any]:
     """Parse these options alone, on which depends how the others are parsed; returns those that are given."""
     options = [Argument(name, Argument.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds.items()]
     app = App(default_command=with_signature(options), help_flags=(), version_flags=())
-    with contextlib.suppress(CycloptsError):  # the verb's parser complains of the same
+    with contextlib.suppress(CycloptsError):  # the verb's parser reports the same error
         return dict(app.parse_known_args(words)[1].arguments)
     return {}
 
@@ -57,85 +54,100 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     """Return the exit code, and what the verb returned or {"error": ...}. machine: paths do not go to stdout."""
     verb = words[0] if words else "--help"
     if verb in ("--help", "-h", "--version"):
-        return 0, overview(__version__)([verb])
+        return 0, overview()([verb])
     if verb not in VERBS:
         return _complain(f"there is no command {verb!r}: {did_you_mean(verb, VERBS, 'see nearfar --help')}", 2)
-    try:
-        reuse_memory()  # before anything is imported that might make a tensor
-        from rich.console import Console
-
-        from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped, is_follower
-    except (ImportError, RuntimeError, OSError) as error:  # RuntimeError: a torchvision of another torch
-        how = "a package is missing or broken: pip install --force-reinstall nearfar"
-        return _complain(f"{first_line(error)}; {how}", 1)
-
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for names that are not text
-    piped = verb in LISTING and not machine and not sys.stdout.isatty()  # then paths alone go to stdout
-    console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
-    logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
-    logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     try:
-        result = _run(verb, words[1:], console, piped)
+        reuse_memory()  # before anything is imported that might make a tensor
+        call = _parsed(verb, words[1:])
+        if call is None:  # the help was printed
+            return 0, None
+        result = _called(verb, call, machine)
         return int(verb == "doctor" and bool(result) and bool(result["problems"])), result
-    except (NotWrittenError, TrainingDiverged, ProcessLost, RunsFailed) as error:
-        return _complain(error, 1)
     except CycloptsError as error:
         error.verbose = False
         return _complain(f"{error} See nearfar {verb} --help", 2)
-    except (ValueError, OSError) as error:
-        return _complain(error, 2)
-    except TrainingStopped as error:  # all processes stop together; the first one says so
-        return (130, None) if is_follower() else _complain(error, 130)
     except KeyboardInterrupt:
         return _complain("stopped", 130)
     except Exception as error:
-        return _complain(_defect(words, error), 1)
+        return _failed(words, error)
 
 
-def _run(verb: str, words: list[str], console: Console, piped: bool) -> Any:
+def _failed(words: list[str], error: Exception) -> tuple[int, Any]:
+    """Report an error of a verb in one line, with its exit code."""
+    try:
+        from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped, is_follower
+    except (ImportError, RuntimeError, OSError) as broken:  # RuntimeError: a torchvision of another torch
+        how = "a package is missing or broken: pip install --force-reinstall nearfar"
+        return _complain(f"{first_line(broken)}; {how}", 1)
+    if isinstance(error, NotWrittenError | TrainingDiverged | ProcessLost | RunsFailed):
+        return _complain(error, 1)
+    if isinstance(error, ValueError | OSError):
+        return _complain(error, 2)
+    if isinstance(error, TrainingStopped):  # all processes stop together; the first one says so
+        return (130, None) if is_follower() else _complain(error, 130)
+    return _complain(_defect(words, error), 1)
+
+
+def _parsed(verb: str, words: list[str]) -> dict[str, Any] | None:
+    """Return the arguments that words give to a verb; None after printing its help."""
     values: dict[str, Any] = {}
     if verb == "pretrain":
-        asked = _ahead(words, method=str, recipe=str, config=str, help_all=bool)
+        asked = _ahead(words, method=str, recipe=str, config=str, help=bool, help_all=bool)
         values, others = _configured(asked.get("config"))
         method, recipe = (asked.get(name) or (values | others).get(name) for name in ("method", "recipe"))
-        app = verb_app(verb, [str(method)] if method else (), recipe and str(recipe), "help_all" in asked)
+        methods = [str(method)] if method else [] if "help" in asked else None  # the short page needs none
+        app = verb_app(verb, methods, recipe and str(recipe), "help_all" in asked)
         app.config = (Dict(others, source=asked.get("config"), use_commands_as_keys=False),)
     else:
         app = verb_app(verb)
     command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
     if command is not app.default_command:
-        return command(*bound.args, **bound.kwargs)  # the page of --help
+        command(*bound.args, **bound.kwargs)
+        return None
     values |= bound.arguments
-    values.pop("json", None)
-    null = values.pop("null", False)
     if isinstance(values.get("images"), tuple):
         values["images"] = list(values["images"])
     if isinstance(values.get("data"), list | tuple):
         values["data"] = values["data"][0] if len(values["data"]) == 1 else list(values["data"])
-    run = values.pop("resume", None)
-    if run is not None:
-        from nearfar.commands.pretrain import resume
+    return values
 
-        if values.keys() - {"data", "devices", "threads", "data_changed"}:
+
+def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
+    """Call the function of a verb, and print its list of files where the output is piped."""
+    from rich.console import Console
+
+    from nearfar.training import is_follower
+
+    values.pop("json", None)
+    values.pop("config", None)
+    end = "\0" if values.pop("null", False) else "\n"
+    piped = verb in LISTING and not machine and not sys.stdout.isatty()  # then paths alone go to stdout
+    console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
+    logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
+    logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
+    run, data_changed = values.pop("resume", None), values.pop("data_changed", False)
+    if run is not None:
+        if values.keys() - {"data", "devices", "threads"}:
             its = "DATA, --devices, --threads and --data-changed"
             raise ValueError(f"--resume takes everything but {its} from the run folder")
-        return resume(run, **values, console=console)
-    if values.pop("data_changed", False):
+        return nearfar.resume(run, **values, data_changed=data_changed, console=console)
+    if data_changed:
         raise ValueError("--data-changed goes with --resume")
-    values.pop("config", None)
     result = function_of(verb)(**values, console=console)
     if piped:
-        from nearfar.commands.listing import for_pipes
+        from nearfar.pages.lists import for_pipes
 
         sys.stdout.flush()
-        sys.stdout.buffer.write(for_pipes(result, "\0" if null else "\n"))
+        sys.stdout.buffer.write(for_pipes(result, end))
     return result
 
 
 def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read the settings of a YAML file: what can be an object as it is, and the rest to be parsed."""
-    from nearfar.training.config import OBJECTS, Described, read_value, read_yaml
+    from nearfar.training.settings import OBJECTS, Described, read_value, read_yaml
 
     given = read_yaml(Path(file)) if file is not None else {}
     values = {name: read_value(name, value) for name, value in given.items() if name in OBJECTS or value is None}
@@ -143,6 +155,24 @@ def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
         if isinstance(value, Described):
             raise ValueError(f"the {name} of {file} was an object ({value.words}): run it in Python")
     return values, {name: value for name, value in given.items() if name not in values}
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send to stderr what is written to stdout meanwhile, by C++ and by processes that are started as well."""
+    sys.stdout.flush()
+    try:
+        kept: int | None = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        kept = None
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def _defect(words: list[str], error: Exception) -> str:
@@ -153,7 +183,7 @@ def _defect(words: list[str], error: Exception) -> str:
     try:
         number, name = tempfile.mkstemp(prefix="nearfar-", suffix=".txt")
         with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"nearfar {__version__}, Python {sys.version}, {sys.platform}\n{words}\n")
+            file.write(f"nearfar {nearfar.__version__}, Python {sys.version}, {sys.platform}\n{words}\n")
             traceback.print_exception(error, file=file)
         rest = f"with {name}, which holds the traceback"
     except OSError as unwritten:

@@ -1,11 +1,16 @@
-"""One clear line for a mistake: the nearest known name, the range of a number, and what an error says."""
+"""Values as text and text as values: errors in one clear line, docstrings of arguments, options, JSON."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral, Real
+from os import PathLike, fspath
+from typing import Any
 
 
 class RunsFailed(RuntimeError):
@@ -41,3 +46,52 @@ def one_line(what: str, *kinds: type[BaseException]) -> Iterator[None]:
         yield
     except kinds as error:
         raise ValueError(f"{what}: {first_line(error)}") from error
+
+
+def of_arguments(docs: str) -> dict[str, str]:
+    """Read the section "Args:" of a cleaned docstring: the text after each name, in one line."""
+    block = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", docs, re.DOTALL | re.MULTILINE)
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Write settings as options of the command line."""
+    words: list[str] = []
+    for name, value in settings.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        else:
+            words += [option, *(map(str, value or ["[]"]) if isinstance(value, list | tuple) else [str(value)])]
+    return words
+
+
+def as_json(result: Any) -> str:
+    """Return a JSON object in one line: of names with values those, of a path {"path": ...}, else {"result": ...}.
+
+    Numbers that are not finite, which JSON does not have, are null.
+    """
+    value = plain(result)
+    if not isinstance(value, dict):
+        value = {"path" if isinstance(result, PathLike) else "result": value}
+    return json.dumps(value, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Return a value in lists, dictionaries, strings, numbers, booleans and None; a `Run` gives its summary."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, PathLike):
+        return fspath(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if hasattr(value, "summary"):
+        return plain(value.summary())
+    if hasattr(value, "tolist"):  # of NumPy or torch
+        return plain(value.tolist())
+    return [plain(one) for one in value]

@@ -7,28 +7,27 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
-from safetensors.torch import load, save
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from nearfar.commands.objects import chosen_views
-from nearfar.commands.opening import features_shown, open_shown
-from nearfar.commands.pretrain import pretrain
-from nearfar.commands.run import Run
+import nearfar
 from nearfar.data import Images
 from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
-from nearfar.maps.projector import Projector, fit_projector
+from nearfar.maps.projector import fit_projector
 from nearfar.messages import check_range
-from nearfar.networks import Encoder, load_encoder, save_encoder
-from nearfar.training.seeding import LARGEST_SEED, stream
+from nearfar.networks import Encoder
+from nearfar.run import Run, load
+from nearfar.run_features import features_shown, open_shown
+from nearfar.training.plan import chosen_views
+from nearfar.training.seeding import stream
+from nearfar.training.settings import LARGEST_SEED
 
 
 class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -71,8 +70,6 @@ class ContrastiveEncoder(_Estimator):
     ----------
     encoder_ : the module, as `nearfar.load` returns it
     verdict_ : whether it learned anything, in words; empty where there were too few images to tell
-
-    Pickles hold the weights as safetensors, and no code but this class.
     """
 
     method: Any = "simclr"
@@ -98,10 +95,10 @@ class ContrastiveEncoder(_Estimator):
 
     def _fit(self, X: Any, folder: str) -> tuple[Run, Images]:
         images = self._open(X, True, image_size=self.image_size)
-        settings = {"precision": "32-true", "health_every": 10**9, **(self.settings or {})}
+        settings = {"precision": "32-true", **(self.settings or {})}
         own = dict(method=self.method, encoder=self.encoder, epochs=self.epochs, batch_size=self.batch_size)
-        run = pretrain(images, out=f"{folder}/run", seed=self._seed(), console=self._console, **own, **settings)
-        self.encoder_ = self._load(run.path)
+        run = nearfar.pretrain(images, out=f"{folder}/run", seed=self._seed(), console=self._console, **own, **settings)
+        self.encoder_ = load(run, encoder=None if isinstance(self.encoder, str) else self.encoder)
         self.verdict_ = run.verdict.words if run.verdict else ""
         return run, images
 
@@ -148,25 +145,6 @@ class ContrastiveEncoder(_Estimator):
         low, high = seen
         unit = np.clip((array.astype(np.float64) - low) / ((high - low) or 1.0), 0, 1)
         return np.rint(255 * unit).astype(np.uint8)  # as in files of the same images
-
-    def _load(self, folder: str | Path) -> Encoder:
-        return load_encoder(folder, None if isinstance(self.encoder, str) else self.encoder)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "encoder_" in state:
-            with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
-                save_encoder(folder, self.encoder_)
-                state["encoder_"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "encoder_" in state:
-            with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
-                for name, content in state["encoder_"].items():
-                    (Path(folder) / name).write_bytes(content)
-                self.encoder_ = self._load(folder)
 
     @property
     def _n_features_out(self) -> int:
@@ -224,18 +202,5 @@ class ContrastiveMap(_Estimator):
     @property
     def encoder_(self) -> Encoder:
         return self.estimator_.encoder_
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "projector_" in state:
-            state["projector_"] = save(self.projector_.state_dict())
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "projector_" in state:
-            tensors = load(state["projector_"])
-            self.projector_ = Projector(len(tensors["centre"])).requires_grad_(False)
-            self.projector_.load_state_dict(tensors)
 
     _n_features_out = 2

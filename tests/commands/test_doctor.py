@@ -10,7 +10,7 @@ from PIL import Image
 
 import nearfar
 from nearfar.cli import main
-from nearfar.commands import hardware, installation
+from nearfar.commands.doctor import usable_cores
 from nearfar.data import memory, open_images
 
 
@@ -66,7 +66,7 @@ def test_what_is_missing_is_a_problem_with_a_way_out(monkeypatch, capsys):
         told["Requires-Dist"] = line
     for extra in ("onnx", "test"):
         told["Provides-Extra"] = extra
-    monkeypatch.setattr(installation, "_metadata", lambda: told)
+    monkeypatch.setattr("importlib.metadata.metadata", lambda name: told)
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     old, missing = found["problems"]
@@ -80,10 +80,10 @@ def test_a_step_that_fails_is_a_problem(monkeypatch, capsys):
     def broken(*given, **named):
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr("nearfar.commands.budget.training_speed", broken)
+    monkeypatch.setattr("nearfar.training.budget.training_speed", broken)
     assert main(["doctor"]) == 1
     assert "problem    a trial step failed: no kernel image" in capsys.readouterr().out
-    monkeypatch.setattr("nearfar.commands.budget.training_speed", lambda *given, **named: 0.0)
+    monkeypatch.setattr("nearfar.training.budget.training_speed", lambda *given, **named: 0.0)
     assert main(["doctor"]) == 1 and "problem    there is not enough memory" in capsys.readouterr().out
 
 
@@ -91,18 +91,18 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, quiet):
     def refused(folder):
         raise OSError(f"cannot write into {folder}: Read-only file system")
 
-    monkeypatch.setattr("nearfar.commands.doctor.check_folder", refused)
+    monkeypatch.setattr("nearfar.atomic.check_folder", refused)
     here, cache = nearfar.doctor(console=quiet)["problems"]
     assert "Read-only" in here and "--out" in here and "XDG_CACHE_HOME" in cache
 
 
 def test_limits_of_a_container_count(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
-    cores = hardware.usable_cores()
+    cores = usable_cores()
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert hardware.usable_cores() == cores
+    assert usable_cores() == cores
     (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert hardware.usable_cores() == 1
+    assert usable_cores() == 1
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
     assert memory.machine_memory() == {"total": 1_000_000, "available": 600_000}

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -12,16 +13,13 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
-from nearfar.commands import push as push_file
-from nearfar.commands.model_card import model_card
 from nearfar.data import photographs
+from nearfar.pages.model_card import model_card
 
 
 @pytest.fixture(scope="module")
-def run(images_file, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "halves"
-    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="sce", seed=3)
-    run = nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), **options)
+def run(trained, tmp_path_factory):
+    run = nearfar.Run(shutil.copytree(trained.path, tmp_path_factory.mktemp("runs") / "halves"))
     nearfar.evaluate(run, protocol=("knn",), console=Console(quiet=True))
     return run
 
@@ -71,7 +69,7 @@ def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to):
 
 
 def test_outputs_are_looked_at_before_the_work(run, tmp_path, quiet, monkeypatch):
-    monkeypatch.setattr("nearfar.commands.export.load", None)
+    monkeypatch.setattr("nearfar.run.load", None)
     (tmp_path / "there.pt2").touch()
     for to, out, words in (
         ("torch", "there.pt2", "exists already"),
@@ -161,7 +159,7 @@ def test_mistakes_of_push_get_one_line(run, tmp_path, quiet, monkeypatch):
     def refuse(*_, **__):
         raise RuntimeError("401 Unauthorized\nand more")
 
-    monkeypatch.setattr(push_file, "write_hub_folder", lambda *_: 0.0)
+    monkeypatch.setattr("nearfar.pages.model_card.write_hub_folder", lambda *_: 0.0)
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
     with pytest.raises(ValueError, match=r"^cannot push to a/b: 401 Unauthorized Log in") as caught:
         nearfar.push(run, "a/b", console=quiet)
@@ -192,7 +190,6 @@ class Own(torch.nn.Module):
 def test_an_encoder_of_ones_own_is_exported_when_given_again(images_file, tmp_path, quiet):
     options = dict(epochs=1, batch_size=16, encoder=Own(), method="simclr", console=quiet)
     run = nearfar.pretrain(images_file, out=tmp_path / "run", **options)
-    assert not (run.path / "config.json").exists()
     path = nearfar.export(run, to="torch", out=tmp_path / "own.pt2", encoder=Own(), console=quiet)
     image = np.full((1, 1, 8, 8), 9, dtype=np.uint8)
     given = torch.export.load(path).module()(torch.from_numpy(image)).detach()

@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from nearfar import cli
-from nearfar.cli import VERBS, function_of, main
-from nearfar.commands.arguments import GROUPS, verb_app
+from nearfar.arguments import GROUPS, VERBS, function_of, verb_app
+from nearfar.cli import main
 
 
 def page(capsys, *words):
@@ -50,7 +50,7 @@ def test_examples_can_be_run(verb, monkeypatch, capsys):
         return {"problems": [], "name": []}
 
     monkeypatch.setattr(cli, "function_of", lambda verb: recorded)
-    monkeypatch.setattr("nearfar.commands.pretrain.resume", recorded)
+    monkeypatch.setattr("nearfar.resume", recorded)
     for example in examples:
         first, *words = shlex.split(re.split("[|>]", example)[0])
         assert (first, words[0]) == ("nearfar", verb)
@@ -62,7 +62,7 @@ def test_the_usual_settings_are_on_a_short_page_and_all_on_a_long_one(capsys):
     short = page(capsys, "pretrain", "--help")
     assert {"--minutes", "--batch-size", "--method", "--encoder", "--views", "--out"} <= options_of(short)
     assert "--help-all" in short
-    assert not {"--vector-lr", "--health-every", "--temperature"} & options_of(short)
+    assert not {"--weight-decay", "--log-every", "--temperature"} & options_of(short)
     assert len(short.splitlines()) < 80
     long = page(capsys, "pretrain", "--help-all")
     arguments = verb_app("pretrain").assemble_argument_collection()

@@ -14,7 +14,7 @@ import torch
 
 import nearfar
 from nearfar.cli import main
-from nearfar.commands.machine_readable import as_json, plain
+from nearfar.messages import as_json, plain
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, tmp_path, monkeypat
         print("by the way")
         raise KeyError("key")
 
-    monkeypatch.setattr("nearfar.commands.methods.list_methods", broken)
+    monkeypatch.setattr("nearfar.list_methods", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code, told, err = said(capsys, "methods")
     assert code == 1 and told["error"].startswith("KeyError") and err.startswith("by the way\n")
@@ -102,7 +102,7 @@ def test_what_a_library_in_c_writes_does_not_go_to_stdout(capfd, monkeypatch):
         os.write(1, b"[Gloo] Rank 0 is connected\n")
         return {"found": 1}
 
-    monkeypatch.setattr("nearfar.cli._run", noisy)
+    monkeypatch.setattr("nearfar.cli._called", noisy)
     assert main(["methods", "--json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out) == {"found": 1} and "[Gloo]" in err

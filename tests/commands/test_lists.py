@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
-from nearfar.commands.listing import for_pipes
+from nearfar.pages.lists import for_pipes
 
 ODD = "copy of\n'000' $HOME.png"
 
@@ -221,7 +221,7 @@ def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):
     (tmp_path / "asked.txt").write_text(f"005.png\n{pictures / '005.png'}\n")
     stranger = tmp_path / "stranger.png"
     shutil.copy(pictures / "007.png", stranger)
-    found = run.search(str(tmp_path / "asked.txt"), str(stranger), k=4, console=quiet)
+    found = run.search([str(tmp_path / "asked.txt"), str(stranger)], k=4, console=quiet)
     assert found["name"][:4] == found["name"][4:8] == [names[i] for i in expected.indices]
     assert found["distance"][:4] == pytest.approx((1 - expected.values).tolist(), rel=1e-3)
     assert found["name"][8] == "007.png" and found["distance"][8] < 1e-6
@@ -234,18 +234,16 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = dict(epochs=1, batch_size=32, held_out=8, encoder="small", method="simclr")
     run = nearfar.pretrain(pictures, out=tmp_path / "run", console=quiet, **options)
-    monkeypatch.setattr("nearfar.data.wide.decode", None)  # every decoding would be an image that is skipped
-    monkeypatch.setattr("nearfar.data.encoded.build", None)
+    monkeypatch.setattr("nearfar.data.cache.decode", None)  # every decoding would be an image that is skipped
+    monkeypatch.setattr("nearfar.data.cache.build", None)
     nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet)
     assert len(run.search("005.png", k=2, console=quiet)["name"]) == 2
 
 
 def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, quiet, tmp_path, monkeypatch):
     computed = []
-    real = nearfar.commands.run_features.features_shown
-    monkeypatch.setattr(
-        "nearfar.commands.run_features.features_shown", lambda *given: computed.append(1) or real(*given)
-    )
+    real = nearfar.run_features.features_shown
+    monkeypatch.setattr("nearfar.run_features.features_shown", lambda *given: computed.append(1) or real(*given))
     (run.path / "features.safetensors").write_bytes(b"damaged")
     rows = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet))["embedding"]
     run.search("005.png", console=quiet)
@@ -282,7 +280,7 @@ def test_what_is_labelled_is_not_chosen_again(by, run, tmp_path, quiet):
     done = tmp_path / "done.txt"
     done.write_text("005.png\n007.png\n010.png\n")
     images = ("012.png",) if by == "near" else ()
-    chosen = run.select(*images, by=by, n=40, labelled=done, out=tmp_path / "next.html", console=quiet)
+    chosen = run.select(images, by=by, n=40, labelled=done, out=tmp_path / "next.html", console=quiet)
     assert len(set(chosen["name"])) == 40 and not {"005.png", "007.png", "010.png"} & set(chosen["name"])
     with pytest.raises(ValueError, match=r"--labelled: '05\.png' is not an image of the data: did you mean"):
         run.select(by="diverse", n=5, labelled=["05.png"], out=tmp_path / "no.html", console=quiet)
@@ -299,8 +297,8 @@ def test_an_approximate_search_says_what_it_finds(run, tmp_path, quiet):
 
 
 def test_near_chooses_the_nearest_to_any_of_the_images(run, tmp_path, quiet):
-    chosen = run.select("005.png", "007.png", by="near", n=5, out=tmp_path / "near.html", console=quiet)
-    each = run.search("005.png", "007.png", k=20, console=quiet)
+    chosen = run.select(["005.png", "007.png"], by="near", n=5, out=tmp_path / "near.html", console=quiet)
+    each = run.search(["005.png", "007.png"], k=20, console=quiet)
     nearest = {}
     for name, distance in zip(each["name"], each["distance"], strict=True):
         nearest[name] = min(distance, nearest.get(name, 2))

@@ -3,7 +3,9 @@
 import base64
 import json
 import re
+import shutil
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from safetensors.torch import load_file
 import nearfar
 from nearfar.cli import main
 from nearfar.data import open_images
+from nearfar.data.images import sample
 from nearfar.evaluation import extract
 from nearfar.maps import load_map, map_quality
 
@@ -44,12 +47,18 @@ def few_steps(monkeypatch):
     monkeypatch.setattr("nearfar.maps.projector.LEAST_STEPS", 40)
 
 
+def described(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+
+
 def drawn(page):
-    """Numbers, note and points of a map, from its files."""
-    text = page.read_text(encoding="utf-8")
-    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
-    note = re.findall(r'<p id="note">(.*?)</p>', text)[0]
-    return json.loads(page.with_suffix(".json").read_text()), note, data
+    """Numbers, note and data of a map, from its files."""
+    note = re.findall(r'<p id="note">(.*?)</p>', page.read_text(encoding="utf-8"))[0]
+    return json.loads(page.with_suffix(".json").read_text()), note, described(page)
+
+
+def classes(column):
+    return [column["classes"][code]["name"] for code in np.frombuffer(base64.b64decode(column["bytes"]), "<u2")]
 
 
 @pytest.mark.parametrize("layout", ["projector", "finetune", "cluster-embedding"])
@@ -59,26 +68,26 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(layout, run, other
     numbers, note, data = drawn(page)
     saved = load_map(tmp_path / "m.safetensors")
     images = open_images(images_file, image_size=8, channels=1)
-    quality = map_quality(extract(run.encoder, images), saved.places, images.labels)
+    quality = map_quality(extract(run.encoder, images), saved.coordinates, images.labels)
     assert numbers.pop("layout") == layout
     assert numbers == pytest.approx(quality.numbers(), rel=1e-5)
     assert note == f"The map {quality.words}"
-    assert np.allclose(data["points"], saved.places, rtol=1e-3, atol=1e-3)
+    assert np.allclose(data["points"], saved.coordinates, rtol=1e-3, atol=1e-3)
     assert (saved.backbone is not None) == (layout == "finetune")
 
     own = nearfar.map_images(run, images_file, onto=page, out=tmp_path / "own.html", console=quiet)
     again = np.array([[one["x"], one["y"]] for one in drawn(own)[0]["new"]])
-    apart = np.linalg.norm(again - saved.places.numpy(), axis=1)
+    apart = np.linalg.norm(again - saved.coordinates.numpy(), axis=1)
     tolerance = 1e-4 if layout != "cluster-embedding" else 0.5  # a net places an image of the map where it was
-    assert np.median(apart) < tolerance * float(saved.places.std())
+    assert np.median(apart) < tolerance * float(saved.coordinates.std())
 
     placed = nearfar.map_images(run, other, onto=tmp_path / "m.safetensors", out=tmp_path / "n.html", console=quiet)
     numbers, note, data = drawn(placed)
     assert len(numbers["new"]) == 12 and len(data["points"]) == 92
-    assert np.allclose(data["points"][:80], saved.places, rtol=1e-3, atol=1e-3)
+    assert np.allclose(data["points"][:80], saved.coordinates, rtol=1e-3, atol=1e-3)
     assert [one["name"] for one in data["classes"]][-1] == "new images"
     assert note.startswith("12 new images among 80, with ")
-    nearest = torch.cdist(torch.tensor([[one["x"], one["y"]] for one in numbers["new"]]), saved.places).argmin(1)
+    nearest = torch.cdist(torch.tensor([[one["x"], one["y"]] for one in numbers["new"]]), saved.coordinates).argmin(1)
     assert (images.labels[nearest.numpy()] == np.arange(12) % 2).mean() >= 10 / 12
 
 
@@ -97,9 +106,7 @@ def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quie
     page = nearfar.map_images(run, out=tmp_path / "m.html", layout="cluster-embedding", epochs=2, **options)
     _, _, data = drawn(nearfar.map_images(run, other, onto=page, out=tmp_path / "n.html", **options))
     [site] = [column for column in data["columns"] if column["name"] == "site"]
-    codes = np.frombuffer(base64.b64decode(site["bytes"]), "<u2")
-    classes = [site["classes"][code]["name"] for code in codes]
-    named = [one for one in zip(data["names"], classes, strict=True) if one[1] != "none"]
+    named = [one for one in zip(data["names"], classes(site), strict=True) if one[1] != "none"]
     assert named == [("000007", "north"), ("000075", "south"), ("000007", "north")]  # the last is new
     (tmp_path / "few.csv").write_text("name,site\nnowhere,north\n")
     with pytest.raises(ValueError, match="no name in column 'name' is that of an image"):
@@ -114,15 +121,83 @@ def test_fine_tuning_starts_from_the_run_and_changes_it(run, tmp_path, quiet):
     assert 0 < max(changes) < 0.1
 
 
+def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, quiet, monkeypatch):
+    """With 80 images as if they were too many for a page."""
+    (tmp_path / "about.csv").write_text("name,site\n000007,north\n000009,south\n")
+    options = dict(epochs=1, num_views=2, columns=tmp_path / "about.csv", console=quiet)
+    data = drawn(nearfar.map_images(run, **options))[2]
+    shown = [one["name"] for one in data["columns"]]
+    assert shown == ["site", "outlierness", "density", "positive-pair retrieval", "kept"]
+    assert dict(zip(data["names"], classes(data["columns"][0]), strict=True))["000007"] == "north"
+    assert classes(data["columns"][0]).count("none") == 78 and set(classes(data["columns"][3])) <= {"yes", "no"}
+    assert data["neighbours"]["k"] == 15
+
+    monkeypatch.setattr("nearfar.pages.map.MOST_IMAGES", 50)
+    page = nearfar.map_images(run, **options)
+    assert page == run.path / "map" / "index.html" and not (run.path / "map.html").exists()
+    assert [one["name"] for one in described(page)["columns"]][:2] == ["label", "site"]
+    assert '<a href="map/index.html">' in (run.path / "report.html").read_text(encoding="utf-8")
+    page = nearfar.map_images(run, out=tmp_path / "elsewhere", **options)
+    assert page == tmp_path / "elsewhere" / "index.html" and (tmp_path / "elsewhere.png").is_file()
+    with pytest.raises(ValueError, match="elsewhere exists already"):
+        nearfar.map_images(run, out=tmp_path / "elsewhere", **options)
+
+
+def table(path, tmp_path):
+    return datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "cache"))
+
+
+def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_map(run, tmp_path, quiet):
+    """x and y as on the map and by its function, thumbnails of the very images, and the nearest by a plain product."""
+    nearfar.map_images(run, limit=50, num_views=2, epochs=2, console=quiet)
+    rows = table(nearfar.embed(run, out=tmp_path / "rows.parquet", map=True, console=quiet), tmp_path)
+    assert set(rows.column_names) == {"name", "label", "x", "y", "image", "neighbors", "embedding"}
+    saved, features = load_map(run.path / "map.safetensors"), torch.tensor(rows["embedding"])
+    coordinates = torch.tensor([rows["x"], rows["y"]]).T
+    torch.testing.assert_close(coordinates[sample(80, 50, 0)], saved.coordinates, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(coordinates, saved.function(features), atol=1e-4, rtol=1e-4)
+    unit = torch.nn.functional.normalize(features, dim=1)
+    cosine = (unit @ unit.T).fill_diagonal_(-2)
+    distances = torch.tensor([one["distances"] for one in rows["neighbors"]])
+    ids = torch.tensor([one["ids"] for one in rows["neighbors"]])
+    torch.testing.assert_close(distances, 1 - cosine.topk(15).values, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(distances, 1 - cosine.gather(1, ids), atol=1e-5, rtol=1e-4)
+    images = np.stack([np.asarray(one.convert("L")) for one in rows[:5]["image"]])
+    assert images.shape == (5, 8, 8)
+    again = nearfar.load(run)(torch.from_numpy(images)[:, None])
+    torch.testing.assert_close(again, features[:5], atol=1e-3, rtol=1e-3)
+
+
+def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(images_file, tmp_path, quiet):
+    """The layout moves the encoder: coordinates come from the encoder of the map, which needs the module."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16))
+    own = nearfar.pretrain(images_file, out=tmp_path / "run", console=quiet, **{**OPTIONS, "epochs": 1, "encoder": net})
+    given = dict(encoder=net, console=quiet)
+    nearfar.map_images(own, limit=50, layout="finetune", num_views=2, epochs=1, **given)
+    rows = table(nearfar.embed(own, out=tmp_path / "rows.parquet", map=True, **given), tmp_path)
+    saved = load_map(own.path / "map.safetensors")
+    coordinates = torch.tensor([rows["x"], rows["y"]]).T
+    torch.testing.assert_close(coordinates[sample(80, 50, 0)], saved.coordinates, atol=1e-3, rtol=1e-3)
+    assert (saved.function(torch.tensor(rows["embedding"])) - coordinates).abs().max() > 1e-3  # of the old encoder
+
+
+@pytest.mark.parametrize(("words", "says"), [("--out rows.csv", ".parquet"), ("--out rows.parquet", "nearfar map")])
+def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, capsys, monkeypatch):
+    copy = shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("map*"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["embed", str(copy), *words.split(), "--map", "--json"]) == 2
+    assert says in json.loads(capsys.readouterr().out)["error"] and not list(tmp_path.glob("rows*"))
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         (dict(layout="projektor"), "there is no --layout 'projektor': did you mean 'projector'"),
         (dict(layout="tsne"), "choose one of projector, finetune, cluster-embedding"),
-        (dict(layout="cluster-embedding", num_views=4), "takes no views"),
-        (dict(onto="map", layout="projector"), "leave --layout, --num-views, --epochs and views out"),
-        (dict(onto="map"), "--onto places other images on a map: name them"),
-        (dict(onto="map", data="digits", label_column="kind"), "--onto keeps the labels of its map"),
+        (dict(layout="cluster-embedding", num_views=4), "without views"),
+        (dict(onto="map", layout="projector"), "leave --layout, --num-views, --epochs, --label-column and views out"),
+        (dict(onto="map"), "--onto adds other images to a map: name them"),
+        (dict(onto="map", data="digits", label_column="kind"), "--onto uses an existing map as it is"),
         (dict(onto="nowhere", data="digits"), r"no map at .*nowhere.safetensors: draw it first"),
     ],
 )
@@ -148,5 +223,5 @@ def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, othe
     with pytest.raises(ValueError, match=r"the encoder of .*run changed since"):
         nearfar.map_images(run, other, onto="map", console=quiet)
     nearfar.map_images(run, few["images"], layout="cluster-embedding", epochs=5, console=quiet)
-    with pytest.raises(ValueError, match="an object, which no file holds"):
+    with pytest.raises(ValueError, match="an object, which no file has"):
         nearfar.map_images(run, other, onto="map", console=quiet)

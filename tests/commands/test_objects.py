@@ -141,7 +141,7 @@ def test_a_plan_of_views_is_written_in_full(array, tmp_path, quiet):
     view = View(scale=(0.6, 1.0), flip=0.0, noise=0.5)
     plan = ViewPlan("mine", (view, view))
     run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=plan, encoder="small", console=quiet, **SMALL)
-    assert nearfar.Run(run.path).settings.views == plan
+    assert ViewPlan.from_dict(nearfar.Run(run.path).settings.views) == plan
     assert nearfar.map_images(run, array, num_views=2, epochs=2, console=quiet).is_file()
 
 
@@ -187,7 +187,7 @@ def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_
 
 def test_objects_reach_other_processes(array, tmp_path, quiet):
     options = dict(method="simclr", epochs=1, batch_size=16, held_out=16, log_every=1, accelerator="cpu")
-    options |= dict(encoder=Net(), views="grey", sync_batch_norm=True, console=quiet)
+    options |= dict(encoder=Net(), views="grayscale", sync_batch_norm=True, console=quiet)
     one = nearfar.pretrain(array, out=str(tmp_path / "one"), **options)
     two = nearfar.pretrain(array, out=str(tmp_path / "two"), devices=2, **options)
     losses = [[line["loss"] for line in run.metrics if "loss" in line] for run in (one, two)]

@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 import yaml
-from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import nearfar
@@ -14,16 +13,10 @@ import nearfar
 OPTIONS = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true")
 
 
-@pytest.fixture(scope="module")
-def finished(images_file, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "halves"
-    return nearfar.pretrain(images_file, out=out, console=Console(quiet=True), **OPTIONS).path
-
-
 @pytest.fixture
-def run(finished, tmp_path):
+def run(trained, tmp_path):
     """A copy of the run to spoil."""
-    return shutil.copytree(finished, tmp_path / "run")
+    return shutil.copytree(trained.path, tmp_path / "run")
 
 
 @pytest.fixture
@@ -33,9 +26,8 @@ def no_work(monkeypatch):
     def computed(*given, **named):
         raise AssertionError("computed before the output was looked at")
 
-    for file in ("run_features", "map", "labelled"):
-        monkeypatch.setattr(f"nearfar.commands.{file}.open_shown", computed)
-        monkeypatch.setattr(f"nearfar.commands.{file}.features_shown", computed)
+    monkeypatch.setattr("nearfar.run_features.open_shown", computed)
+    monkeypatch.setattr("nearfar.run_features.features_shown", computed)
 
 
 def files(folder):
@@ -91,7 +83,7 @@ def test_a_map_whose_page_fails_leaves_no_picture(run, tmp_path, quiet, monkeypa
     def full(*given, **named):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nearfar.commands.map_files.write_map_page", full)
+    monkeypatch.setattr("nearfar.pages.map.write_map_page", full)
     with pytest.raises(OSError, match=r"cannot write .*m\.html: No space left"):
         nearfar.map_images(run, out=tmp_path / "m.html", epochs=1, num_views=2, console=quiet)
     assert not list(tmp_path.glob("*m.*"))
@@ -113,7 +105,7 @@ def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path, quiet):
     ("change", "says"),
     [
         ({"batch_size": None}, "not that of a run: it lacks batch_size"),
-        ({"frobnicate": 3}, "no setting 'frobnicate'"),
+        ({"frobnicate": 3}, "unknown option 'frobnicate'"),
         ({"temperature": "hot"}, "--temperature must be a number"),
         ({"encoder": "resnet10t"}, "checkpoint .* is of another run"),
     ],
@@ -136,15 +128,18 @@ def test_a_checkpoint_of_something_else(change, run, quiet):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"arguments": {"in_chans": 1, "image_size": 8, "checkpoint_path": "x.pth"}}, "argument 'checkpoint_path'"),
-        ({"name": "resnet18", "arguments": {"in_chans": 1, "pretrained_cfg": {}}}, "argument 'pretrained_cfg'"),
-        ({"arguments": {"in_chans": 10**15, "image_size": 8}}, "does not describe an encoder"),
-        ({"arguments": 5}, "does not describe an encoder"),
-        ({"image_size": -4}, "does not describe an encoder"),
+        ({"model_args": {"in_chans": 1, "image_size": 8, "checkpoint_path": "x.pth"}}, "argument 'checkpoint_path'"),
+        (
+            {"architecture": "resnet18", "model_args": {"in_chans": 1, "pretrained_cfg": {}}},
+            "argument 'pretrained_cfg'",
+        ),
+        ({"model_args": {"in_chans": 10**15, "image_size": 8}}, "does not describe an encoder"),
+        ({"model_args": 5}, "does not describe an encoder"),
+        ({"pretrained_cfg": {"input_size": [1, -4, -4], "mean": [0.5], "std": [0.2]}}, "does not describe an encoder"),
     ],
 )
 def test_an_encoder_that_asks_for_more_than_its_form(change, says, run, unchecked):
-    path = run / "encoder.json"
+    path = run / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=says):
         nearfar.load(run)
@@ -162,7 +157,7 @@ def test_starting_weights_that_are_none(content, tmp_path, images_file, quiet):
 
 
 def test_tensorboard_without_its_package_is_one_line_and_no_folder(images_file, tmp_path, quiet, monkeypatch):
-    monkeypatch.setattr("nearfar.commands.resolve.find_spec", lambda name: None)
+    monkeypatch.setattr("nearfar.training.plan.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install"):
         nearfar.pretrain(images_file, epochs=1, batch_size=16, tensorboard=True, out=str(tmp_path / "r"), console=quiet)
     assert not (tmp_path / "r").exists()

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
-from nearfar.commands.owner import LOCK, owned
 from nearfar.training import loop
+from nearfar.training.run_folder import LOCK, owned
 
 SETTINGS = dict(epochs=2, batch_size=8, held_out=8, encoder="small", method="simclr", log_every=1, precision="32-true")
 
@@ -106,7 +106,7 @@ def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, monkeypatch, 
     (photos / "dogs/00.png").unlink()
     assert main(["pretrain", "--resume", "run"]) == 2
     err = "".join(line for line in capsys.readouterr().err.splitlines(True) if line.startswith("nearfar: "))
-    assert "2 files added, 1 removed: first cats/98.png" in err and "--data-changed" in err and err.count("\n") == 1
+    assert "2 images added, 1 removed: first cats/98.png" in err and "--data-changed" in err and err.count("\n") == 1
     assert contents(tmp_path / "run") == before
     assert main(["pretrain", "--resume", "run", "--data-changed"]) == 0
     assert main(["pretrain", "--resume", "run"]) == 0  # finished; what it went on with is its data from then on
@@ -116,7 +116,7 @@ def test_numbers_of_an_image_never_land_on_another(photos, quiet, monkeypatch):
     begin("photos", "run", quiet, monkeypatch, method="sogclr")
     shutil.copy(photos / "cats/01.png", photos / "cats/03.png")
     for changed in (False, True):
-        with pytest.raises(ValueError, match=r"1 file changed: first cats/03\.png.*numbers for each image"):
+        with pytest.raises(ValueError, match=r"1 image changed: first cats/03\.png.*numbers for each image"):
             nearfar.resume("run", data_changed=changed, console=quiet)
 
 
@@ -125,7 +125,7 @@ def test_objects_are_compared_too(kind, tmp_path, quiet, monkeypatch):
     array = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
     given, other = (list(one) if kind == "list" else one for one in (array, array[::-1].copy()))
     begin(given, tmp_path / "run", quiet, monkeypatch)
-    with pytest.raises(ValueError, match=r"images changed: first among 0 to 39.*data_changed=True"):
+    with pytest.raises(ValueError, match=r"40 images changed: first 0.*data_changed=True"):
         nearfar.resume(tmp_path / "run", data=other, console=quiet)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     nearfar.resume(tmp_path / "run", data=given, console=quiet)
@@ -149,7 +149,7 @@ def test_a_folder_has_one_owner(photos, tmp_path, quiet, monkeypatch):
         says = rf"run is being written by process {os.getpid()} on "
         with pytest.raises(ValueError, match=says):
             nearfar.resume(tmp_path / "run", console=quiet)
-        monkeypatch.setattr("nearfar.commands.objects.opened", None)  # nothing is decoded for it
+        monkeypatch.setattr("nearfar.training.plan.opened", None)  # nothing is decoded for it
         with pytest.raises(ValueError, match=says):
             nearfar.pretrain("photos", out=str(tmp_path / "run"), console=quiet, **SETTINGS)
     assert contents(tmp_path / "run") == before

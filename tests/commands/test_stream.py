@@ -18,7 +18,7 @@ from nearfar.cli import main
 from nearfar.training import loop
 
 SETTINGS = dict(epochs=2, batch_size=8, held_out=16, encoder="small", method="simclr", log_every=1, workers=1)
-SETTINGS |= dict(precision="32-true", stream=True, stream_buffer=16, accelerator="cpu")
+SETTINGS |= dict(precision="32-true", stream=True, accelerator="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, monk
     assert health(run.path)[0]["images"] == 16
     assert [line.split("\t")[0] for line in (run.path / "skipped.txt").read_text().splitlines()] == ["3/07"]
     assert (run.path / "neighbours.json").is_file() and (run.path / "views.html").is_file()
-    with pytest.raises(ValueError, match="divided among the processes that began to read it: go on with 1"):
+    with pytest.raises(ValueError, match="divided among its processes: resume with 1"):
         nearfar.resume(run, devices=2, console=quiet)
     assert not list((tmp_path / "cache").rglob("pixels.u8"))
 
@@ -84,9 +84,9 @@ def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, monk
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--method", "saclr", "--scale", "row"], "keeps a number for each image.*take --scale matrix, or another"),
-        (["--method", "sogclr"], "sogclr keeps a number for each image.*take --method saclr --scale matrix"),
-        (["--method", "isogclr"], "keeps a number for each image"),
+        (["--method", "saclr", "--scale", "row"], "keeps numbers for each image.*use --scale matrix, or another"),
+        (["--method", "sogclr"], "sogclr keeps numbers for each image.*use --method saclr --scale matrix"),
+        (["--method", "isogclr"], "keeps numbers for each image"),
         (["--limit", "20"], "--limit does not go with --stream"),
     ],
 )
@@ -96,8 +96,3 @@ def test_what_a_stream_cannot_do_is_one_line(shards, tmp_path, capsys, words, sa
     said = capsys.readouterr().err
     assert re.search(says, said) and said.count("\n") == 1
     assert not (tmp_path / "run").exists()
-
-
-def test_steps_per_epoch_is_for_streams(images_file, tmp_path, quiet):
-    with pytest.raises(ValueError, match="--steps-per-epoch is for --stream"):
-        nearfar.pretrain(images_file, out=tmp_path / "run", steps_per_epoch=3, console=quiet)

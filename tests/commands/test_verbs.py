@@ -4,6 +4,7 @@ import html
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pyarrow.parquet
@@ -14,16 +15,14 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
-from nearfar.commands.worth import sentence
+from nearfar.evaluation.results import sentence
 from nearfar.maps import Projector
 from nearfar.views import View, ViewPlan
 
 
 @pytest.fixture(scope="module")
-def run(images_file, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "halves"
-    options = dict(epochs=2, batch_size=16, held_out=16, encoder="resnet10t", method="simclr")
-    return nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), **options)
+def run(trained, tmp_path_factory):
+    return nearfar.Run(shutil.copytree(trained.path, tmp_path_factory.mktemp("runs") / "halves"))
 
 
 def test_the_run_folder_is_complete(run):
@@ -33,11 +32,11 @@ def test_the_run_folder_is_complete(run):
         "metrics.jsonl",
         "checkpoints",
         "encoder.safetensors",
-        "encoder.json",
+        "config.json",
         "report.html",
     }
-    assert json.loads((run.path / "environment.json").read_text())["seed"] == 0
-    assert run.settings.method == "simclr"
+    assert json.loads((run.path / "environment.json").read_text())["seed"] == 3
+    assert run.settings.method == "sce"
     assert run.verdict.words
 
 
@@ -88,7 +87,7 @@ def test_evaluate_compares_with_what_needs_no_training(run):
 
 def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path, quiet):
     """Without any training to speak of, the encoder is its starting weights, and the row says so."""
-    options = dict(epochs=1, batch_size=64, held_out=16, encoder="resnet10t", method="simclr", lr=1e-12)
+    options = dict(epochs=1, batch_size=64, held_out=16, encoder="small", method="simclr", lr=1e-12)
     start = run.path / "encoder.safetensors"
     again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(start), console=quiet, **options)
     results = nearfar.evaluate(again, protocol=("knn",), console=quiet)
@@ -171,7 +170,7 @@ def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_pa
         seen.extend([views[0], features])
         return Projector(features.shape[1])
 
-    monkeypatch.setattr("nearfar.commands.layouts.fit_projector", fit_projector)
+    monkeypatch.setattr("nearfar.maps.layouts.fit_projector", fit_projector)
     darker = np.load(images_file)["images"] // 4
     nearfar.map_images(run, darker, out=tmp_path / "map.html", num_views=2, console=quiet)
     assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999

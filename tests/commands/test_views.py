@@ -11,9 +11,10 @@ import yaml
 from PIL import Image
 
 import nearfar
-from nearfar.commands.resolve import new_job
+from nearfar import training
 from nearfar.pages.views import in_words
 from nearfar.training import Settings
+from nearfar.training.plan import plan_run
 from nearfar.views import View, ViewPlan, plan
 
 WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
@@ -91,13 +92,13 @@ def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, qu
         seen.update({path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "run").glob("*.html")})
         real(job, *given, **named)
 
-    from nearfar.commands import pretrain
-
-    real = pretrain.launch
-    monkeypatch.setattr(pretrain, "launch", launch)
-    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="lorac", views="grey", console=quiet)
+    real = training.launch
+    monkeypatch.setattr(training, "launch", launch)
+    options = dict(
+        epochs=1, batch_size=16, held_out=16, encoder="small", method="lorac", views="grayscale", console=quiet
+    )
     run = nearfar.pretrain(images_file, out=tmp_path / "run", **options)
-    assert run.settings.views == "grey+grey+grey+grey-small+grey-small"
+    assert run.settings.views == "grayscale+grayscale+grayscale+grayscale-small+grayscale-small"
     pictures = pictures_in(seen["views.html"])
     own, in_report = (
         re.search(r'<section class="views".*?</section>', seen[f"{page}.html"], re.DOTALL)
@@ -111,11 +112,11 @@ def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, qu
     assert pictures_in((run.path / "report.html").read_text(encoding="utf-8")).keys() == pictures.keys()
 
     text = nearfar.show_views(run.path, out=tmp_path / "a.html", console=quiet).read_text(encoding="utf-8")
-    assert "grey-small<small>views 4, 5</small>" in text and len(pictures_in(text)) == 12 * (1 + 5 * 4)
+    assert "grayscale-small<small>views 4, 5</small>" in text and len(pictures_in(text)) == 12 * (1 + 5 * 4)
     text = nearfar.show_views(run, out=tmp_path / "b.html", views="scans", console=quiet).read_text(encoding="utf-8")
     assert "scans-small<small>views 4, 5</small>" in text
     text = nearfar.show_views(run, out=tmp_path / "c.html", method="simclr", console=quiet).read_text(encoding="utf-8")
-    assert "grey<small>views 1, 2</small>" in text
+    assert "grayscale<small>views 1, 2</small>" in text
 
 
 def test_a_preset_is_saved_by_the_names_of_its_views(images_file, tmp_path, quiet):
@@ -131,13 +132,13 @@ def test_without_data_the_presets_are_listed(capsys):
 
     assert main(["views"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for name in ("photographs", "microscope", "documents", "scans", "textures", "grey"):
+    for name in ("photographs", "microscope", "documents", "scans", "textures", "grayscale"):
         assert name in said
     assert "never mirrored" in said
 
 
 def test_numbers_in_words():
-    said = in_words(plan("grey", 8, 1).views[0], 8, 1)
+    said = in_words(plan("grayscale", 8, 1).views[0], 8, 1)
     assert said["Crop"] == "70\u2013100 % of the area" and said["Size"] == "8 px"
     assert (
         said["Moved"].startswith("80\u00a0%: turned by up to 10°,") and "zoomed 0.85\u20131.15 times" in said["Moved"]
@@ -153,6 +154,6 @@ def test_numbers_in_words():
 def test_photographs_are_shown_with_the_views_that_training_takes(tmp_path, quiet):
     photographs = np.random.default_rng(0).integers(0, 256, (300, 100, 100, 3), dtype=np.uint8)
     page = nearfar.show_views(photographs, images=2, samples=1, out=tmp_path / "views.html", console=quiet)
-    job, _ = new_job(Settings(photographs, epochs=1), quiet, time.perf_counter())
+    job, _ = plan_run(Settings(photographs, epochs=1), quiet, time.perf_counter())
     assert job.settings.views == "photographs+photographs" and job.settings.crop_size == 64
     assert '<th scope="col">photographs<small>' in page.read_text()

@@ -50,14 +50,14 @@ def peak():
 @pytest.fixture
 def decodes(monkeypatch):
     """A list that grows by one for every image decoded while building a cache."""
-    from nearfar.data import wide
+    from nearfar.data import cache
 
     seen = []
-    real = wide.decode
+    real = cache.decode
 
-    def counted(data, size, channels):
+    def counted(data, size, channels, value_range):
         seen.append(size)
-        return real(data, size, channels)
+        return real(data, size, channels, value_range)
 
-    monkeypatch.setattr(wide, "decode", counted)
+    monkeypatch.setattr(cache, "decode", counted)
     return seen

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from nearfar.data import building, cache, cached, open_images, wide
+from nearfar.data import cache, open_images
 from nearfar.data.cache import default_folder
 
 
@@ -58,7 +58,7 @@ def test_nothing_but_the_cache_folder_is_written(folder, tmp_path, monkeypatch):
     assert sorted(os.listdir(folder)) == before
     assert not (tmp_path / "home").exists() and not (tmp_path / "hf").exists() and not default_folder().exists()
     written = sorted(path.name for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock")
-    assert [name for name in written if len(name) < 32] == ["entry.json", "images.arrow", "pixels.u8"]
+    assert [name for name in written if len(name) < 32] == ["digests.arrow", "entry.json", "pixels.u8"]
 
 
 def test_statistics_are_those_of_the_pixels_and_kept(folder):
@@ -89,7 +89,7 @@ def test_any_change_is_noticed(folder, paint, decodes, change):
     if change == "gone":
         (folder / "4.png").unlink()
     after = open_images(folder, **options)
-    expected = {"content": 1, "hidden": 1, "time": 0, "new": 1, "gone": 0, "size": 5, "channels": 5}[change]
+    expected = {"content": 1, "hidden": 0, "time": 0, "new": 1, "gone": 0, "size": 5, "channels": 5}[change]
     assert expected <= len(decodes) - count <= expected + 1  # one more to find out the size
     same = after.pixels.shape == before.pixels.shape and torch.equal(after.pixels, before.pixels)
     assert same == (change == "time")
@@ -109,7 +109,6 @@ def test_damaged_caches_are_rebuilt(folder, decodes):
         lambda: (place / "pixels.u8").write_bytes(b"short"),
         lambda: (place / "pixels.u8").unlink(),
         lambda: (place / "entry.json").write_text('{"half'),
-        lambda: (place / "images.arrow").write_bytes(b"half"),
         lambda: flip(place / "pixels.u8", 700),
         lambda: os.truncate(place / "pixels.u8", 5 * 3 * 8 * 8 - 1),
     ):
@@ -120,7 +119,7 @@ def test_damaged_caches_are_rebuilt(folder, decodes):
 
 
 def test_an_interrupted_build_leaves_nothing_to_read(folder, monkeypatch, decodes):
-    real, calls = wide.decode, []
+    real, calls = cache.decode, []
 
     def interrupted(*args):
         calls.append(1)
@@ -128,11 +127,11 @@ def test_an_interrupted_build_leaves_nothing_to_read(folder, monkeypatch, decode
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(wide, "decode", interrupted)
+    monkeypatch.setattr(cache, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_images(folder, workers=1)
     assert entries() == []
-    monkeypatch.setattr(wide, "decode", real)
+    monkeypatch.setattr(cache, "decode", real)
     assert len(open_images(folder)) == 5
 
 
@@ -147,8 +146,8 @@ def test_leftovers_of_a_killed_build_are_ignored_and_removed(folder):
 
 
 def test_of_two_builders_at_once_one_waits_for_the_other(folder, monkeypatch, decodes):
-    slow = wide.decode
-    monkeypatch.setattr(wide, "decode", lambda *args: time.sleep(0.02) or slow(*args))
+    slow = cache.decode
+    monkeypatch.setattr(cache, "decode", lambda *args: time.sleep(0.02) or slow(*args))
     results = []
     threads = [threading.Thread(target=lambda: results.append(open_images(folder))) for _ in range(3)]
     for thread in threads:
@@ -181,7 +180,7 @@ def test_an_unwritable_cache_folder_is_one_line_that_says_what_to_do(folder, tmp
     def full(file):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(building.os, "fsync", full)
+    monkeypatch.setattr(cache.os, "fsync", full)
     with pytest.raises(ValueError, match=r"cannot write the cache in .*No space left on device.*set XDG_CACHE_HOME"):
         open_images(folder)
     assert entries() == []
@@ -190,7 +189,7 @@ def test_an_unwritable_cache_folder_is_one_line_that_says_what_to_do(folder, tmp
 def test_ctrl_c_ends_the_decoding_at_the_next_image(folder, monkeypatch, paint):
     for i in range(25):
         paint(folder / f"more{i}.png", i)
-    real, calls = wide.decode, []
+    real, calls = cache.decode, []
 
     def interrupted(*args):
         calls.append(1)
@@ -199,7 +198,7 @@ def test_ctrl_c_ends_the_decoding_at_the_next_image(folder, monkeypatch, paint):
         time.sleep(0.05)
         return real(*args)
 
-    monkeypatch.setattr(wide, "decode", interrupted)
+    monkeypatch.setattr(cache, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_images(folder, workers=1, image_size=8, channels=3)
     assert len(calls) < 15  # of a chunk of 30 images
@@ -314,7 +313,7 @@ def test_formats_that_a_new_image_breaks_are_chosen_anew(folder, paint):
     paint(folder / "5.png", 5)
     assert open_images(folder).pixels.shape == (6, 3, 8, 8)
     paint(folder / "6.png", 6, size=9)
-    assert open_images(folder).pixels.shape == (7, 3, 224, 224)
+    assert open_images(folder).pixels.shape == (7, 3, 8, 8)  # one odd size among many
 
 
 def test_opening_reads_no_pixels(folder, decodes):
@@ -329,7 +328,7 @@ def test_opening_reads_no_pixels(folder, decodes):
 
 def test_beyond_its_limit_the_cache_drops_what_was_used_longest_ago(folder, decodes, monkeypatch):
     def bytes_held():
-        return sum(cached.sizes(default_folder()).values())
+        return sum(cache.sizes(default_folder()).values())
 
     monkeypatch.setattr(cache, "used", set())  # what other processes did is not in use here
     for size in (40, 41, 42):
@@ -363,3 +362,38 @@ def test_a_finished_cache_may_be_read_only(folder, monkeypatch):
     monkeypatch.setattr(os, "replace", refused)
     monkeypatch.setattr("nearfar.data.cache.building", refused)
     assert torch.equal(open_images(folder).pixels, pixels)
+
+
+def data_set(folder, name, **files):
+    (folder / name).mkdir(parents=True)
+    for file, size in files.items():
+        (folder / name / file.replace("_", ".")).write_bytes(bytes(size))
+    return folder / name
+
+
+def test_only_data_sets_of_the_cache_are_counted_and_removed(tmp_path):
+    one, two, killed = cache.key(1), cache.key(2), f"{cache.key(3)}.part-ab_c1"
+    data_set(tmp_path, one, entry_json=10, pixels_u8=100)
+    data_set(tmp_path, two, entry_json=5)
+    data_set(tmp_path, killed, pixels_u8=1000)
+    others = [
+        data_set(tmp_path, "runs", entry_json=1),
+        data_set(tmp_path, cache.key(4), entry_json=1, notes_txt=1),
+        data_set(tmp_path, cache.key(5)[:31], entry_json=1),
+    ]
+    (tmp_path / cache.key(6)).symlink_to(others[0])
+    assert cache.sizes(tmp_path) == {tmp_path / one: 110, tmp_path / two: 5, tmp_path / killed: 1000}
+    assert cache.empty(tmp_path) == 1115
+    assert cache.sizes(tmp_path) == {} and all(path.is_dir() and list(path.iterdir()) for path in others)
+
+
+def test_what_is_being_built_stays(tmp_path):
+    name = cache.key("photos")
+    with cache.building(tmp_path / name):
+        part = data_set(tmp_path, f"{name}.part-x", pixels_u8=7)
+        assert cache.empty(tmp_path) == 0 and part.is_dir()
+    assert cache.empty(tmp_path) == 7 and not part.exists()
+
+
+def test_a_cache_that_is_not_there_is_empty(tmp_path):
+    assert cache.sizes(tmp_path / "nothing") == {} and cache.empty(tmp_path / "nothing") == 0

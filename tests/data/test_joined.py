@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.data import (
-    Batches,
-    CroppingBatches,
-    describe,
-    fingerprint_of,
-    list_splits,
-    open_few,
-    open_images,
-    survey,
-)
+from nearfar.data import Batches, CroppingBatches, describe, difference, list_splits, open_few, open_images, scan
 
 
 def held(images, rows):
@@ -108,7 +99,7 @@ def test_one_more_source_decodes_that_one_alone(places, decodes):
     open_images(places[:2])
     before = len(decodes)
     images = open_images(places)
-    assert len(decodes) - before == 3  # two, and the first one looked at for its size
+    assert len(decodes) - before == 2
     assert torch.equal(images.pixels[8:], open_images(places[2]).pixels)
 
 
@@ -143,14 +134,14 @@ def test_batches_of_stored_pixels_and_of_crops_from_the_files(places):
 
 
 def test_a_few_and_how_many(places):
-    assert survey(places) == (10, 8) and survey([places[0], "digits"]) == (1802, 8)
+    assert len(scan(places)) == 10 and scan([places[0], "digits"]) is None
     few = open_few(places, 4)
     assert few.names == ["cat/1.png", "dog/4.png", "ant/1.png", "cat/2.png", "loose/0.png", "loose/1.png"]
 
 
 def test_a_change_is_told_with_its_source(places, paint):
-    before = fingerprint_of(places)
-    assert before.difference(fingerprint_of(places)) == ""
-    assert before.difference(fingerprint_of(places[:2])) == "3 files removed: first source 3: c.csv"
+    before = scan(places)
+    assert difference(before, scan(places)) == difference(before, open_images(places).table) == ""
+    assert difference(before, scan(places[:2])).startswith("2 images removed: first ")
     paint(places[1] / "cat" / "9.png", 40)
-    assert before.difference(fingerprint_of(places)) == "1 file added: first source 2: cat/9.png"
+    assert difference(before, scan(places)) == "1 image added: first b/cat/9.png"

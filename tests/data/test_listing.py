@@ -47,7 +47,7 @@ def test_metadata_cannot_name_what_is_not_an_image_of_the_folder(tmp_path, paint
     images = open_images(tmp_path / "in", label_column="kind")
     assert images.names == ["0.png"] and images.labels.tolist() == [1]
     assert dict(images.skipped)["missing.png"] == "named in the metadata, and not an image in the folder"
-    assert images.originals == [str(tmp_path / "in" / "0.png")]
+    assert list(images.originals) == [str(tmp_path / "in" / "0.png")]
 
 
 def test_a_folder_that_cannot_be_read_is_listed(tmp_path, paint, monkeypatch):

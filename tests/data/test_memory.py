@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearfar.data import decode, open_few, open_images
-from nearfar.data.building import LARGEST
+from nearfar.data import decoding as decode
+from nearfar.data import open_few, open_images
 from nearfar.data.memory import SharedMemory
+from nearfar.data.opening import LARGEST
 
 
 def test_threads_share_and_more_than_all_is_lent_to_one_alone():
@@ -77,7 +78,7 @@ def test_impossible_sizes(tmp_path, paint, size):
 
 def test_large_results_are_decoded_few_at_a_time(tmp_path, paint, monkeypatch):
     """Not 32 at once in each thread, and then eight times as much for the statistics."""
-    from nearfar.data import building
+    from nearfar.data import cache as building
 
     for i in range(4):
         paint(tmp_path / f"{i}.png", i)

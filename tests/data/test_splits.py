@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from nearfar.data import fingerprint_of, list_splits, open_images
+from nearfar.data import list_splits, open_images, scan
 from tests.data.test_tars import tar
 
 
@@ -74,7 +74,7 @@ def test_a_stray_image_is_listed_and_left_out(tmp_path, paint, stray):
     images = open_images(tmp_path)
     assert images.names == ["train/ant/0.png", "train/cat/1.png"] and images.labels.tolist() == [0, 1]
     assert images.skipped == [(stray, "in none of the splits train, test")]
-    assert list(fingerprint_of(tmp_path).marks) == images.names
+    assert scan(tmp_path)["name"].to_pylist() == images.names
     assert open_images(tmp_path, split="test").names == ["test/cat/2.png"]
 
 
@@ -94,7 +94,7 @@ def test_classes_with_the_word_in_their_name_are_classes(tmp_path, paint, lines)
     assert len(images) == 3 and images.class_names == ["car", "test tube", "train station"] and lines() == []
 
 
-@pytest.mark.parametrize("files", [["images/0.png", "test/1.png"], ["images/train/0.png", "images/val/1.png"]])
+@pytest.mark.parametrize("files", [["images/0.png", "test/1.png"], ["images/a/0.png", "images/val/1.png"]])
 def test_test_images_are_read_with_the_rest_only_with_a_word(tmp_path, paint, files, lines):
     for number, name in enumerate(files):
         paint(tmp_path / name, number)
@@ -103,6 +103,15 @@ def test_test_images_are_read_with_the_rest_only_with_a_word(tmp_path, paint, fi
     assert line.startswith(
         f"'{files[1].rpartition('/')[0]}' in '{tmp_path}' is named for a test or validation split, and is read"
     )
+
+
+def test_splits_below_class_folders(tmp_path, paint):
+    for number, name in enumerate(["cup/train/0.png", "cup/test/1.png", "pot/train/2.png", "pot/test/3.png"]):
+        paint(tmp_path / name, number)
+    images = open_images(tmp_path)
+    assert list_splits(tmp_path) == ["train", "test"] and images.names == ["cup/train/0.png", "pot/train/2.png"]
+    assert images.labels.tolist() == [0, 1] and images.class_names == ["cup", "pot"]
+    assert open_images(tmp_path, split="test").labels.tolist() == [0, 1]
 
 
 def test_rows_of_a_table_in_no_split_are_listed_and_left_out(tmp_path, paint, lines):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from nearfar.data import open_images
-from nearfar.data.stderr import only_python_writes
+from nearfar.data.formats import only_python_writes
 
 
 def test_what_is_written_past_python_is_dropped(capfd):

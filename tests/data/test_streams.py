@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearfar.data import StreamBatches, open_images, open_stream, stream_index, streams
+from nearfar.data import StreamBatches, difference, open_images, open_stream, streams
 
 CROPS = [(8, (0.3, 1.0), (0.75, 1.33)), (4, (0.1, 0.3), (1.0, 1.0))]
 
@@ -37,7 +37,7 @@ def tar(path, members, form=tarfile.PAX_FORMAT):
 @pytest.fixture
 def shards(tmp_path, monkeypatch):
     """Three tars of 23, 5 and 16 images with texts beside them; pieces of 4 images, and a head of 6."""
-    monkeypatch.setattr(stream_index, "CHUNK", 4)
+    monkeypatch.setattr(streams, "CHUNK", 4)
     monkeypatch.setattr(streams, "HEAD", 6)
     number = 0
     for shard, (count, form) in enumerate(
@@ -138,8 +138,8 @@ def test_what_is_damaged_is_listed_and_replaced(shards, tmp_path):
 
 def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):
     looked = []
-    real = stream_index.examples
-    monkeypatch.setattr(stream_index, "examples", lambda path, *rest: looked.append(path) or real(path, *rest))
+    real = streams.examples
+    monkeypatch.setattr(streams, "examples", lambda path, *rest: looked.append(path) or real(path, *rest))
     assert len(open_stream(shards)) == 44
     first = len(looked)
     assert first and len(open_stream(shards)) == 44 and len(looked) == first
@@ -153,17 +153,17 @@ def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):
 
 def test_one_byte_inside_of_a_tar_is_noticed_and_a_copy_is_the_same(tmp_path, monkeypatch):
     tar(tmp_path / "0.tar", [(f"{i}.png", png(i)) for i in range(60)])
-    before = open_stream(tmp_path / "0.tar").fingerprint
+    before = open_stream(tmp_path / "0.tar").table
     (tmp_path / "copy").mkdir()
     copy = shutil.copyfile(tmp_path / "0.tar", tmp_path / "copy" / "0.tar")
     content = bytearray(copy.read_bytes())
-    assert before.difference(open_stream(copy).fingerprint) == ""
+    assert difference(before, open_stream(copy).table) == ""
     content[len(content) // 2] ^= 1
     copy.write_bytes(content)
-    assert before.difference(open_stream(copy).fingerprint) == "1 file changed: first 0.tar"
-    monkeypatch.setattr("nearfar.data.tars._READ_WHOLE", 0)
-    by_ends = open_stream(copy).fingerprint
-    assert by_ends.difference(open_stream(tmp_path / "0.tar").fingerprint) == ""
+    assert difference(before, open_stream(copy).table) == "1 image changed: first 0.tar"
+    monkeypatch.setattr("nearfar.data.streams._READ_WHOLE", 0)
+    by_ends = open_stream(copy).table
+    assert difference(by_ends, open_stream(tmp_path / "0.tar").table) == ""
 
 
 def test_tars_on_the_hub_are_read_where_they_are(shards, tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_tars_on_the_hub_are_read_where_they_are(shards, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "HfFileSystem", Hub)
     stream, local = open_stream("hf:owner/set"), open_stream(shards)
     assert len(stream) == len(local) and stream.split == "train"
-    assert stream.fingerprint.marks["data/train-1.tar"] == "7 data/train-1.tar"
+    assert stream.table["digest"].to_pylist()[1] == "7 data/train-1.tar"
     for (one, views), (two, others) in zip(
         seen(StreamBatches(stream, 8, 0, workers=0)), seen(StreamBatches(local, 8, 0, workers=0)), strict=True
     ):

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from nearfar.data import open_images
-from nearfar.evaluation import draw_labels, finetune_accuracies, listed_rows, tuning
+from nearfar.evaluation import draw_labels, finetune_accuracies, listed_rows, percent_of, tuning
 from nearfar.evaluation.finetune import Tuning
 from nearfar.networks import Encoder, build_backbone
 
@@ -79,8 +79,10 @@ def test_a_share_of_every_class_is_drawn():
         rows[:20] == draw_labels(labels, 10, seed=2)[:20]
     ).all()
     assert len(draw_labels(labels, 100)) == 253 and len(draw_labels(labels, 1)) == 4  # 2, and 1 of each of the others
-    with pytest.raises(ValueError, match="at most 100 %"):
-        draw_labels(labels, 101)
+    assert [percent_of(one) for one in ("finetune", "finetune-0.5", "knn")] == [100, 0.5, None]
+    for wrong in ("finetune-101", "finetune-0", "finetune-all"):
+        with pytest.raises(ValueError, match="above 0 and up to 100"):
+            percent_of(wrong)
 
 
 def test_a_list_names_the_labelled_images():

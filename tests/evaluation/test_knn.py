@@ -1,13 +1,15 @@
+"""kNN and the nearest class mean against scikit-learn and naive loops."""
+
 import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from nearfar.evaluation import knn_accuracy, knn_predict
-from nearfar.evaluation.knn import neighbours, vote
+from nearfar.evaluation import few_shot_accuracy, knn_accuracy, knn_predict
+from nearfar.evaluation.knn import sample_labels, vote
 
 
-@pytest.mark.parametrize(("k", "chunk"), [(1, 2048), (20, 2048), (20, 7), (200, 50), (1200, 333)])
+@pytest.mark.parametrize(("k", "chunk"), [(1, 2048), (20, 70), (200, 150), (1200, 333)])
 def test_knn_is_scikit_learns_with_exponential_weights(clouds, k, chunk):
     train_x, train_y, test_x, test_y = clouds
     test_x, test_y = test_x[:300], test_y[:300]
@@ -23,22 +25,6 @@ def test_weights_can_outvote_the_majority():
     predicted = knn_predict(train_x, ["near", "far", "far"], np.array([[1.0, 0.1]]), k=3)
     assert list(predicted) == ["near"]
     assert list(knn_predict(train_x, ["near", "far", "far"], np.array([[1.0, 0.1]]), k=3, temperature=100.0)) == ["far"]
-
-
-def test_a_tiny_temperature_is_the_nearest_neighbour(clouds):
-    train_x, train_y, test_x, _ = clouds
-    sharp = knn_predict(train_x, train_y, test_x, k=20, temperature=1e-4)
-    assert (sharp == knn_predict(train_x, train_y, test_x, k=1)).mean() > 0.99
-
-
-def test_neighbours_come_nearest_first_for_any_tile(clouds):
-    train_x, _, test_x, _ = clouds
-    unit = torch.nn.functional.normalize
-    whole = (unit(test_x.double(), dim=1) @ unit(train_x.double(), dim=1).T).sort(1, descending=True)
-    for chunk in (3, 100, 5000):
-        cosine, index = neighbours(train_x, test_x[:90], 9, chunk)
-        torch.testing.assert_close(cosine.double(), whole.values[:90, :9], rtol=0, atol=1e-6)
-        assert (index == whole.indices[:90, :9]).double().mean() > 0.99
 
 
 def test_unseen_test_classes_count_as_wrong(clouds):
@@ -70,3 +56,55 @@ def test_bad_input_is_named(clouds):
         vote(torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int64), 1, temperature=0.0)
     with pytest.raises(ValueError, match="chunk"):
         knn_accuracy(train_x, train_y, test_x, test_y, chunk=0)
+    with pytest.raises(ValueError, match="at least 1"):
+        few_shot_accuracy(train_x, train_y, test_x, test_y, labels_per_class=(0,))
+
+
+def naive(train_x, train_y, test_x, test_y, chosen):
+    """Nearest class mean by cosine, one test image at a time, in float64."""
+    train_x, test_x = train_x.astype(np.float64), test_x.astype(np.float64)
+    centre = train_x.mean(0)
+    right = 0
+    for x, truth in zip(test_x - centre, test_y, strict=True):
+        best = {}
+        for label in set(train_y[chosen].tolist()):
+            rows = [train_x[i] - centre for i in chosen if train_y[i] == label]
+            mean = sum(r / np.linalg.norm(r) for r in rows)
+            best[label] = mean @ x / np.linalg.norm(mean)
+        right += max(best, key=best.get) == truth
+    return right / len(test_y)
+
+
+def test_few_shot_accuracy_is_the_mean_of_naive_draws(digits):
+    train_x, train_y, test_x, test_y = (part[:240] for part in digits)
+    scores = few_shot_accuracy(train_x, train_y, test_x, test_y, labels_per_class=(1, 3), trials=4, seed=7)
+    for per_class, score in scores.items():
+        trials = sample_labels(train_y, per_class, 4, seed=7)
+        expected = [naive(train_x, train_y, test_x, test_y, chosen) for chosen in trials]
+        assert score.mean == pytest.approx(np.mean(expected), abs=0.002)
+        assert score.deviation == pytest.approx(np.std(expected), abs=0.002)
+
+
+def test_raw_digits_score_what_the_project_measures_against(digits):
+    scores = few_shot_accuracy(*digits)
+    assert 0.63 < scores[1].mean < 0.69  # "raw: about 0.66"
+    assert 0.80 < scores[5].mean < 0.88
+    assert 0.02 < scores[1].deviation < 0.09
+    assert scores[5].deviation < scores[1].deviation
+
+
+def test_draws_take_each_class_equally_and_differ():
+    labels = np.array([3] * 30 + [5] * 10 + [9] * 2)
+    trials = sample_labels(labels, 4, trials=20)
+    for chosen in trials:
+        assert len(set(chosen.tolist())) == len(chosen)
+        counts = np.unique(labels[chosen], return_counts=True)
+        assert counts[0].tolist() == [3, 5, 9] and counts[1].tolist() == [4, 4, 2]  # a rare class gives all it has
+    assert len({tuple(sorted(chosen.tolist())) for chosen in trials}) > 15
+
+
+def test_draws_do_not_depend_on_the_features_nor_on_how_many_draws_follow():
+    labels = np.arange(50) % 5
+    first = sample_labels(labels, 1, trials=20)
+    np.testing.assert_array_equal(first[:3], sample_labels(labels, 1, trials=3))
+    assert not np.array_equal(first[0], sample_labels(labels, 1, trials=1, seed=1)[0])

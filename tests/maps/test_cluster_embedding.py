@@ -5,8 +5,13 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from nearfar.maps import ClusterEmbedding, map_quality
-from nearfar.maps.affinities import entropic_affinities, nearest_squared
-from nearfar.maps.cluster_embedding import divergence, mean_similarity, sampled_mean_similarity
+from nearfar.maps.cluster_embedding import (
+    divergence,
+    entropic_affinities,
+    mean_similarity,
+    nearest_squared,
+    sampled_mean_similarity,
+)
 
 DRAWS = 500
 
@@ -19,26 +24,26 @@ def symmetric(rows, k, perplexity):
     return (one_way + one_way.T) / (2 * len(rows))
 
 
-def plain_loop(places, p, alpha, rate, steps):
+def plain_loop(coordinates, p, alpha, rate, steps):
     """Gradient descent on the I-divergence of SACLR's Eq. 1 by sums over pairs; yields J, its gradient and 1 / s."""
-    n = len(places)
+    n = len(coordinates)
     s = 1 / (n * (n - 1))
-    places = places.copy()
+    coordinates = coordinates.copy()
     for step in range(steps):
-        value, gradient, normaliser = 0.0, np.zeros_like(places), 0.0
+        value, gradient, normaliser = 0.0, np.zeros_like(coordinates), 0.0
         for i in range(n):
             for j in range(n):
                 if i != j:
-                    apart = places[i] - places[j]
+                    apart = coordinates[i] - coordinates[j]
                     q = 1 / (1 + apart @ apart)
                     value += s * q - p[i, j] * np.log(q)
                     force = 2 * (p[i, j] * q - s * q**2) * apart
                     gradient[i] += force
                     gradient[j] -= force
                     normaliser += (alpha * p[i, j] * n * (n - 1) + 1 - alpha) * q
-        yield value, gradient, normaliser, places.copy()
+        yield value, gradient, normaliser, coordinates.copy()
         move = rate * (1 - step / steps) * n * gradient
-        places = places - move * np.minimum(1, 5 / np.linalg.norm(move, axis=1, keepdims=True))
+        coordinates = coordinates - move * np.minimum(1, 5 / np.linalg.norm(move, axis=1, keepdims=True))
         s = 1 / normaliser
 
 
@@ -51,8 +56,8 @@ def test_value_gradient_and_scale_are_those_of_a_plain_loop_over_several_steps(c
     weights = (entropic_affinities(squared.double(), 3.0) / count).flatten()
     edges = torch.arange(count).repeat_interleave(9), index.flatten()
     partition = torch.ones((), dtype=torch.float64)
-    for value, gradient, normaliser, places in plain_loop(start, symmetric(rows, 9, 3.0), alpha, 0.5, 4):
-        here = torch.from_numpy(places).requires_grad_()
+    for value, gradient, normaliser, coordinates in plain_loop(start, symmetric(rows, 9, 3.0), alpha, 0.5, 4):
+        here = torch.from_numpy(coordinates).requires_grad_()
         loss, partition = divergence(here, *edges, weights, partition, alpha)
         [found] = torch.autograd.grad(loss, here)
         assert loss.item() == pytest.approx(value, rel=1e-9)
@@ -65,33 +70,35 @@ def test_the_estimator_takes_the_steps_of_the_plain_loop():
     rows, start = rng.normal(size=(24, 6)).astype(np.float32), rng.normal(size=(24, 2))
     found = ClusterEmbedding(perplexity=4, init=start, max_iter=6, alpha=0.3).fit(rows)
     steps = list(plain_loop(start, symmetric(torch.from_numpy(rows), 12, 4.0), 0.3, 0.5, 6))
-    _, gradient, normaliser, places = steps[-1]
+    _, gradient, normaliser, coordinates = steps[-1]
     move = 0.5 * (1 / 6) * 24 * gradient
-    places = places - move * np.minimum(1, 5 / np.linalg.norm(move, axis=1, keepdims=True))
-    assert np.allclose(found.embedding_, places - places.mean(0), atol=1e-5)
+    coordinates = coordinates - move * np.minimum(1, 5 / np.linalg.norm(move, axis=1, keepdims=True))
+    assert np.allclose(found.embedding_, coordinates - coordinates.mean(0), atol=1e-5)
     assert found.partition_ == pytest.approx(normaliser / (24 * 23), rel=1e-6)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 40, 41, 1500])
 def test_mean_over_all_pairs(count):
-    places = torch.randn(count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
-    expected = (1 / (1 + torch.pdist(places).square())).mean()
-    found = mean_similarity(places)
+    coordinates = torch.randn(
+        count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).requires_grad_()
+    expected = (1 / (1 + torch.pdist(coordinates).square())).mean()
+    found = mean_similarity(coordinates)
     assert found.item() == pytest.approx(expected.item(), rel=1e-9)
-    gradients = [torch.autograd.grad(value, places)[0] for value in (found, expected)]
+    gradients = [torch.autograd.grad(value, coordinates)[0] for value in (found, expected)]
     assert torch.allclose(*gradients, atol=1e-12)
 
 
 @pytest.mark.parametrize("count", [4, 11])
 def test_sampled_mean_and_gradient_are_unbiased(count):
     torch.manual_seed(0)
-    places = torch.randn(count, 2, dtype=torch.float64).requires_grad_()
-    exact = mean_similarity(places)
-    draws = [sampled_mean_similarity(places, 1) for _ in range(DRAWS)]
+    coordinates = torch.randn(count, 2, dtype=torch.float64).requires_grad_()
+    exact = mean_similarity(coordinates)
+    draws = [sampled_mean_similarity(coordinates, 1) for _ in range(DRAWS)]
     values = torch.stack(draws).detach()
     assert abs(values.mean() - exact) < 4 * values.std() / DRAWS**0.5
-    gradients = torch.stack([torch.autograd.grad(value, places)[0] for value in draws])
-    error = (gradients.mean(0) - torch.autograd.grad(exact, places)[0]).abs()
+    gradients = torch.stack([torch.autograd.grad(value, coordinates)[0] for value in draws])
+    error = (gradients.mean(0) - torch.autograd.grad(exact, coordinates)[0]).abs()
     assert (error < 5 * gradients.std(0) / DRAWS**0.5 + 1e-12).all()
 
 
@@ -103,10 +110,10 @@ def digits():
 @pytest.mark.parametrize("exact", [True, False])
 def test_digits_fall_into_their_classes(digits, exact):
     rows, labels = digits[0][:600], digits[1][:600]
-    places = ClusterEmbedding(max_iter=200, exact=exact).fit_transform(rows)
-    quality = map_quality(torch.from_numpy(rows).float(), torch.from_numpy(places), labels)
-    assert places.shape == (600, 2) and places.dtype == np.float32
-    assert np.abs(places.mean(0)).max() < 1e-4
+    coordinates = ClusterEmbedding(max_iter=200, exact=exact).fit_transform(rows)
+    quality = map_quality(torch.from_numpy(rows).float(), torch.from_numpy(coordinates), labels)
+    assert coordinates.shape == (600, 2) and coordinates.dtype == np.float32
+    assert np.abs(coordinates.mean(0)).max() < 1e-4
     assert quality.knn_map > 0.93 and quality.trustworthiness > 0.95  # two principal components: 0.62 and 0.83
 
 
@@ -114,9 +121,9 @@ def test_a_larger_alpha_draws_clusters_together(digits):
     rows, labels = digits[0][:300], digits[1][:300]
 
     def tightness(alpha):
-        places = ClusterEmbedding(max_iter=120, alpha=alpha).fit_transform(rows)
-        centres = np.stack([places[labels == c].mean(0) for c in range(10)])
-        return np.linalg.norm(places - centres[labels], axis=1).mean()
+        coordinates = ClusterEmbedding(max_iter=120, alpha=alpha).fit_transform(rows)
+        centres = np.stack([coordinates[labels == c].mean(0) for c in range(10)])
+        return np.linalg.norm(coordinates - centres[labels], axis=1).mean()
 
     assert tightness(0.5) < 0.6 * tightness(0.0)
 
@@ -176,3 +183,31 @@ def test_few_or_equal_rows_have_finite_places(rows):
 def test_wrong_values_get_a_clear_line(unchecked, values, says):
     with pytest.raises(ValueError, match=says):
         ClusterEmbedding(**values).fit(np.random.default_rng(0).normal(size=(9, 4)))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_squared_distances_are_those_of_the_rows_or_of_unit_rows(metric):
+    rows = torch.randn(70, 5, generator=torch.Generator().manual_seed(0))
+    unit = torch.nn.functional.normalize(rows, dim=1) if metric == "cosine" else rows
+    matrix = torch.cdist(unit.double(), unit.double()).square().fill_diagonal_(torch.inf)
+    squared, index = nearest_squared(rows, None, 7, metric)
+    assert torch.equal(index, matrix.topk(7, largest=False).indices)
+    assert torch.allclose(squared.double(), matrix.gather(1, index), atol=1e-5)
+
+
+def test_entropic_affinities_are_gaussian_and_have_the_perplexity_asked_for():
+    squared = torch.rand(40, 30, generator=torch.Generator().manual_seed(0)).double().sort(1).values * 1e4
+    squared[1] *= 1e-9
+    p = entropic_affinities(squared, 8.0)
+    assert torch.allclose(p.sum(1), torch.ones(40).double())
+    assert torch.allclose((-(p * p.log()).sum(1)).exp(), torch.full((40,), 8.0).double(), rtol=1e-9)
+    slope = (p[:, :1] / p).log()[:, 1:] / (
+        squared[:, 1:] - squared[:, :1]
+    )  # beta_i, whichever neighbour it is read from
+    assert torch.allclose(slope, slope[:, :1].expand(-1, 29), rtol=1e-6)
+
+
+def test_equal_distances_weigh_the_same_and_too_large_a_perplexity_is_refused():
+    assert torch.equal(entropic_affinities(torch.ones(3, 4), 2.0), torch.full((3, 4), 0.25))
+    with pytest.raises(ValueError, match="1 to the number of neighbours, 4, not 5"):
+        entropic_affinities(torch.ones(3, 4), 5.0)

@@ -1,9 +1,18 @@
 import base64
+import re
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+import torch
+from matplotlib.colors import to_rgb
 
-from nearfar.maps.columns import described, packed
+from nearfar.maps.columns import GREY, PALETTE, coloured, described, join_columns, neighbour_columns, packed, read_table
+from nearfar.neighbours import nearest_rows
+from nearfar.pages.lists import write_table
+
+NAMES = ["b.png", "c.png", "a.png"]
 
 
 def named(column):
@@ -48,3 +57,131 @@ def test_columns_that_cannot_be_drawn(values, says):
 def test_numbers_are_packed_little_endian(kind):
     given = packed(np.array([1, 258], dtype=kind))
     assert np.frombuffer(base64.b64decode(given["bytes"]), "<" + given["type"]).tolist() == [1, 258]
+
+
+def linear(colour):
+    rgb = np.array(to_rgb(colour))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def luminance(colour):
+    return linear(colour) @ [0.2126, 0.7152, 0.0722]
+
+
+def contrast(a, b):
+    """WCAG contrast ratio."""
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def lab(colour):
+    """CIE L*a*b* under D65."""
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear(colour)
+    f = np.cbrt(xyz / [0.9505, 1.0, 1.089])
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def least_distance(colours):
+    points = np.array([lab(colour) for colour in colours])
+    distance = np.linalg.norm(points[:, None] - points[None], axis=2)
+    return distance[np.triu_indices(len(points), 1)].min()
+
+
+def test_colours_differ_well_beyond_what_the_eye_just_notices():
+    assert len(set(PALETTE)) == 20
+    assert least_distance(PALETTE[:10]) > 25  # about 2.3 is just noticeable in CIE76
+    assert least_distance(PALETTE) > 15
+
+
+def test_colours_stand_out_on_light_and_dark():
+    for colour in (*PALETTE, GREY):
+        assert contrast(colour, "#ffffff") > 1.8
+        assert contrast(colour, "#14161a") > 2.2
+
+
+def test_classes_are_numbered_by_those_that_occur():
+    classes, of_point = coloured(np.array([7, 2, 7, 30]), ["a", "b", "c", "d", "e", "f", "g", "h"])
+    assert [one.name for one in classes] == ["c", "h", "30"]
+    assert of_point.tolist() == [1, 0, 1, 2]
+    assert [one.colour for one in classes] == list(PALETTE[:3])
+
+
+def test_missing_labels_are_grey_and_last():
+    classes, of_point = coloured(np.array([-1, 0, 1, -1]), ["a", "b"])
+    assert [(one.name, one.colour) for one in classes] == [("a", PALETTE[0]), ("b", PALETTE[1]), ("no label", GREY)]
+    assert of_point.tolist() == [2, 0, 1, 2]
+
+
+def test_no_labels_no_classes():
+    assert coloured(None, None)[0] == []
+
+
+def test_outlierness_and_density_by_plain_loops():
+    features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    features[0] = -features[1:].mean(0)  # apart from all others
+    columns = neighbour_columns(nearest_rows(features, k=5))
+    unit = (features / features.norm(dim=1, keepdim=True)).double().numpy()
+    for i in range(40):
+        distance = sorted(1 - unit[i] @ unit[j] for j in range(40) if j != i)[:5]
+        assert np.isclose(columns["outlierness"][i], distance[4], atol=1e-5)
+        assert np.isclose(columns["density"][i], -np.log10(np.mean(distance)), atol=1e-4)
+    assert columns["outlierness"].argmax() == columns["density"].argmin() == 0
+    copies = neighbour_columns(nearest_rows(torch.ones(6, 3), k=5))
+    assert (copies["outlierness"] == 0).all() and np.allclose(copies["density"], 6)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_are_joined_by_name_in_the_order_of_the_images(tmp_path, kind):
+    file = tmp_path / f"about.{kind}"
+    if kind == "csv":
+        file.write_text("path,year,site,score\na.png,2001,north,0.5\nelse.png,2002,south,1\nb.png,2003,,2\n")
+    else:
+        columns = {"path": ["a.png", "else.png", "b.png"], "year": [2001, 2002, 2003]}
+        columns |= {"site": ["north", "south", None], "score": [0.5, 1, 2], "embedding": [[1.0], [2.0], [3.0]]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    joined = join_columns(read_table(file), NAMES)
+    assert list(joined) == ["year", "site", "score"]
+    assert np.array_equal(joined["year"], [2003, np.nan, 2001], equal_nan=True)
+    assert joined["site"].tolist() == ["", "", "north"]
+    assert np.array_equal(joined["score"], [2, np.nan, 0.5], equal_nan=True)
+
+
+def test_whole_numbers_without_gaps_stay_whole(tmp_path):
+    (tmp_path / "a.csv").write_text("name,year,good\na.png,1,true\nb.png,2,false\nc.png,3,true\n")
+    joined = join_columns(read_table(tmp_path / "a.csv"), NAMES)
+    assert joined["year"].dtype.kind == "i" and joined["year"].tolist() == [2, 3, 1]
+    assert joined["good"].tolist() == ["no", "yes", "yes"]
+
+
+def test_of_several_rows_of_a_name_the_first_counts_and_that_is_said(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("name,x\na.png,1\na.png,2\nb.png,3\nc.png,4\nelse.png,5\nelse.png,6\n")
+    with caplog.at_level("INFO", "nearfar"):
+        assert join_columns(read_table(tmp_path / "a.csv"), NAMES)["x"].tolist() == [3, 4, 1]
+    assert "left out 1 rows whose names had occurred before" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("a.txt", "name\n", "must be a .parquet or a .csv file"),
+        ("none.csv", None, "there is no such file"),
+        ("a.csv", "x,y\n1,2\n", "needs the image names in a column 'name'.*it has x, y"),
+        ("a.csv", "name,x,name\n1,2,3\n", "a.csv has more than one column 'name'; rename one"),
+        ("a.csv", "name,x,x\n1,2,3\n", "a.csv has more than one column 'x'; rename one"),
+        ("a.parquet", "name\n", "cannot read --columns .*a.parquet"),
+        ("a.csv", "name,x\nfolder/b.png,1\n", "'folder/b.png' is not, did you mean 'b.png'"),
+    ],
+)
+def test_files_that_cannot_be_joined(tmp_path, file, text, says):
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=says):
+        join_columns(read_table(tmp_path / file), NAMES)
+
+
+def test_a_name_that_was_written_for_a_spreadsheet_is_found(tmp_path):
+    names = ["=1+1.png", "-rf.png", "@x", "=quoted", "'=quoted", "plain", "'plain"]
+    write_table(tmp_path / "own.csv", {"name": names, "rank": list(range(7))})
+    text = (tmp_path / "own.csv").read_text()
+    assert not re.search(r"^[=+@-]", text, re.MULTILINE) and "\n'=1+1.png,0" in text and "\n'plain,6" in text
+    assert join_columns(read_table(tmp_path / "own.csv"), names)["rank"].tolist() == list(range(7))

@@ -5,8 +5,8 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from nearfar.data import Images
-from nearfar.maps import draw_map
-from nearfar.maps.colours import GREY, PALETTE
+from nearfar.maps.columns import GREY, PALETTE
+from nearfar.maps.draw import draw_map
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def share(path, colour):
 
 
 def test_each_class_is_drawn_in_its_own_colour(tmp_path, points):
-    draw_map(tmp_path / "map.png", points, np.arange(300) % 3, ["a", "b", "c"], title="three")
+    draw_map(tmp_path / "map.png", points, np.arange(300) % 3, ["a", "b", "c"])
     shares = [share(tmp_path / "map.png", colour) for colour in PALETTE[:4]]
     assert min(shares[:3]) > 0.001 and max(shares[:3]) < 2 * min(shares[:3])
     assert shares[3] == 0

@@ -6,14 +6,25 @@ from sklearn.decomposition import PCA
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from nearfar.maps import fit_map
+from nearfar.data import open_images
+from nearfar.evaluation import extract
+from nearfar.maps import finetune_map, fit_projector
+from nearfar.networks import Encoder, build_backbone
+from nearfar.views import View, ViewPlan
+
+PLAN = ViewPlan("crops", (View(scale=(0.5, 1.0)), View(scale=(0.5, 1.0))))
+
+
+def coordinates_of(view_features, features=None, **options):
+    """Coordinates of the images by a projector that was fitted to their views."""
+    return fit_projector(view_features, features, **options)(view_features.mean(0) if features is None else features)
 
 
 @pytest.fixture(scope="module")
 def digits():
-    """1797 images of 10 classes, [images, 8, 8] in 0..1, and their labels."""
+    """800 images of 10 classes, [images, 8, 8] in 0..1, and their labels."""
     data = load_digits()
-    return torch.tensor(data.images / 16, dtype=torch.float32), data.target
+    return torch.tensor(data.images[:800] / 16, dtype=torch.float32), data.target[:800]
 
 
 def features(images):
@@ -30,16 +41,16 @@ def views(images, count):
     return torch.stack([images + 0.15 * torch.randn(images.shape, generator=generator) for _ in range(count)])
 
 
-def neighbour_accuracy(places, labels):
+def neighbour_accuracy(coordinates, labels):
     """10-NN label accuracy on the map, 5-fold."""
-    return cross_val_score(KNeighborsClassifier(10), np.asarray(places), labels, cv=5).mean()
+    return cross_val_score(KNeighborsClassifier(10), np.asarray(coordinates), labels, cv=5).mean()
 
 
 def test_map_of_digits_keeps_classes_together_better_than_two_principal_components(digits):
     images, labels = digits
     seen = torch.stack([features(view) for view in views(images, 4)])
-    places = fit_map(seen, features(images), epochs=60)
-    on_map = neighbour_accuracy(places, labels)
+    coordinates = coordinates_of(seen, features(images), epochs=120)
+    on_map = neighbour_accuracy(coordinates, labels)
     flat = neighbour_accuracy(PCA(2).fit_transform(features(images).numpy()), labels)
     assert on_map > flat + 0.15
     assert on_map > 0.8
@@ -55,54 +66,50 @@ def groups():
 
 
 def test_map_is_centred_and_widest_along_x(groups):
-    places = fit_map(groups, epochs=20)
-    assert places.shape == (60, 2) and places.dtype == torch.float32
-    assert places.mean(0).abs().max() < 1e-4
-    covariance = torch.cov(places.T)
+    seen = []
+    coordinates = coordinates_of(groups, epochs=20, progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(done, 20) for done in range(1, 21)]
+    assert coordinates.shape == (60, 2) and coordinates.dtype == torch.float32
+    assert coordinates.mean(0).abs().max() < 1e-4
+    covariance = torch.cov(coordinates.T)
     assert covariance[0, 0] >= covariance[1, 1]
     assert covariance[0, 1].abs() < 1e-3 * covariance[0, 0]
 
 
 def test_groups_end_up_apart(groups):
-    places = fit_map(groups, epochs=150)
-    distance = torch.cdist(places, places).fill_diagonal_(torch.inf)
+    coordinates = coordinates_of(groups, epochs=80)
+    distance = torch.cdist(coordinates, coordinates).fill_diagonal_(torch.inf)
     assert (distance.argmin(1) % 3 == torch.arange(60) % 3).float().mean() > 0.95
 
 
 def test_same_seed_same_map_whatever_the_global_random_state_which_is_kept(groups):
     torch.manual_seed(1)
-    first = fit_map(groups, epochs=3, seed=5)
+    first = coordinates_of(groups, epochs=3, seed=5)
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    assert torch.equal(fit_map(groups, epochs=3, seed=5), first)
+    assert torch.equal(coordinates_of(groups, epochs=3, seed=5), first)
     assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.equal(fit_map(groups, epochs=3, seed=6), first)
+    assert not torch.equal(coordinates_of(groups, epochs=3, seed=6), first)
 
 
 def test_scale_and_offset_free_features_and_no_gradient_to_them(groups):
     seen = groups.clone().requires_grad_()
-    places = fit_map(seen, epochs=3)
-    assert seen.grad is None and not places.requires_grad
-    assert torch.allclose(fit_map(7.5 * groups, epochs=3), places, atol=1e-3)
+    coordinates = coordinates_of(seen, epochs=3)
+    assert seen.grad is None and not coordinates.requires_grad
+    assert torch.allclose(coordinates_of(7.5 * groups, epochs=3), coordinates, atol=1e-3)
 
 
 def test_places_are_read_from_the_given_features(groups):
     moved = groups[0].roll(1, dims=0)
-    places = fit_map(groups, groups[0], epochs=5)
-    rolled = fit_map(groups, moved, epochs=5)
-    assert torch.allclose(rolled, places.roll(1, dims=0), atol=1e-3)
-
-
-def test_progress_counts_the_epochs(groups):
-    seen = []
-    fit_map(groups, epochs=3, progress=lambda done, of: seen.append((done, of)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    coordinates = coordinates_of(groups, groups[0], epochs=5)
+    rolled = coordinates_of(groups, moved, epochs=5)
+    assert torch.allclose(rolled, coordinates.roll(1, dims=0), atol=1e-3)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_very_few_images_have_finite_places(groups, count):
-    places = fit_map(groups[:, :count], epochs=2)
-    assert places.shape == (count, 2) and places.isfinite().all()
+    coordinates = coordinates_of(groups[:, :count], epochs=2)
+    assert coordinates.shape == (count, 2) and coordinates.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -118,4 +125,59 @@ def test_very_few_images_have_finite_places(groups, count):
 )
 def test_wrong_input_gets_a_clear_line(unchecked, seen, extra, words):
     with pytest.raises(ValueError, match=words):
-        fit_map(seen, **extra)
+        coordinates_of(seen, **extra)
+
+
+@pytest.fixture(scope="module")
+def start(images_file):
+    """Images, an encoder of random weights and a projector that was fitted to it."""
+    torch.manual_seed(0)
+    images = open_images(images_file, image_size=8, channels=1)
+    encoder = Encoder(build_backbone("small", image_size=8, channels=1), 8, 1, images.mean, images.std).eval()
+    seen = torch.stack([extract(encoder, images.gather(torch.arange(80)).roll(shift, 3)) for shift in (0, 1)])
+    return images, encoder, fit_projector(seen, epochs=5)
+
+
+def state(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def same(first, second):
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_all_layers_move_those_given_stay_and_the_places_are_centred(start):
+    images, encoder, projector = start
+    before = state(encoder), state(projector)
+    steps = []
+    net, head = finetune_map(encoder, projector, images, PLAN, epochs=2, progress=lambda *at: steps.append(at))
+    assert same(before[0], state(encoder)) and same(before[1], state(projector))
+    assert steps == [(1, 2), (2, 2)]  # 80 images are one batch
+    for module, old in ((net, encoder), (head.net, projector.net)):
+        pairs = zip(module.parameters(), old.parameters(), strict=True)
+        assert all(not torch.equal(a, b) and not a.requires_grad for a, b in pairs)
+    assert not net.training
+    coordinates = head(extract(net, images))
+    assert coordinates.mean(0).abs().max() < 1e-3 * coordinates.std()
+    assert torch.cov(coordinates.T)[0, 1].abs() < 1e-3 * coordinates.var()
+
+
+def test_seed_decides_alone_and_torch_s_random_state_is_kept(start):
+    images, encoder, projector = start
+
+    def coordinates(seed):
+        net, head = finetune_map(encoder, projector, images, PLAN, epochs=1, seed=seed)
+        return head(extract(net, images))
+
+    kept = torch.get_rng_state()
+    first = coordinates(1)
+    assert torch.equal(torch.get_rng_state(), kept)
+    torch.manual_seed(3)
+    assert torch.equal(coordinates(1), first)
+    assert not torch.equal(coordinates(2), first)
+
+
+def test_one_image_is_no_map(start):
+    images, encoder, projector = start
+    with pytest.raises(ValueError, match="at least two images"):
+        finetune_map(encoder, projector, images.subset([0]), PLAN)

@@ -10,18 +10,18 @@ from nearfar.maps import map_quality
 
 @pytest.fixture(scope="module")
 def clusters():
-    """Features of 240 points in three groups and places that keep part of it; class numbers."""
+    """Features of 240 points in three groups and coordinates that keep part of it; class numbers."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(240) % 3
     features = 2 * torch.eye(12)[labels] + 0.7 * torch.randn(240, 12, generator=generator)
-    places = features[:, :2] + 0.2 * torch.randn(240, 2, generator=generator)
-    return features, places, labels.numpy()
+    coordinates = features[:, :2] + 0.2 * torch.randn(240, 2, generator=generator)
+    return features, coordinates, labels.numpy()
 
 
 def test_numbers_are_those_of_scikit_learn(clusters):
-    features, places, labels = clusters
-    quality = map_quality(features, places, labels)
-    x, y = features.numpy(), places.numpy()
+    features, coordinates, labels = clusters
+    quality = map_quality(features, coordinates, labels)
+    x, y = features.numpy(), coordinates.numpy()
     expected = sklearn_trustworthiness(x, y, n_neighbors=15, metric="cosine")
     assert quality.trustworthiness == pytest.approx(expected, abs=1e-6)
     near, on_map = (
@@ -48,33 +48,33 @@ def test_the_features_themselves_are_a_perfect_map_and_noise_is_none():
 
 
 def test_a_sample_is_ranked_among_all(clusters):
-    features, places, _ = clusters
-    exact = map_quality(features, places)
-    sampled = map_quality(features, places, most_ranked=100)
+    features, coordinates, _ = clusters
+    exact = map_quality(features, coordinates)
+    sampled = map_quality(features, coordinates, most_ranked=100)
     assert (exact.ranked, sampled.ranked) == (240, 100)
     assert 0 < abs(sampled.trustworthiness - exact.trustworthiness) < 0.02
     assert np.array_equal(sampled.kept, exact.kept)
 
 
 def test_images_without_a_label_neither_vote_nor_count(clusters):
-    features, places, labels = clusters
+    features, coordinates, labels = clusters
     with_gaps = np.where(np.arange(240) < 120, -1, labels)
-    quality = map_quality(features, places, with_gaps)
-    one = map_quality(features, places, np.where(np.arange(240) == 0, 2, -1))
+    quality = map_quality(features, coordinates, with_gaps)
+    one = map_quality(features, coordinates, np.where(np.arange(240) == 0, 2, -1))
     assert 0.4 < quality.knn_map < 1
     assert one.knn_map == 1.0  # of one class all labelled images are right
-    assert map_quality(features, places, np.full(240, -1)).knn_map is None
+    assert map_quality(features, coordinates, np.full(240, -1)).knn_map is None
 
 
 def test_few_images_take_fewer_neighbours(clusters):
-    features, places, _ = clusters
-    assert map_quality(features[:9], places[:9]).neighbours == 4
-    assert map_quality(features[:2], places[:2]) is None
+    features, coordinates, _ = clusters
+    assert map_quality(features[:9], coordinates[:9]).neighbours == 4
+    assert map_quality(features[:2], coordinates[:2]) is None
 
 
 def test_the_line_for_a_person(clusters):
-    features, places, labels = clusters
+    features, coordinates, labels = clusters
     words = map_quality(features, features[:, :2], labels).words
     assert words.startswith("keeps ") and "of the 15 nearest neighbours, trustworthiness 0." in words
     assert "15-NN accuracy" in words and words.endswith("% in the features")
-    assert "accuracy" not in map_quality(features, places).words
+    assert "accuracy" not in map_quality(features, coordinates).words

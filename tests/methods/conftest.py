@@ -1,4 +1,4 @@
-"""Tiny models of every method, and the naive references of references_*.py."""
+"""Tiny models of every method, and their plain forms in references_methods.py."""
 
 import runpy
 from dataclasses import fields
@@ -11,11 +11,8 @@ from torch.nn import functional as F
 
 from nearfar.methods import Model, method_class, method_names
 
-REFERENCES, VARIANTS = {}, {}
-for file in sorted(Path(__file__).parent.glob("references_*.py")):
-    loaded = runpy.run_path(str(file))
-    REFERENCES |= loaded["REFERENCES"]
-    VARIANTS |= loaded["VARIANTS"]
+loaded = runpy.run_path(str(Path(__file__).with_name("references_methods.py")))
+REFERENCES, VARIANTS = loaded["REFERENCES"], loaded["VARIANTS"]
 
 TINY = {"projector": (32, 16), "predictor": (32, 16), "num_prototypes": 20, "momentum": 0.9, "small_views": 1}
 OWN = {

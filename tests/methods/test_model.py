@@ -176,7 +176,7 @@ def test_queue_holds_the_last_keys_at_any_batch_size(build):
         model.after_step({"projection": keys, "key": keys}, 0, 10)
         enqueued += list(keys[0])
         last = torch.stack(enqueued[-7:])
-        held = model.queues[0].rows
+        held = model.queues[0]()
         nearest = torch.cdist(last, held).min(1).values
         assert nearest.max() < 1e-5
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nearfar.methods import method_class
-from nearfar.methods.schedules import Constant, Cosine, Ramp, Switch
+from nearfar.methods.method import Constant, Cosine, Ramp, Switch
 
 
 def test_constant():

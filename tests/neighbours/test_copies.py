@@ -9,7 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_images
 
 from nearfar.data import open_images
-from nearfar.neighbours import COPY, LOCAL, altered, components, local_difference, pixel_difference, small_images
+from nearfar.neighbours.copies import COPY, LOCAL, altered, local_difference, pixel_difference, small_images
+from nearfar.neighbours.duplicates import components
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Backbones by name and from modules: stem, channels, size, errors."""
+"""Backbones by name and from modules: stem, channels, size, errors; their layers by depth."""
 
 import logging
 import threading
@@ -7,15 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from nearfar.networks import Architecture, build_backbone
+from nearfar.networks import Architecture, build_backbone, layer_scales
 
 
 @pytest.mark.parametrize(
     ("name", "image_size", "channels", "features"),
     [
         ("small", 8, 1, 256),
-        ("small", 28, 1, 256),
-        ("small", 32, 3, 256),
         ("small", 96, 4, 256),
         ("resnet18", 32, 2, 512),
         ("resnet18d", 32, 3, 512),
@@ -73,6 +71,8 @@ def test_an_architecture_builds_the_same_net_again() -> None:
         ("vit_tiny_patch16_224", 8, 3, "8 px"),
         ("small", 2, 3, "4 px"),
         ("small", 0, 3, "1 or more"),
+        ("nearfar_small", 32, 3, "^nearfar_small is the name in timm: use small$"),
+        ("nearfar_small_stem", 32, 3, "is the name in timm: use resnet18-small-stem$"),
         ("resnet18", 32, 0, "1 or more"),
     ],
 )
@@ -102,7 +102,7 @@ class Lambda(nn.Module):
         return self.function(images)
 
 
-def test_a_module_becomes_a_backbone_with_its_weights_and_stays_as_it_was() -> None:
+def test_a_module_becomes_a_backbone_with_its_weights_and_stays_as_it_was(tmp_path) -> None:
     own = Own().eval()
     before = {name: value.clone() for name, value in own.state_dict().items()}
     backbone = build_backbone(own, image_size=16, channels=3)
@@ -115,15 +115,11 @@ def test_a_module_becomes_a_backbone_with_its_weights_and_stays_as_it_was() -> N
         backbone.net.conv.weight.add_(1)
     assert not own.training and own.conv.weight.grad is None
     assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())
-
-
-def test_a_lazy_module_and_starting_weights(tmp_path) -> None:
+    torch.save(before, tmp_path / "own.pth")
+    started = build_backbone(Own(), image_size=16, channels=3, init=tmp_path / "own.pth")
+    assert all(torch.equal(value, before[name]) for name, value in started.net.state_dict().items())
     lazy = build_backbone(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), image_size=6, channels=2)
     assert lazy(torch.rand(3, 2, 6, 6)).shape == (3, 4)
-    weights = Own().state_dict()
-    torch.save(weights, tmp_path / "own.pth")
-    backbone = build_backbone(Own(), image_size=16, channels=3, init=tmp_path / "own.pth")
-    assert all(torch.equal(value, weights[name]) for name, value in backbone.net.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -143,9 +139,67 @@ def test_modules_that_are_no_backbone_are_refused(module: nn.Module, message: st
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("size", "asked", "stride"), [(96, None, 2), (96, True, 1), (32, None, 1), (32, False, 2)])
-def test_a_small_stem_can_be_asked_for_at_any_size(size, asked, stride):
+@pytest.mark.parametrize(("size", "name", "stride"), [(96, "", 2), (96, "-small-stem", 1), (32, "", 1)])
+def test_a_small_stem_can_be_asked_for_at_any_size(size, name, stride):
     """SCE takes the 3x3 stem for STL-10's 96 px too."""
-    backbone = build_backbone("resnet18", image_size=size, channels=3, small_stem=asked)
+    backbone = build_backbone(f"resnet18{name}", image_size=size, channels=3)
     assert backbone.net.conv1.stride == (stride, stride)
     assert backbone.architecture.small_stem == (stride == 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "depths"),
+    [  # counted by hand, from the projector down
+        ("small", 96, {"blocks.1.conv1.weight": 1, "blocks.0.norm2.bias": 2, "conv.weight": 3, "norm.weight": 3}),
+        (
+            "resnet18",
+            64,
+            {"layer4.1.conv2.weight": 1, "layer4.0.bn1.bias": 2, "layer1.0.bn2.bias": 8, "conv1.weight": 9},
+        ),
+        ("convnext_atto", 64, {"head.norm.weight": 1, "stages.3.blocks.1.norm.weight": 2, "stem.0.weight": 14}),
+        (
+            "vit_tiny_patch16_224",
+            64,
+            {"norm.weight": 1, "blocks.11.norm1.bias": 1, "blocks.0.norm1.bias": 12, "pos_embed": 13},
+        ),
+    ],
+)
+def test_the_rate_falls_by_the_decay_with_each_layer(name: str, size: int, depths: dict[str, int]) -> None:
+    net = build_backbone(name, image_size=size, channels=3).net
+    by_id = layer_scales(net, 0.5)
+    scales = {key: by_id[id(weights)] for key, weights in net.named_parameters()}
+    assert {key: scales[key] for key in depths} == {key: 0.5**depth for key, depth in depths.items()}
+    assert layer_scales(net, 1.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "frozen", "free"),
+    [
+        ("resnet18", 64, ["conv1", "bn1", "layer1"], ["layer2", "layer3", "layer4"]),
+        ("convnext_atto", 64, ["stem", "stages.0"], ["stages.1", "stages.2", "stages.3", "head"]),
+        ("vit_tiny_patch16_224", 64, ["cls_token", "pos_embed", "patch_embed", "blocks.0."], ["blocks.11.", "norm"]),
+        ("small", 96, ["conv", "norm", "blocks.0"], ["blocks.1"]),
+    ],
+)
+def test_the_first_two_stages_stay_and_the_rest_trains(name: str, size: int, frozen: list, free: list) -> None:
+    backbone = build_backbone(name, image_size=size, channels=3)
+    backbone.freeze(2)
+    still = {key for key, weights in backbone.net.named_parameters() if not weights.requires_grad}
+    every = {key for key, _ in backbone.net.named_parameters()}
+    assert still == {key for key in every if key.startswith(tuple(frozen))}
+    assert all(any(key.startswith(part) for key in every - still) for part in free)
+    before = {key: value.clone() for key, value in backbone.net.state_dict().items()}
+    backbone.train()
+    optimizer = torch.optim.SGD([p for p in backbone.parameters() if p.requires_grad], lr=0.1)
+    backbone(torch.randn(4, 3, size, size)).square().sum().backward()
+    optimizer.step()
+    after = backbone.net.state_dict()
+    moved = {key for key in before if not torch.equal(before[key], after[key])}
+    assert moved and not {key for key in moved if key.startswith(tuple(frozen))}  # statistics of the norms included
+
+
+def test_too_many_stages_or_none_known_give_one_line() -> None:
+    with pytest.raises(ValueError, match="--frozen 5 leaves nothing of 'resnet18' to train: it has 5 stages"):
+        build_backbone("resnet18", image_size=64, channels=3).freeze(5)
+    with pytest.raises(ValueError, match=r"Own' has no stages that timm knows: use --frozen 0"):
+        build_backbone(Own(), image_size=16, channels=3).freeze(1)

@@ -1,11 +1,12 @@
-"""The small net: resolution, size and cost."""
+"""The small net: resolution, size and cost; a first convolution that whitens."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from nearfar.networks import SmallNet
-from nearfar.networks.small import OWN_NETS
+from nearfar.networks import SmallNet, build_backbone, whiten_stem
+from nearfar.networks.small import WHITENING_FLOOR
 
 
 def multiply_adds(net: nn.Module, image_size: int) -> int:
@@ -26,58 +27,25 @@ def multiply_adds(net: nn.Module, image_size: int) -> int:
     ("image_size", "last"),
     [(4, 1), (8, 2), (12, 3), (16, 4), (28, 4), (32, 4), (40, 5), (48, 4), (64, 4), (72, 5), (96, 4), (224, 4)],
 )
-def test_size_of_the_last_maps(image_size: int, last: int) -> None:
+def test_larger_images_end_as_small_maps_and_cost_little_more(image_size: int, last: int) -> None:
     net = SmallNet(image_size).eval()
-    sizes: list[torch.Size] = []
-    net.blocks.register_forward_hook(lambda _, __, out: sizes.append(out.shape))
-    net(torch.zeros(1, 3, image_size, image_size))
-    assert sizes[0] == (1, 256, last, last)
+    assert net.forward_features(torch.zeros(1, 3, image_size, image_size)).shape == (1, 256, last, last)
+    assert multiply_adds(net, image_size) < 1.8 * 17e6
 
 
-def test_cost_at_32_pixels() -> None:
-    assert 10e6 < multiply_adds(SmallNet(32), 32) < 20e6
-    assert sum(p.numel() for p in SmallNet(32).parameters()) < 2e6
-
-
-@pytest.mark.parametrize("image_size", [48, 64, 96, 128, 224])
-def test_larger_images_cost_little_more(image_size: int) -> None:
-    assert multiply_adds(SmallNet(image_size), image_size) < 1.8 * multiply_adds(SmallNet(32), 32)
+@pytest.mark.parametrize(
+    ("name", "millions", "parameters"), [("tiny", 8, 0.29e6), ("small", 17, 0.83e6), ("medium", 45, 1.2e6)]
+)
+def test_cost_at_32_pixels(name: str, millions: float, parameters: float) -> None:
+    net = build_backbone(name, image_size=32, channels=3).net
+    assert multiply_adds(net, 32) == pytest.approx(millions * 1e6, rel=0.06)
+    assert sum(p.numel() for p in net.parameters()) == pytest.approx(parameters, rel=0.05)
 
 
 @pytest.mark.parametrize(("image_size", "last"), [(8, 1), (24, 3), (32, 4), (64, 4), (96, 4), (224, 4)])
-def test_medium(image_size: int, last: int) -> None:
-    """Three blocks on maps of 32 px, with two to three times the cost of the small net."""
-    net = OWN_NETS["medium"](image_size).eval()
-    sizes: list[torch.Size] = []
-    net.blocks.register_forward_hook(lambda _, __, out: sizes.append(out.shape))
-    net(torch.zeros(1, 3, image_size, image_size))
-    assert sizes[0] == (1, 256, last, last)
-    if image_size == 32:
-        assert 2 < multiply_adds(net, 32) / multiply_adds(SmallNet(32), 32) < 3
-        assert sum(p.numel() for p in net.parameters()) == pytest.approx(1.2e6, rel=0.05)
-
-
-def test_tiny_costs_less_than_half() -> None:
-    net = OWN_NETS["tiny"](32)
-    assert multiply_adds(net, 32) < multiply_adds(SmallNet(32), 32) / 2
-    assert net.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, net.num_features) == (1, 128)
-
-
-def test_every_parameter_gets_a_gradient_and_outputs_differ() -> None:
-    torch.manual_seed(0)
-    net = SmallNet(8, in_chans=1)
-    out = net(torch.rand(16, 1, 8, 8))
-    out.square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
-    assert torch.cdist(out, out).add(torch.eye(16) * 9).min() > 1e-3
-
-
-def test_channels_last_gives_the_same_features() -> None:
-    torch.manual_seed(0)
-    net, images = SmallNet(12).double(), torch.rand(4, 3, 12, 12, dtype=torch.float64)
-    expected = net(images)
-    out = net.to(memory_format=torch.channels_last)(images.to(memory_format=torch.channels_last))
-    torch.testing.assert_close(out, expected)
+def test_medium_has_three_blocks_on_larger_maps(image_size: int, last: int) -> None:
+    net = build_backbone("medium", image_size=image_size, channels=3).net.eval()
+    assert net.forward_features(torch.zeros(1, 3, image_size, image_size)).shape == (1, 256, last, last)
 
 
 def test_net_learns_to_tell_stripes_apart() -> None:
@@ -95,3 +63,25 @@ def test_net_learns_to_tell_stripes_apart() -> None:
         loss.backward()
         optimizer.step()
     assert loss < 0.01
+
+
+@pytest.mark.parametrize(("size", "side"), [(32, 3), (64, 4)])
+def test_directions_of_the_patches_come_out_uncorrelated_and_equally_large(size, side):
+    torch.manual_seed(0)
+    images = torch.nn.functional.avg_pool2d(torch.randn(200, 3, size + 4, size + 4), 5, 1)  # neighbours are alike
+    net = SmallNet(size)
+    before = net.conv.weight.clone()
+    whiten_stem(net, images)
+    count = min(32, 3 * side**2)
+    filters = net.conv.weight.detach().flatten(1).double().numpy()
+    patches = images[:, :, : size // side * side, : size // side * side].double().numpy()
+    patches = (
+        patches.reshape(200, 3, size // side, side, size // side, side)
+        .transpose(0, 2, 4, 1, 3, 5)
+        .reshape(-1, 3 * side**2)
+    )
+    found = np.cov(patches @ filters[:count].T, rowvar=False)
+    values = np.sort(np.linalg.eigvalsh(np.cov(patches, rowvar=False)))[::-1][:count]
+    np.testing.assert_allclose(found, np.diag(values / (values + WHITENING_FLOOR)), atol=1e-5)
+    np.testing.assert_array_equal(filters[count : 2 * count], -filters[:count])
+    torch.testing.assert_close(net.conv.weight[2 * count :], before[2 * count :], rtol=0, atol=0)

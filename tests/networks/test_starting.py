@@ -1,6 +1,7 @@
-"""Starting weights in timm's form, made here with random numbers: the same features as timm's own net, offline."""
+"""Starting weights, made here with random numbers: those of files, of runs, and in timm's form; nothing runs code."""
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,104 @@ from nearfar.networks import Encoder, build_backbone, find_weights, load_encoder
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
+def weights(channels: int = 3) -> dict[str, Tensor]:
+    net = build_backbone("small", image_size=8, channels=channels).net
+    return {name: value.clone(memory_format=torch.contiguous_format) for name, value in net.state_dict().items()}
+
+
+def loaded(file: Path, caplog: pytest.LogCaptureFixture, channels: int = 3) -> tuple[nn.Module, str]:
+    """A small net that starts from a file, and the line on what fitted."""
+    caplog.set_level("INFO", logger="nearfar")
+    return build_backbone("small", image_size=8, channels=channels, init=file).net, caplog.messages[-1]
+
+
+def test_everything_of_a_safetensors_file_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved = weights()
+    save_file(saved, tmp_path / "w.safetensors")
+    net, report = loaded(tmp_path / "w.safetensors", caplog)
+    assert all(torch.equal(value, saved[name]) for name, value in net.state_dict().items())
+    assert f"{len(saved)} of {len(saved)} tensors loaded" in report and ";" not in report
+
+
+def test_prefix_wrapping_and_leftovers_of_a_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved = weights()
+    content = {f"module.encoder.{name}": value for name, value in saved.items()}
+    content["module.encoder.fc.weight"] = torch.zeros(10, 256)
+    del content["module.encoder.norm.bias"]
+    torch.save({"epoch": 3, "state_dict": content}, tmp_path / "w.pth")
+    net, report = loaded(tmp_path / "w.pth", caplog)
+    assert torch.equal(net.conv.weight, saved["conv.weight"])
+    assert "1 missing (norm.bias)" in report and "1 not used (fc.weight)" in report and "\n" not in report
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(3, 1), (1, 3)])
+def test_other_channels_get_an_adapted_first_convolution(tmp_path: Path, caplog, given: int, wanted: int) -> None:
+    saved = weights(channels=given)
+    torch.save(saved, tmp_path / "w.pth")
+    net, report = loaded(tmp_path / "w.pth", caplog, wanted)
+    assert f"1 adapted (conv.weight [64, {given}, 3, 3] to [64, {wanted}, 3, 3])" in report
+    torch.testing.assert_close(net.conv.weight.sum(1), saved["conv.weight"].sum(1))
+    assert torch.equal(net.blocks[0].conv1.weight, saved["blocks.0.conv1.weight"])
+
+
+def test_what_has_another_shape_is_skipped_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.save(weights() | {"conv.weight": torch.zeros(32, 3, 3, 3)}, tmp_path / "w.pth")
+    net, report = loaded(tmp_path / "w.pth", caplog)
+    assert "1 of another shape (conv.weight [32, 3, 3, 3] for [64, 3, 3, 3])" in report
+    assert net.conv.weight.abs().sum() > 0
+
+
+class Payload:
+    """What an attacker would put into a pickle."""
+
+    def __reduce__(self) -> tuple:
+        return (Path.touch, (Path("touched"),))
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"conv.weight": Payload()}, tmp_path / "w.pth")
+    (tmp_path / "plain.pth").write_bytes(pickle.dumps(Payload()))
+    for name in ("w.pth", "plain.pth"):
+        with pytest.raises(ValueError, match="cannot read weights"):
+            build_backbone("small", image_size=8, channels=3, init=tmp_path / name)
+    pretrained(tmp_path / "hub", "resnet10t")
+    (tmp_path / "hub" / "model.safetensors").unlink()
+    torch.save({"conv1.0.weight": Payload()}, tmp_path / "hub" / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="cannot get the weights"):
+        build_backbone("resnet10t", image_size=64, channels=3, init=tmp_path / "hub")
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("broken.safetensors", b"\x00" * 50, "cannot read weights"),
+        ("empty.pth", b"", "cannot read weights"),
+        ("other.pth", {"layer1.weight": torch.zeros(3)}, r"nothing in .*other.pth fits.*layer1.weight"),
+        ("tensor.pth", torch.zeros(3), "no dictionary"),
+        ("nan.pth", {"norm.bias": torch.full((64,), torch.nan)}, "are not finite numbers: norm.bias"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, name: str, content, message: str) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        torch.save(content, tmp_path / name)
+    with pytest.raises(ValueError, match=message) as caught:
+        build_backbone("small", image_size=8, channels=3, init=tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
 def pretrained(folder: Path, name: str, **arguments) -> nn.Module:
     """Save a timm net with a classifier and statistics of its own, as a download from the Hub looks; return it."""
     torch.manual_seed(5)
     net = timm.create_model(name, num_classes=7, **arguments)
     with torch.no_grad():
-        for weights in net.state_dict().values():
-            if weights.is_floating_point():
-                weights.add_(0.05 * torch.rand_like(weights))
+        for values in net.state_dict().values():
+            if values.is_floating_point():
+                values.add_(0.05 * torch.rand_like(values))
     net.pretrained_cfg |= dict(mean=MEAN, std=STD, num_classes=7, input_size=(3, 64, 64))
     save_for_hf(net, folder, model_args=arguments or None, safe_serialization=True)
     return net.eval()
@@ -37,7 +128,6 @@ def pooled(net: nn.Module, images: Tensor) -> Tensor:
     ("name", "arguments"),
     [
         ("resnet10t", {}),
-        ("resnet18", {}),
         ("convnext_atto", {}),
         ("vit_tiny_patch16_224", {"img_size": 64}),
         ("vit_tiny_patch16_224", {"img_size": 64, "global_pool": "avg", "class_token": False}),
@@ -136,61 +226,44 @@ def test_without_a_network_there_is_one_line_on_what_to_do() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_run_brings_its_architecture_and_normalisation(tmp_path: Path) -> None:
-    first = Encoder(build_backbone("small", image_size=8, channels=3), 8, 3, MEAN, STD)
-    save_encoder(tmp_path, first)
-    start = find_weights(str(tmp_path))
-    assert start.encoder == "small" and start.moments(3)[0] == pytest.approx(MEAN)
-    backbone = build_backbone("small", image_size=96, channels=3, init=tmp_path)
-    assert backbone.architecture == first.backbone.architecture  # two blocks, though one built for 96 px has four
-    images = torch.rand(2, 3, 96, 96)
-    torch.testing.assert_close(backbone.eval()(images), first.backbone.eval()(images))
-    resnet = Encoder(build_backbone("resnet18", image_size=32, channels=3), 32, 3, MEAN, STD)
-    save_encoder(tmp_path / "resnet", resnet)
-    assert build_backbone("resnet18", image_size=64, channels=1, init=tmp_path / "resnet").architecture.small_stem
+@pytest.mark.parametrize(("name", "size"), [("small", 8), ("medium", 48), ("resnet18", 32), ("test_convnext", 64)])
+def test_a_run_brings_its_architecture_and_normalisation(tmp_path: Path, name: str, size: int) -> None:
+    """A run's folder, and one in timm's form alone, as it comes from the Hub; at another size too."""
+    run, hub = tmp_path / "run", tmp_path / "hub"
+    encoder = Encoder(build_backbone(name, image_size=size, channels=3), size, 3, MEAN, STD).eval()
+    save_encoder(run, encoder)
+    hub.mkdir()
+    (hub / "config.json").write_bytes((run / "config.json").read_bytes())
+    (hub / "model.safetensors").write_bytes((run / "encoder.safetensors").read_bytes())
+    images = torch.rand(2, 3, size, size)
+    for folder in (run, hub):
+        start = find_weights(str(folder))
+        assert start.encoder == name and start.moments(3)[0] == pytest.approx(MEAN)
+        for other in (size, 2 * size):
+            backbone = build_backbone(name, image_size=other, channels=3, init=folder).eval()
+            with torch.no_grad():
+                torch.testing.assert_close(backbone(images), encoder.backbone(images))
+            assert backbone.architecture.small_stem == encoder.backbone.architecture.small_stem
 
 
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
-    pretrained(tmp_path / "hub", "resnet10t")
+    hub = tmp_path / "hub"
+    pretrained(hub, "resnet10t")
     with pytest.raises(ValueError, match="are of 'resnet10t', not of 'resnet18': leave --encoder out"):
-        find_weights(str(tmp_path / "hub"), "resnet18")
+        find_weights(str(hub), "resnet18")
     with pytest.raises(ValueError, match="timm has no weights for the encoder 'small'"):
         find_weights("timm", "small")
-    with pytest.raises(FileNotFoundError, match=r"no starting weights at .*absent"):
-        find_weights(str(tmp_path / "absent"))
     with pytest.raises(ValueError, match=r"timm has no weights for the encoder 'resnet18\.of_mine'"):
         find_weights("timm", "resnet18.of_mine")
-    (tmp_path / "hub" / "config.json").write_text(json.dumps({"architectures": ["ViTModel"], "model_type": "vit"}))
+    with pytest.raises(FileNotFoundError, match=r"no starting weights at .*absent"):
+        find_weights(str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError, match="has the run finished"):
+        find_weights(str(tmp_path))
+    (hub / "config.json").write_text(json.dumps({"architectures": ["ViTModel"], "model_type": "vit"}))
     with pytest.raises(ValueError, match=r"is not in timm's form: its config.json names no architecture"):
-        find_weights(str(tmp_path / "hub"))
-    (tmp_path / "hub" / "config.json").write_text(json.dumps({"architecture": "resnet10t"}))
-    (tmp_path / "hub" / "model.safetensors").write_bytes(b"\0" * 50)
+        find_weights(str(hub))
+    (hub / "config.json").write_text(json.dumps({"architecture": "resnet10t"}))
+    (hub / "model.safetensors").write_bytes(b"\0" * 50)
     with pytest.raises(ValueError, match="cannot get the weights of local-dir:") as caught:
-        build_backbone("resnet10t", image_size=64, channels=3, init=tmp_path / "hub")
+        build_backbone("resnet10t", image_size=64, channels=3, init=hub)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_a_pickle_in_timms_form_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Payload:
-        def __reduce__(self) -> tuple:
-            return (Path.touch, (Path("touched"),))
-
-    monkeypatch.chdir(tmp_path)
-    pretrained(tmp_path / "hub", "resnet10t")
-    (tmp_path / "hub" / "model.safetensors").unlink()
-    torch.save({"conv1.0.weight": Payload()}, tmp_path / "hub" / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="cannot get the weights"):
-        build_backbone("resnet10t", image_size=64, channels=3, init=tmp_path / "hub")
-    assert not (tmp_path / "touched").exists()
-
-
-def test_a_grey_net_takes_colour(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    grey = {
-        name: value.contiguous()
-        for name, value in build_backbone("small", image_size=8, channels=1).net.state_dict().items()
-    }
-    save_file(grey, tmp_path / "grey.safetensors")
-    net = build_backbone("small", image_size=8, channels=3, init=tmp_path / "grey.safetensors").net
-    torch.testing.assert_close(net.conv.weight.sum(1, keepdim=True), grey["conv.weight"])

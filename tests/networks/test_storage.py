@@ -1,6 +1,7 @@
-"""Encoders on disk."""
+"""Encoders on disk: a timm model, read without running code."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,48 +9,75 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.data import create_transform, resolve_model_data_config
 from torch import nn
+from torchvision.transforms.functional import to_pil_image
 
 from nearfar.networks import Encoder, build_backbone, load_encoder, save_encoder
 
 
-def saved(folder: Path, name: str = "small", size: int = 8) -> Encoder:
+def saved(folder: Path, name: str | nn.Module = "small", size: int = 8, channels: int = 3, value_range=None) -> Encoder:
     """An encoder with moved statistics, in eval mode, written into a folder."""
-    encoder = Encoder(build_backbone(name, image_size=size, channels=3), size, 3, (0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
-    encoder(torch.rand(8, 3, size, size))
+    torch.manual_seed(0)
+    moments = (0.4, 0.5, 0.6, 0.3, 0.2)[:channels], (0.2, 0.25, 0.3, 0.2, 0.1)[:channels]
+    backbone = build_backbone(name, image_size=size, channels=channels)
+    encoder = Encoder(backbone, size, channels, *moments, value_range)
+    with torch.no_grad():
+        encoder(torch.rand(8, channels, size, size))
     save_encoder(folder, encoder.eval())
     return encoder
 
 
-@pytest.mark.parametrize(("name", "size"), [("small", 8), ("resnet18", 32), ("vit_tiny_patch16_224", 32)])
-def test_the_same_features_after_loading(tmp_path: Path, name: str, size: int) -> None:
-    encoder = saved(tmp_path / "run", name, size)
-    again = load_encoder(tmp_path / "run")
-    images = torch.randint(0, 256, (4, 3, size + 5, size + 5), dtype=torch.uint8)
-    assert torch.equal(again(images), encoder(images))
-    assert not again.training
-    assert (again.name, again.num_features, again.image_size) == (name, encoder.num_features, size)
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
-        "config.json",
-        "encoder.json",
-        "encoder.safetensors",
-    ]
+def described(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
 
 
-def test_weights_load_into_timm(tmp_path: Path) -> None:
-    encoder = saved(tmp_path, "resnet18", 64)
-    about = json.loads((tmp_path / "encoder.json").read_text())
-    net = timm.create_model(about["name"], num_classes=0, **about["arguments"])
-    net.load_state_dict(load_file(tmp_path / "encoder.safetensors"))
-    images = torch.rand(2, 3, 64, 64)
-    torch.testing.assert_close(net.eval()(images), encoder.backbone(images))
-    assert about["small_stem"] is False and about["num_features"] == 512
+@pytest.mark.parametrize(
+    ("name", "size", "channels"),
+    [
+        ("small", 8, 1),
+        ("small", 96, 3),
+        ("tiny", 32, 3),
+        ("medium", 48, 3),
+        ("resnet10t", 64, 1),
+        ("resnet18", 32, 5),
+        ("resnet18.a1_in1k", 64, 3),
+        ("resnetv2_18", 32, 3),
+        ("test_convnext", 64, 3),
+        ("vit_tiny_patch16_224", 32, 3),
+    ],
+)
+def test_nearfar_and_timm_build_the_same_net_again(tmp_path: Path, name: str, size: int, channels: int) -> None:
+    encoder = saved(tmp_path, name, size, channels)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "encoder.safetensors"]
+    again = load_encoder(tmp_path)
+    images = torch.randint(0, 256, (4, channels, size + 5, size + 5), dtype=torch.uint8)
+    net = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    with torch.no_grad():
+        assert torch.equal(again(images), encoder(images)) and not again.training
+        images = torch.rand(2, channels, size, size)
+        torch.testing.assert_close(net(images), encoder.backbone(images))
+        net.reset_classifier(7)
+        assert net(images).shape == (2, 7)
+    assert (again.name, again.num_features) == (name.partition(".")[0], encoder.num_features)
+    assert again.backbone.architecture.small_stem == encoder.backbone.architecture.small_stem
+    config = resolve_model_data_config(net)
+    assert config["input_size"] == (channels, size, size)
+    assert (config["mean"], config["std"]) == (encoder.mean.flatten().tolist(), encoder.std.flatten().tolist())
 
 
-def test_small_stem_is_stated_and_all_else_fits_timm(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "size"), [("small", 96), ("medium", 48), ("resnet18", 32), ("resnetv2_18", 32)])
+def test_maps_have_the_strides_that_timm_is_told(tmp_path: Path, name: str, size: int) -> None:
+    saved(tmp_path, name, size)
+    net = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, features_only=True).eval()
+    with torch.no_grad():
+        maps = net(torch.rand(1, 3, size, size))
+    assert [one.shape[1] for one in maps] == net.feature_info.channels()
+    assert [size // one.shape[-1] for one in maps] == net.feature_info.reduction()
+
+
+def test_all_but_a_small_stem_fits_timms_net(tmp_path: Path) -> None:
     encoder = saved(tmp_path, "resnet18", 32)
-    about = json.loads((tmp_path / "encoder.json").read_text())
-    assert about["small_stem"] is True
     net = timm.create_model("resnet18", num_classes=0)
     net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     net.load_state_dict(load_file(tmp_path / "encoder.safetensors"))
@@ -57,16 +85,50 @@ def test_small_stem_is_stated_and_all_else_fits_timm(tmp_path: Path) -> None:
     torch.testing.assert_close(net.eval()(images), encoder.backbone(images))
 
 
-def test_description_holds_the_preprocessing(tmp_path: Path) -> None:
-    saved(tmp_path)
-    about = json.loads((tmp_path / "encoder.json").read_text())
-    assert about["mean"] == pytest.approx([0.4, 0.5, 0.6]) and about["std"] == pytest.approx([0.2, 0.2, 0.3])
-    assert (about["image_size"], about["channels"], about["num_features"]) == (8, 3, 256)
+def test_timms_transform_makes_the_images_that_the_encoder_sees(tmp_path: Path) -> None:
+    encoder = saved(tmp_path, "small", 32)
+    net = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    rough = torch.rand(3, 12, 8)
+    photo = (torch.nn.functional.interpolate(rough[None], scale_factor=8, mode="bicubic").clamp(0, 1) * 255).byte()
+    image = create_transform(**resolve_model_data_config(net))(to_pil_image(photo[0]))
+    assert (image - encoder.preprocess(photo)[0]).abs().mean() < 0.01
+
+
+def test_the_description_says_what_timm_needs_and_nothing_of_others_weights(tmp_path: Path) -> None:
+    saved(tmp_path, "resnet18.a1_in1k", 64, 1, value_range=(0, 4095))
+    about = described(tmp_path)
+    assert (about["architecture"], about["num_features"], about["value_range"]) == ("resnet18", 512, [0, 4095])
     assert about["nearfar"].count(".") == 2
+    assert not about["pretrained_cfg"].keys() & {"license", "tag", "paper_ids", "hf_hub_id", "url", "origin_url"}
+    assert load_encoder(tmp_path).value_range == [0, 4095]
+
+
+def test_a_file_cannot_make_timm_fetch_another_net(tmp_path: Path) -> None:
+    saved(tmp_path, "resnet18", 32)
+    about = described(tmp_path)
+    about["model_args"]["base"] = "hf-hub:someone/net"
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="not on 'hf-hub:someone/net'"):
+        timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+    with pytest.raises(ValueError, match="unknown encoder 'hf-hub:someone/net'"):
+        load_encoder(tmp_path)
+    with pytest.raises(ValueError, match="not of 'resnet18'"):
+        build_backbone("resnet18", image_size=32, channels=3, init=tmp_path)
+
+
+def test_importing_a_module_is_enough(tmp_path: Path) -> None:
+    saved(tmp_path / "small", "small", 8)
+    saved(tmp_path / "stem", "resnet18", 32)
+    script = (
+        "import nearfar.timm, timm, sys; [timm.create_model(f'local-dir:{f}', pretrained=True) for f in sys.argv[1:]]"
+    )
+    run = [sys.executable, "-c", script, str(tmp_path / "small"), str(tmp_path / "stem")]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"encoder\.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"config\.json is missing"):
         load_encoder(tmp_path)
     saved(tmp_path)
     (tmp_path / "encoder.safetensors").unlink()
@@ -74,12 +136,15 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         load_encoder(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"\x80\x04c", None])
-def test_damaged_weights_give_one_clear_line(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"\x80\x04c", None, "another net"])
+def test_damaged_weights_give_one_clear_line(tmp_path: Path, content: bytes | str | None) -> None:
     saved(tmp_path)
     file = tmp_path / "encoder.safetensors"
+    if content == "another net":
+        saved(tmp_path / "other", "tiny")
+        content = (tmp_path / "other" / file.name).read_bytes()
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(ValueError, match=r"encoder.safetensors is damaged") as caught:
+    with pytest.raises(ValueError, match=r"encoder.safetensors is damaged or of another encoder") as caught:
         load_encoder(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -87,36 +152,24 @@ def test_damaged_weights_give_one_clear_line(tmp_path: Path, content: bytes | No
 @pytest.mark.parametrize(
     "change",
     [
-        {"name": "no_such_net"},
-        {"name": "hf_hub:someone/net"},
-        {"arguments": {"in_chans": 3, "image_size": 8, "unknown": 1}},
-        {"image_size": "eight"},
-        {"mean": [0.5]},
-        {"arguments": None},
+        {"architecture": "no_such_net"},
+        {"architecture": "hf_hub:someone/net"},
+        {"model_args": {"in_chans": 3, "image_size": 8, "unknown": 1}},
+        {"model_args": {"in_chans": 3, "checkpoint_path": "net.pth"}},
+        {"model_args": None},
+        {"pretrained_cfg": {"input_size": [3, "eight", 8], "mean": [0.5] * 3, "std": [0.5] * 3}},
+        {"pretrained_cfg": {"input_size": [3, True, 8], "mean": [0.5] * 3, "std": [0.5] * 3}},
+        {"pretrained_cfg": {"input_size": [3, 8, 8], "mean": [0.5], "std": [0.5]}},
+        None,
     ],
 )
-def test_a_wrong_description_gives_one_clear_line(tmp_path: Path, change: dict) -> None:
+def test_a_wrong_description_gives_one_clear_line(tmp_path: Path, change: dict | None) -> None:
     saved(tmp_path)
-    file = tmp_path / "encoder.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(ValueError, match=r"encoder.json does not describe an encoder") as caught:
+    text = '{"architecture": "sm' if change is None else json.dumps(described(tmp_path) | change)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config.json does not describe an encoder") as caught:
         load_encoder(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_another_nets_weights_are_refused(tmp_path: Path) -> None:
-    saved(tmp_path / "a")
-    saved(tmp_path / "b", "resnet18", 32)
-    (tmp_path / "b" / "encoder.safetensors").replace(tmp_path / "a" / "encoder.safetensors")
-    with pytest.raises(ValueError, match="of another encoder"):
-        load_encoder(tmp_path / "a")
-
-
-def test_truncated_json_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
-    (tmp_path / "encoder.json").write_text('{"name": "sm')
-    with pytest.raises(ValueError, match="does not describe"):
-        load_encoder(tmp_path)
 
 
 class Net(nn.Module):
@@ -130,17 +183,10 @@ class Net(nn.Module):
         return self.norm(self.conv(images)).mean((2, 3))
 
 
-def saved_own(folder: Path) -> Encoder:
-    encoder = Encoder(build_backbone(Net(), image_size=8, channels=3), 8, 3, (0.4, 0.5, 0.6), (0.2, 0.2, 0.3))
-    encoder(torch.rand(8, 3, 8, 8))
-    save_encoder(folder, encoder.eval())
-    return encoder
-
-
 def test_an_encoder_of_ones_own_is_loaded_into_a_copy_of_what_is_given(tmp_path: Path) -> None:
-    encoder, given = saved_own(tmp_path), Net()
-    about = json.loads((tmp_path / "encoder.json").read_text())
-    assert about["object"] == f"{Net.__module__}.Net" and "name" not in about and about["num_features"] == 6
+    encoder, given = saved(tmp_path, Net()), Net()
+    about = described(tmp_path)
+    assert about["object"] == f"{Net.__module__}.Net" and "architecture" not in about and about["num_features"] == 6
     untouched = given.conv.weight.clone()
     again = load_encoder(tmp_path, given)
     images = torch.randint(0, 256, (4, 3, 11, 9), dtype=torch.uint8)
@@ -150,7 +196,7 @@ def test_an_encoder_of_ones_own_is_loaded_into_a_copy_of_what_is_given(tmp_path:
 
 
 def test_an_encoder_of_ones_own_is_asked_for_and_must_fit(tmp_path: Path) -> None:
-    saved_own(tmp_path / "own")
+    saved(tmp_path / "own", Net())
     saved(tmp_path / "named")
     line = rf"^this run's encoder is an object of your own \({Net.__module__}\.Net\): give it again, "
     with pytest.raises(ValueError, match=line + r"e\.g\. nearfar\.load\(run, encoder=Net\(\)\)$"):
@@ -159,14 +205,13 @@ def test_an_encoder_of_ones_own_is_asked_for_and_must_fit(tmp_path: Path) -> Non
         with pytest.raises(ValueError, match=words) as caught:
             load_encoder(tmp_path / "own", other)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="encoder is 'small', which is built by its name"):
+    with pytest.raises(ValueError, match="encoder is 'nearfar_small', which is built by its name"):
         load_encoder(tmp_path / "named", Net())
 
 
 def test_nothing_is_imported_for_the_name_in_a_file(tmp_path: Path) -> None:
-    saved_own(tmp_path)
-    file = tmp_path / "encoder.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"object": "antigravity.Net"}))
+    saved(tmp_path, Net())
+    (tmp_path / "config.json").write_text(json.dumps(described(tmp_path) | {"object": "antigravity.Net"}))
     with pytest.raises(ValueError, match=r"encoder=Net\(\)"):
         load_encoder(tmp_path)
     load_encoder(tmp_path, Net())

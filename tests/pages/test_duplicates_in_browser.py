@@ -5,8 +5,8 @@ import pytest
 from rich.console import Console
 
 import nearfar
-from nearfar.commands.copies import ALIKE, find_links, groups_at
-from nearfar.commands.run_features import open_featured
+from nearfar.neighbours.duplicates import ALIKE, find_links, groups_at
+from nearfar.run_features import open_featured
 from tests.pages.conftest import browser  # noqa: F401
 
 
@@ -23,10 +23,10 @@ def run(tmp_path_factory):
 
 
 def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_path, quiet):  # noqa: F811
-    usual = 0.5 * max(link.distance for link in find_links(open_featured(run, None, None, None, quiet), 2.0, quiet))
-    run.duplicates(distance=usual, out=tmp_path / "page.html", console=quiet)
     known = open_featured(run, None, None, None, quiet)
-    links = find_links(known, 2 * usual, quiet)
+    usual = 0.5 * max(link.distance for link in find_links(known.images, known.features, 2.0))
+    run.duplicates(distance=usual, out=tmp_path / "page.html", console=quiet)
+    links = find_links(known.images, known.features, 2 * usual)
     likenesses = [link.distance for link in links if link.kind == ALIKE]
     browser.console()
     browser.visit(tmp_path / "page.html")

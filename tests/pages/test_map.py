@@ -33,13 +33,13 @@ def test_hostile_names_come_back_as_they_are_and_end_no_script(tmp_path):
     labels, classes = np.arange(5), [f"</script>{i}" for i in range(5)]
     page = tmp_path / "map.html"
     write_map_page(
-        page, torch.randn(5, 2), images_of(5, names=names, labels=labels, class_names=classes), title="</title><b>"
+        page, torch.randn(5, 2), images_of(5, names=names, labels=labels, class_names=classes), note="</p><b>"
     )
     data = data_of(page)
     assert data["names"] == names
     assert [one["name"] for one in data["classes"]] == classes
     text = page.read_text(encoding="utf-8")
-    assert text.count("</script>") == 3 and "<title>&lt;/title&gt;&lt;b&gt;</title>" in text
+    assert text.count("</script>") == 3 and "&lt;/p&gt;&lt;b&gt;</p>" in text
 
 
 def test_places_and_labels_are_kept(tmp_path):

@@ -10,8 +10,8 @@ from PIL import Image
 
 from nearfar.atomic import replacing
 from nearfar.data import Images
-from nearfar.maps.pyramid import Square, z_order_keys
 from nearfar.pages import write_map_page
+from nearfar.pages.map import Square, z_order_keys
 
 COUNT = 700
 TYPES = {"u2": "<u2", "i4": "<i4", "f4": "<f4"}

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.commands.report import write_report
 from nearfar.data import Images
 from nearfar.pages import write_map_page
+from nearfar.pages.report import write_report
 
 NAMES = [
     "plain.png",
@@ -33,7 +33,7 @@ def images_of(labels):
 @pytest.fixture
 def page(tmp_path, browser, points):
     path = tmp_path / "map.html"
-    write_map_page(path, points, images_of(np.arange(60) % 3), title="A <b>map</b> & more")
+    write_map_page(path, points, images_of(np.arange(60) % 3), note="A <b>map</b> & more")
     browser.console()  # what earlier pages said
     browser.visit(path)
     browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
@@ -67,7 +67,7 @@ def test_page_holds_every_point_and_says_how_many(page):
     assert page.run("nearfar.points") == 60
     assert page.run("nearfar.classes") == 3
     assert page.run("document.getElementById('count').textContent") == "60 images"
-    assert page.run("document.title") == "A <b>map</b> & more"
+    assert page.run("document.getElementById('note').textContent") == "A <b>map</b> & more"
     assert page.run("document.querySelectorAll('b, i').length") == 0
 
 

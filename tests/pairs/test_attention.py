@@ -1,11 +1,12 @@
-"""`attend` against the full [rows, keys] matrix in float64."""
+"""Queries against a queue, and against the keys of the other images, by the full matrix in float64."""
+
+import math
 
 import pytest
 import torch
 from torch.nn.functional import normalize
 
-from nearfar.pairs import attention
-from nearfar.pairs.attention import attend
+from nearfar.pairs import attend, attend_in_batch, attention, relate_in_batch
 
 
 def full_matrix(query, keys, temperature):
@@ -30,8 +31,8 @@ def path(request, monkeypatch):
         monkeypatch.setattr(attention, "ROWS", 7)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 3), (5, 1, 8), (17, 33, 7), (64, 1000, 128), (3, 257, 40)])
-@pytest.mark.parametrize("temperature", [0.005, 0.07, 1.0])
+@pytest.mark.parametrize("shape", [(1, 1, 3), (5, 1, 8), (17, 33, 7), (9, 130, 16), (3, 57, 40)])
+@pytest.mark.parametrize("temperature", [0.005, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_value_and_gradient_equal_the_full_matrix(path, shape, temperature, dtype):
     query, keys = inputs(*shape, dtype=dtype)
@@ -62,28 +63,17 @@ def test_low_precision_inputs_are_accumulated_in_float32(dtype):
     assert query.grad.dtype == dtype
 
 
-def test_autocast_does_not_reach_inside():
-    query, keys = inputs(9, 500, 64)
-    outside = attend(query, keys, 0.1)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = attend(query, keys, 0.1)
-    assert torch.equal(outside[0], inside[0]) and torch.equal(outside[1], inside[1])
-
-
-def test_keys_and_mean_key_carry_no_gradient():
+def test_only_the_query_gets_a_gradient_once_and_autocast_stays_outside():
     query, keys = inputs(4, 10, 5)
     keys.requires_grad_()
     log_sum_exp, mean_key = attend(query, keys, 0.2)
-    assert not mean_key.requires_grad
-    log_sum_exp.sum().backward()
-    assert keys.grad is None
-
-
-def test_double_backward_is_refused():
-    query, keys = inputs(4, 10, 5)
-    log_sum_exp, _ = attend(query, keys, 0.2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = attend(query, keys, 0.2)
+    assert torch.equal(log_sum_exp, inside[0]) and torch.equal(mean_key, inside[1])
     with pytest.raises(RuntimeError, match="one backward pass"):
         torch.autograd.grad(log_sum_exp.sum(), query, create_graph=True)
+    log_sum_exp.sum().backward()
+    assert not mean_key.requires_grad and keys.grad is None
 
 
 @pytest.mark.parametrize(
@@ -100,3 +90,72 @@ def test_bad_input_is_refused(keys, temperature, message):
 def test_unequal_dimensions_are_refused():
     with pytest.raises(ValueError, match="do not fit"):
         attend(torch.ones(3, 4), torch.ones(3, 5), 0.1)
+
+
+def whole_batch(query, keys, temperature, key_temperature):
+    q, k = normalize(query.double(), dim=1), normalize(keys.detach().double(), dim=1)
+    itself = torch.eye(len(q), dtype=torch.bool)
+    logits = q @ k.T / temperature
+    weights = (k @ k.T / key_temperature).masked_fill(itself, -math.inf).softmax(1)
+    return logits.diagonal(), logits.masked_fill(itself, -math.inf).logsumexp(1), (weights * logits).sum(1)
+
+
+def pair(batch, dim, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(batch, dim, generator=generator)
+    keys = 3 * (query + torch.randn(batch, dim, generator=generator))
+    return query.to(dtype).requires_grad_(), keys.to(dtype)
+
+
+def weighted(results):
+    return sum((result * torch.linspace(k, 2, len(result)).to(result)).sum() for k, result in enumerate(results))
+
+
+@pytest.fixture(params=["one panel", "many panels", "nothing kept"])
+def panels(request, monkeypatch):
+    if request.param != "one panel":
+        monkeypatch.setitem(attention.TILE, "cpu", 40)
+        monkeypatch.setattr(attention, "ROWS", 7)
+    if request.param == "nothing kept":
+        monkeypatch.setattr(attention, "KEPT", 0)
+
+
+@pytest.mark.parametrize("batch", [2, 3, 30])
+@pytest.mark.parametrize("temperature", [0.005, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_others_of_the_batch_equal_the_full_matrix(panels, batch, temperature, dtype):
+    query, keys = pair(batch, 6, dtype)
+    found = relate_in_batch(query, keys, temperature, 0.05)
+    expected = whole_batch(query, keys, temperature, 0.05)
+    (gradient,) = torch.autograd.grad(weighted(found), query, retain_graph=True)
+    (again,) = torch.autograd.grad(weighted(found), query)
+    (wanted,) = torch.autograd.grad(weighted(expected), query)
+    tolerance = max(1e-6, 2e-7 / temperature) if dtype == torch.float32 else 1e-11
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+    assert (gradient - wanted).norm() <= tolerance * wanted.norm()
+    assert torch.equal(gradient, again)
+    for two, three in zip(attend_in_batch(query, keys, temperature), found, strict=False):
+        assert torch.equal(two, three)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_rows_of_the_batch_are_normalised_and_summed_in_float32(panels, dtype):
+    query, keys = pair(30, 16, dtype)
+    found = relate_in_batch(query, keys, 0.1, 0.05)
+    weighted(found).backward()
+    for ours, theirs in zip(found, whole_batch(query, keys, 0.1, 0.05), strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+    assert query.grad.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("shapes", "temperatures"),
+    [(((4, 3), (5, 3)), (0.1, 0.1)), (((1, 3), (1, 3)), (0.1, 0.1)), (((4, 3), (4, 3)), (0.0, 0.1))],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_arguments_of_the_batch(shapes, temperatures):
+    with pytest.raises(ValueError, match="must be"):
+        relate_in_batch(*(torch.zeros(shape) for shape in shapes), *temperatures)

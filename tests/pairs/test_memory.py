@@ -50,7 +50,7 @@ REDUCTIONS = {name: softmax(kernel) for name, kernel in KERNELS.items()} | {
     )[1],
     "logistic": lambda a, b: pairs.logistic_sum(a, b, torch.tensor(5.0), torch.tensor(-10.0))[1],
     "tempered": lambda a, b: pairs.per_image_log_sum_exp(a, b, torch.full((len(a),), 0.2))[1].mean(),
-    "across": lambda a, b: pairs.cross_log_sum_exp(a, b, 0.1)[1].mean(),
+    "across": lambda a, b: pairs.log_sum_exp(a, b, pairs.cosine(0.1), across=True)[1].mean(),
 }
 
 
@@ -64,12 +64,12 @@ def extra_bytes(reduction, batch, dim=DIM):
 
 @pytest.mark.parametrize("reduction", REDUCTIONS.values(), ids=REDUCTIONS)
 def test_memory_is_linear_and_below_16_mib_and_16_bytes_a_row(reduction):
-    small, large = extra_bytes(reduction, 1500), extra_bytes(reduction, 6000)
-    assert large < 2**24 + 16 * 2 * 6000
-    assert large - small < 16 * 2 * (6000 - 1500) + 2**22  # n x n more would be 515 MiB
+    small, large = extra_bytes(reduction, 1100), extra_bytes(reduction, 3000)
+    assert large < 2**24 + 16 * 2 * 3000
+    assert large - small < 16 * 2 * (3000 - 1100) + 2**22  # n x n more would be 119 MiB
 
 
-@pytest.mark.parametrize(("batch", "dim"), [(1024, 128), (1024, 256), (1024, 512), (900, 512), (600, 1024)])
+@pytest.mark.parametrize(("batch", "dim"), [(1024, 256), (1024, 512), (600, 1024)])
 def test_kept_tiles_fit_the_budget_too(batch, dim):
     assert extra_bytes(REDUCTIONS["cosine"], batch, dim) < 2**24 + 16 * 2 * batch
 
@@ -97,7 +97,7 @@ def test_attention_holds_one_tile():
 
 
 def test_keys_of_the_batch_fit_the_budget_too():
-    query, keys = torch.randn(9000, 256, requires_grad=True), torch.randn(9000, 256)
+    query, keys = torch.randn(4500, 512, requires_grad=True), torch.randn(4500, 512)
     with Live(query, keys) as live:
         (gradient,) = torch.autograd.grad(sum(pairs.relate_in_batch(query, keys, 0.1, 0.07)).sum(), query)
-    assert live.peak - gradient.nbytes < 2**24 + 16 * 2 * 9000  # one more [batch, dim] would be 9 MiB, B x B 309 MiB
+    assert live.peak - gradient.nbytes < 2**24 + 16 * 2 * 4500  # one more [batch, dim] would be 9 MiB, B x B 77 MiB

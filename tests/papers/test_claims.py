@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nearfar.papers import Claim, judge, read_paper
-from nearfar.papers.claims import Difference, compare, holm, with_test_images
+from nearfar.papers.claims import Difference, compare, holm, judge, with_test_images
+from nearfar.papers.paper import Claim, read_paper
 from tests.papers.test_papers import written
 
 A, B = [80.1, 80.4, 80.2], [79.1, 79.3, 79.0]

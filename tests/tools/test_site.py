@@ -59,7 +59,7 @@ def test_the_page_shows_the_signature_and_the_documentation_that_pretrain_has(tr
         assert one.default == (None if default is inspect.Parameter.empty else repr(default))
     text = shown.docstring.value
     assert all(f"- `{one.name}`: " in text for one in settings_fields())
-    assert "- `seed`: of weights, batches and views. Default: 0.\n" in text
+    assert "- `seed`: random seed. Default: 0.\n" in text
     assert text.index("**Arguments**") < text.index("**Returns**") < text.index("**Raises**")
 
 

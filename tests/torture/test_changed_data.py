@@ -95,37 +95,48 @@ def swapped():
 
 
 FOLDER = {  # what happens, and what the line says of it
-    "a file added": (lambda f: save(f / "a/99.bmp", 99), "1 file added: first a/99.bmp"),
-    "many files added": (lambda f: [save(f / f"b/x{n}.bmp", n) for n in range(30)], "30 files added: first b/x0.bmp"),
-    "a file removed": (lambda f: (f / "b/01.bmp").unlink(), "1 file removed: first b/01.bmp"),
-    "a class removed": (lambda f: shutil.rmtree(f / "b"), "12 files removed: first b/01.bmp"),
-    "a file renamed": (lambda f: (f / "a/00.bmp").rename(f / "a/zz.bmp"), "1 file added, 1 removed: first a/00.bmp"),
-    "a file in another class": (lambda f: (f / "a/00.bmp").rename(f / "b/00.bmp"), "1 file added, 1 removed"),
-    "two files swapped": (lambda f: swap(f / "a/00.bmp", f / "b/01.bmp"), "2 files changed: first a/00.bmp"),
-    "a file of the same size": (lambda f: save(f / "a/04.bmp", 99), "1 file changed: first a/04.bmp"),
+    "a file added": (lambda f: save(f / "a/99.bmp", 99), "1 image added: first a/99.bmp"),
+    "many files added": (lambda f: [save(f / f"b/x{n}.bmp", n) for n in range(30)], "30 images added: first b/x0.bmp"),
+    "a file removed": (lambda f: (f / "b/01.bmp").unlink(), "1 image removed: first b/01.bmp"),
+    "a class removed": (lambda f: shutil.rmtree(f / "b"), "12 images removed: first b/01.bmp"),
+    "a file renamed": (lambda f: (f / "a/00.bmp").rename(f / "a/zz.bmp"), "1 image added, 1 removed: first a/00.bmp"),
+    "a file in another class": (lambda f: (f / "a/00.bmp").rename(f / "b/00.bmp"), "1 image added, 1 removed"),
+    "two files swapped": (lambda f: swap(f / "a/00.bmp", f / "b/01.bmp"), "2 images changed: first a/00.bmp"),
+    "a file of the same size": (lambda f: save(f / "a/04.bmp", 99), "1 image changed: first a/04.bmp"),
     "the same size and time": (
         lambda f: (
             before := (f / "a/04.bmp").stat(),
             save(f / "a/04.bmp", 99),
             os.utime(f / "a/04.bmp", ns=(before.st_atime_ns, before.st_mtime_ns)),
         ),
-        "1 file changed: first a/04.bmp",
+        "1 image changed: first a/04.bmp",
     ),
-    "a file cut off": (lambda f: os.truncate(f / "a/00.bmp", 100), "1 file changed: first a/00.bmp"),
-    "a file emptied": (lambda f: os.truncate(f / "a/00.bmp", 0), "1 file changed: first a/00.bmp"),
-    "other images under all names": (lambda f: [save(p, n + 50) for n, p in enumerate(f.glob("*/*"))], "24 files ch"),
-    "another folder": (lambda f: (shutil.rmtree(f), [save(f / f"{n}.png", n) for n in range(COUNT)]), "24 files added"),
+    "a file cut off": (lambda f: os.truncate(f / "a/00.bmp", 100), "1 image changed: first a/00.bmp"),
+    "a file emptied": (lambda f: os.truncate(f / "a/00.bmp", 0), "1 image changed: first a/00.bmp"),
+    "other images under all names": (lambda f: [save(p, n + 50) for n, p in enumerate(f.glob("*/*"))], "24 images ch"),
+    "another folder": (
+        lambda f: (shutil.rmtree(f), [save(f / f"{n}.png", n) for n in range(COUNT)]),
+        "24 images added",
+    ),
 }
 OTHERS = {
-    "a member of a tar changed": (as_tar, lambda f: as_tar(f, one_other()), "1 file changed: first train-0.tar"),
-    "members of a tar swapped": (as_tar, lambda f: as_tar(f, swapped()), "1 file changed: first train-0.tar"),
-    "a row of a table changed": (as_parquet, lambda f: as_parquet(f, one_other()), "1 file changed: first train-0"),
-    "rows of a table swapped": (as_parquet, lambda f: as_parquet(f, swapped()), "1 file changed: first train-0"),
-    "an array's image changed": (as_npy, lambda f: as_npy(f, one_other()), "1 file changed: first all.npy"),
-    "an array's images swapped": (as_npy, lambda f: as_npy(f, swapped()), "1 file changed: first all.npy"),
-    "the middle of an image": (as_tiff, lambda f: black(f / "07.tif", 9000, 9000), "1 file changed: first 07.tif"),
-    "an image of an .npz": (as_npz, lambda f: as_npz(f, one_other()), "1 file changed: first all.npz: images"),
-    "an array cut": (as_npy, lambda f: as_npy(f, range(20)), "1 file changed: first all.npy"),
+    "a member of a tar changed": (
+        as_tar,
+        lambda f: as_tar(f, one_other()),
+        "1 image changed: first train/train-0/0017",
+    ),
+    "members of a tar swapped": (as_tar, lambda f: as_tar(f, swapped()), "2 images changed: first train/train-0/0000"),
+    "a row of a table changed": (
+        as_parquet,
+        lambda f: as_parquet(f, one_other()),
+        "1 image changed: first train/000017",
+    ),
+    "rows of a table swapped": (as_parquet, lambda f: as_parquet(f, swapped()), "2 images changed: first train/000000"),
+    "an array's image changed": (as_npy, lambda f: as_npy(f, one_other()), "1 image changed: first 000017"),
+    "an array's images swapped": (as_npy, lambda f: as_npy(f, swapped()), "2 images changed: first 000000"),
+    "the middle of an image": (as_tiff, lambda f: black(f / "07.tif", 9000, 9000), "1 image changed: first 07.tif"),
+    "an image of an .npz": (as_npz, lambda f: as_npz(f, one_other()), "1 image changed: first 000017"),
+    "an array cut": (as_npy, lambda f: as_npy(f, range(20)), "4 images removed: first 000020"),
 }
 CHANGES = {name: (as_folder, *told) for name, told in FOLDER.items()} | OTHERS
 SAME = {

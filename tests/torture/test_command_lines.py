@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
+from nearfar.arguments import verb_app
 from nearfar.cli import main
-from nearfar.commands.arguments import verb_app
 from nearfar.methods import method_names
 
 BASE = {

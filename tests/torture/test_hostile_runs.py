@@ -11,7 +11,7 @@ import yaml
 from PIL import Image
 
 import nearfar
-from nearfar.commands.report import write_report
+from nearfar.pages.report import write_report
 from tests.pages.conftest import browser  # noqa: F401
 
 RAN = "document.documentElement.dataset.ran=1"
@@ -130,7 +130,7 @@ def hostile(text, name):
 
 
 FILES = ["config.yaml", "metrics.jsonl", "results.json", "neighbours.json", "environment.json", "skipped.txt"]
-FILES += ["views.json", "map.html", "map.json", "fingerprint.json", "encoder.json", "config.json"]
+FILES += ["views.json", "map.html", "map.json", "config.json"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -170,17 +170,16 @@ VERBS = {
     "resume": nearfar.resume,
 }
 DAMAGE = [
-    ("encoder.json", None, DEEP, ["embed", "evaluate"]),
-    ("encoder.json", "image_size", True, ["embed"]),
-    ("encoder.json", "arguments", [1], ["embed"]),
+    ("config.json", None, DEEP, ["embed", "evaluate"]),
+    ("config.json", "pretrained_cfg", [1], ["embed"]),
+    ("config.json", "pretrained_cfg", {"architecture": "nearfar_small", "input_size": True}, ["embed"]),
+    ("config.json", "model_args", [1], ["embed"]),
     ("config.yaml", "method", ["simclr"], ["embed", "evaluate", "resume"]),
     ("config.yaml", "method", None, ["evaluate", "resume"]),
     ("config.yaml", "encoder", None, ["evaluate", "resume"]),
     ("config.yaml", "layer_decay", 1e308, ["resume"]),
     ("config.yaml", "epochs", [1], ["embed", "resume"]),
-    ("fingerprint.json", None, DEEP, ["resume"]),
-    ("fingerprint.json", "marks", [1], ["resume"]),
-    ("fingerprint.json", "kind", None, ["resume"]),
+    ("data.arrow", None, DEEP, ["resume"]),
     ("results.json", None, DEEP, ["evaluate", "summary"]),
     ("metrics.jsonl", None, '{"step": 0, "health": [1]}', ["summary"]),
     ("metrics.jsonl", None, '{"step": 0, "health": {"images": "x"}}', ["summary"]),

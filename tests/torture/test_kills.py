@@ -28,13 +28,13 @@ from nearfar.training import loop
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["nearfar.commands.pretrain", "nearfar.cli", "sklearn", "matplotlib.figure", "datasets"])
 SETTINGS = dict(epochs=6, batch_size=8, held_out=8, encoder="small", log_every=1, precision="32-true")
-STREAM = dict(method="simclr", stream=True, stream_buffer=16, workers=0)  # else a killed run leaves its reader
+STREAM = dict(method="simclr", stream=True, workers=0)  # else a killed run leaves its reader
 METHODS = {
     "saclr-row": dict(method="saclr", scale="row"),
     "moco-v2": dict(method="moco-v2", queue_size=20),
     "two-processes": dict(method="simclr", devices=2, accelerator="cpu"),
     "stream": STREAM,
-    "stream-of-two-processes": dict(**STREAM, devices=2, accelerator="cpu", steps_per_epoch=6),
+    "stream-of-two-processes": dict(**STREAM, devices=2, accelerator="cpu"),
 }
 LONG = 600  # seconds that nothing here takes, but on a machine that does other things too
 
@@ -50,7 +50,7 @@ def train(data: str, out: str, **options: object) -> None:
         if (Path(out) / "config.yaml").is_file():
             code = main(["pretrain", "--resume", out])
         else:
-            words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+            words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
             code = main(["pretrain", data, "--out", out, *words])
     os._exit(code)
 
@@ -178,7 +178,7 @@ def test_one_of_two_processes_owns_the_folder(photos, whole, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
-    "where", ["commands.resolve.open_data", "commands.resolve.choose_machine", "commands.pretrain.write_views"]
+    "where", ["training.plan.open_data", "training.plan.choose_machine", "pages.views.write_views"]
 )
 def test_a_run_that_is_stopped_before_it_trains_leaves_nothing(where, number, photos, tmp_path):
     out = tmp_path / "run"
@@ -208,7 +208,7 @@ def test_a_terminal_that_closes_leaves_a_checkpoint(photos, tmp_path):
     """The output of the run goes to the terminal, and every line after its end is an error."""
     out = tmp_path / "run"
     options = SETTINGS | dict(epochs=2000, method="simclr")
-    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "nearfar", "pretrain", str(photos), "--out", str(out), *words]
     attach = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"

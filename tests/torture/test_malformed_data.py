@@ -308,7 +308,7 @@ def test_the_command_line_ends_in_one_line_and_leaves_no_run_folder(tmp_path, ca
 
 MEASURED = """
     import resource, sys
-    from nearfar.data import building, open_images
+    from nearfar.data import open_images
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     images = open_images(sys.argv[1], image_size=1024, workers=4)
     print(len(images), len(images.skipped), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from nearfar.training.health import Health, effective_rank, measure_health, spread, verdict
-from nearfar.training.ranks import lidar, rankme
+from nearfar.training.health import Health, effective_rank, lidar, measure_health, rankme, spread, verdict
 
 
 def unit_rows(count, dim, seed=0):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
-from nearfar.commands.arguments import as_words
+from nearfar.messages import as_words
 from nearfar.training import is_follower, read_metrics, world_size
 
 QUIET_CORES = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from safetensors.torch import load_file
 import nearfar
 from nearfar import threads
 from nearfar.cli import main
+from nearfar.methods import Recipe, SimCLR
 from nearfar.training import loop, read_metrics
 
 CLOCKS = ("images_per_second", "data_wait")
@@ -100,9 +103,15 @@ def test_the_same_settings_give_the_same_run(images_file, tmp_path, quiet):
     assert logged(first) != logged(other)
 
 
-def test_the_rate_starts_and_drops_as_the_settings_say(images_file, tmp_path, quiet):
-    options = dict(lr=1e-3, warmup_epochs=1.0, warmup_start=0.5, lr_drops=[2.0], lr_drop=0.2)
-    made = run(images_file, tmp_path / "run", quiet, encoder="tiny", log_every=1, **options)
+def test_the_rate_starts_and_drops_as_the_recipe_says(images_file, tmp_path, quiet):
+    @dataclass(frozen=True, kw_only=True)
+    class Dropping(SimCLR):
+        """With a recipe of 30 epochs, of which a run of three has the shape."""
+
+        recipes: ClassVar = {"small": Recipe("", epochs=30, warmup_start=0.5, lr_drops=(20,), lr_drop=0.2)}
+
+    options = dict(method=Dropping(), lr=1e-3, warmup_epochs=1.0, encoder="tiny", log_every=1)
+    made = run(images_file, tmp_path / "run", quiet, **options)
     rates = [line["lr"] for line in made.metrics if "lr" in line]
     steps = len(rates) // 3
     rising = [1e-3 * (0.5 + 0.5 * (step + 1) / steps) for step in range(steps)]

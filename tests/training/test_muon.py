@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nearfar.training.muon import Muon, orthogonal
-from nearfar.training.optimizers import build_optimizer
+from nearfar.training.optimizers import Muon, build_optimizer, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 20), (2, 20, 8), (4, 16, 24)])

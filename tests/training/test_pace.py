@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from nearfar.training.pace import Pace
+from nearfar.training.progress import Pace
 
 
 class Clock:

@@ -11,11 +11,10 @@ from torch import nn
 
 from nearfar.data import rank_rows
 from nearfar.methods import Model, method_class, method_names
-from nearfar.networks.split_norm import SplitBatchNorm, split_batch_norm
-from nearfar.training import shuffled_norm
-from nearfar.training.shuffled_norm import spread_norm_groups
+from nearfar.networks import SplitBatchNorm, split_batch_norm
+from nearfar.training import batch_norm
+from nearfar.training.batch_norm import SyncBatchNorm, spread_norm_groups, sync_batch_norm
 from nearfar.training.step import GradientStep, join_batches
-from nearfar.training.sync_norm import SyncBatchNorm, sync_batch_norm
 
 BATCH, STEPS, IMAGES = 13, 3, 40  # an odd batch: one process holds a row more
 SPLIT = ("moco-v2", "jcl", "lorac", "sce")
@@ -136,7 +135,7 @@ def test_batch_statistics_of_groups_shuffled_over_two_processes_are_those_of_one
 
 
 def test_groups_that_the_processes_do_not_divide_are_refused(monkeypatch):
-    monkeypatch.setattr(shuffled_norm, "world_size", lambda: 3)
+    monkeypatch.setattr(batch_norm, "world_size", lambda: 3)
     with pytest.raises(ValueError, match="norm_groups 4 do not divide among 3 processes"):
         build("moco-v2", False, groups=4)
 

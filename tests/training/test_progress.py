@@ -6,8 +6,7 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from nearfar.training.pace import Pace
-from nearfar.training.progress import TrainingProgress, shows_bars, waiting
+from nearfar.training.progress import Pace, TrainingProgress, shows_bars, waiting
 
 
 @pytest.fixture

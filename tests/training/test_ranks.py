@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.training.ranks import lidar, rankme
+from nearfar.training.health import lidar, rankme
 
 
 def normal(*shape, seed=0):
@@ -77,3 +77,8 @@ def test_lidar_of_one_point_is_one_and_of_bad_numbers_none():
 def test_lidar_needs_views_and_images(shape):
     with pytest.raises(ValueError, match="two views of two images"):
         lidar(normal(*shape))
+
+
+def test_embeddings_of_a_run_that_diverges_have_no_lidar():
+    """The covariance is singular beyond rounding, where it cannot be factorised: `--lr 5000` ended in a traceback."""
+    assert math.isnan(lidar(1e20 * normal(8, 16, 256)))

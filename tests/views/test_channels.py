@@ -1,4 +1,4 @@
-"""Views of floats, and of images with other channels than grey and colour."""
+"""Views of floats, and of images with other channels than grayscale and colour."""
 
 import pytest
 import torch
@@ -43,15 +43,15 @@ def test_one_channel_is_lost_and_becomes_its_mean():
     assert (flat.sum(0) > 8).all()  # each of the four in its turn
     torch.testing.assert_close(view.mean((2, 3)), images.mean((2, 3)))
     torch.testing.assert_close(view[~flat], images[~flat])
-    [grey] = make_views(images[:, :1], ViewPlan("drop", (View(drop=1.0, **still),)), seeded(), [0.0], [1.0])
-    torch.testing.assert_close(grey, images[:, :1])
+    [grayscale] = make_views(images[:, :1], ViewPlan("drop", (View(drop=1.0, **still),)), seeded(), [0.0], [1.0])
+    torch.testing.assert_close(grayscale, images[:, :1])
 
 
 def test_other_channels_get_views_that_mix_none():
     assert fit_views(("strong", "weak", "small"), 64, 13) == ("channels", "channels-weak", "channels-small")
     assert fit_views(("strong", "weak"), 32, 2) == ("channels", "channels-weak")
     strong, weak = plan("channels+channels-weak", 64, 13).views
-    assert strong.hue == strong.saturation == strong.grey == 0 < strong.drop
+    assert strong.hue == strong.saturation == strong.grayscale == 0 < strong.drop
     assert weak.jitter == weak.drop == weak.blur == weak.noise == 0
 
 

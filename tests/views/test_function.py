@@ -106,7 +106,7 @@ def test_crops_cannot_be_given_to_a_function(pictures):
 def test_a_plan_is_written_as_plain_values_and_read_back():
     import yaml
 
-    for name in ("strong", "sce-multi-crop", "grey"):
+    for name in ("strong", "sce-multi-crop", "grayscale"):
         views = plan(name, 32, 1)
         assert ViewPlan.from_dict(yaml.safe_load(yaml.safe_dump(views.to_dict()))) == views
     short = ViewPlan.from_dict({"views": [{"scale": [0.5, 1], "flip": 0}, {}]})

@@ -37,7 +37,7 @@ def test_a_view_is_the_chain_of_torchvisions_functions(pictures):
         contrast=0.4,
         saturation=0.4,
         hue=0.1,
-        grey=0.3,
+        grayscale=0.3,
         blur=0.5,
         solarize=0.3,
     )
@@ -53,7 +53,7 @@ def test_a_view_is_the_chain_of_torchvisions_functions(pictures):
         steps.insert(int(sampled.hue_place[i]), (V.adjust_hue, float(sampled.hue[i])))
         for step, amount in steps:
             x = step(x, amount)
-        x = V.rgb_to_grayscale(x, 3) if sampled.grey[i] else x
+        x = V.rgb_to_grayscale(x, 3) if sampled.grayscale[i] else x
         x = V.gaussian_blur(x, [5, 5], [float(sampled.sigma[i])] * 2) if sampled.blur[i] else x
         x = V.solarize(x, 0.5) if sampled.solarize[i] else x
         off = (ours[i] - V.normalize(x, mean, std)).abs() * torch.tensor(std)[:, None, None]
@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_views_and_the_generator_moves_on(pictures)
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "channels"), [("strong-gamma", 32, 3), ("grey", 28, 1), ("multi-crop", 64, 3)]
+    ("name", "size", "channels"), [("strong-gamma", 32, 3), ("grayscale", 28, 1), ("multi-crop", 64, 3)]
 )
 def test_rows_of_a_batch_are_what_the_whole_batch_gives_them(pictures, name, size, channels):
     images, the_plan = pictures(10, channels, size), plan(name, size, channels)
@@ -132,7 +132,9 @@ def test_crops_made_elsewhere_end_as_the_same_views(pictures, name):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("name", "size", "channels"), [("strong-gamma", 32, 3), ("grey", 28, 1), ("strong", 96, 3)])
+@pytest.mark.parametrize(
+    ("name", "size", "channels"), [("strong-gamma", 32, 3), ("grayscale", 28, 1), ("strong", 96, 3)]
+)
 def test_a_device_gives_the_views_of_the_cpu(pictures, name, size, channels):
     images, the_plan = pictures(8, channels, size), plan(name, size, channels)
     here = make_views(images, the_plan, seeded(), *unit(channels))

@@ -12,7 +12,7 @@ TABLE_2 = {
     "strong-beta": (0.5, 0.8, 0.4, 0.4, 0.2, 0.1, 0.2, 0.1, 0.2),
     "strong-gamma": (0.5, 0.8, 0.4, 0.4, 0.2, 0.1, 0.2, 0.5, 0.2),
 }
-FIELDS = ("flip", "jitter", "brightness", "contrast", "saturation", "hue", "grey", "blur", "solarize")
+FIELDS = ("flip", "jitter", "brightness", "contrast", "saturation", "hue", "grayscale", "blur", "solarize")
 
 
 @pytest.mark.parametrize("name", TABLE_2)
@@ -29,7 +29,7 @@ def test_the_cifar_sets_are_those_of_their_papers():
     saclr = plan("saclr-cifar", 32, 3).views[0]
     assert saclr.scale == (0.2, 1.0)
     assert (saclr.brightness, saclr.contrast, saclr.saturation, saclr.hue) == (0.4, 0.4, 0.4, 0.1)
-    assert (saclr.jitter, saclr.grey, saclr.blur, saclr.flip) == (0.8, 0.1, 0.0, 0.5)
+    assert (saclr.jitter, saclr.grayscale, saclr.blur, saclr.flip) == (0.8, 0.1, 0.0, 0.5)
     alpha, beta = plan("sigclr-cifar", 32, 3).views
     assert (alpha.blur, alpha.solarize, beta.blur, beta.solarize) == (1.0, 0.0, 0.1, 0.2)
     assert alpha.scale == beta.scale == (0.08, 1.0)
@@ -59,15 +59,15 @@ def test_pairs_are_written_with_a_plus():
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_colour_is_left_out_of_a_plan_without_three_channels(channels):
     for view in plan("strong", 32, channels).views:
-        assert (view.saturation, view.hue, view.grey) == (0, 0, 0)
+        assert (view.saturation, view.hue, view.grayscale) == (0, 0, 0)
         assert (view.brightness, view.contrast) == (0.4, 0.4)
 
 
 def test_views_are_fitted_to_size_and_channels():
     own = ["simclr", "weak", "strong-alpha", "small", "local-6"]
     fitted = {
-        (8, 1): ("grey", "grey-weak", "grey", "grey", "grey"),
-        (48, 1): ("grey", "grey-weak", "grey", "grey", "grey"),
+        (8, 1): ("grayscale", "grayscale-weak", "grayscale", "grayscale", "grayscale"),
+        (48, 1): ("grayscale", "grayscale-weak", "grayscale", "grayscale", "grayscale"),
         (49, 1): ("saclr-cifar", "weak", "saclr-cifar", "local-4", "local-4"),
         (24, 3): ("tiny", "tiny-weak", "tiny", "tiny", "tiny"),
         (25, 3): ("saclr-cifar", "weak", "saclr-cifar", "local-4", "local-4"),

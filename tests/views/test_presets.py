@@ -28,10 +28,10 @@ def test_every_method_gets_its_views_in_their_part(preset, method):
 def test_the_parts_of_a_method_with_all_three():
     own = ["strong", "weak", "large", "small", "local-4"]
     assert fit_views(own, 32, 1, "scans") == ("scans", "scans-weak", "scans", "scans-small", "scans-small")
-    assert fit_views(own, 32, 1) == ("grey", "grey-weak", "grey", "grey", "grey")
+    assert fit_views(own, 32, 1) == ("grayscale", "grayscale-weak", "grayscale", "grayscale", "grayscale")
 
 
-@pytest.mark.parametrize("preset", ["documents", "grey"])
+@pytest.mark.parametrize("preset", ["documents", "grayscale"])
 def test_what_has_a_reading_direction_is_never_mirrored_or_turned(preset):
     for view in views_of(preset):
         assert view.flip == view.flip_vertical == view.rot90 == 0
@@ -58,7 +58,7 @@ def test_textures_keep_their_scale():
 def test_presets_change_colour_less_where_it_means_more():
     hue = {preset: views_of(preset)[0].hue for preset in PRESETS}
     assert hue["documents"] == hue["scans"] == 0 < hue["microscope"] < hue["textures"] < hue["photographs"]
-    assert not any(PRESETS[preset].strong.grey for preset in ("microscope", "textures"))
+    assert not any(PRESETS[preset].strong.grayscale for preset in ("microscope", "textures"))
 
 
 def test_a_preset_is_a_plan_of_two_equal_views_with_one_line_on_when_to_take_it():

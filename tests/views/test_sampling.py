@@ -33,7 +33,7 @@ FULL = View(
     contrast=0.5,
     saturation=1.5,
     hue=0.1,
-    grey=0.2,
+    grayscale=0.2,
     blur=0.5,
     sigma=(0.1, 2.0),
     solarize=0.25,
@@ -44,7 +44,7 @@ FULL = View(
 
 def test_probabilities_are_those_of_the_view():
     d = sampled(FULL)
-    for name in ("flip", "flip_vertical", "affine", "grey", "blur", "solarize", "noise"):
+    for name in ("flip", "flip_vertical", "affine", "grayscale", "blur", "solarize", "noise"):
         assert close(getattr(d, name).float().mean(), getattr(FULL, name)), name
     for quarters in (1, 2, 3):
         assert close((d.quarters == quarters).float().mean(), FULL.rot90 / 3), quarters
@@ -53,9 +53,9 @@ def test_probabilities_are_those_of_the_view():
 
 
 def test_probabilities_of_zero_and_one_are_certain():
-    d = sampled(View(flip=0.0, grey=1.0))
+    d = sampled(View(flip=0.0, grayscale=1.0))
     assert not d.flip.any()
-    assert d.grey.all()
+    assert d.grayscale.all()
 
 
 def test_amounts_fill_their_ranges():

@@ -7,22 +7,13 @@ nearfar completion fish > ~/.config/fish/completions/nearfar.fish
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from cyclopts import App
-from rich.console import Console
-
-from nearfar.commands.arguments import VERBS, verb_app
-from nearfar.commands.detection import TASKS
-from nearfar.commands.layouts import LAYOUTS
-from nearfar.commands.select import MEANING
-from nearfar.evaluation import FINETUNE, PROTOCOLS
-from nearfar.methods import method_class, method_names
-from nearfar.networks import encoder_names
-from nearfar.papers import paper_names, read_paper
-from nearfar.views import PRESETS
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FILES = ("data", "run", "images", "out", "init", "config", "resume", "root", "labels", "onto", "columns", "table")
 
@@ -44,6 +35,11 @@ def completion_script(shell: Literal["bash", "zsh", "fish"] | None = None, *, co
     """
     if shell is None:
         raise ValueError("name the shell, bash, zsh, fish: nearfar completion bash")
+    from cyclopts import App
+
+    from nearfar.arguments import VERBS, verb_app
+    from nearfar.methods import method_names
+
     app, known = App(name="nearfar"), dict.fromkeys(FILES, Path) | _values()
     for verb in VERBS:
         app.command(verb_app(verb, method_names(), full=True, known=known), name=verb)
@@ -54,15 +50,26 @@ def completion_script(shell: Literal["bash", "zsh", "fish"] | None = None, *, co
 
 def _values() -> dict[str, Sequence[str]]:
     """The words that options take whose annotation does not list them."""
+    from nearfar.evaluation import FINETUNE, PROTOCOLS
+    from nearfar.methods import method_class, method_names
+    from nearfar.networks import encoder_names
+    from nearfar.views import PRESETS
+
     methods = [method_class(name) for name in method_names()]
+    modules = (importlib.import_module(f"nearfar.papers.{name}") for name in ("paper", "protocols", "detector"))
+    papers, protocols, detector = modules  # by name, as no room imports the papers
     return {
         "accelerator": ["auto", "cpu", "cuda"],
-        "by": list(MEANING),
+        "by": ["diverse", "typical", "outlier", "near"],
         "encoder": encoder_names(),
-        "layout": list(LAYOUTS),
+        "layout": ["projector", "finetune", "cluster-embedding"],
         "method": method_names(),
-        "protocol": [name for name in (*PROTOCOLS, *FINETUNE, *TASKS) if not name.endswith(("K", "P"))],
+        "protocol": [
+            name
+            for name in (*PROTOCOLS, *FINETUNE, *protocols.PROTOCOLS, *detector.TASKS)
+            if not name.endswith(("K", "P"))
+        ],
         "recipe": sorted({name for method in methods for name in method.recipes}),
-        "table": [f"{paper}/{table}" for paper in paper_names() for table in read_paper(paper).tables],
+        "table": [f"{paper}/{table}" for paper in papers.paper_names() for table in papers.read_paper(paper).tables],
         "views": list(PRESETS),
     }

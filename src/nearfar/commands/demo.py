@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
 
-from nearfar.commands.evaluate import evaluate
-from nearfar.commands.map import map_images
-from nearfar.commands.objects import open_data
-from nearfar.commands.pretrain import pretrain
-from nearfar.commands.run import Run
+    from nearfar.run import Run
 
 EPOCHS = 75
 MINUTES = 8.0  # of training; the rest is for evaluation and map
@@ -31,14 +27,16 @@ def run_demo(
     seed: int = 0,
     console: Console | None = None,
 ) -> Run:
-    """Pretrain, evaluate, draw the map and write the report.
+    """The whole job on scikit-learn's digits, offline in about a minute, or on a folder of photographs in ten.
+
+    That is to pretrain, to evaluate, to draw the map and to write the report.
 
     Args:
         data: images, as `pretrain` takes them; those with labels are evaluated. Default: scikit-learn's digits.
         out: run folder to write; it must not exist.
         minutes: time for the pretraining. Default: 75 epochs for digits, 8 minutes for anything else.
-        seed: of weights, batches and views.
-        console: where progress is shown.
+        seed: random seed.
+        console: shows the progress.
 
     Returns:
         The run.
@@ -46,15 +44,21 @@ def run_demo(
     Raises:
         ValueError: for data that cannot be read, or where `out` exists.
     """
+    from rich.console import Console
+    from rich.text import Text
+
+    import nearfar
+    from nearfar.training.plan import open_data
+
     console = console or Console()
     started = time.perf_counter()
     same: dict[str, Any] = dict(epochs=EPOCHS, precision="32-true")  # the same numbers on every machine
     timed = minutes is not None or data != "digits"
     length = dict(minutes=MINUTES if minutes is None else minutes) if timed else same
-    run = pretrain(data, out=out, seed=seed, console=console, **length)
+    run = nearfar.pretrain(data, out=out, seed=seed, console=console, **length)
     if getattr(open_data(run.settings, console), "labels", None) is not None:  # a stream has none
-        evaluate(run, console=console)
-    map_images(run, console=console)
+        run.evaluate(console=console)
+    run.map(console=console)
     if run.verdict is not None:
         console.print(Text(run.verdict.words))
     for name in ("report.html", "map.html", "results.json"):

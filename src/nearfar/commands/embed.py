@@ -8,20 +8,13 @@ nearfar embed runs/photos --out photos.parquet --map
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
-from torch import nn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
 
-from nearfar.commands.map_files import origin
-from nearfar.commands.map_table import PICTURES, map_columns_of
-from nearfar.commands.onto import map_file, placing_encoder
-from nearfar.commands.opening import check_output, features_shown
-from nearfar.commands.run import Run
-from nearfar.commands.run_features import open_featured
-from nearfar.evaluation import FORMATS, write_table
-from nearfar.maps import load_map
+    from nearfar.run import Run
 
 
 def embed(
@@ -51,26 +44,37 @@ def embed(
     Returns:
         The file that was written.
     """
+    from rich.console import Console
+    from rich.text import Text
+
+    from nearfar.atomic import check_output
+    from nearfar.evaluation import FORMATS, write_table
+    from nearfar.maps import find_map, load_map, origin
+    from nearfar.pages.map import IMAGE, table_columns
+    from nearfar.run import Run
+    from nearfar.run_features import features_shown, open_featured
+    from nearfar.training.progress import shown
+
     console = console or Console()
     path, run = Path(out), Run.of(run)
     check_output(path, FORMATS[:1] if map else FORMATS)
-    file = map_file(run, "map")
+    file = find_map("map", run.path)
     saved = load_map(file) if map else None
     known = open_featured(run, data, split, encoder, console, least=1, label_column=label_column)
     images, features = known.images, known.features
     added, pictures = {}, None
     if saved is not None:
-        now = origin(run, known.source, split, images)
+        now = origin(run.path, images)
         if now["encoder"] != saved.about.get("encoder"):
             raise ValueError(f"the encoder of {run.path} changed since {file} was drawn: draw the map again")
         if now["names"] == saved.about.get("names"):
-            places = saved.places
-        elif saved.backbone is None:
-            places = saved.function(features)
+            coordinates = saved.coordinates
         else:
-            placing = placing_encoder(run, saved, file, encoder)
-            places = saved.function(features_shown(placing, images, console, "placing"))
-        added, pictures = map_columns_of(images, features, places, console), PICTURES
+            own = saved.encoder(known.encoder)
+            features_ = features if own is known.encoder else features_shown(own, images, console, "features")
+            coordinates = saved.function(features_)
+        with shown(console, "comparing images") as progress:
+            added, pictures = table_columns(images, features, coordinates, progress), IMAGE
     write_table(path, images.names, features.numpy(), images.labels, images.columns, added, pictures)
     console.print(Text(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}"))
     return path

@@ -7,21 +7,14 @@ nearfar export runs/photos --to timm --out photos-encoder
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
-from rich.text import Text
-from torch import nn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
 
-from nearfar.atomic import check_folder, check_text, replacing
-from nearfar.commands.opening import check_output
-from nearfar.commands.push import TRIED, check_new_folder, write_hub_folder
-from nearfar.commands.run import Run, load
-from nearfar.data import photographs
-from nearfar.networks import check_onnx, export_onnx, export_program, export_weights
-from nearfar.training.progress import waiting
+    from nearfar.run import Run
 
-FILES = {"onnx": export_onnx, "torch": export_program, "safetensors": export_weights}
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
 
 
@@ -55,10 +48,21 @@ def export(
     Raises:
         ValueError: for an encoder that cannot be exported so, or gives other features afterwards.
     """
+    from rich.console import Console
+    from rich.text import Text
+
+    from nearfar.atomic import check_folder, check_new_folder, check_output, check_text, replacing
+    from nearfar.data import photographs
+    from nearfar.networks import check_onnx, export_onnx, export_program, export_weights
+    from nearfar.pages.model_card import TRIED, write_hub_folder
+    from nearfar.run import Run, load
+    from nearfar.training.progress import waiting
+
     console = console or Console()
     run = Run.of(run)
-    if to not in (*FILES, "timm"):
-        raise ValueError(f"--to must be {', '.join(FILES)} or timm, not {to!r}")
+    writers = {"onnx": export_onnx, "torch": export_program, "safetensors": export_weights}
+    if to not in (*writers, "timm"):
+        raise ValueError(f"--to must be {', '.join(writers)} or timm, not {to!r}")
     if to == "onnx":
         check_onnx()
     path = run.path / "export" / f"encoder{ENDINGS.get(to, '')}" if out is None else Path(out)
@@ -77,7 +81,7 @@ def export(
             error = write_hub_folder(path, run, trained, path.name)
         else:
             with replacing(path) as unfinished:
-                error = FILES[to](trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))
+                error = writers[to](trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))
     told = f"{path} gives the same features: largest difference {error:.1e} on {TRIED} photographs"
     console.print(Text(told), highlight=False)
     return path

@@ -5,12 +5,10 @@ nearfar methods
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from nearfar.methods import describe, method_class, method_names
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def list_methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]:
@@ -22,6 +20,10 @@ def list_methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]
     Returns:
         For each method its paper, its needs and its default numbers.
     """
+    from rich.table import Table
+
+    from nearfar.methods import describe, method_class, method_names
+
     facts = {name: describe(method_class(name)) for name in method_names()}
     if console is not None:
         table = Table("method", "paper", "needs", "numbers", title="nearfar methods")

@@ -6,24 +6,15 @@ nearfar push runs/photos owner/name --to folder
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
 
-from nearfar.atomic import check_folder, check_text, replacing, told_clearly
-from nearfar.commands.model_card import model_card
-from nearfar.commands.run import Run
-from nearfar.data import photographs
-from nearfar.messages import first_line
-from nearfar.networks import Encoder, find_weights, write_timm_folder
-
-TRIED = 8  # photographs on which timm's features are compared with ours
+    from nearfar.run import Run
 
 
 def push(
@@ -54,6 +45,13 @@ def push(
     Raises:
         ValueError: for a wrong name, an encoder that timm cannot build, and where the Hub does not take it.
     """
+    from rich.console import Console
+    from rich.text import Text
+
+    from nearfar.atomic import check_new_folder
+    from nearfar.pages.model_card import write_hub_folder
+    from nearfar.run import Run
+
     console = console or Console()
     run = Run.of(run)
     if repo is None or not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", repo):
@@ -69,43 +67,10 @@ def push(
     return place
 
 
-def check_new_folder(folder: Path) -> None:
-    """Raise ValueError for a folder that exists already, OSError where none can be made."""
-    check_text(folder)
-    if os.path.lexists(folder):
-        raise ValueError(f"{folder} exists already; choose another one")
-    check_folder(folder.parent)
-
-
-def write_hub_folder(
-    folder: Path, run: Run, encoder: Encoder, name: str, license: str | None = None, online: bool = False
-) -> float:
-    """Write model.safetensors, config.json and README.md, and return the largest difference of features through timm.
-
-    name: what the model card calls the model: "owner/name" on the Hub, else a folder. license: of the model; None: that
-    of the starting weights, if known. online: ask the Hub for that one where they come from there.
-    Nothing is left after an error: ValueError for an encoder that timm cannot build.
-    """
-    settings, of_start = run.settings, None
-    if settings.init is not None and (online or not settings.init.startswith("hf:")):
-        with contextlib.suppress(ValueError, OSError):  # what is no longer there, or cannot be reached
-            own = settings.encoder if isinstance(settings.encoder, str) else None
-            of_start = find_weights(settings.init, own).license
-    folder.mkdir(exist_ok=True)
-    try:
-        with told_clearly(folder):
-            images = photographs(TRIED, encoder.image_size, encoder.channels)
-            error = write_timm_folder(folder, encoder, images, license or of_start)
-        with replacing(folder / "README.md") as file:
-            file.write_text(model_card(run, name, license or of_start, of_start), encoding="utf-8")
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return error
-
-
 def _upload(folder: Path, repo: str, private: bool) -> str:
     from huggingface_hub import HfApi
+
+    from nearfar.messages import first_line
 
     api = HfApi(library_name="nearfar")
     try:

@@ -6,32 +6,18 @@ nearfar views
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
 
-from nearfar.atomic import replacing
-from nearfar.commands.objects import chosen_method, chosen_views, must_fit, views_for
-from nearfar.commands.opening import PAGES, check_output
-from nearfar.commands.run import Run
-from nearfar.data import Images, describe, open_few
-from nearfar.data.building import SMALL
-from nearfar.data.sources import are_paths
-from nearfar.messages import check_range
-from nearfar.pages.template import write_page
-from nearfar.pages.views import views_shown
-from nearfar.training import Job, Settings
-from nearfar.training.seeding import LARGEST_SEED
-from nearfar.views import PRESETS, Views
+    from nearfar.data import Images
+    from nearfar.training import Settings
+    from nearfar.views import Views
 
 MOST_SHOWN = 1000  # images, or samples of a view: all are held in memory and on one page
-IN_REPORT = 5  # images
-SAMPLES_IN_REPORT = 8  # of all views of an image together
 
 
 def show_views(
@@ -75,9 +61,25 @@ def show_views(
     Raises:
         ValueError: for anything that pretrain would refuse, or a page that exists already.
     """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from nearfar.atomic import PAGES, check_output
+    from nearfar.data import describe, open_few
+    from nearfar.data.sources import are_paths
+    from nearfar.messages import check_range
+    from nearfar.pages.template import write_page
+    from nearfar.pages.views import about, views_shown
+    from nearfar.training.settings import LARGEST_SEED
+    from nearfar.views import PRESETS
+
     console = console or Console()
     if data is None:
-        console.print(_presets())
+        table = Table("--views", "take it for", title="presets of views")
+        for name, preset in PRESETS.items():
+            table.add_row(name, preset.when)
+        console.print(table)
         return {name: preset.when for name, preset in PRESETS.items()}
     page = Path(out)
     check_output(page, PAGES)
@@ -93,23 +95,16 @@ def show_views(
     name = describe(settings.data)
     title = f"Views of {name if are_paths(settings.data) else Path(name).name}"
     found = views_shown(few, plan, samples=samples, seed=seed)
-    write_page(page, "views.html", title=title, about=_about(few), found=found)
+    write_page(page, "views.html", title=title, about=about(few), found=found)
     console.print(Text(f"{len(few)} images and their views -> {page}"))
     return page
 
 
-def write_views(folder: Path, job: Job) -> None:
-    """Write views.html into the folder of a run, with a few of its images, and views.json, the same for the report."""
-    few = open_few(job.shown, IN_REPORT)
-    samples = max(1, SAMPLES_IN_REPORT // len(job.views))
-    found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)
-    write_page(folder / "views.html", "views.html", title="Views", about=_about(few), found=found)
-    with replacing(folder / "views.json") as unfinished:
-        unfinished.write_text(json.dumps(found) + "\n")
-
-
 def _settings(data: Any, given: dict[str, Any]) -> Settings:
     """Return the settings of a run, or those of data with nothing else known."""
+    from nearfar.run import Run
+    from nearfar.training import Settings
+
     if isinstance(data, Run) or (isinstance(data, (str, Path)) and _is_run(Path(data))):
         settings = Run.of(data).settings
         if "method" in given:
@@ -124,6 +119,9 @@ def _is_run(folder: Path) -> bool:
 
 def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     """Return the views that `pretrain` would take; where no method was named, of any number."""
+    from nearfar.data.table import SMALL
+    from nearfar.training.plan import chosen_method, chosen_views, must_fit, views_for
+
     method, _ = chosen_method(settings)
     free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
     crop_size = settings.crop_size or (few.image_size * 2 // 3 if free else few.image_size)
@@ -132,15 +130,3 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     if method_given:
         must_fit(plan, method)
     return plan
-
-
-def _about(few: Images) -> str:
-    channels = "grey" if few.channels == 1 else f"{few.channels} channels"
-    return f"{len(few)} images of {few.image_size} px, {channels}"
-
-
-def _presets() -> Table:
-    table = Table("--views", "take it for", title="presets of views")
-    for name, preset in PRESETS.items():
-        table.add_row(name, preset.when)
-    return table

@@ -1,8 +1,7 @@
 """The pixel cache: decoded images as a memory-mapped file of uint8 or uint16, written once, complete or not at all.
 
-A data set lies in a folder named by a hash of what its images hold, their names, size, channels and value range. Labels
-are no part of it. What is asked for and found out only by decoding (a size that is not given) is noted in a small file
-that names that folder.
+A data set lies in a folder named by a hash of the digests of its images, their size, channels and value range; labels
+and names are no part of it. All data sets together have a limit, beyond which those used longest ago are removed.
 
 A data set that was not finished has no entry.json and is not read. That of an earlier format, of pixels whose number
 does not fit, or whose pixel file has another size or time of modification than when it was finished is decoded again.
@@ -15,82 +14,77 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
 import pyarrow.feather
 import torch
-from jaxtyping import Int64, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
-from nearfar.atomic import NotWrittenError, replacing
-from nearfar.data.decode import Decoded
-from nearfar.data.digests import digest
+from nearfar.atomic import NotWrittenError
+from nearfar.data.decoding import decode, reason, without_warnings
+from nearfar.data.formats import only_python_writes
+from nearfar.data.memory import in_order, usable_cores
+from nearfar.data.table import digest, read_small
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
+LIMIT = 64 * 2**30  # bytes that all data sets may take: eight of the largest that `open_images` keeps by default
+VARIABLE = "NEARFAR_CACHE_BYTES"
+FORMAT = 5  # raise it when decoding or this layout changes: older caches are then not found
+ENTRY, DIGESTS = "entry.json", "digests.arrow"
+_CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-FORMAT = 4  # raise it when decoding or this layout changes: older caches are then not found
-ENTRY, TABLE, NOTE = "entry.json", "images.arrow", ".same"
-COLUMNS = pyarrow.schema(
-    {
-        "name": pyarrow.string(),
-        "problem": pyarrow.string(),
-        "digest": pyarrow.string(),
-        "width": pyarrow.int32(),
-        "height": pyarrow.int32(),
-        "colour": pyarrow.bool_(),
-        "wide": pyarrow.bool_(),
-    }
-)
+_KEY = re.compile(r"([0-9a-f]{32})(\.part-\w+)?")
+_TABLE = re.compile(r"[0-9a-f]{32}\.(arrow|range)")
+_FILES = re.compile(r"entry\.json|digests\.arrow|pixels\.\w+")
 used: set[Path] = set()  # the data sets that this process has opened
+
+Progress = Callable[[int, int | None], None]
+
+
+class Form(NamedTuple):
+    """What all images are decoded to. value_range: low and high of every channel, for uint16; None: uint8."""
+
+    size: int
+    channels: int
+    value_range: list[float] | None = None
+
+    def bytes_of(self, count: int) -> int:
+        """What the pixels of so many images take."""
+        return count * self.channels * self.size**2 * (1 if self.value_range is None else 2)
 
 
 @dataclass
 class Entry:
-    """What the cache knows about a data set, besides its pixels.
+    """What the cache knows about a data set besides its pixels.
 
-    `images`: a row for each image of the source, in its order: "name"; "problem", null where it could be decoded;
-    "digest" of the encoded image where known; "width", "height", "colour" and "wide" as `Decoded` has them.
-    `mean`, `std`: per channel in 0..1; `stored`: whether pixels are kept; `value_range`: low and high of every channel,
-    in the files' own numbers, where pixels are uint16; `lineage`: the same for all states of one data set.
+    `count`: images with pixels; `problems`: of those that could not be decoded, by their position among those tried;
+    `mean`, `std`: per channel in 0..1; `stored`: whether pixels are kept; `lineage`: the same for all states of one
+    data set; `state`: size and time of modification of the file of pixels.
     """
 
-    images: pyarrow.Table
-    image_size: int
-    channels: int
+    form: Form
+    count: int
+    problems: dict[int, str]
     mean: list[float]
     std: list[float]
     stored: bool
-    value_range: list[float] | None = None
-    lineage: str = ""
-
-    @cached_property
-    def rows(self) -> Int64[np.ndarray, " kept"]:
-        """The positions of the images with pixels among all."""
-        return np.flatnonzero(self.images["problem"].is_null().to_numpy())
-
-    @cached_property
-    def kept(self) -> pyarrow.Table:
-        """The rows of `images` with pixels."""
-        return self.images.take(self.rows)
-
-    @cached_property
-    def skipped(self) -> list[tuple[str, str]]:
-        """(name, problem) of the others."""
-        others = self.images.filter(self.images["problem"].is_valid())
-        return list(zip(others["name"].to_pylist(), others["problem"].to_pylist(), strict=True))
+    lineage: str
+    state: list[int] | None = None
+    format: int = field(default=FORMAT)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return len(self.rows), self.channels, self.image_size, self.image_size
+        return self.count, self.form.channels, self.form.size, self.form.size
 
 
 def default_folder() -> Path:
@@ -100,63 +94,195 @@ def default_folder() -> Path:
 
 
 def key(parts: Any) -> str:
-    """A file name made from everything the pixels depend on (JSON values)."""
+    """A file name made from everything that something depends on (JSON values)."""
     return digest(json.dumps([FORMAT, parts], sort_keys=True).encode())
 
 
-def pixels_file(wide: bool) -> str:
-    """The name of the file of pixels: of uint16, or of uint8."""
-    return "pixels.u16" if wide else "pixels.u8"
-
-
-def home_of(asked: Path) -> Path:
-    """The folder of the data set that was found for what is asked: by its note, else the one of that very name."""
-    try:
-        return asked.with_name(asked.with_suffix(NOTE).read_text())
-    except (OSError, ValueError):
-        return asked
-
-
-def read(folder: Path) -> tuple[Entry, Shaped[Tensor, "images channels size size"] | None] | None:
+def read(home: Path) -> tuple[Entry, Shaped[Tensor, "images channels size size"] | None] | None:
     """A finished data set: its entry and its memory-mapped pixels (None where not stored). None if absent or damaged.
 
     No pixels are read; see the head of this file for what is noticed.
     """
-    found = _loaded(folder)
+    found = _loaded(home)
     if found is not None:
-        used.add(folder)
+        used.add(home)
         with contextlib.suppress(OSError):
-            os.utime(folder / ENTRY)  # when it was used last
+            os.utime(home / ENTRY)  # when it was used last
     return found
 
 
-def _loaded(folder: Path) -> tuple[Entry, Tensor | None] | None:
+def _loaded(home: Path) -> tuple[Entry, Tensor | None] | None:
     try:
-        values = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-        form, noted = values.pop("format"), values.pop("pixels")
-        entry = Entry(images=pyarrow.feather.read_table(folder / TABLE, memory_map=False), **values)
-        wide = entry.value_range is not None
-        whole = [int(np.prod(entry.shape)) * (1 + wide), noted and noted[1]]
-        if form != FORMAT or (entry.stored and not noted == whole == _state(folder / pixels_file(wide))):
+        values = json.loads((home / ENTRY).read_text(encoding="utf-8"))
+        values["form"] = Form(*values["form"])
+        values["problems"] = {int(row): why for row, why in values["problems"].items()}
+        entry = Entry(**values)
+        if entry.format != FORMAT:
             return None
-        pixels = mapped(folder, entry.shape, wide) if entry.stored else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, pyarrow.ArrowException):
+        pixels = None
+        if entry.stored:
+            whole = entry.form.bytes_of(entry.count)
+            if not entry.state == _state(_pixels_file(home, entry.form)) == [whole, entry.state and entry.state[1]]:
+                return None
+            pixels = mapped(home, entry.shape, entry.form)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError):
         return None
     return entry, pixels
 
 
-def decoded_before(folder: Path, lineage: str) -> dict[str, Decoded]:
+def mapped(home: Path, shape: tuple[int, ...], form: Form) -> Shaped[Tensor, "images channels size size"]:
+    """The pixels of a finished data set, memory-mapped; writing to them changes this process's copy alone."""
+    wide = form.value_range is not None
+    size = int(np.prod(shape)) * (1 + wide)
+    pixels = torch.from_file(str(_pixels_file(home, form)), shared=False, size=size, dtype=torch.uint8)
+    return (pixels.view(torch.uint16) if wide else pixels).view(shape)
+
+
+def _pixels_file(home: Path, form: Form) -> Path:
+    return home / ("pixels.u8" if form.value_range is None else "pixels.u16")
+
+
+def _state(pixels: Path) -> list[int]:
+    found = pixels.stat()
+    return [found.st_size, found.st_mtime_ns]
+
+
+@contextmanager
+def building(home: Path) -> Iterator[None]:
+    """Hold the lock of one data set: of several processes that want it, one builds and the others wait for it."""
+    from filelock import FileLock  # comes with torch
+
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(home.with_suffix(".lock"))
+        lock.acquire()
+    except OSError as error:
+        raise ValueError(f"cannot write to the cache folder '{home.parent}' ({error}); {ELSEWHERE}") from error
+    try:
+        for leftover in home.parent.glob(f"{home.name}.part-*"):  # from builds that were killed: we hold the lock
+            shutil.rmtree(leftover, ignore_errors=True)
+        yield
+    finally:
+        lock.release()
+
+
+def build(
+    home: Path,
+    images: Iterable[bytes | str],
+    digests: list[str | None],
+    form: Form,
+    lineage: str,
+    *,
+    store: bool,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    before: int = 0,
+) -> None:
+    """Decode images, in parallel and in order, into a data set whose lock is held; without `store` no pixels are kept.
+
+    digests: of the encoded images; those that an earlier state of the data set holds are taken from there. before: how
+    many unreadable images `progress` counts too. Unreadable images have no pixels.
+    """
+    known = _decoded_before(home.parent, lineage)
+    part = Path(tempfile.mkdtemp(prefix=f"{home.name}.part-", dir=home.parent))
+    wide, most = form.value_range is not None, min(32, max(1, _CHUNK // (form.channels * form.size**2)))
+    moments: np.ndarray = np.zeros((2, form.channels), dtype=np.int64)
+    problems: dict[int, str] = {}
+    done = count = 0
+
+    def decoded(item: tuple[bytes | str, str | None]) -> np.ndarray | str:
+        data, mark = item
+        try:
+            there = known.get(mark or "")
+            return decode(read_small(data), *form) if there is None else there
+        except Exception as error:  # decoders raise anything on damaged data
+            return reason(error)
+
+    chunks = in_order(_chunks(zip(images, digests, strict=True), most), decoded, workers or usable_cores())
+    try:
+        with (
+            contextlib.closing(chunks),
+            without_warnings(),
+            only_python_writes(),
+            open(_pixels_file(part, form), "wb") as file,
+        ):
+            for pieces in chunks:
+                kept = [one for one in pieces if not isinstance(one, str)]
+                problems |= {done + i: one for i, one in enumerate(pieces) if isinstance(one, str)}
+                done, count = done + len(pieces), count + len(kept)
+                if kept:
+                    block: np.ndarray = np.ascontiguousarray(np.stack(kept))
+                    moments = moments + moments_of(block)
+                    if store:
+                        file.write(block.data)
+                if progress is not None:
+                    progress(before + done, before + len(digests))
+            file.flush()
+            os.fsync(file.fileno())
+        mean, std = statistics(moments, count * form.size**2, 65535 if wide else 255)
+        entry = Entry(form, count, problems, mean, std, store, lineage)
+        if store:
+            entry.state = _state(_pixels_file(part, form))
+        else:
+            _pixels_file(part, form).unlink()
+        marks = [mark for row, mark in enumerate(digests) if row not in problems]
+        pyarrow.feather.write_feather(pyarrow.table({"digest": pyarrow.array(marks, pyarrow.string())}), part / DIGESTS)
+        with open(part / ENTRY, "w", encoding="utf-8") as written:
+            json.dump(asdict(entry), written)
+            written.flush()
+            os.fsync(written.fileno())
+        if home.exists():
+            shutil.rmtree(home)
+        os.rename(part, home)
+    except BaseException as error:
+        shutil.rmtree(part, ignore_errors=True)
+        if isinstance(error, OSError) and (error.errno in _NO_ROOM or isinstance(error, NotWrittenError)):
+            raise ValueError(f"cannot write the cache in '{home.parent}' ({error}); {ELSEWHERE}") from error
+        raise
+    _tidy(home, lineage)
+
+
+def _chunks(items: Iterable[tuple[Any, Any]], most: int) -> Iterator[list[tuple[Any, Any]]]:
+    """Items in lists of at most `most` and about 4 MB of encoded data."""
+    chunk: list[tuple[Any, Any]] = []
+    size = 0
+    for item in items:
+        chunk.append(item)
+        size += len(item[0]) if isinstance(item[0], bytes) else 0
+        if len(chunk) == most or size > _CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def moments_of(block: np.ndarray) -> np.ndarray:
+    """Sums [2, channels] of the values and squares of images: exact for uint8, float64 for uint16."""
+    values = block.astype(np.int64 if block.dtype == np.uint8 else np.float64)
+    return np.stack([values.sum((0, 2, 3)), (values * values).sum((0, 2, 3))])
+
+
+def statistics(moments: np.ndarray, count: int, largest: int = 255) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation per channel in 0..1 from sums [2, channels] of values and squares in 0..largest."""
+    if count == 0:
+        return [0.0] * moments.shape[1], [0.0] * moments.shape[1]
+    mean, square = (moments / count).astype(np.float64)
+    std = np.sqrt(np.maximum(square - mean**2, 0))
+    return (mean / largest).tolist(), (std / largest).tolist()
+
+
+def _decoded_before(folder: Path, lineage: str) -> Mapping[str, np.ndarray]:
     """The images of an earlier state of a data set, the one used last, by the digests of what they came from."""
-    for home in states(folder, lineage)[::-1]:
-        entry, pixels = _loaded(home) or (None, None)
-        if entry is not None and pixels is not None:
-            names = ("digest", "width", "height", "colour", "wide")
-            rows = zip(pixels.numpy(), *(entry.kept[name].to_pylist() for name in names), strict=True)
-            return {digest: Decoded(one, (w, h), colour, wide) for one, digest, w, h, colour, wide in rows if digest}
+    for home in _states(folder, lineage)[::-1]:
+        _, pixels = _loaded(home) or (None, None)
+        with contextlib.suppress(OSError, KeyError, ValueError, pyarrow.ArrowException):
+            marks = pyarrow.feather.read_table(home / DIGESTS, memory_map=False)["digest"].to_pylist()
+            if pixels is not None:
+                return {mark: one for mark, one in zip(marks, pixels.numpy(), strict=True) if mark}
     return {}
 
 
-def states(folder: Path, lineage: str) -> list[Path]:
+def _states(folder: Path, lineage: str) -> list[Path]:
     """The states of a data set that a cache folder holds, those used last at the end."""
     found = []
     for entry in folder.glob(f"*/{ENTRY}"):
@@ -166,68 +292,78 @@ def states(folder: Path, lineage: str) -> list[Path]:
     return [home for _, home in sorted(found)]
 
 
-def _state(pixels: Path) -> list[int]:
-    found = pixels.stat()
-    return [found.st_size, found.st_mtime_ns]
+def limit() -> int:
+    """Bytes that a cache folder may hold: $NEARFAR_CACHE_BYTES, or 64 GiB; ValueError for what is no such number."""
+    given = os.environ.get(VARIABLE, str(LIMIT))
+    if not given.isdecimal():
+        raise ValueError(f"{VARIABLE} must be a number of bytes, such as {LIMIT}, got '{given}'")
+    return int(given)
 
 
-def mapped(folder: Path, shape: tuple[int, ...], wide: bool = False) -> Shaped[Tensor, "images channels size size"]:
-    """The pixels of a finished data set, memory-mapped; writing to them changes this process's copy alone."""
-    size = int(np.prod(shape)) * (1 + wide)
-    pixels = torch.from_file(str(folder / pixels_file(wide)), shared=False, size=size, dtype=torch.uint8)
-    return (pixels.view(torch.uint16) if wide else pixels).view(shape)
+def sizes(folder: Path) -> dict[Path, int]:
+    """Return what a cache folder holds, what is left of builds that were killed too, with the sizes in bytes.
 
-
-@contextmanager
-def building(folder: Path) -> Iterator[None]:
-    """Hold the lock of one data set: of several processes that want it, one builds and the others wait for it."""
-    from filelock import FileLock  # comes with torch
-
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.with_suffix(".lock"))
-        lock.acquire()
-    except OSError as error:
-        raise ValueError(f"cannot write to the cache folder '{folder.parent}' ({error}); {ELSEWHERE}") from error
-    try:
-        for leftover in folder.parent.glob(f"{folder.name}.part-*"):  # from builds that were killed: we hold the lock
-            shutil.rmtree(leftover, ignore_errors=True)
-        yield
-    finally:
-        lock.release()
-
-
-def write(asked: Path, fill: Callable[[Path], tuple[Entry, str]]) -> Path:
-    """Run `fill` on a new folder (it writes the pixels there), then give that its final name in one step.
-
-    `fill` returns the entry and that name. A note leads there where something else was asked for. The lock of `asked`
-    must be held. Returns the final folder.
+    Data sets are folders; beside them lie tables of headers and digests. Only what has the form that nearfar writes
+    counts: its names, and folders that hold its files and nothing else.
     """
-    part = Path(tempfile.mkdtemp(prefix=f"{asked.name}.part-", dir=asked.parent))
+    found = {}
+    for path in _ours(folder):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            found[path] = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+    return found
+
+
+def empty(folder: Path) -> int:
+    """Remove all that a cache folder holds; returns the bytes that this frees.
+
+    What another process is building stays. So do the locks, empty files that others may wait for.
+    """
+    return sum(size for path, size in sizes(folder).items() if _removed(path))
+
+
+def _tidy(built: Path, lineage: str) -> None:
+    """Remove the earlier states of a data set that was just built, and what was used longest ago beyond the limit.
+
+    What this process has opened stays, and what others are building. What others have opened they keep until they end,
+    but on Windows, where it cannot be removed.
+    """
+    stay = {built, *used}
+    for path in _states(built.parent, lineage):
+        if path not in stay:
+            _removed(path)
+    there = sizes(built.parent)
+    excess = sum(there.values()) - limit()
+    for path in sorted(there, key=_last_used):
+        if excess > 0 and path not in stay and _removed(path):
+            excess -= there[path]
+
+
+def _last_used(path: Path) -> float:
     try:
-        entry, name = fill(part)
-        home = asked.with_name(name)
-        pyarrow.feather.write_feather(entry.images, part / TABLE)
-        written = {one.name: getattr(entry, one.name) for one in fields(entry) if one.name != "images"}
-        written["pixels"] = _state(part / pixels_file(entry.value_range is not None)) if entry.stored else None
-        with open(part / ENTRY, "w", encoding="utf-8") as file:
-            json.dump(written | {"format": FORMAT}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.nullcontext() if home == asked else building(home):
-            there = _loaded(home)
-            if there is not None and there[0].stored >= entry.stored:  # the same images, for another request
-                shutil.rmtree(part)
-            else:
-                if home.exists():
-                    shutil.rmtree(home)
-                os.rename(part, home)
-        if home != asked:
-            with replacing(asked.with_suffix(NOTE)) as unfinished:
-                unfinished.write_text(name)
-        return home
-    except BaseException as error:
-        shutil.rmtree(part, ignore_errors=True)
-        if isinstance(error, OSError) and (error.errno in _NO_ROOM or isinstance(error, NotWrittenError)):
-            raise ValueError(f"cannot write the cache in '{asked.parent}' ({error}); {ELSEWHERE}") from error
-        raise
+        return (path / ENTRY if path.is_dir() else path).stat().st_mtime
+    except OSError:  # left by a build that was killed
+        return 0.0
+
+
+def _removed(path: Path) -> bool:
+    """Remove a data set or a table unless another process is building it; whether it is gone."""
+    from filelock import FileLock, Timeout  # comes with torch
+
+    try:
+        with FileLock(path.parent / f"{path.name[:32]}.lock").acquire(timeout=0):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    except (Timeout, OSError):
+        return False
+    return True
+
+
+def _ours(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_symlink():
+            continue
+        if _TABLE.fullmatch(path.name) and path.is_file():
+            yield path
+        elif _KEY.fullmatch(path.name) and path.is_dir():
+            files = list(path.glob("*"))
+            if all(_FILES.fullmatch(file.name) and file.is_file() and not file.is_symlink() for file in files):
+                yield path

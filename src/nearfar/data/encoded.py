@@ -1,45 +1,164 @@
-"""From a source of encoded images, through the cache, to `Images`."""
+"""From a source of encoded images, by its table and through the cache, to `Images`."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
-import math
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import pyarrow
+import torch
 
 from nearfar.atomic import replacing
-from nearfar.data import cache, cached, sources
-from nearfar.data.building import Progress, Widened, build, first_format
-from nearfar.data.cache import Entry
-from nearfar.data.columns import Record, printable
+from nearfar.data import cache
+from nearfar.data.cache import Form, Progress
+from nearfar.data.decoding import PICTURE, decode, reason, without_warnings
+from nearfar.data.formats import only_python_writes, raw
 from nearfar.data.images import Images
-from nearfar.data.path_tables import PathTable
-from nearfar.data.readers import ImageFolder, Reading, Source
-from nearfar.data.stderr import only_python_writes
-from nearfar.data.value_range import EIGHT_BITS, ValueRange
-from nearfar.data.wide_format import first_raw, sampled_format
+from nearfar.data.sources.files import Files, ImageFolder, PathTable
+from nearfar.data.sources.splits import say_once
+from nearfar.data.table import (
+    ROWS,
+    looked_at,
+    printable,
+    readable,
+    scanned,
+    skipped,
+    usual_channels,
+    usual_size,
+    with_problems,
+)
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, for_channels, of_sample, spread, thinned
 
 _MIXED = "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH keeps the others as they are"
 
 
-Labels = tuple[list[Any], list[str] | None]
-"""The labels of all records as the source has them, and its class names."""
+def table_of(
+    source: Files, splits: Sequence[str], label_column: str | None, folder: Path
+) -> tuple[pyarrow.Table, list[str] | None]:
+    """The table of some splits of a source, with labels as numbers, and the names of classes."""
+    table = scanned(source, splits, label_column, folder)
+    named = source.named(table, splits, label_column)
+    labels, classes = _numbered(named.labels, named.class_names, named.texts, label_column)
+    columns = {name: table[name] for name in table.column_names}
+    columns |= {"name": [printable(name) for name in named.names], "split": named.splits, "label": labels}
+    return pyarrow.table(columns), classes
+
+
+def _numbered(
+    labels: Sequence[Any], class_names: list[str] | None, texts: Iterable[Any], column: str | None
+) -> tuple[pyarrow.Array, list[str] | None]:
+    """Labels as whole numbers, null where one is missing, and the names of classes."""
+    if any(isinstance(label, str) for label in labels):
+        class_names = sorted({str(text) for text in texts if text is not None})
+        number = {text: place for place, text in enumerate(class_names)}
+        labels = [None if label is None else number[str(label)] for label in labels]
+    for label in labels:
+        whole = isinstance(label, (int, float)) and abs(label) < 2**63 and label == int(label)
+        if label is not None and not whole:
+            raise ValueError(f"labels must be whole numbers or texts; column '{column or 'label'}' holds {label!r:.80}")
+    numbers = [None if label is None else int(label) for label in labels]
+    return pyarrow.array(numbers, pyarrow.int64()), class_names and [printable(name) for name in class_names]
+
+
+def _label_array(column: pyarrow.ChunkedArray) -> np.ndarray | None:
+    """Labels as int64, -1 for a missing one; None where no label is known."""
+    numbers = column.fill_null(-1).to_numpy().copy()  # arrow's own cannot be written to
+    return numbers if (numbers >= 0).any() else None
+
+
+def chosen_form(
+    table: pyarrow.Table,
+    image_size: int | None,
+    channels: int | None,
+    value_range: ValueRange,
+    range_of: Callable[[np.ndarray, int], list[float] | None],
+) -> Form:
+    """What all images are decoded to: as asked for, and for the rest as most of them are.
+
+    range_of: gives low and high of so many channels from images of more than 8 bits, by position. Without a range asked
+    for, or for "full", one image of 8 bits makes 8 bits of all. Raises ValueError for a range that does not fit.
+    """
+    rows = readable(table)
+    height, width, bands, bits = (table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits"))
+    size = image_size or usual_size(np.stack([height, width], 1))
+    channels = channels or usual_channels(bands.astype(np.int64))
+    fits = _fitting(bands, channels)
+    wide = fits & (bits > 8)
+    if value_range is not None and not isinstance(value_range, str) and wide.any():
+        return Form(size, channels, for_channels(value_range, channels))
+    if value_range == EIGHT_BITS or not wide.any() or wide.sum() < fits.sum():
+        return Form(size, channels)
+    chosen = np.flatnonzero(wide)
+    return Form(size, channels, range_of(rows[chosen[spread(len(chosen))]], channels))
+
+
+def _fitting(bands: np.ndarray, channels: int) -> np.ndarray:
+    """Which images of so many bands can be read with so many channels."""
+    return (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
+
+
+def in_memory(
+    given: Sequence[tuple[str, bytes | str | None]],
+    source: str,
+    image_size: int | None,
+    channels: int | None,
+    value_range: ValueRange,
+) -> Images:
+    """Decode (name, encoded image or path) to images that are not cached; ValueError where none can be read."""
+    with without_warnings(), only_python_writes():
+        found = [looked_at(data, name=printable(name)) for name, data in given]
+        table = pyarrow.Table.from_pylist([row._asdict() for row in found], ROWS)
+        data = [one for _, one in given]
+
+        def range_of(rows: np.ndarray, count: int) -> list[float] | None:
+            return _sampled_range([data[row] for row in rows], count, value_range)
+
+        form = chosen_form(table, image_size, channels, value_range, range_of)
+        pixels, problems = [], {}
+        for row in readable(table).tolist():
+            try:
+                pixels.append(decode(data[row] or b"", *form))
+            except Exception as error:  # decoders raise anything on damaged data
+                problems[row] = reason(error)
+    table = with_problems(table, problems)
+    if not pixels:
+        wrong = "".join(f"; {name}: {why}" for name, why in skipped(table)[:1])
+        raise ValueError(f"none of the {len(table)} images looked at in '{source}' can be read{wrong}")
+    return Images(
+        torch.from_numpy(np.stack(pixels)),
+        names=table["name"].take(readable(table)).to_pylist(),
+        image_size=form.size,
+        channels=form.channels,
+        skipped=skipped(table),
+        source=source,
+        value_range=form.value_range,
+        table=table,
+    )
+
+
+def _sampled_range(images: Iterable[bytes | str | None], channels: int, value_range: ValueRange) -> list[float] | None:
+    """Low and high of every channel from some images; None where none can be read."""
+    planes = []
+    for data in images:
+        try:
+            if data is not None and (found := raw(data)) is not None:
+                planes.append(thinned(found.read()))
+        except Exception:  # it is listed with its reason when all are decoded
+            continue
+    return of_sample(planes, channels, value_range) if planes else None
 
 
 @dataclass(frozen=True)
 class Opening:
     """One request of `open_images`; `store_limit` is 0 where pixels are not wanted."""
 
-    source: Source
+    source: Files
     name: str
     splits: list[str]
     image_size: int | None
@@ -53,176 +172,112 @@ class Opening:
 
     def images(self) -> Images:
         """The images from the cache, which is built first where there is none yet."""
-        cached.limit()  # a wrong one is noticed first
-        digests = self.source.digests(self.splits, self.folder)
-        about = [type(self.source).__name__, self.source.identity(self.splits, digests)]
-        asked = self.folder / cache.key([*about, self.image_size, self.channels, self.value_range])
-        home, labels = cache.home_of(asked), None
-        found = self._cached(home)
+        cache.limit()  # a wrong one is noticed first
+        source, chosen = self.source, None
+        if isinstance(source, ImageFolder) and self.label_column is not None:
+            chosen = source.by_metadata(self.splits, self.label_column)
+        table, class_names = table_of(source, self.splits, self.label_column, self.folder)
+        form = chosen_form(
+            table, self.image_size, self.channels, self.value_range, functools.partial(self._range, table)
+        )
+        home, entry, pixels = self._decoded(table, form)
+        rows = readable(table)
+        table = with_problems(table, {int(rows[row]): why for row, why in entry.problems.items()})
+        kept = table.take(readable(table))
+        if not len(kept):
+            raise ValueError(self._nothing(self._problems() + skipped(table)))
+        if self.value_range is None and form.value_range is None and (kept["bits"].to_numpy() > 8).any():
+            say_once(f"'{self.name}' {_MIXED}")
+        stored = self.store_limit > 0 and pixels is not None
+        images = Images(
+            pixels if stored else None,
+            names=kept["name"].to_pylist(),
+            image_size=form.size,
+            channels=form.channels,
+            labels=_label_array(kept["label"]),
+            class_names=class_names,
+            skipped=self._problems() + skipped(table),
+            statistics=(entry.mean, entry.std),
+            originals=functools.partial(source.originals, kept, self.folder / "datasets"),
+            split=self.splits[0] or None if len(self.splits) == 1 else None,
+            reopen=functools.partial(cache.mapped, home, entry.shape, form) if stored else None,
+            source=self.name,
+            columns=source.columns(self.splits, readable(table).tolist()) if isinstance(source, PathTable) else None,
+            value_range=form.value_range,
+            table=table,
+        )
+        return images if chosen is None else self._chosen(images, chosen)
+
+    def _range(self, table: pyarrow.Table, rows: np.ndarray, channels: int) -> list[float] | None:
+        """The value range of a sample; it is kept, as reading a hundred large images takes seconds."""
+        sample = table.take(rows)
+        kept = self.folder / f"{cache.key([sample['digest'].to_pylist(), channels, self.value_range])}.range"
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(kept.read_text())
+        with without_warnings(), only_python_writes():
+            found = _sampled_range(self.source.encoded(sample), channels, self.value_range)
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with replacing(kept) as unfinished:
+                unfinished.write_text(json.dumps(found))
+        return found
+
+    def _decoded(self, table: pyarrow.Table, form: Form) -> tuple[Path, cache.Entry, torch.Tensor | None]:
+        rows = table.take(readable(table))
+        if not len(rows):
+            raise ValueError(self._nothing(self._problems() + skipped(table)))
+        digests = rows["digest"].to_pylist()
+        home = self.folder / cache.key([digests, form])
+        store = 0 < form.bytes_of(len(rows)) <= self.store_limit
+        found = self._cached(home, store)
         if found is None:
-            with cache.building(asked):
-                home = cache.home_of(asked)
-                found = self._cached(home)  # another process may have built it while we waited
+            with cache.building(home):
+                found = self._cached(home, store)  # another process may have built it while we waited
                 if found is None:
-
-                    def fill(part: Path) -> tuple[Entry, str]:
-                        nonlocal labels
-                        entry, labels = self._decoded(part, digests)
-                        form = entry.image_size, entry.channels, entry.value_range or EIGHT_BITS
-                        return entry, cache.key([*about, *form])
-
-                    home = cache.write(asked, fill)
-                    found = self._cached(home)
-                    if found is not None:
-                        cached.tidy(self.folder, home, found[0].lineage)
+                    cache.build(
+                        home,
+                        self.source.encoded(rows),
+                        digests,
+                        form,
+                        cache.key([type(self.source).__name__, str(Path(self.name).resolve()), self.splits, form]),
+                        store=store,
+                        workers=self.workers,
+                        progress=self.progress,
+                        before=len(table) - len(rows),
+                    )
+                    found = self._cached(home, store)
         if found is None:
             raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {cache.ELSEWHERE}")
-        if self.value_range is None and found[0].value_range is None and any(found[0].images["wide"].to_pylist()):
-            sources.say_once(f"'{self.name}' {_MIXED}")
-        return self._labelled(self._images(home, *found), home, found[0].rows.tolist(), labels)
+        return home, *found
 
-    def _cached(self, home: Path) -> tuple[Entry, Tensor | None] | None:
+    def _cached(self, home: Path, store: bool) -> tuple[cache.Entry, torch.Tensor | None] | None:
         """What the cache holds, if that is enough."""
-        hit = cache.read(home)
-        if hit is None:
-            return None
-        entry, pixels = hit
-        needed = math.prod(entry.shape) * (1 if entry.value_range is None else 2)
-        return None if pixels is None and needed <= self.store_limit else hit
-
-    def _images(self, home: Path, entry: Entry, pixels: Tensor | None) -> Images:
-        kept = pixels if self.store_limit > 0 else None
-        wide = entry.value_range is not None
-        rows = entry.rows.tolist()
-        return Images(
-            kept,
-            names=entry.kept["name"].to_pylist(),
-            image_size=entry.image_size,
-            channels=entry.channels,
-            skipped=self._problems() + entry.skipped,
-            statistics=(entry.mean, entry.std),
-            originals=functools.partial(self.source.originals, self.splits, None, rows, self.folder / "datasets"),
-            split=self.splits[0] or None if len(self.splits) == 1 else None,
-            reopen=None if kept is None else functools.partial(cache.mapped, home, entry.shape, wide),
-            source=self.name,
-            columns=self.source.columns(self.splits, rows) if isinstance(self.source, PathTable) else None,
-            value_range=entry.value_range,
-        )
+        found = cache.read(home)
+        return None if found is None or (store and found[0].count and found[1] is None) else found
 
     def _problems(self) -> list[tuple[str, str]]:
-        return [(printable(name), reason) for name, reason in self.source.problems]
+        return [(printable(name), why) for name, why in self.source.problems]
 
-    def _decoded(self, part: Path, digests: dict[str, str]) -> tuple[Entry, Labels]:
-        """Decode all images into the folder `part`, but for those that an earlier state of the source had too."""
-        with self._reader() as read_with:
-            if self._by_metadata:
-                read_with(self.label_column)  # a column that is not there is noticed first
-
-            def read() -> Reading:
-                return read_with(None if self._by_metadata else self.label_column)
-
-            fixed = self.value_range is not None and not isinstance(self.value_range, str)
-            if not fixed and first_raw(read) is None:
-                pixel_format = first_format(read().records, self.image_size, self.channels)
-            else:
-                pixel_format = sampled_format(read, self.image_size, self.channels, self.value_range)
-            while True:
-                reading = read()
-                form = pixel_format.size, pixel_format.channels, pixel_format.value_range
-                place = type(self.source).__name__, os.path.realpath(self.name), self.splits
-                lineage = cache.key([place, form])
-                known = cache.decoded_before(self.folder, lineage)
-                given = reading.records, reading.total, pixel_format, self.store_limit, self.workers, self.progress
-                try:
-                    entry, labels = build(part, *given, digests, known)
-                    break
-                except Widened as widened:
-                    pixel_format = widened.pixel_format
-        if not len(entry.rows):
-            raise ValueError(self._nothing(self._problems() + entry.skipped))
-        entry.lineage = lineage
-        return entry, (labels, reading.class_names)
-
-    def _nothing(self, skipped: list[tuple[str, str]]) -> str:
-        if not skipped:
+    def _nothing(self, wrong: list[tuple[str, str]]) -> str:
+        if not wrong:
             return f"'{self.name}' holds no images"
-        name, reason = skipped[0]
-        return f"none of the {len(skipped)} images in '{self.name}' can be read; {name}: {reason}"
+        name, why = wrong[0]
+        return f"none of the {len(wrong)} images in '{self.name}' can be read; {name}: {why}"
 
-    @property
-    def _by_metadata(self) -> bool:
-        """Whether the labels come from a file that names images: not all of them, and others perhaps."""
-        return isinstance(self.source, ImageFolder) and self.label_column is not None
-
-    def _labelled(self, images: Images, home: Path, rows: list[int], given: Labels | None) -> Images:
-        """The images with their labels; `given`: as they were read for all records while these were decoded."""
-        at_hand = isinstance(self.source, (ImageFolder, PathTable))  # of others they are kept beside the pixels
-        kept = home / f"labels-{cache.key(self.label_column)}.json"
-        if given is None and not at_hand:
-            with contextlib.suppress(OSError, ValueError):
-                numbers, images.class_names = json.loads(kept.read_text(encoding="utf-8"))
-                images.labels = None if numbers is None else np.array(numbers, dtype=np.int64)
-                return images
-        with self._reader() as read:
-            reading = None
-            if given is None or self._by_metadata:
-                reading = read(self.label_column)
-                records = list(reading.records)
-                given = [record.label for record in records], reading.class_names
-                if self._by_metadata:
-                    images, rows = self._named(images, records)
-            labels, class_names = [given[0][row] for row in rows], given[1]
-            if any(isinstance(label, str) for label in labels):
-                # texts are numbered over all splits, so that a number means the same class in each
-                others = read(self.label_column, [split for split in self.source.splits if split not in self.splits])
-                texts = {*labels, *(record.label for record in others.records)}
-                class_names = sorted(str(text) for text in texts if text is not None)
-                number = {text: i for i, text in enumerate(class_names)}
-                labels = [None if label is None else number[str(label)] for label in labels]
-        images.class_names = class_names and [printable(name) for name in class_names]
-        numbers = whole_numbers(labels, self.label_column)
-        images.labels = None if numbers is None else np.array(numbers, dtype=np.int64)
-        if not at_hand:
-            with contextlib.suppress(OSError), replacing(kept) as unfinished:
-                unfinished.write_text(json.dumps([numbers, images.class_names]), encoding="utf-8")
-        return images
-
-    def _named(self, images: Images, records: list[Record]) -> tuple[Images, list[int]]:
-        """The images that the metadata names, in its order, and which of its records they are."""
-        place = {name: i for i, name in enumerate(images.names)}
+    def _chosen(self, images: Images, named: list[tuple[str, Any]]) -> Images:
+        """The images that the metadata names, in its order, with its labels."""
+        place = {name: row for row, name in enumerate(images.names)}
         why = dict(images.skipped)
-        names = [printable(record.name) for record in records]
+        names = [printable(name) for name, _ in named]
+        labels, class_names = _numbered(
+            [label for _, label in named], None, [label for _, label in named], self.label_column
+        )
+        problem = "named in the metadata, and not an image in the folder"
+        wrong = self._problems() + [(name, why.get(name, problem)) for name in names if name not in place]
         rows = [row for row, name in enumerate(names) if name in place]
-        skipped = [(one, why.get(one, r.problem)) for one, r in zip(names, records, strict=True) if one not in place]
         if not rows:
-            raise ValueError(self._nothing(self._problems() + skipped))
-        if [names[row] for row in rows] != images.names:
-            images = images.subset([place[names[row]] for row in rows])
-        images.skipped = self._problems() + skipped
-        return images, rows
-
-    @contextlib.contextmanager
-    def _reader(self) -> Iterator[Callable[..., Reading]]:
-        """A function that reads splits, these ones by default, with the labels of a column."""
-        with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch, only_python_writes():
-
-            def read(label_column: str | None, splits: Iterable[str] = self.splits) -> Reading:
-                readings = [self.source.read(split, label_column, Path(scratch)) for split in splits]
-                totals = [reading.total for reading in readings if reading.total is not None]
-                return Reading(
-                    (record for reading in readings for record in reading.records),
-                    readings[0].class_names if readings else None,
-                    sum(totals) if len(totals) == len(readings) else None,
-                )
-
-            yield read
-
-
-def whole_numbers(labels: list[Any], column: str | None) -> list[int] | None:
-    """Labels as whole numbers, -1 for a missing one; None where all are missing."""
-    for label in labels:
-        number = isinstance(label, (int, float)) and abs(label) < 2**63 and label == int(label)
-        if label is not None and not number:
-            raise ValueError(f"labels must be whole numbers or texts; column '{column or 'label'}' holds {label!r:.80}")
-    numbers = [-1 if label is None else int(label) for label in labels]
-    return numbers if any(number >= 0 for number in numbers) else None
+            raise ValueError(self._nothing(wrong))
+        chosen = images.subset([place[names[row]] for row in rows])
+        chosen.skipped, chosen.class_names = wrong, class_names
+        chosen.labels = _label_array(pyarrow.chunked_array([labels.take(pyarrow.array(rows))]))
+        return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,14 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from nearfar.data.building import moments_of, statistics, usable_cores
-from nearfar.data.columns import Originals
+from nearfar.data.cache import moments_of, statistics
+from nearfar.data.decoding import pixels_of
+from nearfar.data.memory import usable_cores
+from nearfar.data.table import Lookup, digest
 from nearfar.data.value_range import floats
-from nearfar.data.wide import pixels_of
-from nearfar.views import eight_bits
+from nearfar.views import eight_bits, resize_square, with_channels
+
+Originals = Sequence[bytes | str]
 
 
 class Images:
@@ -34,6 +37,7 @@ class Images:
     - `shown`: the channels that pictures of them show, one or three; None: all of one or three
     - `source`: what was opened, in a few words; a path or name as it was given
     - `columns`: a table with a row for each image, what else a table of paths says of it; None for other sources
+    - `table`: the table of the whole source, see `nearfar.data.table`; of arrays and objects only names and digests
 
     They can be pickled, for other processes: pixels in memory are sent along, a mapped cache is mapped again there.
     """
@@ -57,11 +61,12 @@ class Images:
         columns: pyarrow.Table | None = None,
         value_range: list[float] | None = None,
         shown: list[int] | None = None,
+        table: pyarrow.Table | None = None,
     ) -> None:
         self.names, self.image_size, self.channels = names, image_size, channels
         self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
         self.source, self.columns, self.value_range = source, columns, value_range
-        self.shown = shown
+        self.shown, self._table = shown, table
         self._stored, self._rows, self._reopen = stored, rows, reopen
         self._statistics, self._originals = statistics, originals
 
@@ -100,6 +105,14 @@ class Images:
         if np.array_equal(self._rows, np.arange(first, last + 1)):
             return self._stored[first : last + 1]
         return torch.from_numpy(self._stored.numpy()[self._rows])  # torch has no index for uint16
+
+    @property
+    def table(self) -> pyarrow.Table:
+        if self._table is None:
+            rows = (None for _ in self.names) if self._stored is None else map(_digest, self.pixels.numpy())
+            columns = {"name": self.names, "digest": pyarrow.array(rows, pyarrow.string())}
+            self._table = pyarrow.table(columns | {"problem": pyarrow.nulls(len(self), pyarrow.string())})
+        return self._table
 
     @property
     def mean(self) -> list[float]:
@@ -148,7 +161,7 @@ class Images:
             class_names=self.class_names,
             skipped=self.skipped,
             statistics=self._moments,
-            originals=None if self._originals is None else _Chosen(self, chosen),
+            originals=None if self._originals is None else partial(_chosen, self, chosen),
             split=self.split,
             rows=chosen if self._rows is None else self._rows[chosen],
             reopen=self._reopen,
@@ -156,6 +169,7 @@ class Images:
             columns=None if self.columns is None else self.columns.take(chosen),
             value_range=self.value_range,
             shown=self.shown,
+            table=self._table,
         )
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:
@@ -193,29 +207,36 @@ def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chos
     return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
+def _digest(pixels: np.ndarray) -> str:
+    return digest(str(pixels.shape).encode() + pixels.tobytes())
+
+
 def pieces(pixels: Tensor) -> Iterator[Tensor]:
     """`pixels` in consecutive parts of about four million values: few enough to work on in wide types."""
     return iter(pixels.split(max(1, 2**22 // max(1, pixels[:1].numel()))))
 
 
-class _Chosen:
-    """The originals of a subset."""
-
-    def __init__(self, images: Images, rows: np.ndarray) -> None:
-        self.images, self.rows = images, rows
-
-    def __call__(self) -> Originals:
-        whole = self.images.originals
-        assert whole is not None
-        return _Picked(whole, self.rows)
+def _chosen(images: Images, rows: np.ndarray) -> Originals:
+    """The originals of some images."""
+    whole = images.originals
+    assert whole is not None
+    return Lookup(whole.__getitem__, rows.tolist())
 
 
-class _Picked(Sequence[bytes | str]):
-    def __init__(self, whole: Originals, rows: np.ndarray) -> None:
-        self.whole, self.rows = whole, rows
+def photographs(count: int, image_size: int, channels: int) -> UInt8[Tensor, "count channels size size"]:
+    """Squares cut from the two photographs that come with scikit-learn, the same at every call.
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    They differ in size and place; channels beyond colour repeat it in turn. Meant to try a net on what images look
+    like, where the data of a run may be far away.
+    """
+    from sklearn.datasets import load_sample_images
 
-    def __getitem__(self, index: int) -> bytes | str:  # type: ignore[override]
-        return self.whole[int(self.rows[index])]
+    given = [torch.tensor(photo).permute(2, 0, 1) for photo in load_sample_images().images]
+    generator, squares = np.random.default_rng(0), []
+    for number in range(count):
+        photo = given[number % len(given)]
+        side = int(generator.integers(96, min(photo.shape[1:])))
+        top, left = (int(generator.integers(0, length - side + 1)) for length in photo.shape[1:])
+        squares.append(resize_square(photo[None, :, top : top + side, left : left + side], image_size))
+    images = torch.cat(squares)
+    return with_channels(images, channels) if channels in (1, 3) else images[:, [i % 3 for i in range(channels)]]

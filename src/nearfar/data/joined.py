@@ -9,15 +9,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from nearfar.data.building import USUAL
-from nearfar.data.columns import Originals
-from nearfar.data.images import Images
+from nearfar.data.images import Images, Originals
 from nearfar.data.sources import short_names
-from nearfar.data.table_columns import stacked
+from nearfar.data.table import USUAL, Lookup, stacked
 from nearfar.data.value_range import EIGHT_BITS, ValueRange
 
 Opener = Callable[[Any, int | None, int | None, ValueRange], Images]
@@ -71,10 +70,29 @@ def _common_range(ranges: Sequence[list[float] | None]) -> list[float] | str | N
     return np.where(np.arange(ends.shape[1]) % 2, ends.max(0), ends.min(0)).tolist()
 
 
+def joined_names(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyarrow.Table:
+    """Tables of several sources as one, without labels, which may count differently in each.
+
+    Names get the end of their source's path in front.
+    """
+    names = [[_inside(before, name) for name in t["name"].to_pylist()] for before, t in zip(short, tables, strict=True)]
+    kept = [table.drop_columns([one for one in ("label",) if one in table.column_names]) for table in tables]
+    parts = (
+        table.set_column(table.schema.get_field_index("name"), "name", pyarrow.array(own, pyarrow.string()))
+        for table, own in zip(kept, names, strict=True)
+    )
+    return pyarrow.concat_tables(parts, promote_options="permissive")
+
+
 class Joined(Images):
     """Images that lie in several `Images`, in order: image i is the one at place `_rows[i]` of all of theirs."""
 
     parts: list[Images]
+    short: list[str]
+
+    @property
+    def table(self) -> pyarrow.Table:
+        return joined_names([part.table for part in self.parts], self.short)
 
     @property
     def stored(self) -> bool:
@@ -95,7 +113,7 @@ class Joined(Images):
         return torch.cat(pieces)[order.argsort()]
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Images:
-        return _with_parts(super().subset(indices), self.parts)
+        return _with_parts(super().subset(indices), self.parts, self.short)
 
 
 def _joined(parts: list[Images], short: list[str]) -> Joined:
@@ -125,7 +143,7 @@ def _joined(parts: list[Images], short: list[str]) -> Joined:
         shown=parts[0].shown,
         columns=stacked([part.columns for part in parts], [len(part) for part in parts]),
     )
-    return _with_parts(whole, parts)
+    return _with_parts(whole, parts, short)
 
 
 def _inside(source: str, name: str) -> str:
@@ -133,9 +151,9 @@ def _inside(source: str, name: str) -> str:
     return source if source.rpartition("/")[2] == name else f"{source}/{name}"
 
 
-def _with_parts(images: Images, parts: list[Images]) -> Joined:
+def _with_parts(images: Images, parts: list[Images], short: list[str]) -> Joined:
     joined = Joined.__new__(Joined)
-    vars(joined).update(vars(images), parts=parts)
+    vars(joined).update(vars(images), parts=parts, short=short)
     return joined
 
 
@@ -166,17 +184,10 @@ def _statistics(parts: Sequence[Images]) -> tuple[list[float], list[float]]:
 
 
 def _originals(parts: Sequence[Images]) -> Originals:
-    return _Chained([part.originals or [] for part in parts])
+    places = [(owner, row) for owner, part in enumerate(parts) for row in range(len(part))]
+    return Lookup(functools.partial(_of_part, [part.originals or [] for part in parts]), places)
 
 
-class _Chained(Sequence[bytes | str]):
-    def __init__(self, parts: list[Originals]) -> None:
-        self.parts = parts
-        self.starts = np.cumsum([0, *map(len, parts)])
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    def __getitem__(self, index: int) -> bytes | str:  # type: ignore[override]
-        owner = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return self.parts[owner][index - int(self.starts[owner])]
+def _of_part(parts: Sequence[Originals], place: tuple[int, int]) -> bytes | str:
+    owner, row = place
+    return parts[owner][row]

@@ -1,17 +1,50 @@
-"""How much memory there is, and what the threads of a process share of it: who needs much waits for the others.
+"""What reading takes of a machine: cores, and memory that the threads of a process share.
 
-psutil does not know the limit of a container, and the semaphores of Python lend one unit at a time.
+Written here since psutil does not know the limit of a container, and the semaphores of Python lend one unit at a time.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 CGROUP = Path("/sys/fs/cgroup")
+Given, Made = TypeVar("Given"), TypeVar("Made")
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    chunks: Iterable[list[Given]], work: Callable[[Given], Made], threads: int
+) -> Generator[list[Made], None, None]:
+    """What `work` makes of the items of each chunk, in threads; in order, a few chunks ahead."""
+    stop = threading.Event()
+
+    def work_on(chunk: list[Given]) -> list[Made]:
+        return [work(one) for one in chunk if not stop.is_set()]
+
+    waiting: deque[Future[list[Made]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for chunk in chunks:
+                waiting.append(pool.submit(work_on, chunk))
+                if len(waiting) > 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            stop.set()  # or Ctrl-C would wait for the rest of the chunks
+            for future in waiting:
+                future.cancel()
 
 
 def machine_memory() -> dict[str, int | None]:

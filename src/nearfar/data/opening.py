@@ -1,4 +1,4 @@
-"""`open_images`: any source to `Images`."""
+"""`open_images`, `open_few` and `scan`: any source to `Images`, to a few of them, or to the table of all."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.data import arrays, objects, sources
-from nearfar.data.building import LARGEST, Progress
-from nearfar.data.cache import default_folder
-from nearfar.data.encoded import Opening
-from nearfar.data.images import Images
-from nearfar.data.joined import open_joined
-from nearfar.data.locating import encoded_source, locate
-from nearfar.data.objects import describe, has_items, is_array, is_table
-from nearfar.data.readers import ImageFolder
-from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels
+import pyarrow
 
+from nearfar.data import sources
+from nearfar.data.cache import Progress, default_folder
+from nearfar.data.encoded import Opening, in_memory, table_of
+from nearfar.data.images import Images
+from nearfar.data.joined import joined_names, open_joined
+from nearfar.data.sources import arrays, describe, encoded_source, objects
+from nearfar.data.sources.files import ImageFolder, existing
+from nearfar.data.sources.splits import choose_splits
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels, spread
+
+LARGEST = 8192  # one image of that size takes 200 MB
 CACHE_LIMIT = 8 * 2**30
 
 
@@ -52,7 +54,7 @@ def open_images(
           tensors in 0..1, of any sizes, alone or first in a tuple with the label as its second; read into memory once
         - `Images`, which are returned as they are
     split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
-    image_size: side in pixels. None: kept if all images share one size of at most 96, else 224. Where a resize is
+    image_size: side in pixels. None: kept if most images share one size of at most 96, else 224. Where a resize is
         needed the shorter side becomes `image_size` (antialiased bicubic) and the centre is kept.
     channels: None: 1 if all pictures are grey, else 3; as many as they have for arrays, and as most have for TIFF of
         other channels and DICOM. Grey and colour are made into each other.
@@ -102,21 +104,22 @@ def open_images(
             images = copy.copy(images)
             images.shown = shown_positions(show_channels, images.channels)
         return images
-    if is_array(source):
+    if sources.is_array(source):
         images = arrays.from_memory(source, split, image_size, channels, value_range)
     elif name == "digits" and isinstance(source, str):
         images = arrays.digits(split, image_size, channels)
     elif isinstance(source, (str, os.PathLike)) and name.lower().endswith((".npy", ".npz")):
-        images = arrays.from_file(sources.existing(name), split, image_size, channels, label_column, value_range)
-    elif isinstance(source, (str, os.PathLike)) or is_table(source) or sources.are_files(source):
-        found = encoded_source(source) or locate(name)
-        chosen = sources.choose_splits(found.splits, split, name)
+        images = arrays.from_file(existing(name), split, image_size, channels, label_column, value_range)
+    elif isinstance(source, (str, os.PathLike)) or sources.is_table(source) or sources.are_files(source):
+        found = encoded_source(source)
+        assert found is not None
+        chosen = choose_splits(found.splits, split, name)
         folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
         limit = cache_limit if cache else 0
         kept = (folder, limit, workers, progress)
         images = Opening(found, name, chosen, image_size, channels, label_column, *kept, value_range).images()
-    elif has_items(source):
-        sources.choose_splits([""], split, name)
+    elif sources.has_items(source):
+        choose_splits([""], split, name)
         images = objects.from_items(source, name, image_size, channels, cache_limit, progress)
     else:
         raise ValueError(
@@ -169,3 +172,58 @@ def _has_columns(source: Any) -> bool:
     if found is None:
         return describe(source).lower().endswith(".npz")
     return not isinstance(found, ImageFolder) or bool(found.metadata)
+
+
+def open_few(
+    source: Any,
+    count: int,
+    *,
+    split: str | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    value_range: Any = None,
+    show_channels: Sequence[int] | None = None,
+) -> Images:
+    """Open `count` images, evenly spaced over a source; all where there are no more.
+
+    Size, channels and value range are chosen as by `open_images`, from these images alone. Where the number of images
+    is not known without reading all (tars), the first ones are taken. Unreadable images are left out. Nothing is
+    cached. Raises ValueError or FileNotFoundError as `open_images` does.
+    """
+    check_size(image_size)
+    if sources.are_several(source):
+        share = -(-count // len(source))
+
+        def open_one(one: Any, size: int | None, wanted: int | None, values: ValueRange) -> Images:
+            fixed: dict[str, Any] = dict(image_size=size, channels=wanted, value_range=values)
+            return open_few(one, share, split=split, show_channels=show_channels, **fixed)
+
+        return open_joined(source, open_one, image_size, channels, checked(value_range))
+    found = encoded_source(source)
+    if found is None:
+        chosen: dict[str, Any] = dict(image_size=image_size, channels=channels, value_range=value_range)
+        images = open_images(source, split=split, show_channels=show_channels, **chosen)
+        return images.subset(spread(len(images), count))
+    name = describe(source)
+    given = found.few(choose_splits(found.splits, split, name), count)
+    images = in_memory(given, name, image_size, channels, checked(value_range))
+    images.shown = shown_positions(show_channels, images.channels)
+    return images
+
+
+def scan(
+    source: Any, split: str | None = None, cache_dir: str | os.PathLike[str] | None = None
+) -> pyarrow.Table | None:
+    """The table of a source, see `nearfar.data.table`, from headers alone; None for one whose images must be read.
+
+    That are arrays and objects: `open_images(source).table` then. Arguments and errors as of `open_images`.
+    """
+    if sources.are_several(source):
+        tables = [scan(one, split, cache_dir) for one in source]
+        known = [table for table in tables if table is not None]
+        return joined_names(known, sources.short_names(source)) if len(known) == len(tables) else None
+    found = encoded_source(source)
+    if found is None:
+        return None
+    folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
+    return table_of(found, choose_splits(found.splits, split, describe(source)), None, folder)[0]

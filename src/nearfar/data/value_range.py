@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -93,11 +93,3 @@ def in_words(value_range: Sequence[float]) -> str:
     if len(set(pairs)) == 1:
         return f"values from {pairs[0]} are black to white; --value-range changes that"
     return f"values from {', '.join(pairs)} in its channels are black to white; --value-range changes that"
-
-
-def common(counts: Iterable[int]) -> int:
-    """How many channels most images have; 3 where grey and colour are mixed, and the larger of two equal numbers."""
-    all_counts = list(counts)
-    if set(all_counts) <= {1, 3}:
-        return max(all_counts)
-    return max(set(all_counts), key=lambda n: (all_counts.count(n), n))

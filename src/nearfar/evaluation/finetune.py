@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nearfar.data import Images
 from nearfar.evaluation.features import extract
 from nearfar.evaluation.labelled import Accuracies, labelled, top_accuracies
-from nearfar.evaluation.linear_sgd import Progress
+from nearfar.evaluation.linear import Progress
 from nearfar.networks import Encoder
 from nearfar.views import compose, fit_views, make_views
 
@@ -36,6 +36,22 @@ class Tuning:
     batch_size: int = 256
 
 
+def percent_of(protocol: str) -> float | None:
+    """Share of the labels that a protocol fine-tunes with, in per cent; None for those on frozen features."""
+    name, _, number = protocol.partition("-")
+    if name != "finetune":
+        return None
+    try:
+        percent = float(number or 100)
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent <= 100:
+        raise ValueError(
+            f"finetune-P takes P per cent of the labels, above 0 and up to 100, such as finetune-10: not {protocol!r}"
+        )
+    return percent
+
+
 def tuning(percent: float) -> Tuning:
     """The settings for that share of the labels, in percent: those of the nearest of 1, 10 and 100 below or at it."""
     if percent < 10:
@@ -48,10 +64,8 @@ def tuning(percent: float) -> Tuning:
 def draw_labels(labels: Shaped[np.ndarray, " images"], percent: float, seed: int = 0) -> Int64[np.ndarray, " chosen"]:
     """Rows of a random share of every class, rounded, at least one image of each; sorted.
 
-    Rows whose label is negative (missing) are never drawn. ValueError for a share outside 0 to 100 %.
+    Rows whose label is negative (missing) are never drawn. percent: above 0, at most 100; see `percent_of`.
     """
-    if not 0 < percent <= 100:
-        raise ValueError(f"finetune takes more than 0 and at most 100 % of the labels, got {percent:g} %")
     generator = np.random.default_rng([seed, round(1000 * percent)])
     members = [np.flatnonzero(labels == label) for label in np.unique(labels[labels >= 0])]
     chosen = [generator.permutation(rows)[: max(1, round(len(rows) * percent / 100))] for rows in members]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 Features: TypeAlias = Tensor | np.ndarray
 Labels: TypeAlias = Tensor | np.ndarray | Sequence | None
-MANY = 100  # classes from which top-5 accuracy is told as well: the papers do so on ImageNet and ImageNet100
+MANY = 100  # classes from which top-5 accuracy is given too, as the papers do on ImageNet and ImageNet100
 
 
 class Accuracies(NamedTuple):
@@ -20,6 +20,11 @@ class Accuracies(NamedTuple):
 
     top1: float
     top5: float | None
+
+    def named(self, protocol: str) -> dict[str, float]:
+        """Return them by their keys in results.json."""
+        name = protocol.replace("-", "_")
+        return {name: self.top1} if self.top5 is None else {name: self.top1, f"{name}_top5": self.top5}
 
 
 def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
@@ -37,11 +42,10 @@ def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
 
 def labelled(
     x: Features, y: Labels, name: str = "training"
-) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, "images ..."]]:
+) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, " images"]]:
     """Checked features of the images that have a label, and their labels, which may be numbers or strings.
 
-    Images with a negative number as their label, which says that it is missing, are left out. Labels may also be a
-    matrix [images, classes] of 1, -1 and 0 (not known), which is taken as it is.
+    Images with a negative number as their label, which says that it is missing, are left out.
     ValueError when no image has a label, or labels and images differ in number.
     """
     none = (
@@ -52,8 +56,6 @@ def labelled(
         raise ValueError(none)
     checked = features(x, name)
     labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
-    if labels.ndim == 2 and len(labels) == len(checked):
-        return checked, labels
     if labels.shape != (len(checked),):
         raise ValueError(f"{len(checked)} {name} images need {len(checked)} labels, got shape {labels.shape}")
     if np.issubdtype(labels.dtype, np.number) and (labels < 0).any():
@@ -87,9 +89,3 @@ def top_accuracies(
         return Accuracies(top1, None)
     five = classes[scores.topk(5).indices.numpy()]
     return Accuracies(top1, float(np.mean((five == labels[:, None]).any(1))))
-
-
-def mean_per_class_accuracy(predicted: Shaped[np.ndarray, " images"], labels: Shaped[np.ndarray, " images"]) -> float:
-    """Accuracy within each class of `labels`, averaged over the classes, 0..1 (the transfer tables' figure)."""
-    right = predicted == labels
-    return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))

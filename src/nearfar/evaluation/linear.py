@@ -1,24 +1,40 @@
-"""A linear classifier on frozen features: L-BFGS on standardised features, its penalty chosen on training images."""
+"""Linear classifiers on frozen features: by L-BFGS with a chosen penalty, and by SGD as the papers train them."""
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Shaped
+import torch
+from jaxtyping import Float, Int64, Shaped
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled
+from nearfar.evaluation.labelled import (
+    Accuracies,
+    Features,
+    Labels,
+    accuracy,
+    features,
+    labelled,
+    numbered,
+    top_accuracies,
+)
+from nearfar.messages import did_you_mean
 
 GRID = (0.001, 0.01, 0.1, 1.0, 10.0)  # C, the inverse of the penalty: the strongest penalty comes first
-HELD_OUT = 0.2  # share of the training images that chooses among them
+HELD_OUT = 0.2  # share of the training images that chooses among penalties or learning rates
 SEARCH_ROWS = 10_000  # training images used for the choice at most; the fit itself uses all
 FEW_ROWS = 50  # below this there is nothing to choose with
 FEW_ROWS_C = 1.0
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-3  # of the largest gradient entry; smaller ones move the accuracy by less than 0.1 %
+MOMENTUM = 0.9  # of SGD, in all of the papers
+Progress = Callable[[int, int], None] | None
 
 
 def linear_accuracy(
@@ -89,3 +105,184 @@ def fit(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # MAX_ITERATIONS is part of the protocol
         return LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, tol=TOLERANCE).fit(train, labels)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a linear classifier is trained; `source` is where the numbers come from.
+
+    lrs: learning rates, not scaled to the batch any more; of several, held-out training images choose one. epochs:
+    passes over the features, `steps` batches instead where it is given. drop_at: shares of the training after which the
+    rate is divided by 10; without, it falls to 0 along a cosine, step by step.
+    """
+
+    source: str
+    lrs: tuple[float, ...]
+    weight_decay: float = 0.0
+    epochs: int = 100
+    steps: int | None = None
+    batch_size: int = 256
+    drop_at: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = (*self.lrs, self.epochs, self.batch_size, 1 if self.steps is None else self.steps)
+        if not self.lrs or min(numbers) <= 0:
+            raise ValueError(
+                f"learning rates, epochs and batch_size must be positive, got {list(self.lrs)}, "
+                f"{self.epochs if self.steps is None else self.steps} and {self.batch_size}"
+            )
+
+
+PROBES = {
+    "saclr-imagenet": Probe("SACLR, appendix A.1.4", (0.3,), weight_decay=1e-6),
+    "saclr-cifar": Probe("SACLR, appendix A.2: as SimSiam on CIFAR-10; epochs: released script", (30.0,), epochs=90),
+    "simsiam-cifar": Probe("SimSiam, as SACLR, appendix A.2 has it", (30.0,)),
+    "sce": Probe("SCE, section 4.1; batch: released code", (30.0,), batch_size=512, drop_at=(0.6, 0.8)),
+    "sce-cifar": Probe("SCE, section 4.1, for its small data sets too", (30.0,), drop_at=(0.6, 0.8)),
+    "sce-imagenet": Probe("SCE, section 4.3: 0.1 x batch / 256", (0.4,), epochs=90, batch_size=1024),
+    "moco": Probe("MoCo, section 4.1", (30.0,), drop_at=(0.6, 0.8)),
+    "lorac": Probe("LORAC, section 6.1; epochs as SwAV's", (1.2,)),
+    "lorac-imagenet100": Probe("LORAC, section 6.2; epochs as SwAV's", (0.1,)),
+}
+"""The settings of the papers, by name. All use momentum 0.9 and report the last epoch."""
+
+
+def usual_probe(protocol: str, image_size: int) -> str:
+    """Name the settings that a recipe's protocol names, "linear-sgd sce"; else SACLR's, for CIFAR below 64 pixels."""
+    named = [word for word in protocol.split() if word in PROBES]
+    return named[0] if named else "saclr-cifar" if image_size < 64 else "saclr-imagenet"
+
+
+def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Probe:
+    """The settings of that name, with other learning rates where some are given; ValueError for an unknown name."""
+    if isinstance(name, str) and name not in PROBES:
+        near = did_you_mean(name, PROBES, f"there are {', '.join(PROBES)}")
+        raise ValueError(f"there are no settings {name!r} of a linear probe: {near}")
+    probe = PROBES[name] if isinstance(name, str) else name
+    return probe if lrs is None else replace(probe, lrs=tuple(float(lr) for lr in lrs))
+
+
+def linear_sgd_accuracies(
+    train_x: Features,
+    train_y: Labels,
+    test_x: Features,
+    test_y: Labels,
+    probe: str | Probe = "saclr-cifar",
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    progress: Progress = None,
+) -> Accuracies:
+    """Accuracies after the last epoch of a linear layer trained by SGD on frozen features, 0..1.
+
+    Top-1, and where there are at least 100 classes top-5, else None.
+
+    probe: settings by name (`PROBES`), or one's own. Of several learning rates, the one with the best accuracy on a
+    random fifth of the training images, after the last epoch there, is trained again on all of them: at most two fits,
+    however many rates. Features are used as they are, as in the papers: no standardisation. Weights start from
+    N(0, 0.01^2), biases from 0. The test images are looked at once. progress: called with (steps done, in all).
+    ValueError for unknown or impossible settings, and missing labels.
+
+    Differs from the papers: features are computed once, so the probe sees every image in one view, not in a new
+    random crop and flip in each epoch.
+    """
+    train_x, labels = labelled(train_x, train_y)
+    test_x, truth = labelled(test_x, test_y, "test")
+    probe = probe_settings(probe)
+    classes, number = numbered(labels)
+    if len(probe.lrs) > 1:
+        held, kept = held_out_rows(len(train_x), seed)
+        choice = train_x[kept], number[kept], train_x[held], number[held]
+        probe = best_rate(probe, *choice, len(classes), seed, device, progress)
+    weight, bias = train_heads(probe, train_x, number, len(classes), seed, device, progress)
+    return top_accuracies(torch.cat([scores[:, 0] for scores in _scores(weight, bias, test_x)]), classes, truth)
+
+
+def held_out_rows(count: int, seed: int) -> tuple[Int64[Tensor, " held"], Int64[Tensor, " kept"]]:
+    """A random fifth of the images, to choose on, and the others; ValueError where one of them is empty."""
+    if count < 2:
+        raise ValueError("a choice on held-out images needs at least two training images, there is one")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    held = max(1, int(HELD_OUT * count))
+    return order[:held], order[held:]
+
+
+def best_rate(
+    probe: Probe,
+    train_x: Float[Tensor, "train dim"],
+    train_y: Int64[Tensor, " train"],
+    held_x: Float[Tensor, "held dim"],
+    held_y: Int64[Tensor, " held"],
+    classes: int,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    progress: Progress = None,
+) -> Probe:
+    """The settings with the one learning rate that is best on held-out images; the lowest of those that are equal."""
+    weight, bias = train_heads(probe, train_x, train_y, classes, seed, device, progress)
+    right = (predictions(weight, bias, held_x) == held_y).float().mean(1)
+    return replace(probe, lrs=(probe.lrs[int(right.argmax())],))
+
+
+def train_heads(
+    probe: Probe,
+    x: Float[Tensor, "images dim"],
+    y: Int64[Tensor, " images"],
+    classes: int,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    progress: Progress = None,
+) -> tuple[Float[Tensor, "rates classes dim"], Float[Tensor, "rates classes"]]:
+    """Weights and biases after the last step, one head for each learning rate.
+
+    The heads are one batched layer that sees the same batches, each with its own rate and momentum, so that a sweep
+    reads and moves the features no more often than a single fit. The gradient of the cross-entropy is in closed form.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rates = torch.tensor(probe.lrs, device=device)
+    start = torch.cat([0.01 * torch.randn(classes, x.shape[1], generator=generator), torch.zeros(classes, 1)], 1)
+    heads = start.to(device).repeat(len(rates), 1, 1)  # [rates, classes, dim + 1], the bias last
+    velocity = torch.zeros_like(heads)
+    x, y = torch.cat([x, torch.ones(len(x), 1)], 1).to(device), y.to(device)
+    per_epoch = math.ceil(len(x) / probe.batch_size)
+    total, done = probe.steps or probe.epochs * per_epoch, 0
+    while done < total:
+        for index in torch.randperm(len(x), generator=generator).to(device).split(probe.batch_size)[: total - done]:
+            rows = x[index]
+            share = torch.softmax(torch.einsum("bd,rcd->brc", rows, heads), 2)
+            share[torch.arange(len(index), device=device), :, y[index]] -= 1
+            gradient = torch.einsum("brc,bd->rcd", share, rows) / len(index)
+            velocity.mul_(MOMENTUM).add_(gradient.add_(heads, alpha=probe.weight_decay))
+            heads -= velocity * (rates * _factor(probe, done, total, per_epoch))[:, None, None]
+            done += 1
+        if progress is not None:
+            progress(done, total)
+    return heads[..., :-1], heads[..., -1]
+
+
+def _factor(probe: Probe, done: int, total: int, per_epoch: int) -> float:
+    """The learning rate after so many steps, as a share of the first; it drops between epochs, as the papers' do."""
+    if not probe.drop_at:
+        return (1 + math.cos(math.pi * done / total)) / 2
+    whole = done if probe.steps is not None else done - done % per_epoch
+    return 0.1 ** sum(whole >= round(at * total, 6) for at in probe.drop_at)
+
+
+def predictions(
+    weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
+) -> Int64[Tensor, "rates images"]:
+    """Class number of each image, by each head."""
+    return torch.cat([scores.argmax(2) for scores in _scores(weight, bias, x)]).T
+
+
+def _scores(
+    weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
+) -> Iterator[Float[Tensor, "chunk rates classes"]]:
+    """Scores of each class by each head, chunk by chunk."""
+    flat = weight.flatten(0, 1)
+    for rows in x.split(8192):
+        yield torch.addmm(bias.flatten(), rows.to(flat.device), flat.T).unflatten(1, weight.shape[:2]).cpu()
+
+
+def log_spaced(low: float, high: float, number: int) -> tuple[float, ...]:
+    """Numbers from low to high with equal ratios."""
+    return tuple(float(value) for value in np.geomspace(low, high, number))

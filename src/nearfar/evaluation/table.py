@@ -13,7 +13,8 @@ import pyarrow.parquet
 from jaxtyping import Float, Int
 
 from nearfar.atomic import replacing
-from nearfar.data.table_columns import as_arrays, told_as_pictures
+from nearfar.data.sources.rows import marked_as_images
+from nearfar.data.table import as_arrays
 
 FORMATS = (".parquet", ".csv", ".npz")
 
@@ -57,4 +58,4 @@ def write_table(
             flat = pyarrow.array(np.ascontiguousarray(features).reshape(-1))
             known["embedding"] = pyarrow.FixedSizeListArray.from_arrays(flat, features.shape[1])
             table = pyarrow.table(known)
-            pyarrow.parquet.write_table(table if pictures is None else told_as_pictures(table, pictures), file)
+            pyarrow.parquet.write_table(table if pictures is None else marked_as_images(table, pictures), file)

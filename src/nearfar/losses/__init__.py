@@ -1,5 +1,12 @@
 """Contrastive losses as nn.Modules, usable alone: `from nearfar.losses import SimCLR; SimCLR()(z1, z2)`.
 
+All losses have in common:
+- They take raw embeddings [batch, dim] and normalise them where the formula has unit rows. A queue [keys, dim] holds
+  unit rows; the loss reads it and never pushes to it. Views get gradients; keys and the queue get none.
+- They return a scalar in float32 (float64 if an input is), under autocast too, and support one backward pass.
+- They raise ValueError for a number out of its range, unequal shapes, an empty queue, and a batch of one where the
+  negatives or statistics come from the batch.
+
 In a loop of one's own on several processes, with torch's DistributedDataParallel, every loss takes `gather=True`:
 - Every process calls the loss at each step, on its own rows, as many as it has. The value, the gradient and the state
   (averages per image, SwAV's queue) are those of one process on the joined batch, rows in rank order, on every rank.
@@ -12,17 +19,14 @@ In a loop of one's own on several processes, with torch's DistributedDataParalle
 With `gather=False`, the default, each process sees its own rows only. With one process nothing changes.
 """
 
-from nearfar.losses.cosine import NegativeCosine
-from nearfar.losses.decorrelation import WMSE, BarlowTwins, VICReg
 from nearfar.losses.lorac import LORAC
-from nearfar.losses.moco import JCL, MoCo, MoCoV3
-from nearfar.losses.nnclr import NNCLR
+from nearfar.losses.moco import JCL, NNCLR, MoCo, MoCoV3
 from nearfar.losses.relational import SCE, ReSSL
 from nearfar.losses.saclr import SACLR
 from nearfar.losses.sigclr import SigCLR
 from nearfar.losses.simclr import DCL, SimCLR
 from nearfar.losses.sogclr import ISogCLR, SogCLR
-from nearfar.losses.swav import SwAV
+from nearfar.losses.without_negatives import WMSE, BarlowTwins, NegativeCosine, SwAV, VICReg
 from nearfar.pairs import gather_rows
 
 __all__ = [

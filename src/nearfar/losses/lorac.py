@@ -6,13 +6,21 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, row_dot
 from nearfar.pairs import attend
+from nearfar.pairs.arithmetic import (
+    Queue,
+    Rows,
+    Scalar,
+    accumulation_dtype,
+    refuse_double_backward,
+    unit_rows,
+    without_autocast,
+)
 from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
-from nearfar.pairs.precision import accumulation_dtype, refuse_double_backward, unit_rows, without_autocast
 
 PRIORS = ("laplace", "gaussian", "constant")
 
@@ -25,15 +33,12 @@ class LORAC(nn.Module):
     beta = inf switches any prior off: that is MoCo-M, and with one query MoCo.
     batchwise=True (LORAC-bs, laplace only): one |P|_* for the batch, rows q_{i,m} - mean_m q_{i,m} of `large`,
     log h = -|P|_* / (rows of P beta t).
-    Shapes: queries [queries, batch, dim], key [batch, dim], large [M, batch, dim] raw embeddings; queue [keys, dim]
-    unit rows. Returns a scalar. In the method `large` holds the queries of all large crops, the key's own among them,
-    and (not for LORAC-bs) both keys: five rows for three crops. None: the queries given and the key; for LORAC-bs the
-    queries.
+    Shapes: queries [queries, batch, dim], key [batch, dim], large [M, batch, dim]; queue [keys, dim] unit rows. In the
+    method `large` holds the queries of all large crops, the key's own among them, and (not for LORAC-bs) both keys:
+    five rows for three crops. None: the queries given and the key; for LORAC-bs the queries.
     Defaults: temperature 0.2, beta 2 (ResNet-18, ImageNet-100; 4 for ResNet-50), variance 2, margin 3.
-    Gradient: to the queries, and to those rows of `large` that require one. The queue is read, never pushed to.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperature, beta, variance or margin <= 0, an unknown prior, batchwise with another prior
-    than laplace or with one row of an image, unequal shapes, an empty queue.
+    Gradient: to the queries, and to those rows of `large` that require one.
+    Errors: also ValueError for batchwise with another prior than laplace or with one row of an image.
     Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors); the rows of Q: released code.
     Differs from the paper:
     1. Released code leaves out the division by t once the prior is on; Eq. 11-12 is followed.
@@ -70,10 +75,10 @@ class LORAC(nn.Module):
     def forward(
         self,
         queries: Float[Tensor, "queries batch dim"],
-        key: Float[Tensor, "batch dim"],
-        queue: Float[Tensor, "keys dim"],
+        key: Rows,
+        queue: Queue,
         large: Float[Tensor, "rows batch dim"] | None = None,
-    ) -> Float[Tensor, ""]:
+    ) -> Scalar:
         return (self._of_the_batch if self.batchwise else self._of_each_image)(queries, key, queue, large)
 
     @on_joined_batch("queries", "key", "large")
@@ -84,7 +89,6 @@ class LORAC(nn.Module):
     def _of_each_image(self, queries: Tensor, key: Tensor, queue: Tensor, large: Tensor | None) -> Tensor:
         return self._info_nce(queries, key, queue, large)
 
-    @outside_autocast
     def _info_nce(self, queries: Tensor, key: Tensor, queue: Tensor, large: Tensor | None) -> Tensor:
         checks.same_views({"queries": queries}, {"key": key})
         checks.queue_of(key.shape[1], queue)
@@ -92,7 +96,7 @@ class LORAC(nn.Module):
             checks.same_views({"large": large}, {"key": key})
         queries, key = unit_rows(queries), unit_rows(key.detach())
         negative, _ = attend(queries.flatten(0, 1), queue.detach(), self.temperature)
-        positive = row_dot(queries, key) / self.temperature  # [M-1, batch]
+        positive = vecdot(queries, key) / self.temperature  # [M-1, batch]
         if self.beta != math.inf:
             if large is None:
                 large = queries if self.batchwise else torch.cat((queries, key[None]))

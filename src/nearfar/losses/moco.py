@@ -1,24 +1,24 @@
-"""InfoNCE of a query against keys: from a queue (MoCo v1, v2), from the batch (v3), or of several positives (JCL)."""
+"""InfoNCE of a query against keys of a queue (MoCo v1, v2) or the batch (v3), several (JCL), or a neighbour (NNCLR)."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, row_dot
-from nearfar.pairs import attend, attend_in_batch
+from nearfar.pairs import attend, attend_in_batch, cosine, log_sum_exp
+from nearfar.pairs.arithmetic import Queue, Rows, Scalar, Views, accumulation_dtype, unit_rows
 from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
-from nearfar.pairs.precision import unit_rows
+
+TILE = 2**20  # similarities with the queue in memory at once
 
 
 class MoCo(nn.Module):
     """InfoNCE with a queue of negatives: CE([q.k, q.queue] / t, 0), mean over the batch.
 
-    Shapes: query, key [batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
+    Shapes: query, key [batch, dim]; queue [keys, dim] unit rows.
     Defaults: temperature 0.2 (v2; v1 used 0.07).
-    Gradient: to the query only. The queue is read, never pushed to.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperature <= 0, unequal shapes, an empty queue.
     Source: He et al. 2020 (MoCo), Eq. 1; Chen et al. 2020 (MoCo v2).
     """
 
@@ -29,26 +29,20 @@ class MoCo(nn.Module):
         self.gather = gather
 
     @averaged_over_ranks("query")
-    @outside_autocast
-    def forward(
-        self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
-    ) -> Float[Tensor, ""]:
+    def forward(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
         checks.same_rows(query=query, key=key)
         checks.queue_of(query.shape[1], queue)
         query, key = unit_rows(query), unit_rows(key.detach())
         negative, _ = attend(query, queue.detach(), self.temperature)
-        return -F.logsigmoid(row_dot(query, key) / self.temperature - negative).mean()
+        return -F.logsigmoid(vecdot(query, key) / self.temperature - negative).mean()
 
 
 class MoCoV3(nn.Module):
     """InfoNCE with the other images' keys of the batch as negatives: 2t CE(q.keys / t, own key), mean over the batch.
 
-    Shapes: query (predictor's output), key (momentum encoder's, other view) [batch, dim] raw embeddings. Returns a
-    scalar: one direction; the method adds the two directions.
+    Shapes: query (predictor's output), key (momentum encoder's, other view) [batch, dim]: one direction; the
+    method adds the two.
     Defaults: temperature 0.2 (ViT; the ResNet-50 recipe uses 1.0).
-    Gradient: to the query only.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperature <= 0, unequal shapes, a batch of one (its loss is 0 whatever the embeddings).
     Source: Chen, Xie, He 2021 (MoCo v3), Eq. 1 and Algorithm 1.
     """
 
@@ -59,7 +53,7 @@ class MoCoV3(nn.Module):
         self.gather = gather
 
     @on_joined_batch("query", "key")
-    def forward(self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+    def forward(self, query: Rows, key: Rows) -> Scalar:
         checks.same_rows(2, query=query, key=key)
         positive, negative = attend_in_batch(query, key, self.temperature)
         return -2 * self.temperature * F.logsigmoid(positive - negative).mean()
@@ -70,11 +64,8 @@ class JCL(nn.Module):
 
     mu is the mean of the image's unit keys (not scaled to length one again), Sigma their biased covariance.
     With one key this is MoCo.
-    Shapes: query [batch, dim], keys [views, batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
+    Shapes: query [batch, dim], keys [views, batch, dim]; queue [keys, dim] unit rows.
     Defaults: temperature 0.2, lam 2 (the method ramps it up over the epochs).
-    Gradient: to the query only. The queue is read, never pushed to.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperature <= 0, lam < 0, unequal shapes, an empty queue.
     Source: Cai et al. 2020 (JCL), the closed-form bound; Wang et al. 2022 (LORAC), Eq. 16.
     Differs from the paper:
     1. LORAC's Eq. 16 prints the covariance term outside the exponential; it belongs inside, as in JCL.
@@ -89,19 +80,52 @@ class JCL(nn.Module):
         self.gather = gather
 
     @averaged_over_ranks("query")
-    @outside_autocast
-    def forward(
-        self,
-        query: Float[Tensor, "batch dim"],
-        keys: Float[Tensor, "views batch dim"],
-        queue: Float[Tensor, "negatives dim"],
-    ) -> Float[Tensor, ""]:
+    def forward(self, query: Rows, keys: Views, queue: Float[Tensor, "negatives dim"]) -> Scalar:
         checks.same_views({"keys": keys}, {"query": query})
         checks.queue_of(query.shape[1], queue)
         query, keys = unit_rows(query), unit_rows(keys.detach())
         mean = keys.mean(0)
-        positive = row_dot(query, mean) / self.temperature
-        spread = row_dot(query, keys - mean).square().mean(0)  # q' Sigma q
+        positive = vecdot(query, mean) / self.temperature
+        spread = vecdot(query, keys - mean).square().mean(0)  # q' Sigma q
         excess = self.lam / (2 * self.temperature**2) * spread
         negative, _ = attend(query, queue.detach(), self.temperature)
         return (excess - F.logsigmoid(positive + excess - negative)).mean()
+
+
+class NNCLR(nn.Module):
+    """CE(neighbour_i . predictions / t, own prediction), mean over the batch.
+
+    neighbour_i is the row of the queue nearest to the projection of one view; the predictions are the predictor's
+    outputs for the other view, the other images of the batch are the negatives.
+    Shapes: projection, prediction [batch, dim] of the two views; queue [keys, dim] unit rows. One direction; the method
+    averages the two. Only the prediction gets a gradient.
+    Source: Dwibedi et al. 2021 (NNCLR), the loss with a prediction head.
+    """
+
+    def __init__(self, temperature: float = 0.1, gather: bool = False) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature)
+        self.temperature = temperature
+        self.gather = gather
+
+    @on_joined_batch("projection", "prediction")
+    def forward(self, projection: Rows, prediction: Rows, queue: Queue) -> Scalar:
+        checks.same_rows(2, projection=projection, prediction=prediction)
+        checks.queue_of(projection.shape[1], queue)
+        neighbour, kernel = nearest(projection, queue), cosine(self.temperature)
+        positive, (negative, _) = log_sum_exp(neighbour, prediction, kernel, across=True)
+        return -F.logsigmoid(positive - negative).mean()
+
+
+def nearest(rows: Rows, queue: Queue) -> Rows:
+    """The row of the queue of unit rows nearest to each row, in the rows' dtype; no gradient. A tile at a time."""
+    rows, queue = rows.detach().to(accumulation_dtype(rows)), queue.detach()
+    best = rows.new_full((len(rows),), -torch.inf)
+    index = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+    start = 0
+    for tile in queue.split(max(1, TILE // len(rows))):
+        value, position = (rows @ tile.to(rows.dtype).T).max(1)
+        index = torch.where(value > best, position + start, index)
+        best = torch.maximum(best, value)
+        start += len(tile)
+    return queue[index].to(rows.dtype)

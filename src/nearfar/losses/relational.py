@@ -1,26 +1,21 @@
 """Relational losses: the soft target holds similarities to other images (ReSSL), and the positive (SCE)."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
+from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.losses.rows import outside_autocast, row_dot
 from nearfar.pairs import attend, attend_in_batch, relate_in_batch
+from nearfar.pairs.arithmetic import PerImage, Queue, Rows, Scalar, unit_rows
 from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
-from nearfar.pairs.precision import unit_rows
 
 
 class ReSSL(nn.Module):
     """Cross entropy of softmax(k.queue / t_m) and softmax(q.queue / t), mean over the batch.
 
     The positive is on neither side.
-    Shapes: query, key (of the weak view) [batch, dim] raw embeddings; queue [keys, dim] unit rows. Returns a scalar.
-    Defaults: temperature 0.1, target_temperature 0.04.
-    Gradient: to the query only. The queue is read, never pushed to.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperatures <= 0, unequal shapes, an empty queue.
+    Shapes: query, key (of the weak view) [batch, dim]; queue [keys, dim] unit rows.
     Source: Zheng et al. 2021 (ReSSL); Denize et al. 2023 (SCE), Eq. 3-4.
     """
 
@@ -32,16 +27,13 @@ class ReSSL(nn.Module):
         self.gather = gather
 
     @averaged_over_ranks("query")
-    @outside_autocast
-    def forward(
-        self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
-    ) -> Float[Tensor, ""]:
+    def forward(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
         checks.same_rows(query=query, key=key)
         checks.queue_of(query.shape[1], queue)
         query, key, queue = unit_rows(query), unit_rows(key.detach()), queue.detach()
         negative, _ = attend(query, queue, self.temperature)
         _, target_key = attend(key, queue, self.target_temperature)
-        return (negative - row_dot(query, target_key) / self.temperature).mean()
+        return (negative - vecdot(query, target_key) / self.temperature).mean()
 
 
 class SCE(nn.Module):
@@ -50,14 +42,9 @@ class SCE(nn.Module):
     The target gives lam to the positive and 1 - lam to softmax(k.queue / t_m), in which the positive is masked
     (weight exactly 0). Computed as Proposition 1, lam InfoNCE + mu ReSSL + eta Ceil, which is the same number
     at mu = eta = 1 - lam.
-    Shapes: query, key [batch, dim] raw embeddings; queue [keys, dim] unit rows, or None: the other images' keys
-    in the batch are the negatives (Eq. 5-8); with `batch_keys` they join those of the queue. Returns a scalar: one
-    direction; the method averages the two.
+    Shapes: query, key [batch, dim]; queue [keys, dim] unit rows, or None: the other images' keys in the batch are the
+    negatives (Eq. 5-8); with `batch_keys` they join those of the queue. One direction; the method averages the two.
     Defaults: temperature 0.1, target_temperature 0.07 (ImageNet), lam 0.5; mu and eta None, which means 1 - lam.
-    Gradient: to the query only. The queue is read, never pushed to.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperatures <= 0, lam outside [0, 1], mu or eta below 0, unequal shapes, an empty queue,
-    a batch of one without a queue.
     Source: Denize et al. 2023 (SCE), Eq. 6-9 and Proposition 1; Table 3 for free mu and eta.
     Differs from the paper:
     1. With a queue, Algorithm 1 and the released code give the positive the target logit 0, so that it keeps part of
@@ -76,8 +63,7 @@ class SCE(nn.Module):
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, target_temperature=target_temperature)
-        if not 0 <= lam <= 1:
-            raise ValueError(f"lam must be between 0 and 1, got {lam}")
+        checks.fraction(lam=lam)
         checks.not_negative(**{name: value for name, value in (("mu", mu), ("eta", eta)) if value is not None})
         self.temperature = temperature
         self.target_temperature = target_temperature
@@ -87,35 +73,24 @@ class SCE(nn.Module):
         self.eta = eta
         self.batch_keys = batch_keys
 
-    def forward(
-        self,
-        query: Float[Tensor, "batch dim"],
-        key: Float[Tensor, "batch dim"],
-        queue: Float[Tensor, "keys dim"] | None = None,
-    ) -> Float[Tensor, ""]:
+    def forward(self, query: Rows, key: Rows, queue: Queue | None = None) -> Scalar:
         if queue is not None and self.batch_keys:
             return self._against_both(query, key, queue)
         return self._in_batch(query, key) if queue is None else self._against_queue(query, key, queue)
 
     @on_joined_batch("query", "key")
-    def _in_batch(self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+    def _in_batch(self, query: Rows, key: Rows) -> Scalar:
         checks.same_rows(2, query=query, key=key)
         return self._mixed(*relate_in_batch(query, key, self.temperature, self.target_temperature))
 
     @averaged_over_ranks("query")
-    @outside_autocast
-    def _against_queue(
-        self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
-    ) -> Float[Tensor, ""]:
+    def _against_queue(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
         checks.same_rows(query=query, key=key)
         positive, negative, relation, _ = self._relate(query, key, queue)
         return self._mixed(positive, negative, relation)
 
     @on_joined_batch("query", "key")
-    @outside_autocast
-    def _against_both(
-        self, query: Float[Tensor, "batch dim"], key: Float[Tensor, "batch dim"], queue: Float[Tensor, "keys dim"]
-    ) -> Float[Tensor, ""]:
+    def _against_both(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
         checks.same_rows(2, query=query, key=key)
         positive, queued, queue_relation, queue_target = self._relate(query, key, queue)
         _, others, relation = relate_in_batch(query, key, self.temperature, self.target_temperature)
@@ -130,12 +105,10 @@ class SCE(nn.Module):
         query, key = unit_rows(query), unit_rows(key.detach())
         negative, _ = attend(query, queue.detach(), self.temperature)
         target, target_key = attend(key, queue.detach(), self.target_temperature)
-        positive, relation = (row_dot(query, other) / self.temperature for other in (key, target_key))
+        positive, relation = (vecdot(query, other) / self.temperature for other in (key, target_key))
         return positive, negative, relation, target
 
-    def _mixed(
-        self, positive: Float[Tensor, " batch"], negative: Float[Tensor, " batch"], relation: Float[Tensor, " batch"]
-    ) -> Float[Tensor, ""]:
+    def _mixed(self, positive: PerImage, negative: PerImage, relation: PerImage) -> Scalar:
         """InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative."""
         mu = 1 - self.lam if self.mu is None else self.mu
         eta = 1 - self.lam if self.eta is None else self.eta

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nearfar.losses import checks
 from nearfar.pairs import Kernel, cauchy, cosine, gaussian, sample_others, sampled_sum, weighted_sum
+from nearfar.pairs.arithmetic import Index, Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
 
 
 class SACLR(nn.Module):
     """Attraction -log q_pos plus repulsion mean(q_ij) / Z over a few, or all, negatives j of each row i.
 
-    Shapes: z1, z2 [batch, dim] raw embeddings of two views, `index` [batch] the images' numbers below `num_images`
-    (needed by the row form only). Returns the mean over the 2 * batch rows.
+    Shapes: z1, z2 [batch, dim] of two views, `index` [batch] the images' numbers below `num_images`, which only the row
+    form needs. The value is the mean over the 2 * batch rows.
     `scale`: "matrix" keeps one Z, "row" one per image, in the buffer `partition`. Z is used as it stood before this
     step, without gradient; in training mode it then moves to rho Z + (1 - rho) [alpha q_pos + (1 - alpha) mean q_ij].
     `negatives`: M other images per image, sampled without replacement, independently for each image, both views of each
@@ -25,8 +25,7 @@ class SACLR(nn.Module):
     `kernel`: "gaussian" exp(-|z_i - z_j|^2 / (2 bandwidth^2)) and "cosine" exp(s_ij / bandwidth) on unit rows, "cauchy"
     1 / (1 + |z_i - z_j|^2) on rows as they are.
     Defaults: alpha 0.125, Z starts at `initial_partition` 0.01, rho 0.99 (matrix) or 0.9 (row), bandwidth 0.5.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for numbers out of range, a batch of one or not larger than M, and a missing index.
+    Errors: also ValueError for a batch not larger than M, and for a missing index.
     `monitored` holds the mean similarity of positives and of negatives in the last batch, and the mean of `partition`.
     Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is monitored.
 
@@ -75,9 +74,7 @@ class SACLR(nn.Module):
         self.register_buffer("partition", torch.full((num_images,) if scale == "row" else (), float(initial_partition)))
 
     @on_joined_batch("z1", "z2", "index")
-    def forward(
-        self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None = None
-    ) -> Float[Tensor, ""]:
+    def forward(self, z1: Rows, z2: Rows, index: Index | None = None) -> Scalar:
         checks.same_rows(2, z1=z1, z2=z2)
         batch, kernel, normaliser = len(z1), self._kernel(), self.partition
         if self.scale == "row":

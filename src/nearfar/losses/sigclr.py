@@ -6,26 +6,23 @@ import math
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import joined_batch, logistic_sum
+from nearfar.pairs.arithmetic import Rows, Scalar, accumulation_dtype
 from nearfar.pairs.joined import on_joined_batch
-from nearfar.pairs.precision import accumulation_dtype
 
 
 class SigCLR(nn.Module):
     """(1 / 2B) sum_i sum_{j != i} softplus(-y_ij (s_ij / t + b)), y = 1 for the positive and -1 for negatives.
 
-    Shapes: z1, z2 [batch, dim] raw embeddings of two views. Returns a scalar: the sum over pairs, per row.
+    Shapes: z1, z2 [batch, dim] of two views. The value is the sum over pairs, per row.
     Temperature: fixed (attribute `temperature`), or with `learn_temperature` the parameter `log_scale` = log(1 / t).
     Bias: the parameter `bias`, or with `learn_bias=False` the number `bias`; None is no bias. The four rows of Table 2
     are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters, without weight decay.
     Defaults: temperature 0.2 fixed, bias -10 learned.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperature <= 0, a bias that is not finite, unequal shapes, a batch of one.
     Inside `pairs.around_ring` it takes a process's own rows and returns the joined batch's value (`RingLoss`).
     Source: SigCLR, Section 2 and Appendix A.2.
 
@@ -54,7 +51,7 @@ class SigCLR(nn.Module):
         self.bias = nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
 
     @on_joined_batch("z1", "z2", ring=ring)
-    def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+    def forward(self, z1: Rows, z2: Rows) -> Scalar:
         checks.same_rows(z1=z1, z2=z2)
         batch = joined_batch(z1)
         checks.batch_size(batch, 2)
@@ -69,10 +66,9 @@ class SigCLR(nn.Module):
 class RingLoss(Protocol):
     """A loss that takes each process's own rows and never needs the joined batch.
 
-    A loop with several processes gathers the embeddings and calls its loss on the joined batch, inside
-    `pairs.shared_rows`. A loss that declares `ring = True` is called on the process's own rows instead, inside
-    `pairs.around_ring`. The value and the gradients of its parameters are those of the joined batch either way, and
-    complete on every process; so is the gradient of the process's own rows.
+    With several processes a loop gathers the embeddings and calls its loss on the joined batch, inside
+    `pairs.shared_rows`; a loss that declares `ring = True` it calls on the process's own rows, inside
+    `pairs.around_ring`. Either way value and gradients are those of the joined batch, complete on every process.
     """
 
     ring: ClassVar[Literal[True]]

@@ -1,21 +1,19 @@
 """The softmax over the batch: SimCLR (NT-Xent), and DCL, which leaves the positive out of the denominator."""
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import cosine, log_sum_exp
+from nearfar.pairs.arithmetic import Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
 
 
 class SimCLR(nn.Module):
     """-s_pos / t + log sum_{j != i} exp(s_ij / t), positive included, mean over the 2 * batch rows.
 
-    Shapes: z1, z2 [batch, dim] raw embeddings of two views. Returns a scalar.
+    Shapes: z1, z2 [batch, dim] of two views.
     Defaults: temperature 0.2 (the paper has 0.5 on CIFAR and 0.1 on ImageNet).
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperature <= 0, unequal shapes, a batch of one.
     Source: Chen et al. 2020 (SimCLR), Eq. 1. The released code sums the two views, so its value is twice this one.
     """
 
@@ -26,7 +24,7 @@ class SimCLR(nn.Module):
         self.gather = gather
 
     @on_joined_batch("z1", "z2")
-    def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+    def forward(self, z1: Rows, z2: Rows) -> Scalar:
         checks.same_rows(2, z1=z1, z2=z2)
         positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
         return -F.logsigmoid(positive - negative).mean()
@@ -35,11 +33,8 @@ class SimCLR(nn.Module):
 class DCL(nn.Module):
     """-w_i s_pos / t + log sum over the negatives of exp(s_ij / t), mean over the 2 * batch rows.
 
-    Shapes: z1, z2 [batch, dim] raw embeddings of two views. Returns a scalar.
+    Shapes: z1, z2 [batch, dim] of two views.
     `weighted` (DCLW): w_i = 2 - batch * softmax_i(s_pos / sigma), softmax over the batch, no gradient; else w_i = 1.
-    Defaults: temperature 0.2, sigma 0.5.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for temperature or sigma <= 0, unequal shapes, a batch of one.
     Source: Yeh et al. 2022 (Decoupled Contrastive Learning), Eq. 6 and 7.
     """
 
@@ -54,7 +49,7 @@ class DCL(nn.Module):
         self.gather = gather
 
     @on_joined_batch("z1", "z2")
-    def forward(self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+    def forward(self, z1: Rows, z2: Rows) -> Scalar:
         checks.same_rows(2, z1=z1, z2=z2)
         positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
         if self.weighted:

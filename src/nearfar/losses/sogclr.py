@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from nearfar.losses import checks
 from nearfar.pairs import cosine, log_sum_exp, per_image_log_sum_exp
+from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
 
 
 class SogCLR(nn.Module):
     """-s_pos / t + g / u, mean over the 2 * batch rows, where g = mean over the negatives of exp(s_ij / t).
 
-    Shapes: z1, z2 [batch, dim] raw embeddings of two views, index [batch] the images' numbers below `num_images`.
-    Returns a scalar. u moves to (1 - gamma) u + gamma g (to g at an image's first visit) before it is used, and carries
-    no gradient; each view uses its own g, the average of both is kept in the buffer `u` (training mode only).
+    Shapes: z1, z2 [batch, dim] of two views, index [batch] the images' numbers below `num_images`.
+    u moves to (1 - gamma) u + gamma g (to g at an image's first visit) before it is used, and carries no gradient; each
+    view uses its own g, the buffer `u` keeps the average of both (training mode only).
     Defaults: temperature 0.1 (CIFAR 0.3), gamma 0.9. At gamma = 1 the gradient is DCL's.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for numbers out of range, unequal shapes, a batch of one, a missing index.
+    Errors: also ValueError for a missing index.
     Source: Yuan et al. 2022 (SogCLR), Algorithm 1.
 
     Differs from the released code: that multiplies the loss by t, and tells a first visit by the sum of u over the
@@ -43,9 +43,7 @@ class SogCLR(nn.Module):
         self.register_buffer("seen", torch.zeros(num_images, dtype=torch.bool))
 
     @on_joined_batch("z1", "z2", "index")
-    def forward(
-        self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None
-    ) -> Float[Tensor, ""]:
+    def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
         checks.same_rows(2, z1=z1, z2=z2)
         index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
         positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
@@ -57,9 +55,7 @@ class SogCLR(nn.Module):
         return (mean / u).mean() - positive.mean()
 
 
-def moved(
-    u: Float[Tensor, " batch"], seen: Bool[Tensor, " batch"], mean: Float[Tensor, "2 batch"], gamma: float
-) -> Float[Tensor, "2 batch"]:
+def moved(u: PerImage, seen: Bool[Tensor, " batch"], mean: PerRow, gamma: float) -> PerRow:
     """The moving average of each row after this step: the mean itself at an image's first visit."""
     return torch.where(seen, (1 - gamma) * u + gamma * mean, mean)
 
@@ -67,15 +63,14 @@ def moved(
 class ISogCLR(nn.Module):
     """t_i g / u - s_pos, mean over the 2 * batch rows, where g = mean over the negatives of exp(s_ij / t_i).
 
-    Shapes: z1, z2 [batch, dim] raw embeddings of two views, index [batch] the images' numbers below `num_images`.
-    Returns a scalar. u as in SogCLR. With w_ij = exp(s_ij / t_i) / (u_i (2 batch - 2)), after the batch has used t_i:
+    Shapes: z1, z2 [batch, dim] of two views, index [batch] the images' numbers below `num_images`.
+    u as in SogCLR. With w_ij = exp(s_ij / t_i) / (u_i (2 batch - 2)), after the batch has used t_i:
     grad = log u_i + rho - sum_j w_ij s_ij / t_i (average of the views), clipped to +-`gradient_limit`;
     m <- (1 - beta) m + beta grad; t_i <- t_i - lr m, clamped to `temperature_range`; in training mode only.
     Buffers: u, seen, temperatures, momentum.
     Defaults: temperature starts at 0.1, range 0.05 to 0.7, lr 0.01, rho 0.3, beta 0.9, gamma 0.9, no limit (released
     code: 3). At gamma = 1 the gradient is that of t_i log(mean of exp((s_ij - s_pos) / t_i)), the objective.
-    `gather=True`: of the joined batch of all processes, see `nearfar.losses`.
-    Errors: ValueError for numbers out of range, unequal shapes, a batch of one, a missing index.
+    Errors: also ValueError for a missing index.
     Source: Qiu et al. 2023 (iSogCLR), Algorithm 1.
 
     Differs from the paper: it exponentiates s_neg - s_pos; this follows the released code, s_neg alone.
@@ -121,9 +116,7 @@ class ISogCLR(nn.Module):
         self.register_buffer("momentum", torch.zeros(num_images))
 
     @on_joined_batch("z1", "z2", "index")
-    def forward(
-        self, z1: Float[Tensor, "batch dim"], z2: Float[Tensor, "batch dim"], index: Int[Tensor, " batch"] | None
-    ) -> Float[Tensor, ""]:
+    def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
         checks.same_rows(2, z1=z1, z2=z2)
         index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
         temperatures = self.temperatures[index]

@@ -1,27 +1,27 @@
-"""Two-dimensional maps of a data set: layouts, how true they are, groups and a picture."""
+"""Two-dimensional maps of a data set: layouts, their quality and clusters."""
 
-from nearfar.maps.cluster_embedding import ClusterEmbedding
+from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
 from nearfar.maps.clusters import Clusters, clusters_of
-from nearfar.maps.draw import draw_map
-from nearfar.maps.finetune import finetune_map
-from nearfar.maps.placement import NeighbourPlacement
-from nearfar.maps.projector import Projector, fit_map, fit_projector
+from nearfar.maps.layouts import LAYOUTS, Map, check_layout, find_map, lay_out, load_map, origin, save_map
+from nearfar.maps.projector import Projector, finetune_map, fit_projector
 from nearfar.maps.quality import MapQuality, map_quality
-from nearfar.maps.saved import SavedMap, load_map, save_map
 
 __all__ = [
+    "LAYOUTS",
     "ClusterEmbedding",
     "Clusters",
+    "Map",
     "MapQuality",
     "NeighbourPlacement",
     "Projector",
-    "SavedMap",
+    "check_layout",
     "clusters_of",
-    "draw_map",
+    "find_map",
     "finetune_map",
-    "fit_map",
     "fit_projector",
+    "lay_out",
     "load_map",
     "map_quality",
+    "origin",
     "save_map",
 ]

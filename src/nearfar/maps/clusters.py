@@ -1,4 +1,4 @@
-"""Groups of rows without labels, as many as fit the data."""
+"""Clusters of rows, in a number that fits the data."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nearfar.maps.cluster_embedding import ClusterEmbedding
-from nearfar.pairs.precision import unit_rows
+from nearfar.pairs.arithmetic import unit_rows
 
 COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 23, 26, 30, 35, 40, 50, 60)  # that are tried
-LAID_OUT = 20_000  # rows that make the plane; others are placed among them
-JUDGED = 3000  # rows of which the silhouette is computed
+LAID_OUT = 20_000  # rows that are laid out on the plane; the others are placed among them
+JUDGED = 3000  # rows over which the silhouette is computed
 BATCH, STARTS = 2048, 5
-SAME = 1e-4  # unit rows that differ by less, in every number, are of the same image
+SAME = 1e-4  # unit rows with smaller differences in all dimensions are of the same image
 
 
 class Clusters(NamedTuple):
-    """Clusters 0, 1, ... from large to small. `distance`: of each row to its centre, 1 - cos; `score`: by count."""
+    """Clusters 0, 1, ... from large to small; distance of each row to its centre, 1 - cos; silhouettes by count."""
 
     number: Int64[Tensor, " rows"]
     distance: Float[Tensor, " rows"]
     scores: dict[int, float]
+
+    def members(self, number: int) -> list[int]:
+        """The rows of a cluster, from its centre to its edge."""
+        rows = (self.number == number).nonzero()[:, 0]
+        return rows[self.distance[rows].argsort(stable=True)].tolist()
 
 
 def clusters_of(
@@ -36,13 +41,13 @@ def clusters_of(
 ) -> Clusters:
     """Group rows by k-means on a plane that keeps their neighbours.
 
-    The plane is that of `ClusterEmbedding` of unit rows, with the repulsion of t-SNE (alpha 0); of more than 20 000
-    rows so many at random make it. Groups of any shape in the features are compact there (McConville et al. 2021,
-    "N2D", which has UMAP and a mixture of Gaussians).
+    The plane is a `ClusterEmbedding` of at most 20 000 random unit rows, with the repulsion of t-SNE (alpha 0). Groups
+    of any shape in feature space are compact there (McConville et al. 2021, "N2D", with UMAP and a mixture of
+    Gaussians).
     count: None chooses the number with the largest mean silhouette on the plane (Rousseeuw 1987, "Silhouettes: a
-    graphical aid to the interpretation and validation of cluster analysis") of at most 3000 rows at random, among
-    numbers from 2 to 60 and below the square root of twice the rows; `scores` holds what was tried.
-    Rows that are equal but for rounding lie in one cluster: where fewer are different than `count`, each is one.
+    graphical aid to the interpretation and validation of cluster analysis") over at most 3000 random rows, from 2 to 60
+    and below the square root of twice the rows; `scores` has the silhouette of each.
+    Rows that are equal but for rounding share a cluster: with fewer distinct rows than `count`, each is a cluster.
     progress: called with (steps done, steps) of the plane.
     ValueError for fewer rows than clusters, or fewer than three.
     """
@@ -65,9 +70,9 @@ def clusters_of(
 
 
 def _same(unit: Float[Tensor, "rows dim"]) -> np.ndarray:
-    """Number the different rows from 0, in their order: rows that differ by rounding alone have one number.
+    """Number the distinct rows from 0, in their order; rows that differ by rounding alone share a number.
 
-    Such rows come one after another in the order of their products with a random direction.
+    Such rows are neighbours in the order of their projections onto a random direction.
     """
     direction = torch.randn(unit.shape[1], generator=torch.Generator().manual_seed(0))
     order = (unit @ direction).argsort()
@@ -86,27 +91,29 @@ def _grouped(
     seed: int,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[np.ndarray, dict[int, float]]:
-    """Return a label for each row, and the scores of the counts that were tried: `count`, or the usual ones."""
+    """Return a label for each row, and the silhouette by number of clusters: `count`, or those in COUNTS."""
     from sklearn.cluster import KMeans, MiniBatchKMeans  # here: it takes a second to import
     from sklearn.metrics import silhouette_score
 
     first = np.unique(same, return_index=True)[1]
     order = np.random.default_rng(seed).permutation(len(first))
     plane = ClusterEmbedding(alpha=0.0, random_state=seed, progress=progress)
-    places = plane.fit_transform(unit[first[order[:LAID_OUT]]].numpy())
+    coordinates = plane.fit_transform(unit[first[order[:LAID_OUT]]].numpy())
     if len(order) > LAID_OUT:
-        places = np.concatenate([places, plane.transform(unit[first[order[LAID_OUT:]]].numpy())])
-    places = places[np.argsort(order)][same]
+        coordinates = np.concatenate([coordinates, plane.transform(unit[first[order[LAID_OUT:]]].numpy())])
+    coordinates = coordinates[np.argsort(order)][same]
     sample = np.random.default_rng(seed).permutation(len(unit))[:JUDGED]
     counts = [one for one in COUNTS if one <= max(2, (2 * len(first)) ** 0.5)] if count is None else [count]
     scores: dict[int, float] = {}
     best: tuple[float, Any] = (-np.inf, None)
     for tried in counts:
-        means = MiniBatchKMeans(tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed).fit(places)
+        means = MiniBatchKMeans(tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed).fit(
+            coordinates
+        )
         if len(np.unique(means.labels_)) < tried:  # k-means on everything leaves no cluster empty
-            means = KMeans(tried, init=means.cluster_centers_, n_init=1).fit(places)
+            means = KMeans(tried, init=means.cluster_centers_, n_init=1).fit(coordinates)
         labels = means.labels_[sample]
         several = 1 < len(np.unique(labels)) < len(sample)
-        scores[tried] = float(silhouette_score(places[sample], labels)) if several else -1.0
+        scores[tried] = float(silhouette_score(coordinates[sample], labels)) if several else -1.0
         best = max(best, (scores[tried], means.labels_), key=lambda one: one[0])
     return best[1], scores

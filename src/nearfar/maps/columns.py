@@ -1,30 +1,64 @@
-"""What a map can be coloured by: named arrays with one value for each image."""
+"""Columns to colour a map by, one value for each image: from files and nearest neighbours, with their colours."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+import torch
+from jaxtyping import Float, Int64, Shaped
 from numpy.typing import ArrayLike
+from torch import Tensor
 
-from nearfar.maps.colours import GREY, PALETTE, Coloured
+from nearfar.data import Images
+from nearfar.data.table import as_arrays
+from nearfar.evaluation import extract_view
+from nearfar.messages import did_you_mean, one_line
+from nearfar.neighbours import Nearest, find_nearest
+from nearfar.networks import Encoder
+from nearfar.training.seeding import stream
+from nearfar.views import Views
 
-KEPT = "kept"  # of this name: the share of an image's true neighbours that the map keeps, drawn as opacity
-FEW = 20  # whole numbers with at most so many different values are classes
+# Chosen by farthest-point search in OKLab within a band of lightness and chroma, for light and dark backgrounds; the
+# first ones are farthest apart.
+PALETTE = (
+    *("#3b83d6", "#ecaf07", "#9d3629", "#147c11", "#fd6fa2", "#15c8ce", "#873cb2", "#6bcb51", "#967216", "#f47205"),
+    *("#d9464c", "#cfb0c0", "#bd6be0", "#1355c2", "#3e656a", "#7da3ff", "#a3a16b", "#916989", "#54a105", "#439183"),
+)
+GREY = "#8a8f98"
+FEW = 20  # integers with at most so many different values are classes
 MOST_CLASSES = 500
-NONE, OTHERS = "none", "all others"
+NONE, OTHERS, NO_LABEL = "none", "all others", "no label"
+NAME_COLUMNS = ("name", "file_name", "filename", "path", "file", "image")
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # nearfar writes a ' before them into a .csv
+NEAREST = 15
+LEAST = 1e-6  # cosine distance below which rows of float32 are the same
+
+
+@dataclass(frozen=True)
+class Coloured:
+    """A class on a map."""
+
+    name: str
+    colour: str
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column as the page draws it.
+    """A column with its colours.
 
     Classes: `values` are their numbers and `classes` their names and colours. A scale: `classes` is None, `values` are
-    float32 with NaN where there is none, and colours run from `low` to `high`, the 1st and the 99th percentile.
+    float32 with NaN for a missing value, and colours run from `low` to `high`, the 1st and the 99th percentile.
     """
 
     name: str
@@ -34,15 +68,33 @@ class Column:
     high: float = 1.0
 
     def description(self) -> dict[str, Any]:
-        """All but the values, as the page reads it."""
+        """All but the values, for JSON."""
         classes = None if self.classes is None else [asdict(one) for one in self.classes]
         return {"name": self.name, "classes": classes, "low": self.low, "high": self.high}
 
 
-def described(columns: Mapping[str, ArrayLike] | None, count: int) -> list[Column]:
-    """Return the columns as they are drawn, in their order.
+def coloured(
+    labels: Int64[np.ndarray, " images"] | None, class_names: Sequence[str] | None
+) -> tuple[list[Coloured], Int64[np.ndarray, " images"]]:
+    """Return the classes that occur, in the order of their numbers, and the position of each image's class among them.
 
-    Text, booleans and whole numbers with at most 20 different values are classes (missing: None, "" or NaN), the most
+    Colours repeat after 20 classes. Label -1 (none) is grey and comes last. Without labels there are no classes.
+    """
+    if labels is None:
+        return [], np.zeros(0, dtype=np.int64)
+    present, of_image = np.unique(np.asarray(labels), return_inverse=True)
+    missing = len(present) > 0 and present[0] == -1
+    if missing:
+        present, of_image = present[1:], np.where(of_image == 0, len(present) - 1, of_image - 1)
+    names = class_names or []
+    classes = _in_colours(str(names[label]) if 0 <= label < len(names) else str(label) for label in present)
+    return classes + [Coloured(NO_LABEL, GREY)] * int(missing), of_image.astype(np.int64)
+
+
+def described(columns: Mapping[str, ArrayLike] | None, count: int) -> list[Column]:
+    """Return columns with their colours, in their order.
+
+    Text, booleans and integers with at most 20 different values are classes (missing: None, "" or NaN), the most
     frequent first, at most 500 and the rest together; other numbers are a scale. Raises ValueError for a column that
     does not have one value for each of `count` images, or has values of another kind.
     """
@@ -74,7 +126,7 @@ def _classes(name: str, text: np.ndarray) -> Column:
     missing = found == ""
     ranked = np.lexsort((np.arange(len(found)), -counts, missing))  # frequent first, missing last
     shown = [i for i in ranked if not missing[i]][:MOST_CLASSES]
-    classes = [Coloured(str(found[i]), PALETTE[place % len(PALETTE)]) for place, i in enumerate(shown)]
+    classes = _in_colours(str(found[i]) for i in shown)
     number = np.full(len(found), len(classes))
     number[shown] = np.arange(len(shown))
     if len(shown) < (~missing).sum():
@@ -85,7 +137,120 @@ def _classes(name: str, text: np.ndarray) -> Column:
     return Column(name, number[codes].astype(np.uint16), classes)
 
 
+def _in_colours(names: Iterable[str]) -> list[Coloured]:
+    return [Coloured(name, PALETTE[i % len(PALETTE)]) for i, name in enumerate(names)]
+
+
 def packed(values: np.ndarray) -> dict[str, str]:
     """Return numbers as the page reads them: their type, and little-endian bytes in base64."""
     values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
     return {"type": values.dtype.str[1:], "bytes": base64.b64encode(values.tobytes()).decode()}
+
+
+def image_columns(
+    encoder: Encoder,
+    images: Images,
+    features: Float[Tensor, "images dim"],
+    views: Views,
+    *,
+    seed: int = 0,
+    approximate: bool = False,
+    report: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[dict[str, np.ndarray], Int64[Tensor, "images k"] | None]:
+    """Columns that need no labels, and the 15 nearest images (cosine) of each, nearest first; of fewer images fewer.
+
+    Those of `neighbour_columns`, and "positive-pair retrieval": whether the nearest to an augmented view of the image,
+    among other views of all images, is its own. Exact unless `approximate`, in linear memory; time grows with the
+    square of the number of images. features: those of the encoder. None for a single image.
+    """
+    count = min(NEAREST, len(images) - 1)
+    if count < 1:
+        return {}, None
+    search = partial(find_nearest, approximate=approximate, report=report, progress=progress)
+    near = search(features, k=count)
+    device = "cuda" if torch.cuda.is_available() else None
+    first, second = (
+        extract_view(
+            encoder,
+            images,
+            views.pick([number % len(views)]),
+            stream(seed, "own view", number),
+            device=device,
+            progress=progress,
+        )
+        for number in range(2)
+    )
+    nearest = search(second, first, 1).index[:, 0]
+    found = (nearest == torch.arange(len(images))).numpy()
+    return {**neighbour_columns(near), "positive-pair retrieval": found}, near.index
+
+
+def neighbour_columns(near: Nearest) -> dict[str, np.ndarray]:
+    """Columns by the distances (cosine) of each image to its nearest others.
+
+    - outlierness: distance to the last of them (Ramaswamy et al. 2000)
+    - density: minus the common logarithm of the mean distance, in the order of the typicality of Hacohen et al. 2022
+    """
+    distance = near.distance.cpu()
+    density = -distance.mean(1).clamp_min(LEAST).log10()
+    return {"outlierness": distance[:, -1].numpy(), "density": density.numpy()}
+
+
+def columns_of(
+    own: pyarrow.Table | None, table: pyarrow.Table | None, names: Sequence[str], labelled: bool
+) -> dict[str, np.ndarray]:
+    """The columns that came with the images, and those of a table by their names, as arrays.
+
+    labelled: the page has a column "label" already; that of the images is left out.
+    """
+    found = {} if own is None else as_arrays(own)
+    if labelled:
+        found.pop("label", None)
+    return found if table is None else found | join_columns(table, names)
+
+
+def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
+    """Read a .parquet or .csv file that has a column of names; ValueError, one line, for anything else."""
+    path = Path(path)
+    if path.suffix not in (".parquet", ".csv"):
+        raise ValueError(f"--columns {path} must be a .parquet or a .csv file")
+    if not path.is_file():
+        raise ValueError(f"--columns {path}: there is no such file")
+    with one_line(f"cannot read --columns {path}", pyarrow.ArrowException, OSError):
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(path)
+        else:
+            as_text = dict.fromkeys(NAME_COLUMNS, pyarrow.string())  # names of digits keep their zeros
+            table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text))
+    if twice := next((name for name in table.column_names if table.column_names.count(name) > 1), None):
+        raise ValueError(f"--columns {path} has more than one column '{twice}'; rename one of them")
+    if not set(table.column_names) & set(NAME_COLUMNS):
+        found = ", ".join(table.column_names)
+        raise ValueError(f"--columns {path} needs the image names in a column 'name' (or 'path'); it has {found}")
+    return table
+
+
+def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the other columns of a table, in the order of `names`; an image without a row has missing values.
+
+    Numbers come as float64, NaN for missing ones (integers without gaps as they are), all else as text. Lists, structs
+    and bytes are left out. Of several rows of one name the first counts, and a log line counts the others.
+    Raises ValueError if no name is in the table.
+    """
+    key = next(name for name in NAME_COLUMNS if name in table.column_names)
+    row_of: dict[str, int] = {}
+    wanted, again = set(names), 0
+    for row, name in enumerate(map(str, table[key].to_pylist())):
+        if name.startswith("'") and name.lstrip("'").startswith(FORMULAS) and name[1:] in wanted:
+            name = name[1:]
+        if name in wanted:
+            again += row_of.setdefault(name, row) != row
+    if again:
+        logging.getLogger("nearfar").info("--columns: left out %d rows whose names had occurred before", again)
+    if not row_of and len(names):
+        first = str(table[key][0]) if len(table) else ""
+        near = did_you_mean(first, names[:1000], f"'{names[0]}' is")
+        raise ValueError(f"--columns: no name in column '{key}' is that of an image: '{first}' is not, {near}")
+    rows = pyarrow.array([row_of.get(name) for name in names], type=pyarrow.int64())
+    return as_arrays(table.drop_columns([key]).take(rows))

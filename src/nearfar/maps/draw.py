@@ -1,4 +1,4 @@
-"""A map as a still picture."""
+"""A map as a figure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nearfar.data import Images
-from nearfar.maps.colours import GREY, PALETTE, coloured
+from nearfar.maps.columns import GREY, PALETTE, coloured
 from nearfar.maps.thumbnails import thumbnails
 
 INK, PAPER = "#1b1f24", "#ffffff"
@@ -28,30 +28,29 @@ def draw_map(
     class_names: Sequence[str] | None = None,
     *,
     images: Images | None = None,
-    title: str | None = None,
 ) -> None:
-    """Write a map to a picture file (the ending says which kind: .png, .svg, .pdf).
+    """Write a map to an image file, whose format follows its ending: .png, .svg, .pdf.
 
-    labels: class numbers, -1 where there is none; up to 20 classes are coloured with a legend, more are drawn in grey,
-    as without labels. images: where given, at most 400 of them are drawn over their points, none over another.
-    Raises ValueError where labels or images are not one for each point.
+    labels: class numbers, -1 for none; up to 20 classes are coloured with a legend, more are drawn in grey, as without
+    labels. images: at most 400 of them are drawn over their points, without overlap.
+    Raises ValueError unless there is one label and one image for each point.
     """
-    places = np.asarray(points.detach().cpu(), dtype=float)
+    coordinates = np.asarray(points.detach().cpu(), dtype=float)
     for name, given in (("labels", labels), ("images", images)):
-        if given is not None and len(given) != len(places):
-            raise ValueError(f"{name} must be one for each of the {len(places)} points, not {len(given)}")
+        if given is not None and len(given) != len(coordinates):
+            raise ValueError(f"{name} must be one for each of the {len(coordinates)} points, not {len(given)}")
 
     figure = matplotlib.figure.Figure(figsize=(9, 7), dpi=150, facecolor=PAPER, layout="constrained")
     axes = figure.subplots()
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_axis_off()
-    x, y = places.T
-    size = float(np.clip(2.5e4 / max(len(places), 1), 2, 24))
+    x, y = coordinates.T
+    size = float(np.clip(2.5e4 / max(len(coordinates), 1), 2, 24))
     classes, of_point = coloured(labels, class_names)
-    colours = np.full(len(places), GREY)
+    colours = np.full(len(coordinates), GREY)
     if 0 < sum(one.colour != GREY for one in classes) <= len(PALETTE):
         colours = np.array([one.colour for one in classes])[of_point]
-        order = np.random.default_rng(0).permutation(len(places))  # no class lies on top of all others
+        order = np.random.default_rng(0).permutation(len(coordinates))  # no class covers the others
         axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)
         for one in classes:
             axes.scatter([], [], s=36, c=one.colour, label=one.name)
@@ -59,20 +58,19 @@ def draw_map(
     else:
         axes.scatter(x, y, s=size, c=GREY, linewidths=0)
     if images is not None:
-        _add_images(axes, places, images, colours)
-    if title is not None:
-        axes.set_title(title, color=INK, fontsize=12, loc="left")
+        _add_images(axes, coordinates, images, colours)
     figure.savefig(path)
 
 
-def _add_images(axes: matplotlib.axes.Axes, places: np.ndarray, images: Images, colours: np.ndarray) -> None:
-    """Draw framed images over some of their points, in a scattered order, none over another."""
-    apart = (np.ptp(places, axis=0).max() or 1.0) / ACROSS
+def _add_images(axes: matplotlib.axes.Axes, coordinates: np.ndarray, images: Images, colours: np.ndarray) -> None:
+    """Draw framed images over some of their points, in random order, without overlap."""
+    apart = (np.ptp(coordinates, axis=0).max() or 1.0) / ACROSS
     chosen: list[int] = []
-    for i in np.random.default_rng(0).permutation(len(places))[:TRIED]:
-        if len(chosen) < MOST_THUMBNAILS and (np.abs(places[chosen] - places[i]).max(axis=1, initial=0) > apart).all():
+    for i in np.random.default_rng(0).permutation(len(coordinates))[:TRIED]:
+        far = np.abs(coordinates[chosen] - coordinates[i]).max(axis=1, initial=0) > apart
+        if len(chosen) < MOST_THUMBNAILS and far.all():
             chosen.append(int(i))
-    pictures = thumbnails(images.pictures(torch.tensor(chosen)), 32).permute(0, 2, 3, 1).numpy()
-    for place, picture, colour in zip(places[chosen], pictures, colours[chosen], strict=True):
-        box = matplotlib.offsetbox.OffsetImage(picture, zoom=13 / picture.shape[0], interpolation="nearest")
-        axes.add_artist(matplotlib.offsetbox.AnnotationBbox(box, tuple(place), pad=0, bboxprops={"edgecolor": colour}))
+    tiles = thumbnails(images.pictures(torch.tensor(chosen)), 32).permute(0, 2, 3, 1).numpy()
+    for point, tile, colour in zip(coordinates[chosen], tiles, colours[chosen], strict=True):
+        box = matplotlib.offsetbox.OffsetImage(tile, zoom=13 / tile.shape[0], interpolation="nearest")
+        axes.add_artist(matplotlib.offsetbox.AnnotationBbox(box, tuple(point), pad=0, bboxprops={"edgecolor": colour}))

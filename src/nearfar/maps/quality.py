@@ -1,4 +1,4 @@
-"""How true a map is: whether points that are near on it are near in the features, and the other way round."""
+"""Map quality: whether points that are near on a map are near in feature space, and the other way round."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from torch.nn import functional as F
 from nearfar.neighbours import nearest_rows
 
 NEIGHBOURS = 15
-MOST_RANKED = 2000  # images whose neighbours on the map are ranked among all by the features: time is images x ranked
+MOST_RANKED = 2000  # images whose neighbours on the map are ranked in feature space: time is images x ranked
 CHUNK_OF_PAIRS = 2**22
 
 
 @dataclass(frozen=True)
 class MapQuality:
-    """Numbers of a map, 0..1 but for the counts; accuracies are None without labels.
+    """Quality metrics of a map, 0..1 except for counts; accuracies are None without labels.
 
-    neighbours: k, 15 or fewer where there are few images. nearest: the k nearest others by the features (cosine), and
-    kept: the share of them that are among the k nearest on the map; neighbours_kept: its mean. trustworthiness: Venna &
-    Kaski 2001, as in scikit-learn, over `ranked` images (all, or 2000 at random), each ranked among all others.
-    knn_map, knn_features: accuracy of the vote of the k nearest others, each image with a label left out in turn.
+    neighbours: k, 15, or fewer for few images. kept: the share of the k nearest others of each image in feature space
+    (cosine) that are among its k nearest on the map; neighbours_kept: its mean. trustworthiness: Venna & Kaski 2001, as
+    in scikit-learn, over `ranked` images (all, or a random 2000), each ranked among all others. knn_map, knn_features:
+    leave-one-out accuracy of the vote of the k nearest others.
     """
 
     images: int
     neighbours: int
     kept: Float32[np.ndarray, " images"]
-    nearest: Int64[np.ndarray, "images neighbours"]
     trustworthiness: float
     ranked: int
     knn_map: float | None = None
@@ -43,7 +42,7 @@ class MapQuality:
 
     @property
     def words(self) -> str:
-        """One line for a person."""
+        """One line of text."""
         line = (
             f"keeps {100 * self.neighbours_kept:.0f} % of the {self.neighbours} nearest neighbours, "
             f"trustworthiness {self.trustworthiness:.3f}"
@@ -54,7 +53,7 @@ class MapQuality:
         return f"{line}, {self.neighbours}-NN accuracy {accuracies}"
 
     def numbers(self) -> dict[str, float | int | None]:
-        """All but the shares of the single images, for JSON."""
+        """All but the shares of single images, for JSON."""
         return {
             "images": self.images,
             "neighbours": self.neighbours,
@@ -68,27 +67,28 @@ class MapQuality:
 
 def map_quality(
     features: Float[Tensor, "images dim"],
-    places: Float[Tensor, "images 2"],
+    coordinates: Float[Tensor, "images 2"],
     labels: Int64[np.ndarray, " images"] | None = None,
     *,
     near: Int64[Tensor, "images near"] | None = None,
     most_ranked: int = MOST_RANKED,
     seed: int = 0,
 ) -> MapQuality | None:
-    """Measure a map; see `MapQuality`. None for fewer than three images, of which nothing can be said.
+    """Measure a map; see `MapQuality`. None for fewer than three images.
 
-    features are compared by cosine; places by distance. labels: -1 where there is none; such images neither vote nor
-    count. near: the nearest others of each by the features, nearest first, where they are known: 15, or all of fewer.
-    most_ranked: images over which trustworthiness is taken; above it a random sample (by `seed`), whose standard
-    error is at most 0.011. Exact neighbours, in linear memory.
+    features are compared by cosine, coordinates by Euclidean distance. labels: -1 for none; such images neither vote
+    nor count. near: the nearest others of each image in feature space, nearest first, if known: 15, or all of fewer.
+    most_ranked: images over which trustworthiness is averaged; of more, a random sample (by `seed`), with a standard
+    error of at most 0.011. Exact neighbours, in linear memory.
     """
-    count = len(places)
+    count = len(coordinates)
     if count < 3:
         return None
-    features, places = features.detach().cpu().float(), places.detach().cpu().float()
+    features, coordinates = features.detach().cpu().float(), coordinates.detach().cpu().float()
     k = min(NEIGHBOURS, (count - 1) // 2)
     near = nearest_rows(features, k=k).index if near is None else near[:, :k]
-    on_map = torch.from_numpy(NearestNeighbors(n_neighbors=k).fit(places.numpy()).kneighbors(return_distance=False))
+    tree = NearestNeighbors(n_neighbors=k).fit(coordinates.numpy())
+    on_map = torch.from_numpy(tree.kneighbors(return_distance=False))
     kept = (on_map[:, :, None] == near[:, None, :]).any(2).float().mean(1).numpy()
     chosen = torch.arange(count)
     if count > most_ranked:
@@ -98,7 +98,7 @@ def map_quality(
         truth = torch.from_numpy(np.asarray(labels))
         accuracy = left_out_accuracy(on_map, truth), left_out_accuracy(near, truth)
     trust = trustworthiness(features, on_map[chosen], chosen)
-    return MapQuality(count, k, kept, near.numpy(), trust, len(chosen), *accuracy)
+    return MapQuality(count, k, kept, trust, len(chosen), *accuracy)
 
 
 def trustworthiness(
@@ -121,10 +121,10 @@ def trustworthiness(
 
 
 def left_out_accuracy(near: Int[Tensor, "images k"], labels: Int[Tensor, " images"]) -> float:
-    """Share of the labelled images whose label most of their neighbours have; of equal votes the smaller class wins."""
+    """Share of the labelled images whose label is that of most of their neighbours; the smaller class wins ties."""
     known = labels >= 0
     classes, number = labels[known].unique(return_inverse=True)
-    place = torch.full_like(labels, len(classes))
-    place[known] = number  # images without a label vote for a class of their own, which never wins
-    votes = torch.zeros(len(near), len(classes) + 1).scatter_add_(1, place[near], torch.ones(near.shape))
-    return float((votes[:, :-1].argmax(1) == place)[known].float().mean())
+    vote = torch.full_like(labels, len(classes))  # images without a label vote for a class that never wins
+    vote[known] = number
+    votes = torch.zeros(len(near), len(classes) + 1).scatter_add_(1, vote[near], torch.ones(near.shape))
+    return float((votes[:, :-1].argmax(1) == vote)[known].float().mean())

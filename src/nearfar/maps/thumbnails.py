@@ -1,4 +1,4 @@
-"""Small versions of many images, packed into a few sheets for a page that needs no other file."""
+"""Thumbnails of many images, packed into a few sheets for a page that needs no other file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Sheets:
 
 
 def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) -> UInt8[Tensor, "images 3 small small"]:
-    """Return red-green-blue thumbnails of at most `size` px; an image that is small enough keeps its pixels.
+    """Return RGB thumbnails of at most `size` px; smaller images keep their pixels.
 
-    One channel is shown as grey; of more than one, the first three are shown, with black where there are only two.
+    One channel becomes grayscale; of several, the first three are shown, two with a black third.
     """
     images = images[:, :3]
     channels, side = images.shape[1], images.shape[-1]
@@ -46,7 +46,7 @@ def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) ->
 def pack_sheets(tiles: UInt8[Tensor, "images 3 side side"]) -> Sheets:
     """Pack thumbnails into sheets, as data URLs: PNG up to 16 px, JPEG above.
 
-    Cells are whole 8 px blocks filled up to their edge, so that JPEG does not mix neighbours.
+    Cells are multiples of 8 px, padded with the edge pixels, so that JPEG does not mix neighbours.
     """
     side = tiles.shape[-1]
     cell = cell_of(side)
@@ -57,30 +57,29 @@ def pack_sheets(tiles: UInt8[Tensor, "images 3 side side"]) -> Sheets:
 
 
 def cell_of(side: int) -> int:
-    """Pixels of the cell that a thumbnail stands in."""
+    """Side of the cell of a thumbnail, in pixels."""
     return side if side <= LOSSLESS else -(-side // 8) * 8
 
 
 def one_sheet(tiles: UInt8[Tensor, "images 3 side side"], cell: int, per_row: int) -> UInt8[Tensor, "3 height width"]:
-    """Return thumbnails in reading order as one picture."""
+    """Return thumbnails in reading order as one image."""
     rows, beyond = -(-len(tiles) // per_row), cell - tiles.shape[-1]
     sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
     sheet[: len(tiles)] = F.pad(tiles.float(), (0, beyond, 0, beyond), mode="replicate").byte()
-    picture = sheet.view(rows, per_row, 3, cell, cell).permute(2, 0, 3, 1, 4)
-    return picture.reshape(3, rows * cell, per_row * cell)
+    return sheet.view(rows, per_row, 3, cell, cell).permute(2, 0, 3, 1, 4).reshape(3, rows * cell, per_row * cell)
 
 
-def data_url(picture: UInt8[Tensor, "3 height width"], lossless: bool = False) -> str:
-    """Return a picture as a data URL, PNG if it is to be lossless and else JPEG."""
+def data_url(image: UInt8[Tensor, "3 height width"], lossless: bool = False) -> str:
+    """Return an image as a data URL: PNG if lossless, else JPEG."""
     kind = "png" if lossless else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(encoded(picture, lossless)).decode()}"
+    return f"data:image/{kind};base64,{base64.b64encode(encoded(image, lossless)).decode()}"
 
 
-def encoded(picture: UInt8[Tensor, "3 height width"], lossless: bool = False) -> bytes:
-    """Return a picture as PNG if it is to be lossless and else as JPEG."""
-    file, image = io.BytesIO(), Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy())
+def encoded(image: UInt8[Tensor, "3 height width"], lossless: bool = False) -> bytes:
+    """Return an image as PNG if lossless, else as JPEG."""
+    file, picture = io.BytesIO(), Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
     if lossless:
-        image.save(file, "PNG", optimize=True)
+        picture.save(file, "PNG", optimize=True)
     else:
-        image.save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)  # with optimize, noise overruns its buffer
+        picture.save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)  # with optimize, noise overruns its buffer
     return file.getvalue()

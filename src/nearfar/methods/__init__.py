@@ -2,16 +2,13 @@
 
 One file for each family. A method of one's own is a frozen dataclass on `Method` that declares its views and a `Setup`;
 `register_method` lists it by name beside these. The named pairings are in `nearfar.methods.pairing`, the schedules in
-`nearfar.methods.schedules`.
+`nearfar.methods.method`.
 """
 
-from nearfar.methods.byol import BYOL, SimSiam
-from nearfar.methods.decorrelation import WMSE, BarlowTwins, VICReg
 from nearfar.methods.lorac import LORAC, LORACbs, MoCoM
 from nearfar.methods.method import Head, Method, Setup
-from nearfar.methods.moco import JCL, MoCoV1, MoCoV2, MoCoV3
+from nearfar.methods.moco import JCL, NNCLR, MoCoV1, MoCoV2, MoCoV3
 from nearfar.methods.model import Model
-from nearfar.methods.nnclr import NNCLR
 from nearfar.methods.pairing import Embeddings, Pairing
 from nearfar.methods.recipe import Recipe
 from nearfar.methods.registry import describe, method_class, method_name, method_names, register_method
@@ -20,7 +17,7 @@ from nearfar.methods.saclr import SACLR
 from nearfar.methods.sigclr import SigCLR
 from nearfar.methods.simclr import DCL, DCLW, SimCLR
 from nearfar.methods.sogclr import ISogCLR, SogCLR
-from nearfar.methods.swav import SwAV
+from nearfar.methods.without_negatives import BYOL, WMSE, BarlowTwins, SimSiam, SwAV, VICReg
 
 __all__ = [
     "BYOL",

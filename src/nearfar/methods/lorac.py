@@ -8,26 +8,23 @@ from typing import Any, Literal
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.method import Constant, Head, Method, Schedule, Setup, Switch, loss_default
 from nearfar.methods.pairing import Pairing, Rows
-from nearfar.methods.recipe import IMAGENET, Recipe, lars, small_data
+from nearfar.methods.recipe import Recipe, lars_on_imagenet, small_data
 from nearfar.methods.registry import register_method
-from nearfar.methods.schedules import Constant, Schedule, Switch
 
 
 def _recipes(**prior: Any) -> dict[str, Recipe]:
     """The recipes of all three, with the numbers of the prior on ImageNet."""
     imagenet = (
-        lars(
+        lars_on_imagenet(
             "LORAC, section 6.1",
             1.8,
-            **IMAGENET,
             optimizer="larc",
             epochs=200,
             lr_scaling="none",
             final_lr=0.01,
             warmup_epochs=0,
-            sync_batch_norm=True,
             protocol="linear-sgd lorac",
         )
         .sets(projector=(2048, 128), queue_size=65536, momentum=0.999, large_views=3, small_views=5)
@@ -44,7 +41,13 @@ def _recipes(**prior: Any) -> dict[str, Recipe]:
 
 @dataclass(frozen=True, kw_only=True)
 class _ManyCrops(Method):
-    """What the three share: large and small crops as queries, keys of the first two large crops, and two queues."""
+    """What the three share: large and small crops as queries, keys of the first two large crops, and two queues.
+
+    Args:
+        queue_size: keys kept in each of two queues, one for each large crop with a key.
+        norm_groups: groups of shuffled crops, of both keys together, with statistics of their own in the momentum
+            encoder, over all processes (shuffling batch norm); 1 leaves the batch whole.
+    """
 
     paper = "Wang et al., A Low Rank Promoting Prior for Unsupervised Contrastive Learning (LORAC), TPAMI 2022"
 
@@ -87,16 +90,6 @@ class MoCoM(_ManyCrops):
 
     The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
 
-    Args:
-        projector: widths of the projector.
-        temperature: of the softmax.
-        large_views: crops of the full size, 2 or more.
-        small_views: further small crops.
-        queue_size: keys kept in each of two queues, one for each large crop with a key.
-        momentum: of the momentum encoder.
-        norm_groups: groups of shuffled crops, of both keys together, with statistics of their own in the momentum
-            encoder, over all processes (shuffling batch norm); 1 leaves the batch whole.
-
     Differs from the paper: (1) a crop is not paired with its own key, where the authors' code pairs both keys with the
     queries of all crops but the second; (2) a key's negatives are the other key's queue, as in the authors' code of
     LORAC, where that of MoCo-M takes the key's own.
@@ -108,25 +101,36 @@ class MoCoM(_ManyCrops):
         return self._setup(losses.LORAC(self.temperature, beta=math.inf))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LowRank(_ManyCrops):
+    """What LORAC and LORAC-bs share: a prior that starts later.
+
+    Args:
+        beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
+        prior_start: fraction of the epochs after which the prior is switched on.
+    """
+
+    recipes = _recipes(beta=4.0)
+
+    beta: float = loss_default(losses.LORAC, "beta")
+    prior_start: float = 0.5
+
+    def _setup_with_prior(self, loss: losses.LORAC, *keys: Rows) -> Setup:
+        """Set up around a loss whose prior is on the queries of all large crops and on these keys."""
+        checks.fraction(prior_start=self.prior_start)
+        large = ("projection", tuple(range(self.large_views)))
+        return self._setup(loss, (large, *keys), beta=Switch(math.inf, self.beta, self.prior_start))
+
+
 @register_method("lorac")
 @dataclass(frozen=True, kw_only=True)
-class LORAC(_ManyCrops):
+class LORAC(_LowRank):
     """LORAC: MoCo-M with a prior that favours views of an image that span few dimensions.
 
     The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
     The prior sees the queries of all large crops and both keys; small crops stay out of it.
 
     Args:
-        projector: widths of the projector.
-        temperature: of the softmax.
-        large_views: crops of the full size, 2 or more.
-        small_views: further small crops.
-        queue_size: keys kept in each of two queues, one for each large crop with a key.
-        momentum: of the momentum encoder.
-        norm_groups: groups of shuffled crops, of both keys together, with statistics of their own in the momentum
-            encoder, over all processes (shuffling batch norm); 1 leaves the batch whole.
-        beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
-        prior_start: fraction of the epochs after which the prior is switched on.
         prior: "laplace", "gaussian" or "constant".
 
     Differs from the paper: (1) the prior is divided by the temperature throughout, as in Eq. 12, which the authors'
@@ -134,48 +138,21 @@ class LORAC(_ManyCrops):
     are joined for each query, where Algorithm 1 joins them along the batch.
     """
 
-    recipes = _recipes(beta=4.0)
-
-    beta: float = loss_default(losses.LORAC, "beta")
-    prior_start: float = 0.5
     prior: Literal["laplace", "gaussian", "constant"] = loss_default(losses.LORAC, "prior")
 
     def setup(self, num_images: int) -> Setup:
-        checks.fraction(prior_start=self.prior_start)
-        loss = losses.LORAC(self.temperature, self.beta, self.prior)
-        large = ("projection", tuple(range(self.large_views)))
-        return self._setup(loss, (large, ("key", (0, 1))), beta=Switch(math.inf, self.beta, self.prior_start))
+        return self._setup_with_prior(losses.LORAC(self.temperature, self.beta, self.prior), ("key", (0, 1)))
 
 
 @register_method("lorac-bs")
 @dataclass(frozen=True, kw_only=True)
-class LORACbs(_ManyCrops):
+class LORACbs(_LowRank):
     """LORAC-bs: LORAC with one nuclear norm for the variation of the large crops' queries in the batch.
 
     The momentum encoder makes keys of the first two large crops; each is paired with the queries of all other crops.
 
-    Args:
-        projector: widths of the projector.
-        temperature: of the softmax.
-        large_views: crops of the full size, 2 or more.
-        small_views: further small crops.
-        queue_size: keys kept in each of two queues, one for each large crop with a key.
-        momentum: of the momentum encoder.
-        norm_groups: groups of shuffled crops, of both keys together, with statistics of their own in the momentum
-            encoder, over all processes (shuffling batch norm); 1 leaves the batch whole.
-        beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50; infinity switches it off.
-        prior_start: fraction of the epochs after which the prior is switched on.
-
     Differs from the paper: (1) a crop is not paired with its own key, as in the authors' code of LORAC.
     """
 
-    recipes = _recipes(beta=4.0)
-
-    beta: float = loss_default(losses.LORAC, "beta")
-    prior_start: float = 0.5
-
     def setup(self, num_images: int) -> Setup:
-        checks.fraction(prior_start=self.prior_start)
-        loss = losses.LORAC(self.temperature, self.beta, batchwise=True)
-        large = ("projection", tuple(range(self.large_views)))
-        return self._setup(loss, (large,), beta=Switch(math.inf, self.beta, self.prior_start))
+        return self._setup_with_prior(losses.LORAC(self.temperature, self.beta, batchwise=True))

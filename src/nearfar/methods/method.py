@@ -1,12 +1,13 @@
-"""What every method declares: its views, its networks, its loss and its recipes."""
+"""What every method declares: its views, its networks, its loss, its recipes, and what changes over training."""
 
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
@@ -14,9 +15,70 @@ from nearfar.losses import checks
 from nearfar.messages import did_you_mean
 from nearfar.methods.pairing import Pairing
 from nearfar.methods.recipe import Recipe, small_data
-from nearfar.methods.schedules import Schedule
 
 Own = TypeVar("Own", bound="Method")
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """A value for a moment of training."""
+
+    def __call__(self, epoch: float, epochs: float) -> Any:
+        """Return the value `epoch` epochs (0 at the start, with fractions) into a run of `epochs`."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value throughout."""
+
+    value: float
+
+    def __call__(self, epoch: float, epochs: float) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From `start` to `end` along half a cosine (the momentum of BYOL's momentum encoder)."""
+
+    start: float
+    end: float
+
+    def __call__(self, epoch: float, epochs: float) -> float:
+        return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * min(epoch / epochs, 1.0)))
+
+
+def rising(momentum: float, final: float | None) -> Schedule:
+    """The momentum of a momentum encoder: along half a cosine to `final`, constant without."""
+    return Constant(momentum) if final is None else Cosine(momentum, final)
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """`value` * (whole epochs begun) / epochs (JCL's lambda)."""
+
+    value: float
+
+    def __call__(self, epoch: float, epochs: float) -> float:
+        return self.value * min(int(epoch) + 1, epochs) / epochs
+
+
+@dataclass(frozen=True)
+class Switch:
+    """`before` until `fraction` of the epochs or, if given, `at_epoch` epochs have passed, then `after`."""
+
+    before: Any
+    after: Any
+    fraction: float = 0.5
+    at_epoch: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise ValueError(f"a switch needs a fraction of the epochs between 0 and 1, got {self.fraction}")
+
+    def __call__(self, epoch: float, epochs: float) -> Any:
+        turn = self.fraction * epochs if self.at_epoch is None else self.at_epoch
+        return self.before if epoch < turn else self.after
 
 
 @dataclass(frozen=True)
@@ -45,8 +107,7 @@ class Setup:
     passes through the networks alone, so that batch statistics are those of one view; else those of the backbone are of
     all views of a size, those of the heads of all views. `norm_groups` splits the batch statistics of the momentum
     encoder into that many groups of shuffled rows, over all processes; `online_norm_groups` those of the online
-    networks, not shuffled. `constant_predictor_lr` keeps the
-    predictor out of the schedule of the learning rate.
+    networks, not shuffled. `constant_predictor_lr` keeps the predictor out of the schedule of the learning rate.
     Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not end with the
     projector's width, or a pairing that does not fit the predictor, momentum encoder and queue that there are.
     """
@@ -86,11 +147,27 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """Hyper-parameters of a method and what they declare; every subclass is a frozen dataclass.
+    """Hyperparameters of a method and what they declare; every subclass is a frozen dataclass.
 
     `views` names the distribution of each view of an image, for images of 64 pixels and more; `views.fit_views` fits
     them to smaller ones. `recipes` holds the defaults for small data under "small" and the papers' own under the name
-    of their data.
+    of their data. The docstring of a method explains its own hyperparameters; those that several methods have are:
+
+    Args:
+        projector: widths of the projector.
+        predictor: widths of the predictor, which the online branch has on top of its projector.
+        temperature: of the softmax.
+        hidden_norm: normalise the projector's hidden layers over the batch.
+        output_norm: normalise the projector's output over the batch.
+        view_statistics: pass each view through the networks alone, so that batch statistics are those of one view.
+        large_views: crops of the full size, 2 or more.
+        small_views: further small crops.
+        symmetric: pass both views through both branches.
+        momentum: of the momentum encoder.
+        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
+            (shuffling batch norm); 1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
     """
 
     paper: ClassVar[str] = ""
@@ -119,20 +196,20 @@ class Method(ABC):
         return cls.recipes[name]
 
     @classmethod
-    def from_recipe(cls: type[Own], recipe: str = "small", **numbers: Any) -> Own:
-        """Build the method with a recipe's hyper-parameters, of which `numbers` replace some.
+    def from_recipe(cls: type[Own], recipe: str = "small", **hyperparameters: Any) -> Own:
+        """Build the method with a recipe's hyperparameters, of which `hyperparameters` replace some.
 
-        Raises ValueError for a recipe or hyper-parameter that the method does not have.
+        Raises ValueError for a recipe or hyperparameter that the method does not have.
         """
         chosen = cls.recipe(recipe)
         known = [field.name for field in fields(cls)]
-        for name in numbers:
+        for name in hyperparameters:
             if name not in known:
                 hint = did_you_mean(name, known, f"it has: {', '.join(known)}")
-                raise ValueError(f"{cls.__name__} has no hyper-parameter {name!r}: {hint}")
-        return cls(**{**chosen.hyperparameters, **numbers})
+                raise ValueError(f"{cls.__name__} has no hyperparameter {name!r}: {hint}")
+        return cls(**{**chosen.hyperparameters, **hyperparameters})
 
 
 def loss_default(loss: type[nn.Module], argument: str) -> Any:
-    """Return the default of a loss's argument, for the hyper-parameter of a method that passes it on."""
+    """Return the default of a loss's argument, for the hyperparameter of a method that passes it on."""
     return inspect.signature(loss).parameters[argument].default

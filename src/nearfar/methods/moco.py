@@ -1,4 +1,4 @@
-"""MoCo v1, v2 and v3, and JCL as methods."""
+"""A query finds its key among others: MoCo v1, v2 and v3, JCL (several keys) and NNCLR (a neighbour as key)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.method import Constant, Cosine, Head, Method, Ramp, Setup, loss_default, rising
 from nearfar.methods.pairing import Pairing, both_ways, queries_against_keys
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data, solo_learn
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars_on_imagenet, sgd, small_data, solo_learn
 from nearfar.methods.registry import register_method
-from nearfar.methods.schedules import Constant, Cosine, Ramp, rising
 
 
 def _imagenet(source: str, **settings: Any) -> Recipe:
@@ -24,7 +23,14 @@ def _imagenet(source: str, **settings: Any) -> Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class _MoCo(Method):
-    """What MoCo v1 and v2 share; they differ in the projector, the temperature and the papers' recipes."""
+    """What MoCo v1 and v2 share; they differ in the projector, the temperature and the papers' recipes.
+
+    Args:
+        queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
+        momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
+        symmetric: pass both views through both branches; the keys of both enter the queue.
+        queue_per_view: with `symmetric`, keep the keys of each view in a queue of their own, each of `queue_size`.
+    """
 
     temperature: float = loss_default(losses.MoCo, "temperature")
     queue_size: int = 4096
@@ -57,27 +63,11 @@ class MoCoV1(_MoCo):
     The first view is the query, the second the key. The momentum encoder moves after the optimiser's step: parameters
     by momentum, buffers (batch statistics) copied. The queue starts as Gaussian unit rows, is used before the batch's
     keys enter it and wraps at any length.
-
-    Args:
-        projector: widths of the projector.
-        temperature: of the softmax.
-        queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
-        momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
-        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
-            (shuffling batch norm); 1 leaves the batch whole.
-        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
-        symmetric: pass both views through both branches; the keys of both enter the queue.
-        queue_per_view: with `symmetric`, keep the keys of each view in a queue of their own, each of `queue_size`.
-        hidden_norm: normalise the projector's hidden layers over the batch.
     """
 
     paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
     views = ("moco-v1", "moco-v1")
-    recipes = {
-        "small": small_data(),
-        "imagenet": _imagenet("MoCo, section 4", lr_drops=(120, 160), views="moco-v1"),
-    }
+    recipes = {"small": small_data(), "imagenet": _imagenet("MoCo, section 4", lr_drops=(120, 160), views="moco-v1")}
 
     projector: tuple[int, ...] = (128,)
     temperature: float = 0.07  # the loss has v2's
@@ -89,19 +79,6 @@ class MoCoV2(_MoCo):
     """MoCo v2: MoCo with a deeper projector, stronger views and a higher temperature.
 
     As in v1, the first view is the query and the second the key.
-
-    Args:
-        projector: widths of the projector.
-        temperature: of the softmax.
-        queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
-        momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
-        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
-            (shuffling batch norm); 1 leaves the batch whole.
-        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
-        symmetric: pass both views through both branches; the keys of both enter the queue.
-        queue_per_view: with `symmetric`, keep the keys of each view in a queue of their own, each of `queue_size`.
-        hidden_norm: normalise the projector's hidden layers over the batch.
     """
 
     paper = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
@@ -137,9 +114,6 @@ class MoCoV3(Method):
     """MoCo v3: predictions of one view find the other view's keys among those of the batch, both ways; no queue.
 
     Args:
-        projector: widths of the projector.
-        predictor: widths of the predictor, which the online branch has on top of its projector.
-        temperature: of the softmax.
         momentum: of the momentum encoder at the start; it rises to 1 along half a cosine.
 
     Differs from the paper: (1) heads are those of the authors' code for ResNets (neither normalisation nor bias after
@@ -150,15 +124,9 @@ class MoCoV3(Method):
     views = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(),
-        "imagenet": lars(
-            "MoCo v3, released settings for ResNet-50",
-            0.6,
-            **IMAGENET,
-            epochs=100,
-            batch_size=4096,
-            sync_batch_norm=True,
-            protocol="linear",
-        ).sets(projector=(4096, 256), predictor=(4096, 256), temperature=1.0),
+        "imagenet": lars_on_imagenet("MoCo v3, released settings for ResNet-50", 0.6, epochs=100, batch_size=4096).sets(
+            projector=(4096, 256), predictor=(4096, 256), temperature=1.0
+        ),
     }
 
     predictor: tuple[int, ...] = (512, 128)
@@ -184,15 +152,9 @@ class JCL(Method):
     The first view is the query, the others are keys, which pass through the momentum encoder together.
 
     Args:
-        projector: widths of the projector.
-        temperature: of the softmax.
         lam: weight of the keys' covariance at the end; it grows by equal steps over the epochs.
         key_views: views that the momentum encoder turns into keys.
         queue_size: mean keys kept.
-        momentum: of the momentum encoder.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
-            (shuffling batch norm); 1 leaves the batch whole.
-        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
 
     Differs from the paper: (1) the mean keys that enter the queue are scaled to length one; (2) the covariance stands
     inside the exponential of the positive, as in JCL's own derivation, where LORAC's Eq. 16 prints it outside.
@@ -230,4 +192,41 @@ class JCL(Method):
             schedules={"lam": Ramp(self.lam)},
             norm_groups=self.norm_groups,
             online_norm_groups=self.online_norm_groups,
+        )
+
+
+@register_method("nnclr")
+@dataclass(frozen=True, kw_only=True)
+class NNCLR(Method):
+    """NNCLR: the positive is the nearest neighbour of the other view in a queue of past projections.
+
+    Args:
+        queue_size: projections kept.
+    """
+
+    paper = "Dwibedi et al., With a Little Help from My Friends, ICCV 2021"
+    views = ("strong", "strong")
+    recipes = {
+        "small": small_data(),
+        "cifar": solo_learn(0.4, weight_decay=1e-5, views="solo-alpha+solo-beta").sets(
+            projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=65536, temperature=0.2, view_statistics=True
+        ),
+        "imagenet": lars_on_imagenet("NNCLR, section 4.1", 0.3, epochs=1000, batch_size=4096).sets(
+            projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=98304
+        ),
+    }
+
+    predictor: tuple[int, ...] = (512, 128)
+    temperature: float = loss_default(losses.NNCLR, "temperature")
+    queue_size: int = 4096
+    view_statistics: bool = False
+
+    def setup(self, num_images: int) -> Setup:
+        return Setup(
+            loss=losses.NNCLR(self.temperature),
+            pairing=both_ways("projection", "prediction", enqueued=(("projection", 0),)),
+            projector=Head(self.projector, output_norm=True),
+            predictor=Head(self.predictor),
+            queue_size=self.queue_size,
+            view_statistics=self.view_statistics,
         )

@@ -14,8 +14,8 @@ class Recipe:
     """Encoder, views, optimiser, schedule and hyper-parameters of a method for one kind of data.
 
     source: where the numbers come from, but for those in `sources`, which names settings and where each is from.
-    encoder, small_stem, image_size, views: as the settings of a run; None: a small stem below 64 px, the images' own
-    size, the method's own views. A paper's views are taken untouched, at every size.
+    encoder, image_size, views: as the settings of a run; None: the images' own size, the method's own views. A paper's
+    views are taken untouched, at every size.
     lr: for a batch of `reference_batch` images, scaled to the batch that is used by `lr_scaling` ("linear":
     lr * batch / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never scaled.
     vector_lr: factor on the rate of biases and norms. decay_all: they decay as well.
@@ -29,7 +29,6 @@ class Recipe:
     _: KW_ONLY
     epochs: int
     encoder: str = "small"
-    small_stem: bool | None = None
     image_size: int | None = None
     views: str | None = None
     batch_size: int = 256
@@ -76,6 +75,11 @@ def lars(source: str, lr: float, **settings: Any) -> Recipe:
     return Recipe(source, **common | settings)
 
 
+def lars_on_imagenet(source: str, lr: float, **settings: Any) -> Recipe:
+    """Return a recipe with LARS for ResNet-50 on ImageNet, batch norm over all processes, evaluated linearly."""
+    return lars(source, lr, **IMAGENET | dict(sync_batch_norm=True, protocol="linear") | settings)
+
+
 def solo_learn(lr: float, **settings: Any) -> Recipe:
     """Return a recipe of solo-learn for CIFAR, from which papers take their baselines: LARS that is clipped, or SGD."""
     common: dict[str, Any] = dict(
@@ -85,9 +89,6 @@ def solo_learn(lr: float, **settings: Any) -> Recipe:
     return recipe.cites(protocol="there a linear classifier is trained along with the encoder")
 
 
-def small_data(source: str = "nearfar, chosen on training images of digits and Imagenette", **settings: Any) -> Recipe:
+def small_data(source: str = "nearfar, chosen on training images of digits and Imagenette") -> Recipe:
     """The default for small sets of images, minutes of training and a CPU or a small GPU; see docs/photographs.md."""
-    common: dict[str, Any] = dict(
-        epochs=100, optimizer="muon", lr=0.02, lr_scaling="sqrt", weight_decay=0.01, warmup_epochs=2
-    )
-    return Recipe(source, **common | settings)
+    return Recipe(source, epochs=100, optimizer="muon", lr=0.02, lr_scaling="sqrt", weight_decay=0.01, warmup_epochs=2)

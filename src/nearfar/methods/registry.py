@@ -8,21 +8,12 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
-from nearfar.docstrings import arguments
-from nearfar.messages import did_you_mean
+from nearfar.messages import did_you_mean, of_arguments
 from nearfar.methods.method import Method
 
 Registered = TypeVar("Registered", bound=Method)
 
 _METHODS: dict[str, type[Method]] = {}
-_SETTINGS = """
-    accelerator adapt batch_size cache channels clip_gradient crop_size data decay_all devices encoder epochs
-    final_lr frozen health_every held_out hyperparameters image_size init layer_decay limit log_every lr lr_drop
-    lr_drops mean method micro_batch minutes optimizer out precision recipe seed show_channels small_stem split std
-    steps_per_epoch stream stream_buffer sync_batch_norm tensorboard threads value_range vector_lr views
-    warmup_epochs warmup_start weight_decay whiten workers
-"""
-SETTINGS = frozenset(_SETTINGS.split())  # of every run; in config.yaml a method's own numbers stand beside them
 
 
 def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]:
@@ -34,7 +25,7 @@ def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]
 
     Defining the same class anew (a notebook's cell run again) replaces it.
     Raises ValueError for a name that another class has or that is not of lower-case letters, digits and dashes, and for
-    anything but a complete Method that is a frozen dataclass with a recipe "small" and no field called like a setting.
+    anything but a complete Method that is a frozen dataclass with a recipe "small".
     """
 
     def register(cls: Any) -> Any:
@@ -80,21 +71,22 @@ def _problem(cls: object) -> str | None:
         return f"{cls.__name__} is not a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True) first"
     if inspect.isabstract(cls):
         return f"{cls.__name__} does not define {' and '.join(sorted(cls.__abstractmethods__))}"
-    if taken := [one.name for one in fields(cls) if one.name in SETTINGS]:
-        return f"its field {' and '.join(taken)} is called like a setting of every run; give it another name"
     return None if "small" in cls.recipes else f"{cls.__name__} has no recipe 'small', which is the default"
 
 
 def describe(method: type[Method]) -> dict[str, Any]:
-    """Return a method's paper, summary, needs, views, numbers, recipes and how it differs from the paper.
+    """Return a method's paper, summary, needs, views, hyperparameters, recipes and how it differs from the paper.
 
     "needs" lists which of "index", "predictor", "momentum encoder" and "queue" it has by default; "defaults" are its
-    hyper-parameters with the recipe for small data, "meanings" what they are; "recipes" holds the settings of each
-    recipe; "differs" is a list of sentences.
+    hyperparameters with the recipe for small data, "meanings" what they are, from the docstrings of its class and of
+    those above; "recipes" holds the settings of each recipe; "differs" is a list of sentences.
     """
     docs = inspect.cleandoc(method.__doc__ or "")
     small = method.from_recipe("small")
     setup = small.setup(num_images=2)
+    meanings: dict[str, str] = {}
+    for cls in reversed(method.__mro__):
+        meanings |= of_arguments(inspect.cleandoc(cls.__doc__ or ""))
     needs = {
         "index": setup.needs_index,
         "predictor": setup.predictor is not None,
@@ -107,7 +99,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "needs": [name for name, needed in needs.items() if needed],
         "views": small.views,
         "defaults": {field.name: getattr(small, field.name) for field in fields(method)},
-        "meanings": arguments(docs),
+        "meanings": {field.name: meanings[field.name] for field in fields(method) if field.name in meanings},
         "recipes": {name: asdict(recipe) for name, recipe in method.recipes.items()},
         "differs": _differences(docs),
     }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Head, Method, Setup, loss_default
+from nearfar.methods.method import Cosine, Head, Method, Setup, loss_default, rising
 from nearfar.methods.pairing import queries_against_keys
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, sgd, small_data, solo_learn
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars_on_imagenet, sgd, small_data, solo_learn
 from nearfar.methods.registry import register_method
-from nearfar.methods.schedules import Cosine, rising
 
 
 def _small_crops(kind: str, count: int) -> tuple[str, ...]:
@@ -40,18 +39,10 @@ class ReSSL(Method):
     """ReSSL: the strong view's similarities to a queue follow those of the weak view.
 
     Args:
-        projector: widths of the projector.
         temperature: of the online branch.
         target_temperature: of the momentum encoder's branch; it should be the sharper one.
         queue_size: keys kept.
-        momentum: of the momentum encoder.
-        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes;
-            1 leaves the batch whole.
-        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
-        symmetric: pass both views through both branches.
         small_views: further small crops for the online branch.
-        hidden_norm: normalise the projector's hidden layers over the batch.
 
     Differs from the paper: (1) the projector's hidden layer is normalised unless the recipe says otherwise, as in SCE's
     comparison of both; the authors' code does without, and so do its recipes here.
@@ -65,6 +56,7 @@ class ReSSL(Method):
         .sets(projector=(4096, 256), hidden_norm=False, queue_size=65536, momentum=0.99, final_momentum=1.0)
         .cites(queue_size="solo-learn's default"),
         "imagenet": _ressl_imagenet(),
+        "imagenet-sce": replace(_ressl_imagenet(), decay_all=True).cites(decay_all="SCE's code, for its comparison"),
         "imagenet-multi-crop": _ressl_imagenet(small_views=4).cites(small_views="released code: 224 px and four more"),
     }
 
@@ -97,16 +89,22 @@ class ReSSL(Method):
         )
 
 
-_SMALL = {"projector": (512, 256), "final_momentum": 0.99, "norm_groups": 8}
-_MEDIUM = {"projector": (512, 256), "queue_size": 16384, "momentum": 0.996, "final_momentum": 0.996, "norm_groups": 8}
+_SMALL: dict[str, Any] = {"projector": (512, 256), "final_momentum": 0.99, "norm_groups": 8}
+_MEDIUM: dict[str, Any] = {
+    "encoder": "resnet18-small-stem",
+    "projector": (512, 256),
+    "queue_size": 16384,
+    "momentum": 0.996,
+    "final_momentum": 0.996,
+    "norm_groups": 8,
+}
 
 
-def _small_images(name: str, **hyperparameters: Any) -> Recipe:
+def _small_images(name: str, encoder: str = "resnet18", **hyperparameters: Any) -> Recipe:
     """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
     recipe = Recipe(
         f"SCE, appendix E and Table 13 ({name})",
-        **CIFAR,
-        small_stem=True,
+        encoder=encoder,
         epochs=200,
         decay_all=True,
         protocol="linear-sgd sce-cifar",
@@ -125,15 +123,7 @@ def _two_views(source: str, lr: float) -> Recipe:
 
 def _state_of_the_art(**hyperparameters: Any) -> Recipe:
     """The recipe of SCE's section 4.3 and Tables 7 and 8, for 200 epochs."""
-    recipe = lars(
-        "SCE, section 4.3",
-        0.3,
-        **IMAGENET,
-        epochs=200,
-        batch_size=4096,
-        sync_batch_norm=True,
-        protocol="linear-sgd sce-imagenet",
-    )
+    recipe = lars_on_imagenet("SCE, section 4.3", 0.3, epochs=200, batch_size=4096, protocol="linear-sgd sce-imagenet")
     heads = {"projector": (4096, 256), "predictor": (4096, 256), "output_norm": True}
     return recipe.sets(**heads | hyperparameters, symmetric=True, queue_size=65536).cites(
         projector="MoCo v3, as section 4.3 says", predictor="MoCo v3, as section 4.3 says"
@@ -146,24 +136,19 @@ class SCE(Method):
     """SCE: soft targets, of which lam goes to the positive and the rest to images the momentum encoder finds similar.
 
     Args:
-        projector: widths of the projector.
-        hidden_norm: normalise the projector's hidden layers over the batch.
-        output_norm: normalise its output as well, without scale and shift.
+        output_norm: normalise the projector's output over the batch, without scale and shift.
         predictor: widths of a predictor on the online branch, whose last layer has no bias; none by default.
         temperature: of the online branch.
         target_temperature: of the momentum encoder's branch; it should be the sharper one.
         lam: weight of the contrastive term, 0 to 1.
         mu: weight of the relational term. Default: 1 - lam.
         eta: weight of the ceiling term. Default: 1 - lam.
-        symmetric: pass both views through both branches.
         small_views: further small crops for the online branch; with any, both global views pass through both branches.
         queue_size: keys kept; 0 compares with the batch's own keys.
         momentum: of the momentum encoder at the start; it rises along half a cosine.
         final_momentum: of the momentum encoder at the end; the same as `momentum` keeps it constant, as in the CIFAR
             recipes.
         batch_keys: with a queue, compare with the other images' keys of the batch as well.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes;
-            1 leaves the batch whole.
 
     Differs from the paper: (1) the positive's weight among the soft targets is masked to exactly 0, where released
     code gives it the logit 0.

@@ -31,7 +31,6 @@ class SACLR(Method):
     """SACLR: attraction and repulsion balanced by a running estimate of the normaliser.
 
     Args:
-        projector: widths of the projector.
         scale: "matrix" keeps one normaliser, "row" one for each image, found by its index.
         negatives: images that each image is compared with, a number or "all".
         alpha: weight of the positive in the normaliser, 0 to 1.

@@ -17,7 +17,6 @@ class SigCLR(Method):
     """SigCLR: every pair is classified on its own, as positive or negative, by a logistic loss.
 
     Args:
-        projector: widths of the projector.
         temperature: of the logits.
         bias: bias of the logits at the start; null for none.
         learn_temperature: train the temperature.

@@ -8,7 +8,7 @@ from typing import Any
 from nearfar import losses
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data, solo_learn
+from nearfar.methods.recipe import CIFAR, Recipe, lars, lars_on_imagenet, small_data, solo_learn
 from nearfar.methods.registry import register_method
 
 _DCL_RECIPES = {
@@ -29,11 +29,7 @@ class SimCLR(Method):
     """SimCLR (Chen et al. 2020): each view must find the other among all rows of the batch.
 
     Args:
-        projector: widths of the projector.
         temperature: of the softmax; 0.5 in the paper on CIFAR-10, 0.1 on ImageNet.
-        hidden_norm: normalise the projector's hidden layers over the batch.
-        output_norm: normalise its output as well, as the authors' code does.
-        view_statistics: pass each view through the networks alone, so that batch statistics are those of one view.
 
     Differs from the paper: (1) the value is the mean over rows, half of what the authors' code prints; the papers'
     recipes stand here with numbers that make the same steps.
@@ -59,16 +55,7 @@ class SimCLR(Method):
         "cifar-solo-learn": solo_learn(0.4, views="solo-swav").sets(
             temperature=0.2, projector=(2048, 256), hidden_norm=False, view_statistics=True
         ),
-        "imagenet": lars(
-            "SimCLR, section 2.2",
-            0.3,
-            **IMAGENET,
-            epochs=100,
-            batch_size=4096,
-            **_HALVED,
-            sync_batch_norm=True,
-            protocol="linear",
-        )
+        "imagenet": lars_on_imagenet("SimCLR, section 2.2", 0.3, epochs=100, batch_size=4096, **_HALVED)
         .sets(temperature=0.1, projector=(2048, 128), output_norm=True)
         .cites(temperature="SimCLR, appendix B.7", output_norm="released code", **_OF_THE_SUM),
     }
@@ -90,12 +77,7 @@ class SimCLR(Method):
 @register_method("dcl")
 @dataclass(frozen=True, kw_only=True)
 class DCL(Method):
-    """DCL: SimCLR with the positive left out of the denominator.
-
-    Args:
-        projector: widths of the projector.
-        temperature: of the softmax.
-    """
+    """DCL: SimCLR with the positive left out of the denominator."""
 
     paper = "Yeh et al., Decoupled Contrastive Learning, ECCV 2022"
     views = ("simclr", "simclr")
@@ -113,8 +95,6 @@ class DCLW(Method):
     """DCLW: DCL with each positive weighted by how hard it is, relative to its batch.
 
     Args:
-        projector: widths of the projector.
-        temperature: of the softmax.
         sigma: width of the weights; large values make them equal.
     """
 

@@ -9,19 +9,14 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
 from nearfar.methods.pairing import two_views
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, small_data
+from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars, lars_on_imagenet, small_data
 from nearfar.methods.registry import register_method
 
 
 def _released(source: str, lr: float, **settings: Any) -> Recipe:
     """What the released script of iSogCLR has beside the loss, for SogCLR too."""
     common: dict[str, Any] = dict(
-        optimizer="larc",
-        views="strong",
-        epochs=400,
-        lr_scaling="none",
-        final_lr=0.001,
-        protocol="linear",
+        optimizer="larc", views="strong", epochs=400, lr_scaling="none", final_lr=0.001, protocol="linear"
     )
     return lars(source, lr, **common | settings).sets(projector=(8192, 8192, 8192))
 
@@ -40,7 +35,6 @@ class SogCLR(Method):
     """SogCLR: DCL with the denominator of each image averaged over its visits, for small batches.
 
     Args:
-        projector: widths of the projector.
         temperature: of the softmax; 0.1 on ImageNet, 0.3 on CIFAR.
         gamma: weight of the present batch in the running average, 0 to 1; at 1 this is DCL.
         output_norm: normalise the projector's output over the batch without scale and shift, as the authors' code.
@@ -55,10 +49,9 @@ class SogCLR(Method):
     recipes = {
         "small": small_data().sets(temperature=0.2),
         "cifar": _cifar(2 * 0.3).sets(temperature=0.3).cites(temperature="SogCLR"),
-        "imagenet": lars(
+        "imagenet": lars_on_imagenet(
             "SogCLR, section 5",
             0.075,
-            **IMAGENET,
             epochs=400,
             batch_size=256,
             lr_scaling="sqrt",
@@ -66,8 +59,6 @@ class SogCLR(Method):
             views="byol-alpha",
             vector_lr=0.2,
             weight_decay=5e-6,
-            sync_batch_norm=True,
-            protocol="linear",
         )
         .sets(projector=(2048, 128), output_norm=True)
         .cites(
@@ -98,7 +89,6 @@ class ISogCLR(Method):
     """iSogCLR: SogCLR with a temperature for each image, learned beside the network.
 
     Args:
-        projector: widths of the projector.
         temperature: every image's temperature at the start.
         lowest: smallest temperature.
         highest: largest temperature.
@@ -107,7 +97,6 @@ class ISogCLR(Method):
         beta: weight of the present gradient in the moving average that moves the temperatures, 0 to 1.
         gamma: weight of the present batch in the running average of the denominators, 0 to 1.
         gradient_limit: largest gradient of a temperature, 3 in the authors' code; infinity for none.
-        output_norm: normalise the projector's output over the batch.
 
     Differs from the paper: (1) the exponent is the negative's similarity alone, as in the authors' code, where the
     paper subtracts the positive's; (2) the value is the mean over rows, half of that of the authors' code, whose

@@ -1,23 +1,27 @@
-"""Nearest neighbours in feature space, and what rests on them: copies and choices."""
+"""Nearest neighbours in feature space: exact and approximate, copies, duplicates and selections."""
 
-from nearfar.neighbours.approximate import approximate_rows
-from nearfar.neighbours.copies import COPY, LOCAL, altered, components, local_difference, pixel_difference, small_images
-from nearfar.neighbours.nearest import METRICS, Nearest, nearest_rows
+from nearfar.neighbours.approximate import approximate_rows, find_nearest
+from nearfar.neighbours.copies import COPY, LOCAL, local_difference, pixel_difference
+from nearfar.neighbours.duplicates import KINDS, alike_distance, copy_distance, facts_of, find_links, members_at
+from nearfar.neighbours.nearest import Nearest, nearest_rows
 from nearfar.neighbours.selection import diverse_rows, remote_rows, typical_rows
 
 __all__ = [
     "COPY",
+    "KINDS",
     "LOCAL",
-    "METRICS",
     "Nearest",
-    "altered",
+    "alike_distance",
     "approximate_rows",
-    "components",
+    "copy_distance",
     "diverse_rows",
+    "facts_of",
+    "find_links",
+    "find_nearest",
     "local_difference",
+    "members_at",
     "nearest_rows",
     "pixel_difference",
     "remote_rows",
-    "small_images",
     "typical_rows",
 ]

@@ -1,4 +1,4 @@
-"""Most of the nearest rows of a large matrix, by an index of faiss: comparing all pairs takes hours there."""
+"""Approximate nearest rows of a large matrix by an index of faiss, since comparing all pairs would take hours."""
 
 from __future__ import annotations
 
@@ -7,16 +7,42 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nearfar.neighbours.nearest import Nearest, nearest_rows
-from nearfar.pairs.precision import unit_rows
+from nearfar.pairs.arithmetic import unit_rows
 
 WANTED = 0.98  # share of the true neighbours at which the search is wide enough
 SAMPLE = 1000  # queries on which the share is measured
-A_LIST = 40  # rows to learn a list's centre from; faiss asks for 39
+A_LIST = 40  # rows from which the centre of a list is learned; faiss asks for 39
 PART = 8192  # queries between two calls of `progress`
+
+
+def find_nearest(
+    rows: Float[Tensor, "rows dim"],
+    queries: Float[Tensor, "queries dim"] | None = None,
+    k: int = 10,
+    *,
+    own: Int64[Tensor, " queries"] | None = None,
+    approximate: bool = False,
+    report: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Nearest:
+    """Find the k nearest rows of each query by cosine, exactly or by an index; arguments as in `nearest_rows`.
+
+    Exact: on a GPU if there is one. approximate: by `approximate_rows`, which takes no `own`. report: called with a
+    line about the share of the true neighbours that it found. The result is on the CPU.
+    """
+    if approximate:
+        found, share = approximate_rows(rows, queries, k, progress=progress)
+        if report is not None:
+            report(f"the approximate search found {100 * share:.1f} % of the true {k} nearest images")
+        return found
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    queries, own = (None if one is None else one.to(device) for one in (queries, own))
+    found = nearest_rows(rows.to(device), queries, k, own=own, progress=progress)
+    return Nearest(found.distance.cpu(), found.index.cpu())
 
 
 def approximate_rows(
@@ -28,15 +54,15 @@ def approximate_rows(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Nearest, float]:
-    """Find most of the k nearest rows of each query by cosine, and the share of the true ones that are found.
+    """Find most of the k nearest rows of each query by cosine, and the share of the true neighbours among them.
 
     rows, queries and k as in `nearest_rows`; on the CPU. The rows are put into 4 sqrt(n) lists around centres (k-means
-    on a sample), and a query looks through the lists of the nearest centres: as many as find the share `wanted` of the
-    true neighbours of 1000 queries at random, all if need be. The share that is returned is that of these queries.
-    Queries whose lists hold fewer than k are compared with all rows. Memory: two copies of the rows.
+    on a sample), and a query searches the lists of the nearest centres: as many as are needed to find the share
+    `wanted` of the true neighbours of 1000 random queries, all if need be. The returned share is that of these queries.
+    Queries whose lists have fewer than k rows are compared with all rows. Memory: two copies of the rows.
     Source: inverted file index (Sivic & Zisserman 2003, "Video Google"); Johnson, Douze & Jegou 2021, "Billion-scale
     similarity search with GPUs".
-    ValueError where faiss is not installed, and for a k that there are not enough rows for.
+    ValueError if faiss is not installed, and for a k above the number of rows.
     """
     try:
         import faiss
@@ -75,12 +101,12 @@ def approximate_rows(
 
 
 def _search(index: Any, asked: Tensor, part: Tensor, k: int, own: bool) -> Nearest:
-    """The k nearest of some queries; of rows of the index without themselves."""
+    """The k nearest rows of some queries; own: the queries are rows of the index, and left out."""
     cosine, position = map(torch.from_numpy, index.search(asked[part].numpy(), k + own))
     distance = (1 - cosine).clamp_(0, 2)
     if own:
         itself = position == part[:, None]
-        itself[:, -1] |= ~itself.any(1)  # where its own row was not found, the last one goes
+        itself[:, -1] |= ~itself.any(1)  # if its own row was not found, the last one goes
         position, distance = (each[~itself].view(len(part), k) for each in (position, distance))
     return Nearest(distance, position)
 

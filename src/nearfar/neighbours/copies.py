@@ -1,41 +1,43 @@
-"""Which images are copies of one another: candidates by small versions of them, confirmed at full size.
+"""Copies of images by their pixels: candidates by small versions, confirmed at full size.
 
-Images that look the same at 16 pixels can be different documents of one form. So what is small and local decides: the
-largest difference anywhere, compared with what JPEG does to the same place.
+Images that look the same at 16 pixels can be different documents of one form. The decision is therefore local: the
+largest difference anywhere, compared with the changes that JPEG makes there.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Shaped, UInt8
 from PIL import Image
+from scipy.ndimage import gaussian_filter, maximum_filter, uniform_filter
 from torch import Tensor
 
 from nearfar.data import Images
 
 SIDE = 16  # pixels of the small versions
 COPY = 0.2  # difference of small versions up to which images can be copies, in units of their contrast
-LOCAL = 1.5  # local difference up to which images are copies, in units of what JPEG does there
-ROUGH, FINE = 30, 50  # quality of that JPEG for images of one size, and of two
-BLUR, WINDOW, AROUND = 0.7, 3, 17  # pixels: what kernels of resizing change; a stroke of a letter; two blocks of JPEG
+LOCAL = 1.5  # local difference up to which images are copies, in units of the changes by JPEG
+STRETCHED = 0.03  # log ratio of aspect ratios up to which images can be copies
+ROUGH, FINE = 30, 50  # quality of that JPEG for images of the same and of different size
+BLUR, WINDOW, AROUND = 0.7, 3, 17  # pixels: reach of resizing kernels; a stroke of a letter; two blocks of JPEG
 FLOOR = 4.0  # of 255: difference that is allowed on plain ground
 SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
 KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
-LESS, HALF = 1.6, 2.2  # times smaller: beyond these, detail that is lost makes differences fainter, and hides them
+LESS, HALF = 1.6, 2.2  # times smaller: beyond these, the loss of detail makes differences fainter, and hides them
 LOST = 0.17  # so much detail, of the contrast
-SMALLER, FAINT = 1.3, 2.6  # what a difference counts where one is smaller, and where such detail is lost
-SHORTEST, LONGEST = 16, 65500  # pixels of a side: in fewer, too little can be seen; JPEG holds no more
+SMALLER, FAINT = 1.3, 2.6  # factors of differences between two sizes, without and with a loss of such detail
+SHORTEST, LONGEST = 16, 65500  # pixels of a side: fewer show too little; JPEG holds no more
 CUT = 1.25  # pixels that a copy may lack on each side
-PLAIN = 32  # of 255: range of values below which an image holds too little to tell it from others
+PLAIN = 32  # of 255: range of values below which an image shows too little to tell it from others
 ROWS = 2**20  # pixels that are compared at a time
-QUALITY, SHRINK = 50, 2  # of the copies that are made to see how far features move
-GATHERED = 256  # images that are held at a time
+QUALITY, SHRINK = 50, 2  # of the copies by which the shift of features is measured
+GATHERED = 256  # images in memory at a time
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
 
 Progress = Callable[[int, int], None]
@@ -57,42 +59,71 @@ def small_images(images: Images, rows: Int64[Tensor, " rows"], progress: Progres
 def pixel_difference(
     first: Float[Tensor, "pairs channels side side"], second: Float[Tensor, "pairs channels side side"]
 ) -> Float[Tensor, " pairs"]:
-    """How far images are apart in units of their contrast: 0 for the same, sqrt 2 for unrelated ones.
+    """Difference of images in units of their contrast: 0 for the same, sqrt 2 for unrelated ones.
 
     The root of their mean squared difference, divided by the root of the mean of their variances (within channels).
-    Images of less contrast than 2 of 255 are taken to have that much.
+    The contrast counts as 2 of 255 at least.
     """
     square = (first - second).square().flatten(1).mean(1)
     variances = torch.stack([one.flatten(2).var(2, unbiased=False).mean(1) for one in (first, second)])
     return (square / variances.mean(0).clamp_min(LEAST**2)).sqrt()
 
 
+def compared(first: Shaped[np.ndarray, "channels height width"], second: Shaped[np.ndarray, "bands high wide"]) -> str:
+    """Compare all pixels of two images: "same pixels", "copy", or "alike" for anything else."""
+    if np.array_equal(first, second):
+        return "same pixels"
+    (height, width), (high, wide) = first.shape[1:], second.shape[1:]
+    if abs(math.log(width * high / (height * wide))) > STRETCHED:
+        return "alike"
+    return "copy" if local_difference(first, second) <= LOCAL else "alike"
+
+
 def local_difference(
-    first: UInt8[np.ndarray, "channels height width"], second: UInt8[np.ndarray, "bands high wide"]
+    first: Shaped[np.ndarray, "channels height width"], second: Shaped[np.ndarray, "bands high wide"]
 ) -> float:
-    """The largest difference of two images anywhere, in units of what JPEG does there: up to LOCAL they are copies.
+    """The largest difference of two images anywhere, in units of the changes by JPEG there: up to LOCAL for copies.
 
     The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
     blurred a little (sigma 0.7 pixels). The root mean square of their difference in each window of 3 x 3 pixels is
     divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. Colour is compared at half the
-    size, as JPEG stores it. Where sizes differ, strokes are fainter: JPEG is of quality 50 then, and the difference
-    counts 1.3 times, or 2.6 times where the smaller one is about half as large and has lost sharp detail, as small
-    letters do.
+    size, as JPEG stores it. For different sizes, where strokes are fainter, JPEG is of quality 50 and the difference
+    counts 1.3 times, or 2.6 times if the smaller one is about half as large and has lost sharp detail, as small letters
+    do. A grayscale image becomes RGB for the comparison with an RGB image. Images of more than 8 bits are scaled to 8
+    by the range of both, and again without its ends, since a few bright pixels could hide the rest.
 
-    Infinite for images that cannot be told apart so: with other channels, such detail at less than half the size, one
-    more than 4.5 times as large, or with next to nothing in it (fewer than 16 pixels on a side, or a range of values
+    Infinite for images that cannot be compared so: with other channels or types, such detail at less than half the
+    size, one more than 4.5 times as large, or next to no content (fewer than 16 pixels on a side, or a range of values
     below 32 of 255).
     """
+    if {len(first), len(second)} == {1, 3}:
+        first, second = (np.broadcast_to(one, (3, *one.shape[1:])) for one in (first, second))
+    if len(first) != len(second) or first.dtype != second.dtype:
+        return math.inf
+    if first.dtype == np.uint8:
+        return _local_difference(first, second)
+    found = []
+    for cut in (0, 0.5):
+        both = [one.reshape(len(one), -1) for one in (first, second)]
+        ends = np.array([np.percentile(one, [cut, 100 - cut], axis=1) for one in both])  # [2 images, 2 ends, channels]
+        low, high = ends[:, 0].min(0)[:, None, None], ends[:, 1].max(0)[:, None, None]
+        scale = 255 / np.where(high > low, high - low, 1)
+        scaled = (((one - low) * scale).clip(0, 255).round().astype(np.uint8) for one in (first, second))
+        found.append(_local_difference(*scaled))
+    return max(found)
+
+
+def _local_difference(
+    first: UInt8[np.ndarray, "channels height width"], second: UInt8[np.ndarray, "channels high wide"]
+) -> float:
     if first[0].size < second[0].size:
         first, second = second, first
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
     shrunk, contrast = max(tall / height, broad / width), max(int(np.ptp(plane)) for plane in second)
-    if len(first) != len(second) or shrunk > SMALLEST or contrast < PLAIN:
-        return math.inf
-    if min(height, width) < SHORTEST or max(height, width) > LONGEST:
+    if shrunk > SMALLEST or contrast < PLAIN or min(height, width) < SHORTEST or max(height, width) > LONGEST:
         return math.inf
     if (tall, broad) == (height, width):
-        return min(_furthest(first, second, ROUGH), _furthest(second, first, ROUGH))  # JPEG spares what it made
+        return min(_furthest(first, second, ROUGH), _furthest(second, first, ROUGH))  # JPEG changes JPEG less
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
@@ -103,7 +134,7 @@ def local_difference(
 
 
 def _furthest(first: np.ndarray, second: np.ndarray, quality: int) -> float:
-    """The largest local difference of images of one size, in units of what JPEG of that quality changes."""
+    """The largest local difference of images of one size, in units of the changes by JPEG of that quality."""
     rough = _jpeg(torch.tensor(first), quality).numpy()
     return max(_largest(*planes) for planes in zip(*map(_planes, (first, second, rough)), strict=True))
 
@@ -119,12 +150,10 @@ def _resized(
 
 
 def _box(first: np.ndarray, second: np.ndarray) -> Box:
-    """The part of the larger image that the smaller one shows: all of it, or up to a pixel less on each side.
+    """The part of the larger image that the smaller one shows: all, or up to a pixel less on each side.
 
-    A move and a stretch in both directions, by least squares on the gradients (Lucas & Kanade 1981), twice.
+    Translation and scale in both directions, by least squares on the gradients (Lucas & Kanade 1981), twice.
     """
-    from scipy.ndimage import gaussian_filter
-
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
     ends = np.array([0.0, 0.0, broad, tall])
     one, other = (image.mean(0, dtype=np.float32).round().astype(np.uint8) for image in (first, second))
@@ -135,7 +164,7 @@ def _box(first: np.ndarray, second: np.ndarray) -> Box:
         down, across = np.gradient(found)
         slopes = np.stack([across, across * x, down, down * y]).reshape(4, -1)
         square = slopes @ slopes.T
-        square += np.eye(4) * (1e-6 * np.trace(square) + 1e-6)  # where nothing has an edge in one direction
+        square += np.eye(4) * (1e-6 * np.trace(square) + 1e-6)  # for images without edges in one direction
         left, wider, top, taller = np.linalg.solve(square, slopes @ (target - found).ravel())
         ends += np.array([left - wider, top - taller, left + wider, top + taller]) * np.tile(
             [broad / width, tall / height], 2
@@ -145,7 +174,7 @@ def _box(first: np.ndarray, second: np.ndarray) -> Box:
 
 
 def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarray]:
-    """What is compared: brightness, and colour at half the size; any other channels as they are."""
+    """Brightness, and colour at half the size; any other channels as they are."""
     if len(pixels) != 3:
         return list(pixels)
     light, *colours = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("YCbCr").split()
@@ -153,9 +182,7 @@ def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarr
 
 
 def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width: int) -> float:
-    """The largest local difference, of 255, between an image and itself as it is at a smaller size."""
-    from scipy.ndimage import gaussian_filter
-
+    """The largest local difference, of 255, between an image and its smaller version."""
     found, rows = 0.0, max(AROUND, ROWS // image.shape[2])
     for plane in image:
         back = _resized(_resized(plane, width, height), plane.shape[1], plane.shape[0])
@@ -167,15 +194,11 @@ def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width:
 
 def _strength(difference: np.ndarray) -> np.ndarray:
     """Root mean square in the window around each pixel."""
-    from scipy.ndimage import uniform_filter
-
     return np.sqrt(uniform_filter(np.square(difference), WINDOW).clip(min=0))
 
 
 def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
-    """The largest local difference of two planes, in strips of rows that overlap."""
-    from scipy.ndimage import gaussian_filter, maximum_filter  # here: a part of a second to import
-
+    """The largest local difference of two planes, in overlapping strips of rows."""
     height, width = first.shape
     rows, found = max(AROUND, ROWS // width), 0.0
     for top in range(0, height, rows):
@@ -187,7 +210,7 @@ def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
 
 
 def altered(pixels: UInt8[Tensor, "images channels side side"]) -> list[UInt8[Tensor, "images channels side side"]]:
-    """The images after two things that copies go through: half the size and back, and JPEG of quality 50."""
+    """The images after half the size and back, and after JPEG of quality 50, as copies are."""
     side = pixels.shape[-1]
     half = F.interpolate(pixels.float(), (max(1, side // SHRINK),) * 2, mode="bilinear", antialias=True)
     back = F.interpolate(half, (side, side), mode="bilinear").round().clamp(0, 255).to(torch.uint8)
@@ -195,7 +218,7 @@ def altered(pixels: UInt8[Tensor, "images channels side side"]) -> list[UInt8[Te
 
 
 def _jpeg(pixels: UInt8[Tensor, "channels height width"], quality: int) -> UInt8[Tensor, "channels height width"]:
-    """One image after JPEG: as colour where it has three channels, else channel by channel."""
+    """One image after JPEG: in colour if it has three channels, else channel by channel."""
     parts = [pixels.permute(1, 2, 0)] if len(pixels) == 3 else list(pixels)
     out = []
     for part in parts:
@@ -203,15 +226,3 @@ def _jpeg(pixels: UInt8[Tensor, "channels height width"], quality: int) -> UInt8
         Image.fromarray(part.contiguous().numpy()).save(file, "JPEG", quality=quality)
         out.append(torch.from_numpy(np.array(Image.open(file))))
     return out[0].permute(2, 0, 1).contiguous() if len(pixels) == 3 else torch.stack(out)
-
-
-def components(count: int, pairs: Iterable[tuple[int, int]]) -> Int64[np.ndarray, " count"]:
-    """The connected component of each of 0..count-1, by the smallest number in it."""
-    from scipy.sparse import coo_array  # here: a part of a second to import
-    from scipy.sparse.csgraph import connected_components
-
-    ends = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count))
-    _, label = connected_components(graph, directed=False)
-    _, first = np.unique(label, return_index=True)
-    return first[label]

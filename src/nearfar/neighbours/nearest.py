@@ -9,21 +9,20 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from nearfar.pairs.precision import unit_rows
-from nearfar.pairs.products import dot_products
+from nearfar.pairs.arithmetic import dot_products, unit_rows
 
 Metric = Literal["cosine", "euclidean"]
 METRICS = ("cosine", "euclidean")
 QUERIES, ROWS = 1024, 8192  # of a tile of similarities: 32 MB
-BLOCK = 32  # similarities of which first only the largest is looked at
-GATHERED = 2**22  # numbers of the neighbours that are compared again at a time
+BLOCK = 32  # similarities that are first compared by their maximum alone
+GATHERED = 2**22  # numbers of the neighbours whose distances are computed again at a time
 
 
 class Nearest(NamedTuple):
     """Distances and positions of the nearest rows of each query, nearest first."""
 
     distance: Float[Tensor, "queries k"]
-    index: Int64[Tensor, "queries k"]  # type: ignore[assignment]  # tuple.index, which nobody asks for here
+    index: Int64[Tensor, "queries k"]  # type: ignore[assignment]  # hides tuple.index
 
 
 def nearest_rows(
@@ -38,17 +37,17 @@ def nearest_rows(
 ) -> Nearest:
     """Find the k nearest rows of each query by comparing it with all of them.
 
-    rows, queries: on one device, in any float dtype, compared in float32. queries: None takes the rows themselves, each
-    without itself. own: the row that is not to be found by a query since it is the query; -1 for none. metric:
+    rows, queries: on one device, in any float dtype, compared in float32. queries: None stands for the rows themselves,
+    each without itself. own: the row that is the query itself and left out of its neighbours; -1 for none. metric:
     "cosine" gives 1 - cos in 0..2 (a row of zeros is at distance 1 from all), "euclidean" the length of the difference.
     chunk: at most so many queries and rows in a tile. progress: called as progress(queries done, in all).
 
-    Of rows at equal distances the first ones are taken, first. Similarities are inner products in float32, so two rows
-    whose cosines differ by less than 1e-6 may change places at the end of the list; for Euclidean distances the same
-    share of the rows' squared distance from their mean. Distances are then computed again from differences: those of
-    equal rows are 0, small ones do not drown in the rounding of 1 - cos, and the order is theirs.
+    Of rows at equal distances the first ones are returned, in their order. Similarities are inner products in float32,
+    so two rows whose cosines differ by less than 1e-6 may change places at the end of the list; for Euclidean distances
+    the same share of the rows' squared distance from their mean. Distances are then computed again from differences:
+    those of equal rows are 0, small ones do not drown in the rounding of 1 - cos, and they determine the order.
     Memory, besides one copy of the rows and the result: a few tiles.
-    ValueError for a k that there are not enough rows for, other dimensions, or an unknown metric.
+    ValueError for a k above the number of rows, different dimensions, or an unknown metric.
     """
     if queries is None:
         queries, own = rows, torch.arange(len(rows), device=rows.device)
@@ -77,12 +76,12 @@ def nearest_rows(
 
 
 def _prepared(rows: Tensor, queries: Tensor, metric: Metric) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Rows and queries of which larger inner products, less a penalty for each row, are smaller distances."""
+    """Rows and queries whose inner products, less a penalty for each row, decrease with the distance."""
     same = queries is rows
     if metric == "cosine":
         searched = unit_rows(rows, torch.float32)
         return searched, searched if same else unit_rows(queries, torch.float32), None
-    mean = rows.double().mean(0)  # distances stay, and the squared lengths that drown small ones do not
+    mean = rows.double().mean(0)  # distances stay; the squared lengths that drown small ones go
     searched = (rows - mean).float()
     return searched, searched if same else (queries - mean).float(), searched.square().sum(1) / 2
 
@@ -105,9 +104,9 @@ def _largest(
 
 
 def _candidates(tile: Tensor, start: int, k: int) -> Tensor:
-    """Keys of similarities that hold the k largest of each row of the tile, and of equal ones the first.
+    """Keys that contain the k largest similarities of each row of the tile, the first of equal ones.
 
-    The k largest lie in the k blocks with the largest maxima: any other block's maximum has k numbers before it.
+    The k largest lie in the k blocks with the largest maxima: k numbers come before the maximum of any other block.
     """
     count = tile.shape[1] // BLOCK
     columns = torch.arange(start, start + tile.shape[1], device=tile.device)
@@ -123,14 +122,14 @@ def _candidates(tile: Tensor, start: int, k: int) -> Tensor:
 
 
 def _keys(similarity: Tensor, position: Tensor) -> Tensor:
-    """Whole numbers in the order of the similarities, and of equal ones in the reverse order of their positions."""
+    """Integers in the order of the similarities, with ties in the reverse order of their positions."""
     bits = similarity.add(0.0).view(torch.int32).long()  # -0.0 + 0.0 is 0.0
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return (ordered << 32) | (0xFFFFFFFF - position)
 
 
 def _ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tuple[Tensor, Tensor]:
-    """Distances from differences, and the positions in their order."""
+    """Distances from differences, and the positions in the order of distance."""
     index = index.sort(1).values
     distance = torch.empty(index.shape, device=rows.device)
     step = max(1, GATHERED // max(1, index.shape[1] * rows.shape[1]))
@@ -138,7 +137,7 @@ def _ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tu
         part = slice(start, start + step)
         found, asked = rows[index[part]], queries[part, None]
         square = (found - asked).square().sum(2)
-        if metric == "cosine":  # |x - y|^2 = 2 - 2 cos, but for rows of zeros
+        if metric == "cosine":  # |x - y|^2 = 2 - 2 cos, except for rows of zeros
             distance[part] = torch.where(found.any(2) & asked.any(2), square / 2, torch.ones_like(square))
         else:
             distance[part] = square.sqrt()

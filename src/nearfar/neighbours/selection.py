@@ -1,6 +1,8 @@
-"""Choosing a few rows of many: the most diverse, the most typical, the most remote ones."""
+"""Selection of a few rows: the most diverse, the most typical, the most remote."""
 
 from __future__ import annotations
+
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -8,11 +10,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nearfar.neighbours.nearest import nearest_rows
-from nearfar.pairs.precision import unit_rows
+from nearfar.pairs.arithmetic import unit_rows
 
 MOST_CLUSTERS = 500  # TypiClust's bound
-FEWEST_IN_CLUSTER = 5  # smaller ones come last, as in TypiClust
-TYPICAL_K = 20  # neighbours of which the mean distance is taken: TypiClust, section 3.2
+FEWEST_IN_CLUSTER = 5  # smaller clusters come last, as in TypiClust
+TYPICAL_K = 20  # neighbours over which distances are averaged: TypiClust, section 3.2
 BATCH = 1024  # rows of a step of k-means, at least
 
 
@@ -22,11 +24,11 @@ def diverse_rows(
     """Choose rows such that every row is near a chosen one, by cosine: farthest point first.
 
     Gonzalez 1985, "Clustering to minimize the maximum intercluster distance", whose choice is at most twice as far from
-    any row as the best there is; the k-centre greedy of Sener & Savarese 2018, "Active learning for convolutional
+    any row as in the best choice; the k-centre greedy of Sener & Savarese 2018, "Active learning for convolutional
     neural networks: a core-set approach" (algorithm 1). It begins with the row nearest to the mean of all.
-    labelled: positions of rows that count as chosen already; it goes on from them.
+    labelled: positions of rows that count as chosen already.
     Returns positions in the order of choice, so that any first part is such a choice too, and the distance (1 - cos) of
-    each to those chosen before it; that of the first, where none was, is the largest distance of any row to it.
+    each to the rows chosen before it; for the very first, the largest distance of any row to it.
     """
     unit = unit_rows(rows, torch.float32)
     near = torch.full((len(unit),), torch.inf, device=rows.device)
@@ -40,7 +42,7 @@ def diverse_rows(
         chosen.append(following)
         distances.append(near[following].clone())
         torch.minimum(near, 1 - unit @ unit[following], out=near)
-        near[following] = -torch.inf  # also where all that is left are copies
+        near[following] = -torch.inf  # also if only copies are left
         following = int(near.argmax())
         if len(chosen) == 1 and not known:
             distances[0] = near[following].clone().clamp_min(0)
@@ -54,10 +56,10 @@ def typical_rows(
 
     TypiClust: Hacohen, Dekel & Weinshall 2022, "Active learning on a budget: opposite strategies suit high and low
     budgets": k-means on unit rows into `count` clusters (at most 500), and of each cluster the row with the smallest
-    mean distance to its 20 nearest within the cluster, whose inverse is its typicality (equation 1). Clusters are taken
-    from large to small, again and again where there are fewer than `count`; those of fewer than five rows come last.
-    labelled: positions of rows that are labelled already: there are as many more clusters, and those that hold the
-    fewest of them come first (algorithm 1).
+    mean distance to its 20 nearest within the cluster, whose inverse is its typicality (equation 1). Clusters take
+    turns, from large to small; those of fewer than five rows come last.
+    labelled: positions of rows that are labelled already: they add as many clusters, and the clusters with the fewest
+    of them come first (algorithm 1).
     Returns positions in the order of choice, and their mean Euclidean distances between unit rows.
     """
     from sklearn.cluster import MiniBatchKMeans  # here: it takes a second to import
@@ -89,19 +91,18 @@ def typical_rows(
 
 
 def _in_turns(queues: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
-    """The first of each queue, then the second of each that has one, and so on."""
-    deepest = max(map(len, queues), default=0)
-    return [queue[place] for place in range(deepest) for queue in queues if place < len(queue)]
+    """The first of each queue, then the second of each, and so on."""
+    return [one for turn in zip_longest(*queues) for one in turn if one is not None]
 
 
 def remote_rows(
     distance: Float[Tensor, "rows k"], count: int
 ) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
-    """Choose the rows that are farthest from their k-th nearest other row, the last column of `nearest_rows`.
+    """Choose the rows that are farthest from their k-th nearest other row: the last column of `nearest_rows`.
 
     Ramaswamy, Rastogi & Shim 2000, "Efficient algorithms for mining outliers from large data sets"; on unit features:
     Sun et al. 2022, "Out-of-distribution detection with deep nearest neighbors".
-    Returns positions, the farthest first, and those distances.
+    Returns positions, the farthest first, and these distances.
     """
     far, order = distance[:, -1].sort(descending=True, stable=True)
     return order[:count], far[:count]

@@ -11,17 +11,18 @@ from typing import Any
 import timm
 import torch
 from jaxtyping import Float
+from timm.models import group_modules, group_parameters
+from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
 from nearfar.messages import did_you_mean, one_line
-from nearfar.networks.layers import first_stages
-from nearfar.networks.pretrained import load_tensors
 from nearfar.networks.small import OWN_NETS, SmallNet
-from nearfar.networks.starting import StartingWeights, find_weights
-from nearfar.networks.stems import SMALL_STEM_BELOW, shrink_stem, stem_of
-from nearfar.networks.timm_names import ENTRIES, SMALL_STEM
+from nearfar.networks.starting import StartingWeights, find_weights, load_tensors
+from nearfar.networks.timm_entries import ENTRIES, SMALL, SMALL_STEM, shrink_stem, stem_of
 
 log = logging.getLogger("nearfar")
+
+SMALL_STEM_BELOW = 64  # pixels
 
 ARGUMENTS = set(
     "in_chans img_size image_size dynamic_img_size dynamic_img_pad global_pool "  # noqa: SIM905
@@ -30,12 +31,12 @@ ARGUMENTS = set(
     "norm_layer norm_eps window_size layers channels width num_features stem_width stem_type base_width "
     "cardinality".split()
 )
-"""What a file may say of a net: its form. timm's builders take more, such as a checkpoint to load."""
+"""Arguments of a net that a file may set: its form. timm's builders take more, such as a checkpoint to load."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What it takes to build a net again, without weights.
+    """The form of a net, from which it is built again, without weights.
 
     `name` is "tiny", "small", "medium" or timm's, `arguments` those of the net's constructor. `small_stem`: the first
     convolution is 3x3 with stride 1 and no max-pool follows; timm has no argument for that, and all but that
@@ -54,9 +55,9 @@ class Architecture:
 class Backbone(nn.Module):
     """A net without classifier: normalised images [batch, channels, size, size] -> features [batch, num_features].
 
-    `net` is timm's own module, a SmallNet or a user's; `architecture` is what it takes to build it again, None for a
-    user's. Convolution weights are kept in channels-last order: the feature maps then follow, which takes a third less
-    time on a CPU and is as good on a GPU.
+    `net` is timm's own module, a SmallNet or a user's; `architecture` is its form, None for a user's. Convolution
+    weights are kept in channels-last order: the feature maps then follow, which takes a third less time on a CPU and is
+    as good on a GPU.
     """
 
     def __init__(self, net: nn.Module, architecture: Architecture | None, num_features: int) -> None:
@@ -76,14 +77,26 @@ class Backbone(nn.Module):
         return self.net(images)
 
     def freeze(self, stages: int) -> None:
-        """Keep the first so many stages as they are, statistics of batch normalisation included; see `first_stages`.
+        """Keep the first so many stages as they are, statistics of batch normalisation included.
 
-        The layers stay what they are (timm's own `freeze` swaps them for others), so that the weights keep their names.
+        A stage is one of timm's coarse groups: the stem, the stages of a ResNet or ConvNeXt, the blocks of a
+        transformer. The layers stay what they are (timm's own `freeze` swaps them for others), so that the weights keep
+        their names. Raises ValueError for a net without such groups, or where none would be left to train.
         """
-        if stages:
-            parameters, self._still = first_stages(self.net, stages, self.name)
-            for name in parameters:
-                self.net.get_parameter(name).requires_grad_(False)
+        if not stages:
+            return
+        group_matcher: Any = getattr(self.net, "group_matcher", None)
+        if group_matcher is None:
+            raise ValueError(f"the encoder {self.name!r} has no stages that timm knows: use --frozen 0")
+        matcher = group_matcher(coarse=True)
+        groups = group_parameters(self.net, matcher)
+        if stages >= len(groups):
+            raise ValueError(f"--frozen {stages} leaves nothing of {self.name!r} to train: it has {len(groups)} stages")
+        still = {name for group in range(stages) for name in groups[group]}
+        for name in still:
+            self.net.get_parameter(name).requires_grad_(False)
+        owners = {name for names in group_modules(self.net, matcher).values() for name in names}
+        self._still = sorted(owners & {name.rpartition(".")[0] for name in still})
 
     def train(self, mode: bool = True) -> Backbone:
         """Set the mode as of any module; stages that are frozen stay in eval mode."""
@@ -91,6 +104,19 @@ class Backbone(nn.Module):
         for name in self._still:
             self.net.get_submodule(name).eval()
         return self
+
+
+def layer_scales(net: nn.Module, decay: float) -> dict[int, float]:
+    """Return the factor on the learning rate of every parameter that trains, by its id: decay ** depth.
+
+    The depth is counted in timm's layers (blocks) from the projector, which has 0: the last block has 1, the stem most.
+    Nets without timm's `group_matcher` count a layer for every twelve parameters.
+    Source: ULMFiT (Howard & Ruder 2018), Section 3.2; per block as in BEiT (Bao et al. 2022) and timm.
+    """
+    if decay == 1:
+        return {}
+    groups = param_groups_layer_decay(net, layer_decay=decay)
+    return {id(weights): decay * group["lr_scale"] for group in groups for weights in group["params"]}
 
 
 def qualified_name(module: nn.Module) -> str:
@@ -104,7 +130,6 @@ def build_backbone(
     image_size: int,
     channels: int,
     init: str | Path | None = None,
-    small_stem: bool | None = None,
 ) -> Backbone:
     """Build a backbone by name, or from a module.
 
@@ -112,8 +137,8 @@ def build_backbone(
     channels, size, size] and returns features [batch, dim]: it is copied with the weights that it has, and otherwise
     left alone.
     image_size: pixels; below 64 px a named ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR,
-    Appendix B.9), or where `small_stem` says so, and a named vision transformer is built for the size. The choice is
-    logged. channels: of the images.
+    Appendix B.9), as one called "NAME-small-stem" does at any size, and a named vision transformer is built for the
+    size. The choice is logged. channels: of the images.
     init: starting weights, see `find_weights`: a net that they name is built as theirs was. Nothing touches the network
     unless it is named so.
     Raises ValueError for an unknown name, an image size that the backbone cannot take, or a module that does not
@@ -126,9 +151,10 @@ def build_backbone(
         backbone = own_backbone(encoder, image_size, channels)
         choice = f"your own module, for images of {image_size} px"
     else:
+        small_stem = image_size < SMALL_STEM_BELOW or encoder.endswith(SMALL)
+        encoder = encoder.removesuffix(SMALL)
         _check_name(encoder)
         net, arguments = _fitted(encoder, image_size, channels, start)
-        small_stem = image_size < SMALL_STEM_BELOW if small_stem is None else small_stem
         small_stem = small_stem and stem_of(net) is not None
         small_stem = small_stem if start is None or start.small_stem is None else start.small_stem
         backbone = _finished(net, Architecture(encoder, arguments, small_stem), image_size, channels)
@@ -151,22 +177,21 @@ def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
 
 def _check_name(name: str) -> None:
     if name in (*ENTRIES, SMALL_STEM):
-        raise ValueError(f"{name} is what timm calls it: use {ENTRIES.get(name, 'a ResNet with --small-stem')}")
+        raise ValueError(f"{name} is the name in timm: use {ENTRIES.get(name, 'resnet18-small-stem')}")
     if name not in OWN_NETS and not timm.is_model(name):
-        hint = did_you_mean(
-            name, encoder_names(), "use small, medium or a timm backbone such as resnet18", most=3, cutoff=0.6
-        )
+        otherwise = "use small, medium or a timm backbone such as resnet18"
+        hint = did_you_mean(name, encoder_names(), otherwise, most=3, cutoff=0.6)
         raise ValueError(f"unknown encoder {name!r}: {hint}")
 
 
 def encoder_names() -> list[str]:
-    """Return the names of all backbones that there are: ours, then those of timm."""
+    """Return the names of all backbones: ours, then timm's."""
     return [*OWN_NETS, *(name for name in timm.list_models() if name not in (*ENTRIES, SMALL_STEM))]
 
 
 def size_step(encoder: str) -> int:
-    """Return the number that the sides of a named net's images must be multiples of: the patch of a transformer."""
-    if encoder in OWN_NETS or not timm.is_model(encoder):
+    """Return the number that image sizes of a named net must be multiples of: the patch size of a transformer."""
+    if not timm.is_model(encoder):
         return 1
     with torch.device("meta"):
         patch = getattr(getattr(timm.create_model(encoder, num_classes=0), "patch_embed", None), "patch_size", 1)
@@ -182,7 +207,7 @@ def _fitted(
         arguments = {**given, "in_chans": channels}
         return _create(name, arguments), arguments
     sized: dict[str, Any] = {"img_size": image_size}
-    choices = [{**sized, "dynamic_img_size": True}, sized, {}]  # dynamic: crops of other sizes are taken too
+    choices = [{**sized, "dynamic_img_size": True}, sized, {}]  # dynamic: for crops of other sizes too
     for sizes in [{"image_size": image_size}] if name in OWN_NETS else choices:
         arguments = {**given, "in_chans": channels, **sizes}
         try:
@@ -196,11 +221,10 @@ def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
     _check_name(name)
     if unknown := sorted(set(map(str, arguments)) - ARGUMENTS):
         raise ValueError(f"encoder {name!r} is not built with the argument {unknown[0]!r}")
-    if name in OWN_NETS:
-        return OWN_NETS[name](**arguments)
     kinds = (AssertionError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
     with one_line(f"encoder {name!r} cannot be built with {arguments}", *kinds):
-        return timm.create_model(name, pretrained=False, num_classes=0, **arguments)
+        entry = f"nearfar_{name}" if name in OWN_NETS else name
+        return timm.create_model(entry, pretrained=False, num_classes=0, **arguments)
 
 
 def _finished(net: nn.Module, architecture: Architecture | None, image_size: int, channels: int) -> Backbone:

@@ -1,25 +1,31 @@
-"""The encoder that is kept, a backbone with its preprocessing: in memory and on disk, read without running code."""
+"""An encoder, a backbone with its preprocessing: in memory and on disk, read without running code."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from jaxtyping import Float, Shaped
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
 from nearfar.atomic import replacing
 from nearfar.messages import one_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
-from nearfar.networks.starting import DESCRIPTION, WEIGHTS
-from nearfar.networks.timm_config import write_timm_config
+from nearfar.networks.starting import CONFIG, WEIGHTS
+from nearfar.networks.timm_entries import own_name, timm_name
 from nearfar.views import from_range, resize_square, with_channels
+
+OF_OTHERS = {"tag", "license", "origin_url", "paper_name", "paper_ids", "notes", "description"}
+"""Entries of a pretrained_cfg about timm's own weights, which these are not."""
 
 
 class Encoder(nn.Module):
@@ -87,19 +93,17 @@ class Encoder(nn.Module):
 
 
 def save_encoder(folder: str | Path, encoder: Encoder) -> None:
-    """Write encoder.safetensors (the net's state_dict, timm's own keys), encoder.json and config.json into a folder.
+    """Write encoder.safetensors (the net's state_dict, timm's own keys) and config.json into a folder.
 
-    The folder is made if need be; each file is replaced as a whole. config.json makes it a timm model, see
-    `write_timm_config`. Of a user's own module, which has none, only the class is noted, under "object".
+    The folder is made if need be; each file is replaced as a whole. Together they are a timm model, which
+    `timm.create_model("local-dir:FOLDER")` loads; see `describe_encoder`.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS) as file:
         file.write_bytes(save(state_of(encoder), metadata={"format": "pt"}))
-    with replacing(folder / DESCRIPTION) as file:
+    with replacing(folder / CONFIG) as file:
         file.write_text(json.dumps(describe_encoder(encoder), indent=2) + "\n")
-    if encoder.backbone.architecture is not None:
-        write_timm_config(folder, encoder.backbone, *preprocessing_of(encoder))
 
 
 def state_of(encoder: Encoder) -> dict[str, Tensor]:
@@ -108,32 +112,36 @@ def state_of(encoder: Encoder) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
 
 
-def describe_encoder(encoder: Encoder) -> dict[str, Any]:
-    """Return what it takes to build an encoder again, in plain values."""
-    architecture = encoder.backbone.architecture
-    kind: dict[str, Any] = {"object": encoder.backbone.name}
-    if architecture is not None:
-        kind = {
-            "name": architecture.name,
-            "arguments": architecture.arguments,
-            "small_stem": architecture.small_stem,
-        }
-    (channels, size, _), mean, std = preprocessing_of(encoder)
-    return kind | {
-        "num_features": encoder.num_features,
-        "image_size": size,
-        "channels": channels,
-        "mean": mean,
-        "std": std,
-        **({} if encoder.value_range is None else {"value_range": encoder.value_range}),
-        "nearfar": version("nearfar"),
+def describe_encoder(encoder: Encoder, license: str | None = None) -> dict[str, Any]:
+    """Return what it takes to build an encoder again, in plain values: the config.json of a timm model.
+
+    Made by timm: the architecture with its model_args, and the preprocessing as its pretrained_cfg; besides, the value
+    range and the version of nearfar. Of a user's own module only the class is noted, as "object".
+    license: of the weights.
+    """
+    side, architecture = encoder.image_size, encoder.backbone.architecture
+    preprocessing: dict[str, Any] = {
+        "input_size": [encoder.channels, side, side],
+        "mean": encoder.mean.flatten().tolist(),
+        "std": encoder.std.flatten().tolist(),
     }
-
-
-def preprocessing_of(encoder: Encoder) -> tuple[tuple[int, int, int], list[float], list[float]]:
-    """Return (channels, height, width), mean and std."""
-    size = (encoder.channels, encoder.image_size, encoder.image_size)
-    return size, encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
+    extra: dict[str, Any] = {"nearfar": version("nearfar")}
+    if encoder.value_range is not None:
+        extra["value_range"] = encoder.value_range
+    if architecture is None:
+        about = {"object": encoder.name, "num_features": encoder.num_features, "pretrained_cfg": preprocessing}
+        return about | extra
+    name, arguments = timm_name(architecture.name, architecture.arguments, architecture.small_stem)
+    net: Any = timm.create_model(name, **arguments) if architecture.small_stem else encoder.backbone.net
+    preprocessing |= {"interpolation": "bicubic", "crop_pct": 1.0, "crop_mode": "center"}
+    config = {"pretrained_cfg": {"architecture": name}, **extra}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / CONFIG
+        save_config_for_hf(net, str(file), model_config=config, model_args=arguments, data_config=preprocessing)
+        about = json.loads(file.read_text())
+    own = {key: value for key, value in about["pretrained_cfg"].items() if key not in OF_OTHERS}
+    about["pretrained_cfg"] = own if license is None else {**own, "license": license}
+    return about
 
 
 def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encoder:
@@ -144,13 +152,13 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     fit, and where `backbone` is needed and missing, or not needed.
     """
     folder = Path(folder)
-    for file in (DESCRIPTION, WEIGHTS):
+    for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
             raise FileNotFoundError(f"no encoder in {folder}: {file} is missing (has the run finished?)")
-    wrong = f"{folder / DESCRIPTION} does not describe an encoder"
+    wrong = f"{folder / CONFIG} does not describe an encoder"
     with one_line(wrong, AttributeError, ValueError, RecursionError):
-        description = json.loads((folder / DESCRIPTION).read_text())
-        own = description.get("object")
+        about = json.loads((folder / CONFIG).read_text())
+        own = about.get("object")
     if own is not None and backbone is None:
         short = str(own).rpartition(".")[2]
         raise ValueError(
@@ -159,11 +167,11 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         )
     if own is None and backbone is not None:
         raise ValueError(
-            f"this run's encoder is {description.get('name')!r}, which is built by its name: give no other"
+            f"this run's encoder is {about.get('architecture')!r}, which is built by its name: give no other"
         )
     kinds = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
     with one_line(wrong if own is None else "the encoder given here fails", *kinds):
-        encoder = _described(description, backbone)
+        encoder = _described(about, backbone)
     try:
         encoder.backbone.net.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:
@@ -174,13 +182,14 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     return encoder.eval()
 
 
-def _described(description: dict[str, Any], own: nn.Module | None) -> Encoder:
-    size, channels = description["image_size"], description["channels"]
+def _described(about: dict[str, Any], own: nn.Module | None) -> Encoder:
+    preprocessing = about["pretrained_cfg"]
+    channels, size, _ = preprocessing["input_size"]
     if isinstance(size, bool) or isinstance(channels, bool):
-        raise TypeError("image_size and channels must be whole numbers")
-    backbone: Backbone
-    if own is not None:
-        backbone = own_backbone(own, size, channels)
+        raise TypeError("the input size must be whole numbers")
+    if own is None:
+        name, arguments, small_stem = own_name(about["architecture"], about["model_args"])
+        backbone = Architecture(name, arguments, bool(small_stem)).build(size)
     else:
-        backbone = Architecture(description["name"], description["arguments"], description["small_stem"]).build(size)
-    return Encoder(backbone, size, channels, description["mean"], description["std"], description.get("value_range"))
+        backbone = own_backbone(own, size, channels)
+    return Encoder(backbone, size, channels, preprocessing["mean"], preprocessing["std"], about.get("value_range"))

@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from nearfar.atomic import replacing
-from nearfar.networks.encoder import Encoder, describe_encoder, preprocessing_of, state_of
-from nearfar.networks.timm_config import write_timm_config
+from nearfar.messages import one_line
+from nearfar.networks.encoder import Encoder, describe_encoder, state_of
+from nearfar.networks.starting import CONFIG
 
 TOLERANCE = 1e-3  # of the largest feature; rounding differs by a hundredth of that
 TIMM_WEIGHTS = "model.safetensors"
@@ -27,7 +28,7 @@ LARGEST_ONNX = 2**31 - 2**20  # bytes, of protobuf, with room for the graph
 
 
 class Deployed(nn.Module):
-    """What is exported: images of the right size and channels, uint8 -> features. `Encoder` also resizes."""
+    """The exported part of an encoder: uint8 images of its size and channels -> features. `Encoder` also resizes."""
 
     scale: Tensor
     offset: Tensor
@@ -52,8 +53,8 @@ def check_onnx() -> None:
 def export_onnx(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]) -> float:
     """Write an ONNX file with the input "images" and the output "features", any number of rows; return its error.
 
-    The error is the largest difference of a feature to those of torch on `images`, by onnxruntime on the CPU. What
-    comes before the images are given to it is in the metadata "preprocessing".
+    The error is the largest difference of a feature to those of torch on `images`, by onnxruntime on the CPU. The
+    preprocessing left to the caller is in the metadata "preprocessing".
     Raises ValueError for a net that cannot be exported, is too large for ONNX, or gives other features afterwards.
     """
     check_onnx()
@@ -103,7 +104,10 @@ def write_timm_folder(
 
     The images come to timm's net normalised. license: of the weights. Raises ValueError for a user's own module, too.
     """
-    write_timm_config(folder, encoder.backbone, *preprocessing_of(encoder), license)
+    if encoder.backbone.architecture is None:
+        raise ValueError(f"the encoder {encoder.name} is an object of your own, which timm cannot build")
+    with replacing(folder / CONFIG) as file:
+        file.write_text(json.dumps(describe_encoder(encoder, license), indent=2) + "\n")
     with replacing(folder / TIMM_WEIGHTS) as file:
         file.write_bytes(save(state_of(encoder), metadata={"format": "pt"}))
     net = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -111,7 +115,7 @@ def write_timm_folder(
 
 
 def _preprocessing(encoder: Encoder) -> dict[str, object]:
-    """Say what is left to do to an image before it goes into an exported encoder."""
+    """Describe what an exported encoder leaves to its caller: how an image becomes its input."""
     return {
         "size": encoder.image_size,
         "channels": encoder.channels,
@@ -125,12 +129,8 @@ def _traced(encoder: Encoder) -> torch.export.ExportedProgram:
     size, channels = encoder.image_size, encoder.channels
     blank = torch.zeros(2, channels, size, size, dtype=torch.uint8)
     batch = torch.export.Dim("batch", min=1)
-    try:
-        with torch.no_grad():
-            return torch.export.export(Deployed(encoder).eval(), (blank,), dynamic_shapes={"images": {0: batch}})
-    except Exception as error:  # torch raises many kinds for what it cannot trace
-        why = " ".join(str(error).split())[:200]
-        raise ValueError(f"torch.export cannot take the encoder {encoder.name}: {why}") from error
+    with one_line(f"torch.export cannot take the encoder {encoder.name}"), torch.no_grad():
+        return torch.export.export(Deployed(encoder).eval(), (blank,), dynamic_shapes={"images": {0: batch}})
 
 
 def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: Tensor) -> float:
@@ -148,15 +148,12 @@ def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' remarks about themselves to themselves."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
-    before = [logger.level for logger in loggers]
+    """Silence the exporters' warnings and log lines, which are about themselves."""
+    before = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         try:
             yield
         finally:
-            for logger, level in zip(loggers, before, strict=True):
-                logger.setLevel(level)
+            logging.disable(before)

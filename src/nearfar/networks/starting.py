@@ -1,24 +1,28 @@
-"""Where starting weights come from: timm, the Hugging Face Hub, a folder in timm's form, a run of ours, or a file."""
+"""Starting weights: finding them, reading them without running code, and fitting them to a net."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import timm
-from timm.models import load_model_config_from_hf
+import torch
+from safetensors.torch import load_file
+from timm.layers import resample_patch_embed
+from timm.models import adapt_input_conv, load_model_config_from_hf
 from timm.models._hub import load_model_config_from_path
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.messages import first_line, one_line
-from nearfar.networks.pretrained import read_tensors
-from nearfar.networks.timm_names import own_name
+from nearfar.networks.timm_entries import SMALL, own_name
 
-WEIGHTS, DESCRIPTION = "encoder.safetensors", "encoder.json"
+WEIGHTS, CONFIG = "encoder.safetensors", "config.json"
+SHOWN = 4  # names of each kind in the report
 
 
 @dataclass(frozen=True)
@@ -71,23 +75,25 @@ class StartingWeights:
 def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     """Find starting weights by what a user gives.
 
-    init: "timm" (its default weights of the encoder), "hf:owner/name" (a timm model on the Hub), a folder in timm's
-    form (config.json beside the weights, as `hf download` leaves it), a run folder, or a file. Only the first two touch
-    the network. encoder: its name where one is given; it must be that of the weights.
+    init: "timm" (its default weights of the encoder), "hf:owner/name" (a timm model on the Hub), a run folder, a folder
+    in timm's form (config.json beside the weights, as `hf download` leaves it), or a file. Only the first two touch the
+    network. encoder: its name where one is given; it must be that of the weights.
     Raises ValueError for an encoder that they do not fit and for weights that cannot be fetched, FileNotFoundError for
     a missing file.
     """
+    path, encoder = Path(init), encoder and encoder.removesuffix(SMALL)
     if init == "timm":
-        return _timms(encoder)
-    path = Path(init)
+        return _of_timm(encoder)
     if init.startswith("hf:"):
         found = _described(init, f"hf-hub:{init.removeprefix('hf:')}")
-    elif (path / "config.json").is_file() and not (path / DESCRIPTION).is_file():
-        found = _described(init, f"local-dir:{path}")
-    elif path.is_dir():
+    elif (path / WEIGHTS).is_file():
         found = _of_run(path)
+    elif (path / CONFIG).is_file():
+        found = _described(init, f"local-dir:{path}")
     elif path.is_file():
         return StartingWeights(init, file=path)
+    elif path.is_dir():
+        raise FileNotFoundError(f"no file with starting weights at {path / WEIGHTS} (has the run finished?)")
     else:
         raise FileNotFoundError(f"no starting weights at {path}: give timm, hf:owner/name, a run folder or a file")
     if encoder and found.encoder and encoder.partition(".")[0] != found.encoder.partition(".")[0]:
@@ -95,7 +101,7 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     return found
 
 
-def _timms(encoder: str | None) -> StartingWeights:
+def _of_timm(encoder: str | None) -> StartingWeights:
     about = None
     if encoder is not None and timm.is_model(encoder):
         with contextlib.suppress(RuntimeError):  # for a tag that there is not
@@ -117,23 +123,24 @@ def _described(init: str, in_timm: str) -> StartingWeights:
         raise ValueError(f"{init} is not in timm's form: its config.json names no architecture of timm's") from error
     except Exception as error:  # the network and the Hub fail in many ways
         raise _unavailable(init, in_timm, error) from error
-    arguments = {key: value for key, value in arguments.items() if key not in ("num_classes", "in_chans")}
     if about.get("global_pool") is not None:
-        arguments.setdefault("global_pool", about["global_pool"])
+        arguments = {"global_pool": about["global_pool"], **arguments}
     encoder, arguments, small_stem = own_name(encoder, arguments)
+    arguments.pop("in_chans", None)
     mean, std, license = about.get("mean"), about.get("std"), about.get("license")
     return StartingWeights(init, encoder, arguments, small_stem, mean, std, in_timm, license=license)
 
 
 def _of_run(folder: Path) -> StartingWeights:
-    file, description = folder / WEIGHTS, folder / DESCRIPTION
-    if not file.is_file():
-        raise FileNotFoundError(f"no file with starting weights at {file} (has the run finished?)")
-    with one_line(f"{description} does not describe an encoder", AttributeError, ValueError):
-        about = json.loads(description.read_text()) if description.is_file() else {}
-        name, arguments, small_stem = about.get("name"), about.get("arguments") or {}, about.get("small_stem")
-        mean, std = about.get("mean"), about.get("std")
-    return StartingWeights(str(folder), name, arguments, small_stem, mean, std, file=file)
+    with one_line(f"{folder / CONFIG} does not describe an encoder", AttributeError, KeyError, TypeError, ValueError):
+        about = json.loads((folder / CONFIG).read_text())
+        moments = about["pretrained_cfg"]
+        own: dict[str, Any] = {}
+        if "object" not in about:
+            name, arguments, small_stem = own_name(about["architecture"], about["model_args"])
+            own = dict(encoder=name, arguments=arguments, small_stem=bool(small_stem))
+        mean, std = moments["mean"], moments["std"]
+    return StartingWeights(str(folder), mean=mean, std=std, file=folder / WEIGHTS, **own)
 
 
 def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:
@@ -146,3 +153,96 @@ def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:
     return ValueError(
         f"{why} Without a network here: `hf download {name} --local-dir FOLDER` where there is one, then --init FOLDER"
     )
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a .safetensors, or the plain tensors of a .pt, .pth or .ckpt, without running anything in it.
+
+    A dictionary under "state_dict" or "model" is opened. Raises ValueError for a file that cannot be read.
+    """
+    try:
+        content: Any
+        if path.suffix == ".safetensors":
+            content = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # anything, for what is no such file
+        raise ValueError(f"cannot read weights from {path}: use .safetensors or a .pth of plain tensors") from error
+    for key in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no dictionary of tensors")
+    return {key: value for key, value in content.items() if isinstance(key, str) and _plain(value)}
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta and not value.is_quantized
+
+
+def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> str:
+    """Load what fits of the tensors into a net, in place, and return one line on what did and did not.
+
+    A prefix of all names (as "module.backbone.") is taken off. A first convolution for other channels is adapted as
+    timm does (for grey, the sum over the colours), and one with a larger kernel is resized: the 3x3 kernel is that
+    which gives on a patch resized to 3x3 what the original gives on the patch itself, by least squares (FlexiViT, Beyer
+    et al. 2023, Section 3.4). The position embedding of a timm transformer is resampled by timm. All else that has
+    another shape is skipped and named.
+    Raises ValueError where nothing fits, and for numbers that are not finite.
+    """
+    own = net.state_dict()
+    found = _converted(net, _without_prefix(found, own))
+    learned = dict(net.named_parameters())
+    adapted = []
+    first = next((name for name, weights in learned.items() if weights.ndim == 4), None)
+    if first in found and (fitted := _fitted_stem(found[first], own[first])) is not None:
+        adapted = [f"{first} {list(found[first].shape)} to {list(own[first].shape)}"]
+        found[first] = fitted
+    fitting = {key: found[key] for key in own if key in found and found[key].shape == own[key].shape}
+    if not learned.keys() & fitting.keys():
+        raise ValueError(f"nothing in {source} fits the encoder: it holds {_names(sorted(found)) or 'no tensors'}")
+    if bad := [name for name, value in fitting.items() if not value.isfinite().all()]:
+        raise ValueError(f"the starting weights of {source} are not finite numbers: {_names(bad)}")
+    net.load_state_dict(fitting, strict=False)
+    others = [key for key in own if key in found and key not in fitting]
+    kinds = {
+        "adapted": adapted,
+        "missing": [key for key in own if key not in found],
+        "of another shape": [f"{key} {list(found[key].shape)} for {list(own[key].shape)}" for key in others],
+        "not used": [key for key in found if key not in own],
+    }
+    report = [f"{len(names)} {kind} ({_names(names)})" for kind, names in kinds.items() if names]
+    return "; ".join([f"starting weights from {source}: {len(fitting)} of {len(own)} tensors loaded", *report])
+
+
+def _without_prefix(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take off the prefix under which the most names of `own` are found; of equals the first."""
+    first = next(iter(own))
+    prefixes = ["", *(key.removesuffix(first) for key in found if key.endswith(first))]
+    best = max(prefixes, key=lambda prefix: sum(prefix + key in found for key in own))
+    return {key.removeprefix(best): value for key, value in found.items() if key.startswith(best)}
+
+
+def _converted(net: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Let timm rename and resample the tensors of others' checkpoints, where it knows how to for this net."""
+    convert = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
+    if convert is None or not type(net).__module__.startswith("timm."):
+        return found
+    try:
+        return convert(dict(found), net)
+    except Exception:  # not such a checkpoint
+        return found
+
+
+def _fitted_stem(given: Tensor, own: Tensor) -> Tensor | None:
+    """Fit the weights of a first convolution to other channels and a smaller kernel; None where there is no need."""
+    if given.shape == own.shape or given.ndim != 4 or len(given) != len(own):
+        return None
+    if any(size < wanted for size, wanted in zip(given.shape[2:], own.shape[2:], strict=True)):
+        return None
+    given = adapt_input_conv(own.shape[1], given, base_chans=given.shape[1])
+    return resample_patch_embed(given, list(own.shape[2:]))
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import timm
-from jaxtyping import Float
+import torch
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from torch import Tensor, nn
+from timm.models.resnet import ResNet
+from timm.models.resnetv2 import ResNetV2
+from torch import nn
 
 from nearfar.networks.small import OWN_NETS, SmallNet
-from nearfar.networks.stems import shrink_stem
-from nearfar.networks.timm_names import ENTRIES, SMALL_STEM
 
-_STRIDE = 4  # of the usual stem of a ResNet, which a small one lacks
+SMALL_STEM = "nearfar_small_stem"
+SMALL = "-small-stem"  # at the end of a ResNet's name
+ENTRIES = {f"nearfar_{name}": name for name in OWN_NETS}
+"""Our nets by the names that timm knows them by."""
 
 default_cfgs = generate_default_cfgs(
     {
@@ -25,62 +28,61 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-class TimmSmallNet(SmallNet):
-    """A SmallNet with what timm expects of its models: a classifier (none for 0 classes) and feature maps by number."""
+def timm_name(name: str, arguments: Mapping[str, Any], small_stem: bool) -> tuple[str, dict[str, Any]]:
+    """Return the name by which `timm.create_model` builds a net of an `Architecture`, and its arguments."""
+    if name in OWN_NETS:
+        return f"nearfar_{name}", dict(arguments)
+    name = name.partition(".")[0]  # without the tag of weights
+    return (SMALL_STEM, {"base": name, **arguments}) if small_stem else (name, dict(arguments))
 
-    def __init__(
-        self, image_size: int = 224, in_chans: int = 3, num_classes: int = 0, drop_rate: float = 0.0, **form: Any
-    ) -> None:
-        super().__init__(image_size, in_chans, **form)
-        self.in_chans, self.head_hidden_size = in_chans, self.num_features
-        self.reset_classifier(num_classes)
-        self.drop = nn.Dropout(drop_rate)
-        blocks: Any = self.blocks
-        channels = [self.norm.num_features, *(block.norm2.num_features for block in blocks)]
-        modules = ["norm", *(f"blocks.{i}" for i in range(len(blocks)))]
-        self.feature_info = [
-            dict(num_chs=count, reduction=self.conv.stride[0] * 2**i, module=module)
-            for i, (count, module) in enumerate(zip(channels, modules, strict=True))
-        ]
 
-    def get_classifier(self) -> nn.Module:
-        """Return the last layer."""
-        return self.fc
+def own_name(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any], bool | None]:
+    """Return name, arguments and small stem of an `Architecture` for a name of timm's: the inverse of `timm_name`.
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Put a new last layer in; features are always averaged, so that `global_pool` changes nothing."""
-        self.num_classes = num_classes
-        self.fc = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+    The stem is None for nets that are timm's own, which leave it open.
+    """
+    arguments = {key: value for key, value in arguments.items() if key != "num_classes"}
+    if name == SMALL_STEM:
+        return str(arguments.pop("base", "resnet18")), arguments, True
+    return ENTRIES.get(name, name), arguments, False if name in ENTRIES else None
 
-    def forward_features(self, images: Float[Tensor, "batch c height width"]) -> Float[Tensor, "batch dim h w"]:
-        """Return the last feature map."""
-        return self.feature_maps(images)[-1]
 
-    def forward_head(self, maps: Float[Tensor, "batch dim h w"], pre_logits: bool = False) -> Tensor:
-        """Average a feature map and classify it."""
-        features = self.drop(maps.mean((2, 3)))
-        return features if pre_logits else self.fc(features)
+def stem_of(net: nn.Module) -> tuple[nn.Conv2d, nn.Module, str] | None:
+    """Find the first convolution, and the module and name of the max-pool, of a ResNet-like net; None for others."""
+    parent: nn.Module = net
+    pool = "maxpool"
+    if isinstance(net, ResNetV2):
+        parent, pool = net.stem, "pool"
+    elif not isinstance(net, ResNet):
+        return None
+    first = next(module for module in parent.modules() if isinstance(module, nn.Conv2d))
+    return (first, parent, pool) if hasattr(parent, pool) else None
 
-    def forward(self, images: Float[Tensor, "batch c height width"]) -> Tensor:
-        """Return the logits [batch, num_classes], or the features where there are no classes."""
-        return self.fc(self.drop(super().forward(images)))
 
-    def forward_intermediates(
-        self, x: Tensor, indices: Any = None, intermediates_only: bool = False, **_: Any
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Return the feature maps with these numbers, all for None, after the last one unless `intermediates_only`."""
-        maps = self.feature_maps(x)
-        count = len(maps) if indices is None else indices
-        chosen = maps[-count:] if isinstance(count, int) else [maps[i] for i in count]
-        return chosen if intermediates_only else (maps[-1], chosen)
+def shrink_stem(net: Any) -> None:
+    """Make the first convolution 3x3 with stride 1, re-initialised, and remove the max-pool; other nets are left alone.
+
+    Source: SimCLR (Chen et al. 2020), Appendix B.9.
+    """
+    stem = stem_of(net)
+    if stem is None:
+        return
+    conv, parent, pool = stem
+    conv.stride = (1, 1)
+    if conv.kernel_size != (3, 3):
+        conv.kernel_size, conv.padding = (3, 3), (1, 1)
+        conv.weight = nn.Parameter(torch.empty(*conv.weight.shape[:2], 3, 3))
+        nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    setattr(parent, pool, nn.Identity())
+    for info in net.feature_info:
+        info["reduction"] = max(1, info["reduction"] // 4)
 
 
 def _own(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
-    form = getattr(OWN_NETS[ENTRIES[name]], "keywords", {})
+    form = OWN_NETS[ENTRIES[name]]
     options.pop("global_pool", None)
-    maps = len(form.get("widths", inspect.signature(SmallNet).parameters["widths"].default))
-    taken = dict(feature_cls="getter", out_indices=tuple(range(maps)))
-    return build_model_with_cfg(partial(TimmSmallNet, **form), name, pretrained, feature_cfg=taken, **options)
+    maps = dict(feature_cls="getter", out_indices=tuple(range(len(form["widths"]))))
+    return build_model_with_cfg(partial(SmallNet, **form), name, pretrained, feature_cfg=maps, **options)
 
 
 @register_model
@@ -112,8 +114,6 @@ def nearfar_small_stem(pretrained: bool = False, base: str = "resnet18", **optio
 def _with_small_stem(base: str, **options: Any) -> nn.Module:
     if not timm.is_model(base):  # such as "hf-hub:owner/name" in a file, which would be fetched
         raise ValueError(f"{SMALL_STEM} is built on a net of timm's own, not on {base!r}")
-    net: Any = timm.create_model(base, pretrained=False, **options)
+    net = timm.create_model(base, pretrained=False, **options)
     shrink_stem(net)
-    for info in net.feature_info:
-        info["reduction"] = max(1, info["reduction"] // _STRIDE)
     return net

@@ -1,22 +1,29 @@
-"""Images with samples of their views, and what the views are in words."""
+"""Images with samples of their views, what the views are in words, and the page of a run that shows both."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
-from nearfar.data import Images
+from nearfar.atomic import replacing
+from nearfar.data import Images, open_few
 from nearfar.maps.thumbnails import data_url, thumbnails
-from nearfar.pages.contact_sheets import ENLARGED
+from nearfar.pages.lists import ENLARGED
+from nearfar.pages.template import write_page
+from nearfar.training import Job
 from nearfar.training.seeding import stream
 from nearfar.views import View, ViewPlan, Views, make_views, names_in
 
 SHOWN = 96  # pixels of the largest view on the page
 STORED = 128  # and at most in its data, for screens with more pixels
 DASH = "\u2013"
+IN_REPORT = 5  # images
+SAMPLES_IN_REPORT = 8  # of all views of an image together
 
 
 def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dict[str, Any]:
@@ -104,7 +111,7 @@ def in_words(view: View, image_size: int, channels: int) -> dict[str, str]:
         "Turned by 90°, 180° or 270°": _some(view.rot90),
         "Moved": _some(view.affine, moves),
         "Light and colour" if channels == 3 else "Light": _some(view.jitter if any(colours) else 0.0, colours),
-        "Without colour": _some(view.grey if channels == 3 else 0.0),
+        "Without colour": _some(view.grayscale if channels == 3 else 0.0),
         "Without one channel": _some(view.drop if channels > 1 else 0.0),
         "Blurred": _some(view.blur, [f"by {_range(view.sigma)} px"]),
         "Bright parts inverted": _some(view.solarize),
@@ -137,3 +144,19 @@ def _picture(tile: UInt8[Tensor, "3 side side"], shown: int, words: str) -> dict
     url = data_url(tile, lossless=tile.shape[-1] < ENLARGED)
     enlarged = tile.shape[-1] < ENLARGED and shown > tile.shape[-1]
     return {"url": url, "side": shown, "said": words, "enlarged": enlarged}
+
+
+def write_views(folder: Path, job: Job) -> None:
+    """Write views.html into the folder of a run, with a few of its images, and views.json, the same for the report."""
+    few = open_few(job.shown, IN_REPORT)
+    samples = max(1, SAMPLES_IN_REPORT // len(job.views))
+    found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)
+    write_page(folder / "views.html", "views.html", title="Views", about=about(few), found=found)
+    with replacing(folder / "views.json") as unfinished:
+        unfinished.write_text(json.dumps(found) + "\n")
+
+
+def about(few: Images) -> str:
+    """Count, size and channels of images, in words."""
+    channels = "grey" if few.channels == 1 else f"{few.channels} channels"
+    return f"{len(few)} images of {few.image_size} px, {channels}"

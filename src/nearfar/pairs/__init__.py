@@ -4,27 +4,20 @@ Each returns the positives' logits and a number per row (or one for all) over th
 O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised inside where the kernel needs it.
 """
 
-from nearfar.pairs.attention import attend
-from nearfar.pairs.exponential import cross_log_sum_exp, log_sum_exp
-from nearfar.pairs.in_batch import attend_in_batch, relate_in_batch
+from nearfar.pairs.attention import attend, attend_in_batch, relate_in_batch
+from nearfar.pairs.exponential import log_sum_exp, per_image_log_sum_exp
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
-from nearfar.pairs.logistic import cross_logistic_sum, logistic_sum
-from nearfar.pairs.per_image import per_image_log_sum_exp
-from nearfar.pairs.ring import Ring, around_ring, joined_batch, ring_logistic_sum
-from nearfar.pairs.sampled import sample_order, sample_others, sampled_sum
+from nearfar.pairs.logistic import around_ring, joined_batch, logistic_sum
 from nearfar.pairs.shares import gather_rows, shared_rows
-from nearfar.pairs.weighted import weighted_sum
+from nearfar.pairs.weighted import sample_order, sample_others, sampled_sum, weighted_sum
 
 __all__ = [
     "Kernel",
-    "Ring",
     "around_ring",
     "attend",
     "attend_in_batch",
     "cauchy",
     "cosine",
-    "cross_log_sum_exp",
-    "cross_logistic_sum",
     "gather_rows",
     "gaussian",
     "joined_batch",
@@ -32,7 +25,6 @@ __all__ = [
     "logistic_sum",
     "per_image_log_sum_exp",
     "relate_in_batch",
-    "ring_logistic_sum",
     "sample_order",
     "sample_others",
     "sampled_sum",

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.pairs.arithmetic import EPSILON, PerImage, PerRow, accumulation_dtype, add_product_, dot_products
 from nearfar.pairs.kernels import Kernel
-from nearfar.pairs.precision import EPSILON, accumulation_dtype
-from nearfar.pairs.products import add_product_, dot_products
 from nearfar.pairs.shares import active_shares
 
 TILE_ROWS = {"cpu": 512}  # a tile of 512 x 512 stays in a core's second-level cache; elsewhere two tiles in 16 MiB:
@@ -105,7 +104,7 @@ class Blocks:
         torch.linalg.vector_norm(rows, dim=2, out=self.norm).clamp_min_(EPSILON)
         return rows.div_(self.norm.unsqueeze(2))
 
-    def statistic(self, value: float = 0.0) -> Float[Tensor, "2 batch"]:
+    def statistic(self, value: float = 0.0) -> PerRow:
         """A number per row, in the accumulation dtype."""
         return torch.full((2, self.batch), value, dtype=self.dtype, device=self.views[0].device)
 
@@ -181,7 +180,7 @@ class Blocks:
             values.add_(kernel.constant * kernel.factor)
         return values
 
-    def positives(self, kernel: Kernel) -> Float[Tensor, " batch"]:
+    def positives(self, kernel: Kernel) -> PerImage:
         """u of each positive pair."""
         u = self.statistic()[0]
         for rows, x, y in self.positive_pairs():
@@ -193,11 +192,7 @@ class Blocks:
         return u
 
     def finish(
-        self,
-        gradients: Tensor,
-        kernel_scale: float | Tensor,
-        positive: Float[Tensor, " batch"],
-        mass: Float[Tensor, "2 batch"] | None = None,
+        self, gradients: Tensor, kernel_scale: float | Tensor, positive: PerImage, mass: PerRow | None = None
     ) -> None:
         """Turn sums over j of weight_ij * row_j, in place, into the gradient of the views as they were given.
 
@@ -255,7 +250,7 @@ class Blocks:
         """The own blocks whose rows the tile serves, each with the dimension to sum over."""
         return [(tile.i, 1)] if tile.i == tile.j or not self._is_own[tile.j] else [(tile.i, 1), (tile.j, 0)]
 
-    def completed(self, statistic: Tensor) -> Float[Tensor, "2 batch"]:
+    def completed(self, statistic: Tensor) -> PerRow:
         """A number per row with those of the other processes' rows, where processes share the rows."""
         return statistic if self.shares is None else self.shares.complete(statistic)
 

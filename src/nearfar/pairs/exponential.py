@@ -1,25 +1,35 @@
-"""Log-sum-exp of each row over its negatives: two passes over the triangle, nothing of size n x n."""
+"""Log-sum-exp of each row over its negatives: two passes over the triangle, nothing of size n x n.
+
+With one kernel for all (`log_sum_exp`) the logits are symmetric; with a temperature for each image
+(`per_image_log_sum_exp`) the logits s_ij / t_i are not.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.pairs.arithmetic import (
+    LOG2_E,
+    LOWEST,
+    PerImage,
+    PerRow,
+    Rows,
+    dot_products,
+    refuse_double_backward,
+    without_autocast,
+)
 from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import Kernel, cosine
-from nearfar.pairs.precision import LOWEST, refuse_double_backward, without_autocast
 
 # Without a shift, exp(u) and its sums stay normal numbers while |u| <= this.
 LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
 KEPT = 7 * 2**19  # elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
 
 
-def log_sum_exp(
-    first: Float[Tensor, "batch dim"], second: Float[Tensor, "batch dim"], kernel: Kernel, *, across: bool = False
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, "2 batch"]]:
+def log_sum_exp(first: Rows, second: Rows, kernel: Kernel, *, across: bool = False) -> tuple[PerImage, PerRow]:
     """u of the positive pairs, and log sum_j q_ij over the negatives j of every row i of both views.
 
     The negatives of a row are all rows of both views except itself and its positive, or with `across` only the other
@@ -122,13 +132,55 @@ def _spread_stable(
         blocks.accumulate(gradients, mass, tile, weights.add_(exponent))
 
 
-def cross_log_sum_exp(
-    x: Float[Tensor, "batch dim"], y: Float[Tensor, "batch dim"], temperature: float
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """x_i.y_i / t, and log sum_{j != i} exp of x_i.y_j / t and of y_i.x_j / t: both directions from one visit.
+def per_image_log_sum_exp(first: Rows, second: Rows, temperatures: PerImage) -> tuple[PerImage, PerRow, PerRow]:
+    """Cosine of the positives, log sum_j exp(s_ij / t_i) over the negatives j of each row i, and their mean cosine.
 
-    Two-direction InfoNCE is mean(softplus(rows - positive) + softplus(columns - positive)) / 2. Rows are raw
-    embeddings and normalised here; one differentiation, O(batch * dim) memory, ValueError for a batch of one.
+    The mean cosine is weighted by exp(s_ij / t_i) and carries no gradient; the other two are differentiable once with
+    respect to both views (temperatures are constants, shared by an image's two views). Every temperature must be above
+    1/60, so that no exponential leaves the range of float32. Negatives, dtypes and errors are those of `log_sum_exp`.
     """
-    positive, (rows, columns) = log_sum_exp(x, y, cosine(temperature), across=True)
-    return positive, rows, columns
+    positive, result, mean = _PerImageLogSumExp.apply(first, second, temperatures.detach())
+    return positive, result, mean
+
+
+class _PerImageLogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with without_autocast(first):
+            blocks = Blocks(first, second, unit=True, shared=True)
+            rates = (LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
+            sums, moments, buffer = blocks.statistic(), blocks.statistic(), blocks.buffer()
+            for tile in blocks.tiles():
+                cosines = dot_products(tile.x, tile.y)
+                for block, along in blocks.ends(tile):
+                    weights = torch.mul(cosines, blocks.part(rates, block).unsqueeze(along), out=shaped(buffer, tile))
+                    weights.exp2_()
+                    blocks.mask_(tile, weights)
+                    blocks.part(sums, block).add_(weights.sum(along))
+                    blocks.part(moments, block).add_(weights.mul_(cosines).sum(along))
+            sums, moments = blocks.completed(sums), blocks.completed(moments)
+            positive, mean, result = blocks.positives(cosine(1.0)), moments / sums, sums.log()
+        ctx.save_for_backward(first, second, temperatures, sums)
+        ctx.blocks = blocks
+        ctx.mark_non_differentiable(mean)
+        return positive, result, mean
+
+    @staticmethod
+    def backward(ctx: Any, positive_grad: Tensor, grad: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor, None]:
+        refuse_double_backward()
+        _, _, temperatures, sums = ctx.saved_tensors
+        blocks = ctx.blocks
+        with without_autocast(sums):
+            rates = (LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
+            weight = grad / (sums * temperatures.to(blocks.dtype))
+            gradients, buffer = blocks.gradients(), blocks.buffer()
+            for tile in blocks.tiles():
+                cosines = dot_products(tile.x, tile.y)
+                of_rows = torch.mul(cosines, blocks.part(rates, tile.i).unsqueeze(1), out=shaped(buffer, tile)).exp2_()
+                of_rows.mul_(blocks.part(weight, tile.i).unsqueeze(1))
+                of_columns = cosines.mul_(blocks.part(rates, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
+                both = of_rows.add_(of_columns)
+                blocks.mask_(tile, both)
+                blocks.accumulate(gradients, None, tile, both)
+            blocks.finish(gradients, 1.0, positive_grad)
+            return *blocks.as_inputs(gradients), None

@@ -1,10 +1,6 @@
-"""Losses on several processes: decorators of a `forward` that make it that of the joined batch where `gather` says so.
+"""Decorators of a loss's `forward`: outside autocast, and of the joined batch of all processes where `gather` is set.
 
-Of both: the value is that of one process on the joined batch (rows in rank order), the same on every rank. Each rank's
-gradient of its own rows is that of the joined batch times the number of processes, because DistributedDataParallel
-takes the mean of the ranks' gradients; the gradient of the loss's own parameters is complete on each rank. The state
-that forward keeps is the same everywhere. All messages belong to the forward pass. With `gather=False`, or without
-further processes, forward is called as it is.
+Values and gradients are those that `nearfar.losses` describes. All messages belong to the forward pass.
 """
 
 from __future__ import annotations
@@ -19,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nearfar.pairs.ring import around_ring
+from nearfar.pairs.arithmetic import without_autocast
+from nearfar.pairs.logistic import around_ring
 from nearfar.pairs.shares import gather_rows, join_rows, shared_rows, world_size
 
 Forward = TypeVar("Forward", bound=Callable[..., Tensor])
@@ -36,6 +33,7 @@ def on_joined_batch(*names: str, ring: bool = False) -> Callable[[Forward], Forw
     def decorate(forward: Forward) -> Forward:
         signature = inspect.signature(forward)
 
+        @_outside_autocast
         @functools.wraps(forward)
         def run(self: Any, *args: Any, **kwargs: Any) -> Tensor:
             if not self.gather or world_size() == 1:
@@ -69,6 +67,7 @@ def averaged_over_ranks(name: str) -> Callable[[Forward], Forward]:
     def decorate(forward: Forward) -> Forward:
         signature = inspect.signature(forward)
 
+        @_outside_autocast
         @functools.wraps(forward)
         def run(self: Any, *args: Any, **kwargs: Any) -> Tensor:
             mean = forward(self, *args, **kwargs)
@@ -80,6 +79,20 @@ def averaged_over_ranks(name: str) -> Callable[[Forward], Forward]:
         return cast(Forward, run)
 
     return decorate
+
+
+def _outside_autocast(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Run forward with autocast switched off on the device of its first tensor."""
+
+    @functools.wraps(forward)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Tensor):
+                with without_autocast(value):
+                    return forward(self, *args, **kwargs)
+        return forward(self, *args, **kwargs)  # which names the argument that is missing
+
+    return run
 
 
 class _Averaged(torch.autograd.Function):
@@ -108,7 +121,7 @@ def _batch_dim(rows: Tensor) -> int:
 
 
 def _counts(names: Sequence[str], given: dict[str, Tensor]) -> list[int]:
-    """The rows of each rank, told by every rank for every argument (-1 where it is None)."""
+    """The rows of each rank, as every rank says for every argument (-1 where it is None)."""
     device = next(iter(given.values())).device
     own = [given[name].shape[_batch_dim(given[name])] if name in given else -1 for name in names]
     of_ranks = gather_rows(torch.tensor([own], device=device), [1] * world_size()).tolist()

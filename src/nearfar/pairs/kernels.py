@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nearfar.pairs.precision import LOG2_E
+from nearfar.pairs.arithmetic import LOG2_E
 
 
 @dataclass(frozen=True)

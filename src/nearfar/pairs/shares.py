@@ -65,17 +65,17 @@ def by_rows(function: Callable[[Tensor], Sequence[Tensor]], rows: Float[Tensor, 
     size = -(-len(rows) // world)
     start = size * _active.rank
     own = torch.arange(start, start + size, device=rows.device).clamp_(max=len(rows) - 1)
-    results = []
-    for part in function(rows[own]):
-        results.append(gather_rows(part, [size] * world)[: len(rows)])
-    return results
+    return [gather_rows(part, [size] * world)[: len(rows)] for part in function(rows[own])]
 
 
 def sampled_alike(sample: Callable[[], Tensor], *shape: int, device: torch.device | str) -> Tensor:
     """The integers [*shape] that `sample` returns, the same on all processes that share rows."""
     if _active is None or len(_active.rows) < 2 or _active.seeded_alike:
         return sample()
-    return from_first_rank(sample, shape, device)
+    # rank 0 samples; the other ranks' generators are left alone
+    result = sample() if dist.get_rank() == 0 else torch.empty(*shape, dtype=torch.long, device=device)
+    dist.broadcast(result, 0)
+    return result
 
 
 def world_size() -> int:
@@ -119,10 +119,3 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return grad.narrow(*ctx.place), None, None, None
-
-
-def from_first_rank(sample: Callable[[], Tensor], shape: Sequence[int], device: torch.device | str) -> Tensor:
-    """The integers of this shape that `sample` returns on rank 0; the other ranks' generators are left alone."""
-    result = sample() if dist.get_rank() == 0 else torch.empty(*shape, dtype=torch.long, device=device)
-    dist.broadcast(result, 0)
-    return result

@@ -1,26 +1,26 @@
-"""Sum of weight_i q_ij over all pairs of negatives, weights known: one pass, with the gradient."""
+"""Sum of weight_i q_ij over negatives, weights known: one pass, with the gradient.
+
+The negatives are all other images of the batch (`weighted_sum`), or a few sampled for each image (`sampled_sum`).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Int
 from torch import Tensor
 
+from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar, refuse_double_backward, without_autocast
 from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import Kernel
-from nearfar.pairs.precision import refuse_double_backward, without_autocast
+from nearfar.pairs.shares import sampled_alike
+
+BLOCK = 2**17  # elements of the rows treated at a time where negatives are sampled
+_ONE_BY_ONE = 64  # up to this many samples per image each is compared with those before it
 
 
-def weighted_sum(
-    first: Float[Tensor, "batch dim"],
-    second: Float[Tensor, "batch dim"],
-    weights: Float[Tensor, "2 batch"],
-    kernel: Kernel,
-    *,
-    across: bool = False,
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, ""], Float[Tensor, "2 batch"]]:
+def weighted_sum(first: Rows, second: Rows, weights: PerRow, kernel: Kernel) -> tuple[PerImage, Scalar, PerRow]:
     """u of the positive pairs; sum_i weight_i sum_j q_ij over the negatives j of row i; and sum_j q_ij of each row.
 
     The weights are constants, so every tile is visited once, for the sums and for the gradient. The first two results
@@ -28,52 +28,131 @@ def weighted_sum(
     those of `log_sum_exp`. q itself must fit the dtype: 1 / temperature below 60 in float32.
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, across, wanted)
+    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, None, wanted)
+    return positive, total, sums
+
+
+def sampled_sum(
+    first: Rows, second: Rows, others: Int[Tensor, "batch count"], weights: PerRow, kernel: Kernel
+) -> tuple[PerImage, Scalar, PerRow]:
+    """The three results of `weighted_sum`, where the negatives of a row are both views of the images in `others`.
+
+    Row-wise dot products and no matrix of pairs: O(batch * count * dim) time and O(batch * dim) memory.
+    """
+    wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
+    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, others, wanted)
     return positive, total, sums
 
 
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor, weights: Tensor, kernel: Kernel, across: bool, wanted: bool
+        ctx: Any, first: Tensor, second: Tensor, weights: Tensor, kernel: Kernel, others: Tensor | None, wanted: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=kernel.unit, across=across, shared=True)
+            most_rows = None if others is None else max(1, BLOCK // first.shape[-1])
+            blocks = Blocks(first, second, unit=kernel.unit, shared=others is None, most_rows=most_rows)
             weights = weights.to(blocks.dtype)
-            sums, gradients, mass = _visit(blocks, kernel, weights, wanted)
+            sums, gradients, mass = _visit(blocks, others, kernel, weights, wanted)
             sums = blocks.completed(sums)
             positive, total = blocks.positives(kernel), (weights * sums).sum()
-        ctx.save_for_backward(first, second, weights)
+        ctx.save_for_backward(first, second, weights, others)
         ctx.kernel, ctx.blocks, ctx.made = kernel, blocks, (gradients, mass) if wanted else None
         ctx.mark_non_differentiable(sums)
         return positive, total, sums
 
     @staticmethod
-    def backward(
-        ctx: Any, positive_grad: Tensor, total_grad: Tensor, _: Tensor | None
-    ) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, positive_grad: Tensor, total_grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        *_, weights = ctx.saved_tensors
+        _, _, weights, others = ctx.saved_tensors
         blocks = ctx.blocks
         with without_autocast(weights):
-            gradients, mass = ctx.made or _visit(blocks, ctx.kernel, weights, True)[1:]
+            gradients, mass = ctx.made or _visit(blocks, others, ctx.kernel, weights, True)[1:]
+            assert gradients is not None
             ctx.made = None  # scaled in place below: a second backward through the same graph makes it again
             gradients.mul_(total_grad)
             blocks.finish(gradients, ctx.kernel.scale, positive_grad, mass if mass is None else mass.mul_(total_grad))
             return *blocks.as_inputs(gradients), None, None, None, None
 
 
-def _visit(blocks: Blocks, kernel: Kernel, weights: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Row sums of q, and sum_j (weight_i + weight_j) dq/du row_j if a gradient is wanted."""
+def _visit(
+    blocks: Blocks, others: Tensor | None, kernel: Kernel, weights: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Row sums of q; if a gradient is wanted, sum_j (weight_i + weight_j) dq/du row_j, and for distances its mass."""
     sums, mass = blocks.statistic(), None if kernel.unit else blocks.statistic()
-    gradients = blocks.gradients() if wanted else sums.new_empty(0)
+    gradients = blocks.gradients() if wanted else None
+    if others is not None:
+        _visit_sampled(blocks, others, kernel, weights, sums, gradients)
+        return sums, gradients, mass
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         similarity = kernel.similarity_(blocks.affine(kernel, tile))
         blocks.mask_(tile, similarity)
         blocks.add_sums(sums, tile, similarity)
-        if wanted:
+        if gradients is not None:
             both = shaped(buffer, tile)
             torch.add(blocks.part(weights, tile.i).unsqueeze(1), blocks.part(weights, tile.j), out=both)
             blocks.accumulate(gradients, mass, tile, kernel.times_slope_(both, similarity))
     return sums, gradients, mass
+
+
+def _visit_sampled(
+    blocks: Blocks, others: Tensor, kernel: Kernel, weights: Tensor, sums: Tensor, gradients: Tensor | None
+) -> None:
+    """Add the same of sampled pairs, each met from one row; for distances, minus that row (so there is no mass)."""
+    for block in range(blocks.per_view):
+        own = (block, block + blocks.per_view)
+        rows = [blocks.rows(place) for place in own]
+        for index in others[blocks.places[block][1]].T:
+            for view in (0, 1):
+                y = blocks.gathered(view, index)
+                of_y = torch.zeros_like(y)
+                for place, x in zip(own, rows, strict=True):
+                    similarity, to_y, to_x = _similarity(kernel, x, y)
+                    blocks.part(sums, place).add_(similarity)
+                    if gradients is not None:
+                        slope = kernel.times_slope_(blocks.part(weights, place).clone(), similarity).unsqueeze(1)
+                        blocks.part(gradients, place).addcmul_(to_y, slope)
+                        of_y.addcmul_(to_x, slope)
+                if gradients is not None:
+                    gradients[view].index_add_(0, index, of_y)
+
+
+def _similarity(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q of each row x_i with y_i, and du / dx and du / dy but for the kernel's scale."""
+    if kernel.unit:
+        u = torch.linalg.vecdot(x, y).mul_(kernel.scale).add_(kernel.constant)
+        return kernel.similarity_(u.mul_(kernel.factor)), y, x
+    to_y = y - x
+    u = to_y.square().sum(1).mul_(-0.5 * kernel.scale).add_(kernel.constant)
+    return kernel.similarity_(u.mul_(kernel.factor)), to_y, -to_y
+
+
+def sample_others(batch: int, count: int, device: torch.device | str = "cpu") -> Int[Tensor, "batch count"]:
+    """For each image `count` different other images of the batch, every subset equally likely, rows independent.
+
+    Uses torch's global generator of the device. Processes that share rows get the same samples (`shared_rows`).
+    Raises ValueError unless 1 <= count < batch.
+    """
+    if not 1 <= count < batch:
+        raise ValueError(f"{count} negatives per image need a batch of at least {count + 1} images, got {batch}")
+    return sampled_alike(lambda: _others(batch, count, device), batch, count, device=device)
+
+
+def _others(batch: int, count: int, device: torch.device | str) -> Tensor:
+    if count > _ONE_BY_ONE:
+        rows = max(1, 2**20 // batch)
+        keys = (torch.rand(min(rows, batch - start), batch - 1, device=device) for start in range(0, batch, rows))
+        steps = torch.cat([part.topk(count, dim=1).indices for part in keys])
+    else:  # Floyd's algorithm: sample k is uniform on 0..top, or top itself where that number has been taken
+        steps = torch.empty(batch, count, dtype=torch.long, device=device)
+        for k in range(count):
+            top = batch - 1 - count + k
+            chosen = torch.randint(top + 1, (batch,), device=device)
+            steps[:, k] = torch.where((steps[:, :k] == chosen[:, None]).any(1), top, chosen)
+    return (torch.arange(batch, device=device)[:, None] + 1 + steps) % batch
+
+
+def sample_order(batch: int, device: torch.device | str = "cpu") -> Index:
+    """The numbers of the images in a random order, the same on processes that share rows."""
+    return sampled_alike(lambda: torch.randperm(batch, device=device), batch, device=device)

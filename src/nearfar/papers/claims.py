@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
-from nearfar.papers.paper import Claim, Size, Table, cells_of
+from nearfar.papers.paper import Claim, Size, Table
 
 Place = tuple[str, str]
 """The row and column of a cell."""
@@ -72,7 +72,7 @@ def judge(claim: Claim, table: Table, size: Size, values: Values, right: Right |
     """
     columns = table.at(size).columns
     stands = {one.like: one for one in columns.values()}
-    wanted = cells_of(claim, columns)
+    wanted = claim.cells(columns)
     cells = [(row, stands[where].name if where not in columns and where in stands else where) for row, where in wanted]
     column = cells[0][1]
     if column is None or column not in columns:
@@ -213,7 +213,7 @@ class _Pairs:
         if not a or not b:
             return Judgement("not run", "not run here")
         column = self.table.at(self.size).columns[first[1]]
-        unit = self.table.unit if column.unit is None else column.unit
+        unit = self.table.unit_of(column)
         shared = sorted(a.keys() & b.keys())
         found = self._difference(first, second, shared) if len(shared) > 1 else None
         mean = _mean(a) - _mean(b) if found is None else found.mean

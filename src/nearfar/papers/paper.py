@@ -1,23 +1,36 @@
-"""A paper's tables: rows, columns, the paper's numbers, its claims, and the runs behind them."""
+"""The papers' tables as data: what they claim, which runs would show it, and their YAML files.
+
+One YAML file a paper, in the form of docs/reproduce.md.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import yaml
+
+from nearfar.messages import did_you_mean, one_line
+from nearfar.yaml_files import load_yaml
 
 Size = Literal["full", "small"]
 SIZES: tuple[Size, ...] = ("full", "small")
-MEASURES = (
+Measure = Literal[
     "run", "variables", "loss-memory", "loss-time", "step-memory", "step-time", "plane", "curve", "nuclear",
     "nuclear-norms", "detect", "none",
-)  # fmt: skip
+]  # fmt: skip
 TRAINED = ("run", "plane", "curve", "nuclear", "nuclear-norms", "detect")
 """Measures on a pretrained run; the others need none."""
-COSTS = ("seconds", "minutes", "hours", "days", "weeks")
 Number = tuple[float, float | None]
+Settings = Mapping[str, Any]
+
+KINDS = ("better", "not_worse", "within", "best", "more")
+OF_SCALES = ("protocol", "metric", "seeds", "first_seed", "evaluate")
+"""Keys of a table that its small scale takes over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +43,12 @@ class Column:
     name: str
     title: str = ""
     data: str | None = None
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: Settings = field(default_factory=dict)
     protocol: tuple[str, ...] | None = None
     metric: str | None = None
-    measure: str | None = None
+    measure: Measure | None = None
     unit: str | None = None
-    evaluate: Mapping[str, Any] = field(default_factory=dict)
+    evaluate: Settings = field(default_factory=dict)
     like: str | None = None
 
 
@@ -45,15 +58,15 @@ class Row:
 
     name: str
     title: str
-    run: Mapping[str, Any] | None = None
-    small: Mapping[str, Any] = field(default_factory=dict)
+    run: Settings | None = None
+    small: Settings = field(default_factory=dict)
     paper: Mapping[str, Number] = field(default_factory=dict)
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a paper says of a table, as a comparison of cells.
+    """A comparison of cells that a paper claims; one of its kinds is given.
 
     better: the first is better than the second. not_worse: it is worse by at most the third, in the table's unit.
     within: the two differ by at most the third, either way.
@@ -70,23 +83,39 @@ class Claim:
     best: str | None = None
     more: tuple[str, str, str, str] | None = None
 
+    def cells(self, columns: Iterable[str]) -> list[tuple[str, str | None]]:
+        """Return the (row, column) of the cells that are named; column None where the claim leaves it open."""
+        only = list(columns)
+        usual = self.column or (only[0] if len(only) == 1 else None)
+        named = self.more or (self.better or self.not_worse or self.within or (self.best,))[:2]
+        parts = (str(one).split("/", 1) for one in named)
+        return [(one[0], one[1] if len(one) > 1 else usual) for one in parts]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
     """How a table is run at a size: common settings, columns, rows that are run, and seeds.
 
-    evaluate: options of `nearfar evaluate`. says: how it differs from the paper.
+    evaluate: options of `nearfar evaluate` or `transfer`. says: how it differs from the paper.
     """
 
-    common: Mapping[str, Any]
+    common: Settings
     columns: Mapping[str, Column]
     rows: tuple[str, ...]
-    evaluate: Mapping[str, Any] = field(default_factory=dict)
+    evaluate: Settings = field(default_factory=dict)
     protocol: tuple[str, ...] = ()
     metric: str = ""
     seeds: int = 1
     first_seed: int = 0
     says: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """Settings and options of the evaluation of a single cell at full scale."""
+
+    run: Settings = field(default_factory=dict)
+    evaluate: Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +128,13 @@ class Cell:
     unit: str
     metric: str
     protocol: tuple[str, ...]
-    evaluate: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    evaluate: Settings
+    settings: Settings
+
+    @property
+    def place(self) -> str:
+        """Name the cell in the JSON of its table."""
+        return f"{self.row}/{self.column}"
 
     @property
     def reading(self) -> str:
@@ -121,8 +155,7 @@ class Cell:
 class Table:
     """A table or figure of a paper.
 
-    needs, cost: of the full scale. small_not: why there is no small scale. own: by "ROW COLUMN", settings (`run`) and
-    options of the evaluation of single cells at full scale.
+    needs, cost: of the full scale. small_not: why there is no small scale. own: by "ROW COLUMN".
     """
 
     paper: str
@@ -134,12 +167,12 @@ class Table:
     unit: str = ""
     small: Scale | None = None
     small_not: str = ""
-    cost: str = "days"
+    cost: Literal["seconds", "minutes", "hours", "days", "weeks"] = "days"
     needs: str = ""
-    measure: str = "run"
-    better: str = "higher"
+    measure: Measure = "run"
+    better: Literal["higher", "lower"] = "higher"
     claims: tuple[Claim, ...] = ()
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own: Mapping[str, Own] = field(default_factory=dict)
 
     def at(self, size: Size) -> Scale:
         """Return the scale of a size; raises ValueError where the table has none."""
@@ -147,6 +180,10 @@ class Table:
         if scale is None:
             raise ValueError(f"{self.paper}/{self.name} has no small scale: {self.small_not or 'none is written'}")
         return scale
+
+    def unit_of(self, column: Column) -> str:
+        """Return the unit of a column."""
+        return self.unit if column.unit is None else column.unit
 
     def cells(self, size: Size) -> list[Cell]:
         """Return the cells that are run at a size, row by row.
@@ -161,19 +198,19 @@ class Table:
                 left_empty = size == "full" and measure in TRAINED and row.paper and column.name not in row.paper
                 if measure == "none" or left_empty:
                     continue
-                own = dict(row.run or {}) | (dict(row.small) if size == "small" else {})
-                cell = self.own.get(f"{row.name} {column.name}", {}) if size == "full" else {}
                 data = {} if column.data is None else {"data": column.data}
+                small = row.small if size == "small" else {}
+                own = self.own.get(f"{row.name} {column.name}", Own()) if size == "full" else Own()
                 cells.append(
                     Cell(
                         row=row.name,
                         column=column.name,
                         measure=measure,
-                        unit=self.unit if column.unit is None else column.unit,
+                        unit=self.unit_of(column),
                         metric=column.metric or scale.metric,
                         protocol=scale.protocol if column.protocol is None else column.protocol,
-                        evaluate={**scale.evaluate, **column.evaluate, **cell.get("evaluate", {})},
-                        settings={**scale.common, **data, **column.run, **own, **cell.get("run", {})},
+                        evaluate={**scale.evaluate, **column.evaluate, **own.evaluate},
+                        settings={**scale.common, **data, **column.run, **(row.run or {}), **small, **own.run},
                     )
                 )
         return cells
@@ -192,10 +229,132 @@ class Paper:
     images: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
-def cells_of(claim: Claim, columns: Iterable[str]) -> list[tuple[str, str | None]]:
-    """Return the (row, column) of the cells that a claim names; column None where the claim leaves it open."""
-    only = list(columns)
-    usual = claim.column or (only[0] if len(only) == 1 else None)
-    named = claim.more or (claim.better or claim.not_worse or claim.within or (claim.best,))[:2]
-    cells = (str(one).split("/", 1) for one in named)
-    return [(parts[0], parts[1] if len(parts) > 1 else usual) for parts in cells]
+def paper_names() -> list[str]:
+    """Return the names of the papers that come with nearfar."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.yaml"))
+
+
+def read_paper(name: str | Path) -> Paper:
+    """Read a paper that comes with nearfar by name, or a file of one's own (its name ends in .yaml).
+
+    Raises ValueError, one line that names the place, for an unknown paper and for what is not in the form of
+    docs/reproduce.md.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        if str(name) not in paper_names():
+            raise ValueError(f"there is no paper {name}: {did_you_mean(str(name), paper_names(), 'see reproduce')}")
+        path = Path(__file__).parent / f"{name}.yaml"
+    with one_line(path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
+        whole = _named(load_yaml(path)) | {"name": path.stem}
+        common = _named(whole.pop("common", {}))
+        tables = {key: _table(path.stem, key, one, common) for key, one in _named(whole["tables"]).items()}
+        return _part(Paper, path.stem, whole | {"tables": tables}, also=("common",))
+
+
+def _table(paper: str, name: str, one: Any, common: Settings) -> Table:
+    given = _named(one)
+    columns, small = _columns(given.pop("columns", {"value": {}}), name), given.pop("small", None)
+    rows = {key: _row(key, _named(row), name) for key, row in _named(given["rows"]).items()}
+    scale = {key: given.pop(key) for key in OF_SCALES if key in given}
+    own = _named(given.pop("common", {}))
+    given["full"] = _scale({**scale, "common": {**common, **own}, "columns": columns}, rows, name)
+    if small is not None:
+        place, small = f"{name}, small", _named(small)
+        if "columns" in small:
+            small["columns"] = _columns(small["columns"], place)
+        given["small"] = _scale({"common": {}, "columns": columns, **scale, **small}, rows, place)
+    given["claims"] = tuple(_claim(_named(claim), name) for claim in given.get("claims", []))
+    cells = _named(given.pop("cells", {}))
+    given["own"] = {cell: _part(Own, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()}
+    also = ("common", "columns", "cells", *OF_SCALES)
+    table = _part(Table, name, {**given, "paper": paper, "name": name, "rows": rows}, also)
+    _check_names(table)
+    return table
+
+
+def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> Scale:
+    names = given.pop("rows", None) or tuple(row.name for row in rows.values() if row.run is not None)
+    for row in names:
+        if row not in rows or rows[row].run is None:
+            raise ValueError(f"{place}: the row {row} that is to be run is not there or has no run")
+    if not isinstance(seeds := given.get("seeds", 1), int) or seeds < 1:
+        raise ValueError(f"{place}: seeds must be 1 or more, not {seeds!r}")
+    return _part(Scale, place, {**given, "rows": tuple(names)})
+
+
+def _columns(given: Any, place: str) -> dict[str, Column]:
+    found = {}
+    for name, one in _named(given).items():
+        found[name] = _part(Column, f"{place}, column {name}", {"title": name, **_named(one or {}), "name": name})
+    return found
+
+
+def _row(name: str, given: dict[str, Any], place: str) -> Row:
+    numbers = {}
+    for column, number in _named(given.pop("paper", {})).items():
+        mean, deviation = number if isinstance(number, list) else (number, None)
+        numbers[column] = (float(mean), None if deviation is None else float(deviation))
+    return _part(Row, f"{place}, row {name}", {"title": name, **given, "name": name, "paper": numbers})
+
+
+def _claim(given: dict[str, Any], place: str) -> Claim:
+    if sum(kind in given for kind in KINDS) != 1:
+        raise ValueError(f"{place}: the claim {given.get('text')!r} needs one of {', '.join(KINDS[:-1])} and more")
+    cells = {kind: tuple(given[kind]) for kind in KINDS if isinstance(given.get(kind), list)}
+    return _part(Claim, f"{place}, claims", {**given, **cells, "section": str(given.get("section", ""))})
+
+
+def _check_names(table: Table) -> None:
+    """Raise ValueError for rows and columns that are named but not there."""
+    columns, small = set(table.full.columns), set() if table.small is None else set(table.small.columns)
+    for row in table.rows.values():
+        if strange := set(row.paper) - columns:
+            raise ValueError(f"{table.name}, row {row.name}: there is no column {min(strange)}")
+    for cell in table.own:
+        if tuple(cell.split(" ")) not in {(row, column) for row in table.rows for column in columns}:
+            raise ValueError(f"{table.name}: there is no cell {cell}")
+    for claim in table.claims:
+        for name, where in claim.cells(columns):
+            if name not in table.rows:
+                raise ValueError(f"{table.name}: the claim {claim.text!r} names a row {name} that is not there")
+            if where is not None and where not in columns | small:
+                raise ValueError(f"{table.name}: the claim {claim.text!r} names a column {where} that is not there")
+    for column in () if table.small is None else table.small.columns.values():
+        if column.like is not None and column.like not in columns:
+            raise ValueError(f"{table.name}, small: there is no column {column.like} for {column.name} to stand for")
+
+
+def _named(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected names with values, got {value!r:.60}")
+    return {str(key): each for key, each in value.items()}
+
+
+Part = TypeVar("Part")
+
+
+def _part(cls: type[Part], place: str, given: dict[str, Any], also: Iterable[str] = ()) -> Part:
+    """Build a part of a paper, with an error that names the place and the key.
+
+    also: further keys that it could have had. Checked are the keys, that settings are names with values, and values out
+    of a list of words; one word stands for a list of one.
+    """
+    known, hints = fields(cls), get_type_hints(cls)  # type: ignore[arg-type]
+    for one in known:
+        if one.name not in given and one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"{place}: {one.name} is missing")
+    for name, value in given.items():
+        if name not in hints:
+            near = did_you_mean(name, [*hints, *also], "see docs/reproduce.md")
+            raise ValueError(f"{place}: there is no key {name}: {near}")
+        kinds = (hints[name], *get_args(hints[name]))
+        words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+        if words and value is not None and value not in words:
+            near = did_you_mean(str(value), words, cutoff=0.6)
+            raise ValueError(f"{place}: {name} must be one of {', '.join(words)}, not {value}{near and ': ' + near}")
+        if any(get_origin(kind) is Mapping for kind in kinds) and not isinstance(value, (dict, type(None))):
+            raise ValueError(f"{place}: {name} takes names with values, not {value!r:.60}")
+        if name == "protocol" and value is not None:
+            given = {**given, name: (value,) if isinstance(value, str) else tuple(value)}
+    return cls(**given)

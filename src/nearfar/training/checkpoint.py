@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,28 +9,10 @@ from typing import Any
 
 import torch
 
-from nearfar.atomic import NotWrittenError, replacing
+from nearfar.atomic import replacing
 
-CHECKPOINT = "checkpoints/last.ckpt"  # in the folder of a run
 PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "precision": dict, "pace": dict}
 PARTS |= {"step": int, "loss_sum": torch.Tensor, "loss_count": int}
-
-
-def is_moved(folder: Path, home: os.stat_result) -> bool:
-    """Whether a run folder, whose `stat` was `home`, no longer lies there; perhaps another one does."""
-    try:
-        return not os.path.samestat(folder.stat(), home)
-    except OSError:
-        return True
-
-
-def check_unmoved(folder: Path, home: os.stat_result) -> None:
-    """Raise NotWrittenError where `is_moved`: nothing may be written into what lies there now."""
-    if is_moved(folder, home):
-        raise NotWrittenError(
-            f"the run folder {folder} was renamed or removed while it was written; where it lies now, "
-            "it goes on from its last checkpoint with: nearfar pretrain --resume FOLDER"
-        )
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:

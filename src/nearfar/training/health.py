@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -11,10 +12,17 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.training.ranks import lidar, rankme
+from nearfar.data import Images
+from nearfar.methods import Model
+from nearfar.training.seeding import stream
+from nearfar.views import Views, make_views
 
 MAX_IMAGES = 1024  # measured at most: retrieval gets harder with each image, and the cost grows with the square
 FLAT = 1e-5  # of the rows' length: a deviation below this is rounding, all rows are one point, and their rank is 1
+
+EPSILON = 1e-7  # added to every share of RankMe and LiDAR, as in both papers
+DELTA = 1e-4  # added to the covariance of views, as in the LiDAR paper
+LIDAR_IMAGES, LIDAR_VIEWS = 128, 8
 
 # Thresholds of the verdict, from runs of 20 seconds of a small convolutional net on digits, 397 held-out images:
 # SimCLR (8 variants: batch norm or not, temperatures 0.05 to 5, 8 or 64 dimensions), attraction only (5), untrained.
@@ -40,7 +48,7 @@ class Health:
     alignment: mean |z1 - z2|^2 of two views on the unit sphere; 0 is perfect, 2 is unrelated (Wang and Isola 2020).
     uniformity: log mean exp(-2 |zi - zj|^2) over pairs of images; 0 when all are one point, about -4 when uniform.
     own_view: share of images whose other view is nearer than every other image's, both ways; chance is 1 / images.
-    rankme, lidar: of the embeddings, see `nearfar.training.ranks`; None where not measured. No part of the verdict.
+    rankme, lidar: of the embeddings, see below; None where not measured. No part of the verdict.
     """
 
     images: int
@@ -141,6 +149,93 @@ def _own_view(a: Float[Tensor, "images dim"], b: Float[Tensor, "images dim"]) ->
     own = similarity.diagonal().clone()
     other = similarity.fill_diagonal_(-math.inf).amax(1)
     return float((own > other).double().mean())
+
+
+def rankme(z: Float[Tensor, "rows dim"]) -> float:
+    """RankMe: exp of the entropy of the singular values of the embeddings, scaled to sum to 1.
+
+    Garrido et al., "RankMe: Assessing the downstream performance of pretrained self-supervised representations by
+    their rank", ICML 2023, equation 1. The rows are taken as they are, neither centred nor scaled: unlike in
+    `effective_rank` a common offset counts as one direction, a long one. Between 1 and min(rows, dim); 1 where all is
+    zero, NaN where anything is not finite.
+    The paper takes 25 600 rows; of few rows it finds a lower rank, so compare runs of the same number of rows.
+    """
+    return _perplexity(torch.linalg.svdvals(_spanned(z.double()))) if z.isfinite().all() else math.nan
+
+
+def lidar(z: Float[Tensor, "views images dim"], delta: float = DELTA) -> float:
+    """LiDAR: the rank of what tells images apart, measured against what differs among views of one image.
+
+    Thilak et al., "LiDAR: Sensing linear probing performance in joint embedding SSL architectures", ICLR 2024: exp of
+    the entropy of the eigenvalues, scaled to sum to 1, of Sw^(-1/2) Sb Sw^(-1/2). Sb is the covariance of the images'
+    means over views, Sw that of views about the mean of their image, plus delta on the diagonal. A direction in which
+    an image's views differ as much as images do adds little, so unlike RankMe it is not misled by noise.
+    Between 1 and min(images - 1, dim); 1 where all images have one mean, NaN where anything is not finite or too long.
+    The paper takes 50 views of each of 1000 images; compare runs of the same numbers.
+
+    Raises ValueError for fewer than two views or images.
+    """
+    views, images, dim = z.shape
+    if views < 2 or images < 2:
+        raise ValueError(f"LiDAR needs at least two views of two images, got {views} of {images}")
+    if not z.isfinite().all():
+        return math.nan
+    of_image = _spanned(z.double().flatten(0, 1)).view(views, images, -1)
+    means = of_image.mean(0)
+    within = (of_image - means).flatten(0, 1)
+    covariance = within.T @ within / len(within)
+    covariance.diagonal().add_(delta)
+    between = (means - means.mean(0)).T / math.sqrt(images)
+    # With Sw = L L', the eigenvalues of Sw^(-1/2) B B' Sw^(-1/2) are the squared singular values of L^-1 B.
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if failed:  # embeddings so long that delta is lost in rounding, as in a run that diverges
+        return math.nan
+    whitened = torch.linalg.solve_triangular(factor, between, upper=False)
+    values = torch.linalg.svdvals(whitened).square()
+    return _perplexity(F.pad(values, (0, dim - len(values))))
+
+
+def _spanned(rows: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows spanned"]:
+    """The rows in coordinates of the space that they span, where that is smaller: all inner products stay."""
+    return torch.linalg.qr(rows.T).R.T if rows.shape[1] > len(rows) else rows
+
+
+def _perplexity(values: Float[Tensor, " values"]) -> float:
+    if not values.any():
+        return 1.0
+    return float(torch.special.entr(values / values.sum() + EPSILON).sum().exp())
+
+
+def held_out_health(
+    model: Model, held_out: Images, plan: Views, seed: int, *, with_lidar: bool = False, batch_size: int = 256
+) -> Health:
+    """Measure the health of a model on held-out images, from two views each that are the same at every call.
+
+    with_lidar: LiDAR too, on 8 views of the first 128 images, made as the first two views are, in turn; with 512 images
+    this is three quarters of the work again.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+
+    def embed(rows: slice, positions: Sequence[int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Embeddings [views, rows, dim], and the first view's features [rows, features]."""
+        pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)
+        chosen = plan.pick(positions)
+        with torch.no_grad():
+            made = make_views(pixels, chosen, generator, held_out.mean, held_out.std, rows, len(held_out))
+            features = [model.backbone(view) for view in made]
+            return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[0].float().cpu()
+
+    starts = range(0, len(held_out), batch_size)
+    parts = [slice(start, min(start + batch_size, len(held_out))) for start in starts]
+    pairs, features = zip(*[embed(rows, (0, 1), stream(seed, "health")) for rows in parts], strict=True)
+    z = torch.cat(pairs, 1)
+    some = slice(0, min(LIDAR_IMAGES, len(held_out)))
+    numbers = range(2, LIDAR_VIEWS) if with_lidar else ()
+    more = [embed(some, (number % 2,), stream(seed, "health", number))[0] for number in numbers]
+    model.train(was_training)
+    return measure_health(z[0], z[1], torch.cat(features), torch.cat([z[:, some], *more]) if with_lidar else None)
 
 
 State = Literal["healthy", "collapsed", "partly collapsed", "not learning", "diverged", "unclear"]

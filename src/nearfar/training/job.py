@@ -18,10 +18,10 @@ from rich.console import Console
 from torch import nn
 
 from nearfar.data import Images, Stream, open_images, open_stream
-from nearfar.methods import Method, Model
+from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
 from nearfar.threads import use_threads
-from nearfar.training.config import Described
+from nearfar.training.batch_norm import spread_norm_groups, sync_batch_norm
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import (
     TIMEOUT,
@@ -32,15 +32,13 @@ from nearfar.training.processes import (
     told_clearly,
     world_size,
 )
+from nearfar.training.run_folder import CONFIG, STARTING
 from nearfar.training.seeding import derive_seed
-from nearfar.training.settings import Precision, Settings
-from nearfar.training.shuffled_norm import spread_norm_groups
-from nearfar.training.sync_norm import sync_batch_norm
+from nearfar.training.settings import Described, Precision, Settings
 from nearfar.views import Views
 
 MOST_PROCESSES = 8  # on a CPU with fewer cores: each holds a model and takes seconds to start
 WHITENED_BY = 200  # images
-STARTING = "starting"  # folder in that of a run, with the weights that it started from, as an encoder
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,7 @@ class Job:
 
     settings: Settings
     method: Method
+    recipe: Recipe
     encoder: str | nn.Module
     views: Views
     images: Images | Stream | None
@@ -101,13 +100,7 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     init: str | Path | None = settings.init
     if init is not None and (copied := Path(settings.out) / STARTING).is_dir():
         init = copied
-    backbone = build_backbone(
-        encoder,
-        image_size=settings.crop_size,
-        channels=settings.channels,
-        init=init,
-        small_stem=settings.small_stem,
-    )
+    backbone = build_backbone(encoder, image_size=settings.crop_size, channels=settings.channels, init=init)
     backbone.freeze(settings.frozen)
     if settings.whiten:
         backbone.net.conv.requires_grad_(False)
@@ -216,10 +209,10 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
     spread_norm_groups(model)
-    epochs = fit(fabric, model, images, held_out, job.views, settings, console, resume, job.seconds)
+    epochs = fit(fabric, model, images, held_out, job.views, settings, job.recipe, console, resume, job.seconds)
     if fabric.is_global_zero:
         if epochs != settings.epochs:
-            replace(settings, epochs=epochs).save(Path(settings.out) / "config.yaml")
+            replace(settings, epochs=epochs).save(Path(settings.out) / CONFIG)
         encoder = Encoder(
             model.backbone,
             image_size=settings.image_size,

@@ -14,31 +14,23 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from nearfar.data import Batches, CroppingBatches, Images, Stream, StreamBatches, rank_rows
-from nearfar.methods import Model
+from nearfar.methods import Model, Recipe
 from nearfar.networks import layer_scales
-from nearfar.training.checkpoint import (
-    CHECKPOINT,
-    check_unmoved,
-    load_checkpoint,
-    load_optimizer,
-    of_this_run,
-    save_checkpoint,
-)
-from nearfar.training.held_out import held_out_health
-from nearfar.training.metrics import MetricsLog
+from nearfar.training.checkpoint import load_checkpoint, load_optimizer, of_this_run, save_checkpoint
+from nearfar.training.health import held_out_health
 from nearfar.training.optimizers import build_optimizer, rate_factor
-from nearfar.training.pace import Pace
 from nearfar.training.processes import StopRequest
-from nearfar.training.progress import TrainingProgress
+from nearfar.training.progress import Pace, TrainingProgress
+from nearfar.training.run_folder import CHECKPOINT, MetricsLog, SkippedImages, check_unmoved
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
-from nearfar.training.skipped import SkippedImages
 from nearfar.training.step import GradientStep, MakeViews
 from nearfar.views import Views, make_views
 
 Pixels = Tensor | list[Tensor]
 """uint8 images [batch, channels, size, size], or crops of them, one such tensor for each view."""
 SAVE_SECONDS, SAVE_LATEST = 10.0, 300.0  # a checkpoint at the end of an epoch, between so often and so rarely
+HEALTH_TIMES = 20  # measurements of the health in a run, about
 MOST_EPOCHS = 1000  # the longest runs of the papers
 
 
@@ -57,6 +49,7 @@ def fit(
     held_out: Images | None,
     plan: Views,
     settings: Settings,
+    recipe: Recipe,
     console: Console,
     resume: bool = False,
     seconds: float | None = None,
@@ -65,7 +58,8 @@ def fit(
 
     Returns the epochs that were trained: those of the settings, or as many as fitted into `seconds` where that is set.
 
-    images: what is trained on. held_out: images to measure the health of the representation on.
+    images: the training set. held_out: the validation set, which measures the health of the representation.
+    recipe: what no setting holds: drops of the learning rate, the start of the warm-up, biases and norms.
     resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted; from the
     start where there is none yet.
     Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
@@ -76,8 +70,9 @@ def fit(
     per_epoch = len(batches)
     pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
-    drops = [epoch * per_epoch for epoch in settings.lr_drops or ()]
-    shape = settings.lr_drop or 0.1, settings.warmup_start or 0.0  # older run folders hold neither
+    drops = [epoch * settings.epochs / recipe.epochs * per_epoch for epoch in recipe.lr_drops]
+    shape = drops, recipe.lr_drop, recipe.warmup_start
+    health_every = max(1, int(settings.epochs) // HEALTH_TIMES)
 
     fabric.to_device(model)
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
@@ -87,8 +82,8 @@ def fit(
             model,
             lr=settings.lr,
             weight_decay=settings.weight_decay,
-            decay_all=settings.decay_all,
-            vector_lr=settings.vector_lr,
+            decay_all=recipe.decay_all,
+            vector_lr=recipe.vector_lr,
             constant=constant,
             lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
         )
@@ -137,7 +132,7 @@ def fit(
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
             position = pace.position(step)
             epoch = position / per_epoch
-            lr = settings.lr * rate_factor(position, pace.scheduled, warmup_steps, settings.final_lr, drops, *shape)
+            lr = settings.lr * rate_factor(position, pace.scheduled, warmup_steps, settings.final_lr, *shape)
             for group in optimizer.param_groups:
                 group["lr"] = (settings.lr if group.get("constant_lr") else lr) * group["lr_scale"]
             model.set_schedules(epoch, settings.epochs)
@@ -167,7 +162,7 @@ def fit(
                 progress.update(step, mean, seen / spent, waited / spent)
                 loss_sum, loss_count = torch.zeros_like(loss_sum), 0
                 waited, seen, since = 0.0, 0, time.perf_counter()
-            if is_last or (ends_epoch and step // per_epoch % settings.health_every == 0):
+            if is_last or (ends_epoch and step // per_epoch % health_every == 0):
                 log_health(at_an_end=is_last)
                 since = time.perf_counter()
             unsaved = time.perf_counter() - last_saved
@@ -193,9 +188,8 @@ def _batches(fabric: Fabric, images: Images | Stream, plan: Views, settings: Set
     crops = plan.crops(settings.image_size)
     workers = settings.workers
     if isinstance(images, Stream):
-        buffer, steps, failed = settings.stream_buffer, settings.steps_per_epoch, SkippedImages(Path(settings.out))
-        reading: dict[str, Any] = dict(workers=workers, pin=pin, buffer=buffer, steps=steps, failed=failed)
-        return StreamBatches(images, *place, crops=crops, **reading)
+        failed = SkippedImages(Path(settings.out))
+        return StreamBatches(images, *place, crops=crops, workers=workers, pin=pin, failed=failed)
     if images.stored or crops is None:
         return Batches(images, *place, pin=pin)
     return CroppingBatches(images, *place, crops=crops, workers=workers, pin=pin)

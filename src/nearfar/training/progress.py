@@ -1,10 +1,12 @@
-"""What a person sees of a run: a live bar on a terminal, plain lines elsewhere."""
+"""The progress of a run: how it keeps to its time, and a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from types import TracebackType
 
@@ -12,9 +14,71 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from nearfar.training.pace import Pace
-
+_OFTEN, _WINDOW = 0.01, 0.1  # of the time: the steps are fitted so often, to the speed over so long
+_SETTLED = 0.02  # a change of the remaining steps below this is left alone
 FIRST, INTERVAL = 8.0, 15.0  # seconds until the first plain line, and between lines
+
+
+class Pace:
+    """The position of a run on its schedule of `steps` steps, from 0 to `steps`.
+
+    Without a time the position is the number of steps done. With `seconds`, the number of steps left is fitted to the
+    time left, as the speed of the machine changes: the position then moves more or less than one a step, and reaches
+    its end with the last step, so that everything that is scheduled is too. Nothing ever jumps.
+    clock: returns seconds; what came before the start is not counted.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        seconds: float | None = None,
+        most: int | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.scheduled = self.steps = steps
+        self.seconds, self.most = seconds, most
+        self.from_step, self.from_position = 0, 0.0
+        self._clock = clock or time.perf_counter
+        self._began = self._clock()
+        self._marks = deque([(self._began, 0)])  # when which step was done, over the last share of the time
+
+    def position(self, step: int) -> float:
+        """Where on the schedule a step is."""
+        left = (self.scheduled - self.from_position) / max(1, self.steps - self.from_step)
+        return self.from_position + (step - self.from_step) * left
+
+    def remaining(self) -> float | None:
+        """Seconds that are left, None without a time."""
+        return None if self.seconds is None else max(0.0, self.seconds - (self._clock() - self._began))
+
+    def fit(self, step: int) -> int:
+        """Return the number of steps that the run should have, from the time that is left after `step` steps."""
+        now = self._clock()
+        if self.seconds is None or step >= self.steps or now - self._marks[-1][0] < _OFTEN * self.seconds:
+            return self.steps
+        self._marks.append((now, step))
+        while len(self._marks) > 2 and now - self._marks[0][0] > _WINDOW * self.seconds:
+            self._marks.popleft()
+        then, before = self._marks[0]
+        each = (now - then) / max(1, step - before)
+        left = max(1, int((self.remaining() or 0.0) / each))
+        fitted = min(step + left, self.most or step + left)
+        return fitted if abs(fitted - self.steps) > _SETTLED * (self.steps - step) else self.steps
+
+    def change(self, step: int, steps: int) -> None:
+        """Let the run end after `steps` steps from now on."""
+        if steps != self.steps:
+            self.from_position, self.from_step = self.position(step), step
+            self.steps = max(steps, step + 1)
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint keeps."""
+        return {"steps": self.steps, "from_step": self.from_step, "from_position": self.from_position}
+
+    def load(self, state: dict[str, float]) -> None:
+        """Go on from a checkpoint, with the number of steps that the run had come to; it is not fitted again."""
+        self.steps, self.from_step = int(state["steps"]), int(state["from_step"])
+        self.from_position, self.seconds = float(state["from_position"]), None
 
 
 class TrainingProgress:
@@ -75,6 +139,15 @@ class TrainingProgress:
     def _print_line(self, text: str | None = None) -> None:
         self.console.print(Text(text or self.text))
         self.last_line = time.perf_counter() if text else self.last_line
+
+
+@contextmanager
+def shown(console: Console | None, title: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yield a callback (done, total) that moves a progress bar; there is one on a terminal and in a notebook."""
+    live = console is not None and shows_bars(console)
+    with Progress(console=console, transient=True, disable=not live) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def shows_bars(console: Console) -> bool:

@@ -7,8 +7,6 @@ import zlib
 import numpy as np
 import torch
 
-LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
-
 
 def derive_seed(seed: int, purpose: str, *place: int) -> int:
     """Return a 63-bit seed for a purpose ("views", "dropout", ...) and a place such as (step, rank)."""

@@ -1,22 +1,48 @@
-"""The settings of a run, defined once: command line, YAML, Python signature and config.yaml all come from here."""
+"""The settings of a run, defined once: the command line, YAML, Python signatures and config.yaml all come from here.
+
+Nothing here imports torch, so that `nearfar pretrain --help` is fast.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
-from math import inf
+import functools
+import inspect
+import os
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from math import inf, isfinite
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+    runtime_checkable,
+)
 
 import yaml
 
 from nearfar.atomic import replacing
-from nearfar.messages import first_line
-from nearfar.methods.registry import SETTINGS
-from nearfar.training.checking import check_value
-from nearfar.training.config import OBJECTS, Described, read_value, read_yaml, written
-from nearfar.training.seeding import LARGEST_SEED
+from nearfar.messages import check_range, first_line
+from nearfar.yaml_files import load_yaml
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 CHOSEN = "chosen by pretrain where it is None"
 if TYPE_CHECKING:
@@ -25,7 +51,9 @@ else:
     Chosen = Annotated[T | None, CHOSEN]
 
 Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
+OBJECTS = ("data", "method", "encoder", "views")  # settings that may be an object instead of a name
 LARGEST_IMAGE = 2**14  # pixels
+LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
 
 
 def setting(
@@ -37,9 +65,22 @@ def setting(
     return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
+@dataclass(frozen=True)
+class Described:
+    """Stands in settings read from a file for an object that the file only describes."""
+
+    words: str
+
+
+def describe_object(value: Any) -> Described:
+    """Describe an object of the user's own by the name of its class or function."""
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    return Described(f"{kind.__module__}.{kind.__qualname__}")
+
+
 @dataclass(frozen=True, kw_only=True)  # Python 3.10 has no hints of a class with `_: KW_ONLY`
 class Settings:
-    """Every setting of a pretraining run. What is None is chosen by `pretrain`; a run folder holds the choices.
+    """Every setting of a pretraining run. `pretrain` chooses those that are None; a run folder holds the choices.
 
     Raises ValueError for a value of another type or out of range.
     """
@@ -51,27 +92,29 @@ class Settings:
         kw_only=False,
     )
     out: Chosen[str] = setting("run folder to write; it must not exist. Default: runs/DATA-METHOD")
-    method: Any = setting("what is learned from, see `nearfar methods`; in Python also a Method", "simclr")
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict, metadata={"meaning": "the method's own numbers"})
-    recipe: str = setting("defaults of the method: 'small' (for small data) or a paper's, by its data's name", "small")
-    encoder: Any = setting(
-        "'small', 'medium' or any timm backbone by name; in Python also a module. "
-        "Default: the largest that the time allows",
+    method: Any = setting("training method, see `nearfar methods`; in Python also a Method", "simclr")
+    hyperparameters: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"meaning": "hyperparameters of the method"}
     )
-    small_stem: Chosen[bool] = setting(
-        "3x3 stem with stride 1 and no max-pool for a ResNet. Default: for crops below 64 px, or the recipe's"
+    recipe: str = setting(
+        "defaults of the method: 'small' (for small data sets), or those of a paper by the name of its data set",
+        "small",
+    )
+    encoder: Any = setting(
+        "'small', 'medium' or any timm backbone by name; in Python also a module. Default: the largest that the time "
+        "allows",
     )
     whiten: Chosen[bool] = setting(
-        "let the first convolution of 'tiny', 'small' or 'medium' whiten patches of the images, untrained. "
+        "whiten image patches in the first convolution of 'tiny', 'small' or 'medium', which is then not trained. "
         "Default: for 'small' and 'medium' on colour images without starting weights"
     )
     init: str | None = setting(
-        "starting weights: 'timm' (its own for the encoder), 'hf:owner/name' (a timm model on the Hub), a folder in "
-        "timm's form, a run folder, or a file, .safetensors or .pth. Only the first two touch the network"
+        "starting weights: 'timm' (pretrained by timm for the encoder), 'hf:owner/name' (a timm model on the Hub), a "
+        "folder in timm's form, a run folder, or a .safetensors or .pth file. Only the first two use the network"
     )
     adapt: bool = setting(
-        "go on from the starting weights gently, by other defaults: adamw, a low lr, layer_decay 0.7, frozen 2, a "
-        "tenth of the epochs as warm-up, 10 minutes",
+        "fine-tune the starting weights without labels, with other defaults: adamw, a low lr, layer_decay 0.7, frozen "
+        "2, a tenth of the epochs as warm-up, 10 minutes",
         False,
     )
     layer_decay: Chosen[float] = setting(
@@ -80,47 +123,45 @@ class Settings:
         at_most=10,
     )
     frozen: Chosen[int] = setting(
-        "first stages of the encoder that stay as they are: stem, stages or blocks. Default: 0", at_least=0
+        "number of first stages of the encoder to freeze: stem, stages or blocks. Default: 0", at_least=0
     )
     mean: list[float] | None = setting(
-        "of the channels in 0..1, to normalise images by. Default: that of the starting weights where they have one, "
-        "else that of the images"
+        "per-channel mean in 0..1 to normalise images. Default: that of the starting weights, else that of the images"
     )
-    std: list[float] | None = setting("likewise")
+    std: list[float] | None = setting("per-channel standard deviation, given with the mean")
     image_size: Chosen[int] = setting(
-        "pixels; images are resized to it. Default: their own up to 96 px, else what the time allows",
+        "pixels; images are resized to it. Default: their own size up to 96 px, else the largest that the time allows",
         at_least=2,
         at_most=LARGEST_IMAGE,
     )
     crop_size: Chosen[int] = setting(
-        "pixels of a view that is not small; below the image size, training is faster and crops lose less. "
+        "pixels of a full-size view; below the image size, training is faster and crops lose less detail. "
         "Default: two thirds of the image size where that is chosen, three quarters of 32 to 48 px, else all of it",
         at_least=2,
         at_most=LARGEST_IMAGE,
     )
     channels: Chosen[int] = setting(
-        "1 or 3, or the number that the files have. Default: 1 where all pictures are grey, else what most have",
+        "1, 3, or the number of channels in the files. Default: 1 for grayscale images, else that of most images",
         at_least=1,
     )
     value_range: list[float] | Literal["full", "uint8"] | None = setting(
-        "what stands for black and white in images of more than 8 bits: LOW HIGH, such a pair for each channel, 'full' "
-        "(that of their type) or 'uint8' (make 8 bits of them). Default: 0.5 and 99.5 percentiles of each channel"
+        "values that become black and white in images of more than 8 bits: LOW HIGH, a pair for each channel, 'full' "
+        "(the range of their type) or 'uint8' (convert to 8 bits). Default: 0.5 and 99.5 percentiles of each channel"
     )
     show_channels: list[int] | None = setting(
-        "channels that pictures of the images show, one or three, counted from 1. Default: the first three"
+        "channels to display, one or three, counted from 1. Default: the first three"
     )
-    split: str | None = setting("part of the data to train on. Default: 'train' where there is one, else everything")
-    limit: int | None = setting("train on a random sample of so many images, drawn by the seed", at_least=1)
+    split: str | None = setting("split of the data to train on. Default: 'train' where there is one, else everything")
+    limit: int | None = setting("train on a random sample of this many images, drawn by the seed", at_least=1)
     views: Any = setting(
-        "a preset for a kind of images (`nearfar views` lists them), or names of distributions joined by '+'; in "
-        "Python also a ViewPlan or a callable on uint8 batches. "
-        "Default: the method's, fitted to the images",
+        "augmentations: a preset for a kind of images (`nearfar views` lists them), or names of distributions joined "
+        "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the method's, fitted to the images",
     )
     held_out: Chosen[int] = setting(
-        "images held out to measure health on, without labels. Default: a tenth, at most 512", at_least=0
+        "images in the validation set, which measures health without labels. Default: a tenth, at most 512", at_least=0
     )
     minutes: float | None = setting(
-        "time for the whole run: what is not given of encoder, image size, precision and epochs is chosen to fit. "
+        "time for the whole run; encoder, image size, precision and epochs are chosen to fit unless given. "
         "Default: 30, unless epochs or a paper's recipe are given",
         at_least=0.1,
         at_most=10**6,
@@ -129,30 +170,22 @@ class Settings:
         "passes over the images. Default: as many as fit into the minutes", at_least=1e-6, at_most=10**9
     )
     batch_size: Chosen[int] = setting(
-        "images in a batch, over all processes. Default: the recipe's, as for all below that are not set", at_least=1
+        "images in a batch, over all processes. Default: the recipe's, as for the optimiser's settings below",
+        at_least=1,
     )
     micro_batch: int | Literal["auto"] | None = setting(
         "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
     )
     optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]] = setting(
-        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as apex has it), 'larc-clip' or 'muon'"
+        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as in apex), 'larc-clip' or 'muon'"
     )
     lr: Chosen[float] = setting(
-        "highest learning rate, taken as it is. Default: the recipe's, scaled to the batch", at_least=0
+        "peak learning rate (not scaled). Default: the recipe's, scaled to the batch", at_least=0
     )
-    final_lr: Chosen[float] = setting("last learning rate as a share of the highest", at_least=0)
-    lr_drops: Chosen[list[float]] = setting(
-        "epochs at which the learning rate falls, in place of a cosine. Default: none, or the recipe's"
-    )
-    lr_drop: float | None = setting("share of the learning rate left after each drop", at_least=1e-12, at_most=1)
-    vector_lr: Chosen[float] = setting("factor on the learning rate of biases and norms", at_least=0)
-    weight_decay: Chosen[float] = setting("weight decay, omitted for biases and norms", at_least=0)
-    decay_all: Chosen[bool] = setting("let biases and norms decay too")
+    final_lr: Chosen[float] = setting("final learning-rate ratio: the last learning rate over the peak", at_least=0)
+    weight_decay: Chosen[float] = setting("weight decay", at_least=0)
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up", at_least=0)
-    warmup_start: float | None = setting(
-        "learning rate at which the warm-up starts, as a share of the highest", at_least=0, at_most=1
-    )
-    clip_gradient: float | None = setting("largest norm of the gradient", at_least=1e-12)
+    clip_gradient: float | None = setting("gradient clipping norm", at_least=1e-12)
     precision: Precision = setting(
         "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of the first two", "auto"
     )
@@ -161,37 +194,30 @@ class Settings:
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
     )
     threads: Chosen[int] = setting(
-        "CPU threads of each process, the same to the end, as other numbers change the last digits of the gradient. "
-        "Default: the fastest number when the run begins, or OMP_NUM_THREADS",
+        "CPU threads of each process. They stay the same for the whole run, as another number changes the last digits "
+        "of the gradient. Default: the fastest number at the start, or OMP_NUM_THREADS",
         at_least=1,
         at_most=1024,
     )
-    sync_batch_norm: Chosen[bool] = setting("batch statistics over all processes")
-    seed: int = setting("of weights, batches and views", 0, at_least=0, at_most=LARGEST_SEED)
+    sync_batch_norm: Chosen[bool] = setting("batch statistics over all processes. Default: the recipe's")
+    seed: int = setting("random seed", 0, at_least=0, at_most=LARGEST_SEED)
     log_every: int = setting("steps between lines of metrics.jsonl", 10, at_least=1)
-    health_every: Chosen[int] = setting(
-        "epochs between measurements of health. Default: about twenty in a run", at_least=1
-    )
     tensorboard: bool = setting("also write tensorboard event files", False)
     cache: bool = setting(
-        "keep decoded images on disk; without, and beyond 8 GiB, workers decode and crop them again in each epoch", True
+        "cache decoded images on disk; without it, and beyond 8 GiB, workers decode and crop them in each epoch", True
     )
-    workers: int = setting("processes that do so, or that read a stream", 2, at_least=0, at_most=1000)
+    workers: int = setting("data-loading workers for images that are not cached", 2, at_least=0, at_most=1000)
     stream: bool = setting(
-        "read tars in passing, without a cache, for data larger than the disk; the first images are held out and "
-        "shown. Only for methods that keep nothing for each image (docs/sources.md)",
+        "read tars in order without a cache, for data larger than the disk; the first images are the validation set "
+        "and are displayed. Only for methods without per-image state (docs/sources.md)",
         False,
     )
-    steps_per_epoch: int | None = setting("of a stream. Default: as many as one pass over it has", at_least=1)
-    stream_buffer: int = setting("images that each worker of a stream holds and shuffles at a time", 1024, at_least=1)
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for one in settings_fields():
             if one.name not in (*OBJECTS, "hyperparameters"):
                 check_value(one, hints[one.name], getattr(self, one.name))
-        if taken := SETTINGS & self.hyperparameters.keys():
-            raise ValueError(f"a method's number is called {' and '.join(sorted(taken))}, like a setting: rename it")
 
     def given(self, name: str) -> Any:
         """Return a setting that may be an object; raises ValueError where a file only describes it."""
@@ -208,8 +234,8 @@ class Settings:
 
         What a file cannot hold must be `Described` by now, as it is in the settings of a `Job`.
         """
-        values = {one.name: written(getattr(self, one.name)) for one in settings_fields()}
-        values |= {name: written(value) for name, value in values.pop("hyperparameters").items()}
+        values = {one.name: _as_yaml(getattr(self, one.name)) for one in settings_fields()}
+        values |= {name: _as_yaml(value) for name, value in values.pop("hyperparameters").items()}
         with replacing(path) as unfinished:
             unfinished.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
@@ -245,3 +271,144 @@ class Settings:
 def settings_fields() -> list[Field[Any]]:
     """The settings in order, each with its documentation in `metadata["meaning"]`."""
     return [one for one in fields(Settings) if one.init]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the names and values of a YAML file; raises ValueError for any other."""
+    try:
+        values = load_yaml(path)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise ValueError(f"{path} does not hold the settings of a run: it must be names with values")
+    return values
+
+
+def read_value(name: str, value: Any) -> Any:
+    """Return the value of a setting from what YAML holds; raises ValueError for what cannot be one."""
+    if name not in OBJECTS:
+        return value
+    if isinstance(value, dict) and set(value) == {"object"}:
+        return Described(str(value["object"]))
+    several = name == "data" and isinstance(value, list) and value and all(isinstance(one, str) for one in value)
+    if several or isinstance(value, str | None) or (name == "views" and isinstance(value, dict)):
+        return value
+    raise ValueError(f"--{name} must be a text, not {value!r}")
+
+
+def _as_yaml(value: Any) -> Any:
+    if isinstance(value, Described):
+        return {"object": value.words}
+    if isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):  # also those of NumPy, which YAML does not know
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+    bool: (bool, "true or false"),
+    type(None): (type(None), ""),
+}
+
+
+def check_hyperparameters(kind: type, given: Mapping[str, Any]) -> None:
+    """Raise ValueError for a hyperparameter that is not of the type that the method's class declares."""
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        if one.name in given and hints[one.name] is not Any:
+            check_value(one, hints[one.name], given[one.name])
+
+
+def check_value(one: Field[Any], hint: Any, value: Any) -> None:
+    """Raise ValueError for a value that is not of the setting's type or out of its range."""
+    option = f"--{one.name.replace('_', '-')}"
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if not any(_is(value, kind) for kind in kinds):
+        expected = " or ".join(filter(None, map(_words, kinds)))
+        raise ValueError(f"{option} must be {expected}, not {value!r}")
+    if "range" in one.metadata and isinstance(value, Real):
+        check_range(option, cast(float, value), *one.metadata["range"])
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) in (list, tuple):
+        item = get_args(kind)[0]
+        return isinstance(value, get_origin(kind)) and all(_is(one, item) and isfinite(one) for one in value)
+    if isinstance(value, bool):
+        return kind is bool
+    if kind not in _KINDS:  # of a user's method
+        return True
+    return isinstance(value, _KINDS[kind][0]) and value == value  # a method may take infinity, nothing takes nan
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if get_origin(kind) in (list, tuple):
+        return _words(get_args(kind)[0]).removeprefix("a ") + "s"
+    return _KINDS[kind][1] if kind in _KINDS else str(kind)
+
+
+@runtime_checkable
+class WithSettings(Protocol[P, R]):
+    """A function of the settings, a console, and the method's hyperparameters by name."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, data: Any = None, **settings: Any) -> R: ...
+
+
+def arguments_of(
+    settings: Callable[P, Settings],
+) -> Callable[[Callable[[Settings, Console], R]], WithSettings[P, R]]:
+    """Let a function of `Settings` be called with the settings themselves: `pretrain("photos/", epochs=20)`.
+
+    Other arguments are hyperparameters of the method. Signature and section "Args" of the docstring are those of
+    `settings`, the class; for type checkers and editors as well.
+    """
+    names = [one.name for one in settings_fields()]
+
+    def decorate(function: Callable[[Settings, Console], R]) -> WithSettings[P, R]:
+        @functools.wraps(function)
+        def call(data: Any = None, *, console: Console | None = None, **given: Any) -> R:
+            from rich.console import Console
+
+            given = {"data": data, **given}
+            own = {name: given.pop(name) for name in names if name in given}
+            own = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in own.items()}
+            numbers = {**own.pop("hyperparameters", {}), **given}
+            return function(Settings(**own, hyperparameters=numbers), console or Console())
+
+        call.__doc__ = _documented(function.__doc__ or "")
+        call.__signature__ = _signature()  # type: ignore[attr-defined]
+        return cast("WithSettings[P, R]", call)
+
+    return decorate
+
+
+def _signature() -> inspect.Signature:
+    own = [p for p in inspect.signature(Settings).parameters.values() if p.name != "hyperparameters"]
+    console = inspect.Parameter("console", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Console | None")
+    numbers = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any)
+    return inspect.Signature([*own, console, numbers])
+
+
+def _documented(docstring: str) -> str:
+    """Put the meaning of every setting into a docstring, before its "Returns:"."""
+    lines = []
+    for one in settings_fields():
+        said = "" if one.default in (None, MISSING) else f" Default: {one.default!r}."
+        entry = f"{one.name}: {one.metadata['meaning']}.{said}"
+        lines += textwrap.wrap(entry, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    lines.append("    console: where progress is shown.")
+    before, after = inspect.cleandoc(docstring).split("Returns:\n", 1)  # indented in the source below Python 3.13 only
+    return before + "Args:\n" + "\n".join(lines) + "\n\nReturns:\n" + after

@@ -1,12 +1,10 @@
 """Batched augmentations: named plans of views, the views themselves from batches, and the one resize."""
 
-from nearfar.views.function import ViewFunction, Views
 from nearfar.views.geometry import centre_square, resize_square, with_channels
-from nearfar.views.make import make_views
-from nearfar.views.plans import compose, fit_views, names_in, plan, plan_names
-from nearfar.views.presets import PRESETS
+from nearfar.views.make import ViewFunction, Views, make_views
+from nearfar.views.photometric import eight_bits, from_range, unit
+from nearfar.views.plans import PRESETS, compose, fit_views, names_in, plan, plan_names
 from nearfar.views.sampling import sample_boxes
-from nearfar.views.values import eight_bits, from_range, unit
 from nearfar.views.view import View, ViewPlan
 
 __all__ = [

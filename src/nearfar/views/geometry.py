@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from nearfar.views.photometric import luma
-from nearfar.views.values import unit
+from nearfar.views.photometric import luma, unit
 
 
 def affine(
@@ -68,10 +67,7 @@ def resize_matrix(
 
 
 def crop(
-    images: Shaped[Tensor, "n channels height width"],
-    box: Int[Tensor, "n 4"],
-    size: int,
-    flip: Bool[Tensor, " n"],
+    images: Shaped[Tensor, "n channels height width"], box: Int[Tensor, "n 4"], size: int, flip: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n channels {size} {size}"]:
     """Cut each image's box (top, left, height, width), resize it to `size` and flip it where asked; values in 0..1.
 
@@ -150,7 +146,7 @@ def resize_square(
 def with_channels(
     images: Shaped[Tensor, "batch given height width"], channels: int
 ) -> Shaped[Tensor, "batch {channels} height width"]:
-    """Give images, uint8 or float, another number of channels: grey is repeated, colour becomes grey by its luma.
+    """Give images, uint8 or float, another number of channels: one is repeated, three become grayscale by their luma.
 
     Raises ValueError for any other change.
     """

@@ -1,24 +1,51 @@
-"""Brightness, contrast, saturation, hue, grey, lost channels, solarisation, blur and noise of floats in 0..1."""
+"""Values of pixels, as bytes or floats in 0..1, and what changes them: colour, lost channels, blur, noise and more."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+
+def unit(pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return uint8 pixels as floats in 0..1; floats, which lie there already, as they are."""
+    return pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
+
+
+def eight_bits(pixels: Shaped[Tensor, "*shape"]) -> UInt8[Tensor, "*shape"]:
+    """Return floats in 0..1 rounded to uint8; uint8 pixels as they are."""
+    return pixels if pixels.dtype == torch.uint8 else (pixels * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def from_range(
+    numbers: Float[Tensor, "*batch channels height width"], value_range: Sequence[float]
+) -> Float[Tensor, "*batch channels height width"]:
+    """Map each channel's range (low, high) to 0..1, and what lies beyond it to 0 and 1.
+
+    value_range: low and high of every channel in turn, or one pair for all. Raises ValueError for another number.
+    """
+    channels = numbers.shape[-3]
+    if len(value_range) not in (2, 2 * channels):
+        raise ValueError(f"{channels} channels need a value range of 2 or {2 * channels} numbers, got {value_range}")
+    low, high = torch.tensor(value_range, dtype=numbers.dtype, device=numbers.device).view(-1, 2, 1, 1).unbind(1)
+    return ((numbers - low) / (high - low)).clamp(0, 1)
+
+
 LUMA = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in the grey value (ITU-R BT.601), as in Pillow; torchvision's differ by 0.0001."""
+"""Weights of red, green and blue in the grayscale value (ITU-R BT.601) as in Pillow; torchvision's differ by 0.0001."""
 
 
 def luma(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
-    """Return the grey values of colour images."""
+    """Return the grayscale values of colour images."""
     red, green, blue = images.split(1, 1)
     return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
 
 
-def grey_(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
-    """Set all three channels to the grey value."""
+def grayscale_(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
+    """Set all three channels to the grayscale value."""
     return images.copy_(luma(images).expand_as(images))
 
 
@@ -45,7 +72,7 @@ def jitter_(
     """Change brightness, contrast, saturation (`factors`, in each image's `order`), and hue after `hue_place` of them.
 
     Each is torchvision's `adjust_*`: a blend f * image + (1 - f) * other, clamped to 0..1, where other is black, the
-    image's mean grey value, or its grey values. So one pass serves a whole batch whatever each image's turn is.
+    image's mean grayscale value, or its grayscale values. So one pass serves a whole batch in any order of changes.
     Parameters stay on the CPU. Without three channels the mean is over all of them, and saturation and hue do nothing.
     """
     colour = images.shape[1] == 3
@@ -59,12 +86,12 @@ def jitter_(
     return images
 
 
-def _blend_(images: Tensor, factor: Tensor, of_mean: Tensor, of_grey: Tensor, colour: bool) -> None:
-    factor, of_mean, of_grey = torch.stack([factor, of_mean, of_grey]).to(images.device)[..., None, None]
+def _blend_(images: Tensor, factor: Tensor, of_mean: Tensor, of_grayscale: Tensor, colour: bool) -> None:
+    factor, of_mean, of_grayscale = torch.stack([factor, of_mean, of_grayscale]).to(images.device)[..., None, None]
     if colour:
-        grey = luma(images)
-        mean = grey.mean((2, 3), keepdim=True).mul_(of_mean)
-        images.mul_(factor).add_(grey.mul_(of_grey).add_(mean)).clamp_(0, 1)
+        grayscale = luma(images)
+        mean = grayscale.mean((2, 3), keepdim=True).mul_(of_mean)
+        images.mul_(factor).add_(grayscale.mul_(of_grayscale).add_(mean)).clamp_(0, 1)
     else:
         mean = images.mean((1, 2, 3), keepdim=True).mul_(of_mean)
         images.mul_(factor).add_(mean).clamp_(0, 1)

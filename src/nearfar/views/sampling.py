@@ -37,7 +37,7 @@ class ViewParameters:
     hue: Float[Tensor, " rows"]  # turns
     order: Int[Tensor, "rows 3"]  # which factor comes first, second, third
     hue_place: Int[Tensor, " rows"]  # how many factors come before the hue
-    grey: Bool[Tensor, " rows"]
+    grayscale: Bool[Tensor, " rows"]
     drop: Bool[Tensor, " rows"]
     dropped: Float[Tensor, " rows"]  # which channel, as a share of their number
     blur: Bool[Tensor, " rows"]
@@ -132,7 +132,7 @@ def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, w
         hue=torch.where(jitter, _around(u[12], view.hue), 0.0).float(),
         order=keys[:, :3].argsort(1),
         hue_place=(keys[:, :3] < keys[:, 3:]).sum(1),
-        grey=u[17] < view.grey,
+        grayscale=u[17] < view.grayscale,
         drop=_finer(u[17]) < view.drop,
         dropped=_finer(u[18]).float(),
         blur=u[18] < view.blur,

@@ -10,6 +10,18 @@ from typing import Any
 from nearfar.messages import did_you_mean
 
 Range = tuple[float, float]
+_PROBABILITIES = (
+    "flip",
+    "flip_vertical",
+    "rot90",
+    "affine",
+    "jitter",
+    "grayscale",
+    "drop",
+    "blur",
+    "solarize",
+    "noise",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +36,12 @@ class View:
     affine: probability of a turn of up to `degrees` either way, a shift of up to `translate` of the side, a zoom from
     the range `zoom` and a shear of up to `shear` degrees along both axes; the border is repeated outwards.
     jitter: probability of changing brightness, contrast, saturation and hue, in an order sampled for each image
-    (factors from 1 - x to 1 + x, hue by up to `hue` turns). grey: probability of losing all colour. drop: probability
-    of losing one channel, any of them, which becomes its mean.
+    (factors from 1 - x to 1 + x, hue by up to `hue` turns). grayscale: probability of losing all colour.
+    drop: probability of losing one channel, any of them, which becomes its mean.
     blur: probability of a gaussian blur, its deviation in pixels from `sigma`, its kernel a tenth of the side.
     solarize: probability of inverting every value at or above 0.5. noise: probability of gaussian noise, its
     deviation, in units of the full range of values, from `noise_std`.
-    Saturation, hue and grey need three channels and are left out for any other number; drop needs two. Raises
+    Saturation, hue and grayscale need three channels and are left out for any other number; drop needs two. Raises
     ValueError for a number out of range.
     """
 
@@ -49,7 +61,7 @@ class View:
     contrast: float = 0.0
     saturation: float = 0.0
     hue: float = 0.0
-    grey: float = 0.0
+    grayscale: float = 0.0
     drop: float = 0.0
     blur: float = 0.0
     sigma: Range = (0.1, 2.0)
@@ -60,7 +72,7 @@ class View:
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
             raise ValueError(f"a view's size must be at least 1 pixel, got {self.size}")
-        for name in ("flip", "flip_vertical", "rot90", "affine", "jitter", "grey", "drop", "blur", "solarize", "noise"):
+        for name in _PROBABILITIES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"a view's {name} is a probability from 0 to 1, got {getattr(self, name)}")
         for name in ("degrees", "translate", "shear", "brightness", "contrast", "saturation"):

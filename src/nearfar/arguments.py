@@ -1,0 +1,224 @@
+"""What each verb takes on the command line: the arguments of its function, for `pretrain` those of `Settings`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from inspect import Parameter as Argument
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from cyclopts import App, CoercionError, Group, Parameter, Token, convert
+
+import nearfar
+from nearfar.messages import of_arguments
+
+VERBS = {  # the public function behind each, in the order of the overview
+    "pretrain": "pretrain",
+    "evaluate": "evaluate",
+    "transfer": "transfer",
+    "embed": "embed",
+    "map": "map_images",
+    "search": "search_images",
+    "duplicates": "find_duplicates",
+    "select": "select_images",
+    "cluster": "cluster_images",
+    "export": "export",
+    "push": "push",
+    "views": "show_views",
+    "methods": "list_methods",
+    "reproduce": "reproduce",
+    "demo": "run_demo",
+    "doctor": "doctor",
+    "completion": "completion_script",
+}
+LISTING = ("search", "duplicates", "select")  # verbs that give paths to other programs
+OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
+GROUPS = {
+    "Data": (
+        "data limit split image_size",
+        "channels value_range show_channels stream mean std held_out cache workers",
+    ),
+    "Budget and hardware": (
+        "minutes epochs batch_size micro_batch devices",
+        "precision accelerator threads sync_batch_norm",
+    ),
+    "Method and encoder": ("method encoder init adapt", "recipe whiten layer_decay frozen"),
+    "Views": ("views crop_size", ""),
+    "Optimisation": ("lr", "optimizer final_lr weight_decay warmup_epochs clip_gradient"),
+    "Checkpoint and output": ("out resume config seed json", "data_changed log_every tensorboard"),
+}
+"""Options of `pretrain` by group: those on the short page, then the others. What is in none joins the last."""
+LAST = "Checkpoint and output"
+SEVERAL = ("data", "images")  # sources of images, where they are of any type
+RANGE, RANGE_WORDS = list[float] | Literal["full", "uint8"] | None, list[Literal["full", "uint8"] | float]
+PAGE: dict[str, Any] = {"help_format": "plaintext", "result_action": "return_value"}
+Known = Mapping[str, Sequence[str] | type]
+
+
+def function_of(verb: str) -> Callable[..., Any]:
+    """Import the function behind a verb."""
+    return getattr(nearfar, VERBS[verb])
+
+
+def overview() -> App:
+    """The verbs, each with the first line of its function's docstring."""
+    said = "nearfar VERB --help tells more. With --json a verb prints one JSON object for other programs."
+    said += "\nA flag such as --adapt stands alone, or is --no-adapt; what follows -- is no option."
+    title = "nearfar: contrastive representation learning for images"
+    app = App(name="nearfar", help=title, help_epilogue=said, version=nearfar.__version__, **PAGE)
+    for place, verb in enumerate(VERBS):
+        summary = (inspect.getdoc(function_of(verb)) or "").partition("\n")[0]
+        app.command(with_signature([]), name=verb, help=summary, sort_key=place)
+    return app
+
+
+def verb_app(
+    verb: str,
+    methods: Sequence[str] | None = None,
+    recipe: str | None = None,
+    full: bool = False,
+    known: Known | None = None,
+) -> App:
+    """The command line of a verb; that of `pretrain` has the hyperparameters of methods too, as the recipe sets them.
+
+    methods: by name; None for the default. full: the help of `pretrain` has all settings. known: words that options
+    take, or their type, for completion.
+
+    Raises ValueError for an unknown method or recipe.
+    """
+    function = function_of(verb)
+    examples = re.findall("^nearfar .*", inspect.getmodule(function).__doc__ or "", re.MULTILINE)
+    make = partial(_option, known or {})
+    app = App(
+        name=f"nearfar {verb}",
+        help_epilogue="\n".join(examples),
+        help_flags=("--help", "-h", "--help-all") if verb == "pretrain" else ("--help", "-h"),
+        version_flags=(),
+        **PAGE,
+    )
+    options = _settings(make, methods, recipe, full) if verb == "pretrain" else _arguments(make, verb, function)
+    app.default(with_signature(list(options), function.__doc__))
+    return app
+
+
+def with_signature(arguments: Sequence[Argument], documentation: str | None = None) -> Callable[..., None]:
+    """A function that stands for its arguments: words are parsed for it, and it does nothing."""
+
+    def stand_in(*_: Any, **__: Any) -> None: ...
+
+    stand_in.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
+    stand_in.__doc__ = documentation
+    return stand_in
+
+
+JSON = ("json", bool, "print one JSON object on stdout, and all else on stderr", False)
+NULL = ("null", bool, "where the output is piped: a zero byte behind each path, for xargs -0", False)
+
+
+def _arguments(make: Callable[..., Argument], verb: str, function: Callable[..., Any]) -> Iterator[Argument]:
+    """The arguments of a function that words can give, and the options that it need not know of."""
+    meanings, names = of_arguments(inspect.getdoc(function) or ""), inspect.unwrap(function).__globals__
+    for name, one in inspect.signature(function).parameters.items():
+        if name not in OBJECTS - {verb}:
+            folder = name == "run" and one.default is Argument.empty  # or a `Run`, a name for type checkers only
+            hint = str if folder else eval(one.annotation, names) if isinstance(one.annotation, str) else one.annotation
+            yield make(name, hint, meanings[name], one.default, one.kind)
+    yield from (make(*one, negative="") for one in ([NULL, JSON] if verb in LISTING else [JSON]))
+
+
+def _settings(
+    make: Callable[..., Argument], methods: Sequence[str] | None, recipe: str | None, full: bool
+) -> Iterator[Argument]:
+    """The settings, what else `pretrain` takes, and the hyperparameters of methods, each in its group of the help."""
+    from nearfar.training.settings import Settings, settings_fields
+
+    places = {
+        name: (title, group.index(some)) for title, group in GROUPS.items() for some in group for name in some.split()
+    }
+    groups = {title: Group(title, sort_key=place) for place, title in enumerate(GROUPS)}
+
+    def grouped(name: str, hint: Any, meaning: str, default: Any = None, placed: bool = False, **also: Any) -> Argument:
+        title, unusual = places.get(name, (LAST, 1))
+        meaning = re.sub(r"[;.] [iI]n Python also .*?(?=\. |\.?$)", "", meaning)
+        kind = Argument.POSITIONAL_OR_KEYWORD if placed else Argument.KEYWORD_ONLY
+        return make(name, hint, meaning, default, kind, group=groups[title], show=full or not unusual, **also)
+
+    hints = get_type_hints(Settings)
+    for one in settings_fields():
+        if one.name != "hyperparameters":
+            yield grouped(one.name, hints[one.name], one.metadata["meaning"], one.default, not one.kw_only)
+    yield grouped("resume", str | None, "run folder to resume; give it alone, or with the data where that has moved")
+    yield grouped("data_changed", bool, "with --resume: resume although the data has changed", False)
+    yield grouped("config", str | None, "YAML file with any of these settings")
+    yield grouped(*JSON, negative="")
+    names = [Settings.method] if methods is None else methods
+    yield from _hyperparameters(make, names, recipe or Settings.recipe, full or bool(methods))
+
+
+def _hyperparameters(
+    make: Callable[..., Argument], methods: Sequence[str], recipe: str, shown: bool
+) -> Iterator[Argument]:
+    """The hyperparameters of methods, each with its value in the recipe; those of one name are given once."""
+    if not methods:
+        return  # without torch
+    from nearfar.methods import describe, method_class
+
+    named: set[str] = set()
+    for number, method in enumerate(methods):
+        kind = method_class(method)
+        group = Group(f"--method {method} --recipe {recipe}", sort_key=len(GROUPS) + number)
+        hints, meanings, values = get_type_hints(kind), describe(kind)["meanings"], kind.from_recipe(recipe)
+        for one in fields(kind):
+            if one.name not in named:
+                meaning, value = meanings.get(one.name, ""), getattr(values, one.name)
+                yield make(one.name, hints[one.name], meaning, value, group=group, show=shown)
+        named |= {one.name for one in fields(kind)}
+
+
+def _option(
+    known: Known,
+    name: str,
+    hint: Any,
+    meaning: str,
+    default: Any = None,
+    kind: Any = Argument.KEYWORD_ONLY,
+    **shown: Any,
+) -> Argument:
+    """An argument as words give it: text for what may be of any type, one or more for a list, exact whole numbers."""
+    several, placed = hint is Any and name in SEVERAL, kind is Argument.POSITIONAL_OR_KEYWORD
+    if hint is Any:
+        hint = list[str] if several and not placed else str
+    words = known.get(name, ())
+    hint = words if isinstance(words, type) else RANGE_WORDS if hint == RANGE else hint
+    taken = Parameter(
+        converter=None if bool in (hint, *get_args(hint)) else partial(_value, hint),
+        consume_multiple=None if several else 1,
+        negative_iterable="",
+        show_default=_default if default not in (None, False) else False,
+        choices=None if isinstance(words, type) else words or None,
+    )
+    if placed:
+        kind = Argument.VAR_POSITIONAL if several else Argument.POSITIONAL_ONLY
+        default = Argument.empty if several else default
+    return Argument(name, kind, default=default, annotation=Annotated[hint, taken, Parameter(help=meaning, **shown)])
+
+
+def _default(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _value(hint: Any, _: Any, tokens: Sequence[Token]) -> Any:
+    """What words stand for, `none` for None but where it is text; cyclopts would round 1.5 to a whole number."""
+    if tokens[0].value.lower() in ("none", "null") and NoneType in get_args(hint) and str not in get_args(hint):
+        return None
+    value = convert(hint, tokens)
+    if value == ([],):  # of cyclopts 4, which Python 3.10 has
+        return ()
+    for token, one in zip(tokens, value if isinstance(value, list | tuple) else [value], strict=False):
+        if type(one) is int and "." in token.value:
+            raise CoercionError(token=token, target_type=int)
+    return value[0] if hint == RANGE_WORDS and len(value) == 1 and isinstance(value[0], str) else value

@@ -1,0 +1,289 @@
+"""From an encoded image (bytes or a file) to a square array of 8 or 16 bits, whatever the image's mode."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Shaped, UInt8
+from PIL import Image
+from torch import Tensor
+
+from nearfar.data.formats import Raw, formats, opened, raw
+from nearfar.data.memory import SharedMemory
+from nearfar.data.value_range import floats, sixteen_bits
+from nearfar.views import centre_square, from_range, resize_square, unit, with_channels
+
+_ORIENTATION = 0x0112
+_UPRIGHT = {  # EXIF orientation: what makes the picture upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+_WIDE = (*_SIXTEEN_BIT, "I", "F")
+_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+_BYTES = 16  # for a pixel, at most: as it is decoded, converted, turned and cut
+_MEMORY = SharedMemory(2**30)  # of all threads: an image of more than 67 million pixels is decoded alone
+_LARGEST = 2**30  # pixels: a picture is decoded at its full size
+PICTURE = (1, 3)  # channels of grey and colour, which are converted into each other
+
+
+class Header(NamedTuple):
+    """What the header of an image says; 8 or 16 bits, where 16 stands for all that are more than 8."""
+
+    height: int
+    width: int
+    bands: int
+    bits: int
+
+
+def header(data: bytes | str) -> Header:
+    """Read the header of an encoded image; nothing is decoded. Raises what readers raise for a damaged one.
+
+    A picture in a palette counts as grey where the palette holds greys alone.
+    """
+    if (found := raw(data)) is not None:
+        width, height = found.native
+        return Header(height, width, found.channels, 16 if found.wide else 8)
+    with Image.open(opened(data), formats=formats()) as image:
+        grey = image.mode in ("1", "L", "LA", "La", *_WIDE) or (image.mode in ("P", "PA") and _grey_palette(image))
+        return Header(image.height, image.width, 1 if grey else 3, 8)
+
+
+def _grey_palette(image: Image.Image) -> bool:
+    colours = np.array(image.getpalette() or [0, 0, 0]).reshape(-1, 3)
+    return bool((colours == colours[:, :1]).all())
+
+
+def reason(error: BaseException) -> str:
+    """Why an image cannot be read, in one line that is the same every time."""
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels (PIL.Image.MAX_IMAGE_PIXELS sets the limit)"
+    if isinstance(error, Image.UnidentifiedImageError):  # its message may name an address in memory
+        return "not an image of a known format"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def decode(
+    data: bytes | str, size: int, channels: int, value_range: Sequence[float] | None = None
+) -> Shaped[np.ndarray, "channels {size} {size}"]:
+    """Decode to uint8, or to uint16 where there is a value range: upright, shorter side to `size`, centre kept.
+
+    data: encoded bytes, or the path of a file. channels: grey (1) and colour (3) are converted into each other; any
+    other number must be that of the image. value_range: low and high of every channel, which become 0 and 65535; an
+    8-bit picture keeps its full range. Without one, wider images become 8 bits by the rules of `to_pil`.
+    Raises what Pillow raises for a damaged, unknown or dangerously large image, and ValueError for other channels.
+    """
+    found = raw(data)
+    if found is not None and not _as_picture(found, channels, value_range):
+        pixels = _planes(found, channels, value_range, size)
+        return pixels.numpy() if value_range is None else sixteen_bits(pixels)
+    if (wrong := misfit(3, 8, channels)) and found is None:
+        raise ValueError(wrong)
+    with _opened(data, at_least=2 * size) as image:
+        narrow = image.convert("L") if image.mode == "RGB" and channels == 1 else image
+        picture = to_array(_fit(narrow, size), channels)
+    return picture if value_range is None else picture.astype(np.uint16) * 257
+
+
+def _as_picture(found: Raw, channels: int, value_range: Sequence[float] | None) -> bool:
+    """Whether Pillow makes an 8-bit picture of an image, and that is asked for."""
+    narrow = found.pillow and value_range is None and channels in PICTURE
+    return narrow and (found.wide or found.channels != channels)
+
+
+def misfit(bands: int, bits: int, channels: int) -> str:
+    """Why an image of so many bands cannot be read with so many channels; "" where it can."""
+    if bands == channels or {bands, channels} <= set(PICTURE):
+        return ""
+    if bits == 8 and bands in PICTURE:
+        return f"it is a picture of 8 bits, which has 1 or 3 channels, and {channels} are read"
+    return f"it has {bands} channels, and {channels} are read: --channels chooses"
+
+
+def pixels_of(
+    data: bytes | str, size: int, channels: int, value_range: Sequence[float] | None
+) -> Shaped[Tensor, "channels {size} {size}"]:
+    """Decode to a tensor: uint8, or float in 0..1 where there is a value range."""
+    return floats(decode(data, size, channels, value_range).copy())
+
+
+def whole_planes(
+    data: bytes | str, channels: int, value_range: Sequence[float] | None
+) -> Shaped[Tensor, "channels height width"]:
+    """An image at its own size and shape: uint8, or float in 0..1 where there is a value range."""
+    found = raw(data)
+    if found is None or (value_range is None and found.pillow and found.channels != channels):
+        if wrong := misfit(3, 8, channels):
+            raise ValueError(wrong)
+        colour = to_pil(data, at_least=_LARGEST).convert("L" if channels == 1 else "RGB")
+        planes = torch.tensor(to_array(colour, channels))
+        return planes if value_range is None else unit(planes)
+    return _planes(found, channels, value_range)
+
+
+def _planes(
+    found: Raw, channels: int, value_range: Sequence[float] | None, size: int | None = None
+) -> Shaped[Tensor, "channels height width"]:
+    """The numbers of an image as `_scaled` makes them; with a size the centre square, resized to it."""
+    if wrong := misfit(found.channels, 16, channels):
+        raise ValueError(wrong)
+    width, height = found.native
+    with memory_for(width * height * found.channels):
+        planes = found.read()
+        if size is None:
+            return _scaled(planes, channels, value_range)
+        top, left, side = centre_square(*planes.shape[1:])
+        planes = planes[:, top : top + side, left : left + side]
+        if found.channels != channels:
+            return resize_square(_scaled(planes, channels, value_range)[None], size)[0]
+        ranges = [None if value_range is None else value_range[2 * i : 2 * i + 2] for i in range(channels)]
+        # plane by plane, since floats of all of them would take twice as much memory
+        made = (_scaled(planes[i : i + 1], 1, of_plane) for i, of_plane in enumerate(ranges))
+        return torch.cat([resize_square(one[None], size)[0] for one in made])
+
+
+def _scaled(
+    planes: Shaped[np.ndarray, "given height width"], channels: int, value_range: Sequence[float] | None
+) -> Shaped[Tensor, "channels height width"]:
+    """Numbers to floats in 0..1 by their value range, or to uint8 by the type's own; with this number of channels."""
+    if planes.dtype == np.uint8:
+        [pixels] = with_channels(torch.from_numpy(np.ascontiguousarray(planes))[None], channels)
+        return pixels if value_range is None else unit(pixels)
+    numbers = torch.from_numpy(planes.astype(np.float32, order="C"))
+    if not numbers.isfinite().all():
+        raise ValueError("the image holds values that are not finite")
+    if value_range is not None:
+        return from_range(with_channels(numbers[None], channels)[0], value_range)
+    if planes.dtype != np.uint16:
+        raise ValueError(f"it holds {planes.dtype} in {len(planes)} channels, which 8 bits do not hold")
+    return with_channels((numbers / 257).round().to(torch.uint8)[None], channels)[0]
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Silence Pillow on images that it reads all the same: large ones (bombs are errors), and those with odd parts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+        yield
+
+
+def memory_for(values: int) -> contextlib.AbstractContextManager[None]:
+    """Hold the memory that decoding an image of so many pixels takes, or so many numbers where it has many channels."""
+    return _MEMORY.lent(_BYTES * values)
+
+
+def to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "channels height width"]:
+    """An L or RGB Pillow image as a [channels, height, width] array; grey is repeated for 3 channels."""
+    pixels = np.asarray(image)
+    if pixels.ndim == 2:
+        return np.broadcast_to(pixels, (channels, *pixels.shape))
+    return pixels.transpose(2, 0, 1)
+
+
+def to_pil(data: bytes | str, at_least: int) -> Image.Image:
+    """Decode to a Pillow image of mode L (grey) or RGB, upright.
+
+    JPEG files may be decoded at a fraction of their size, as long as both sides keep `at_least` pixels.
+
+    - animations: the first frame; EXIF orientation is applied
+    - alpha (also in palettes and tRNS chunks): composited over white
+    - 16 bits (also where Pillow opens them as 32): divided by 257 (the full range 0..65535 becomes 0..255)
+    - 32-bit integers: as they are up to 255, divided by 257 up to 65535, else stretched from their own range
+    - floats: 0..1 becomes 0..255, up to 255 as they are, else stretched from their own range
+    - palette, CMYK, YCbCr, HSV: to RGB; a palette that only holds greys: grey
+    """
+    with _opened(data, at_least) as image:
+        return image
+
+
+@contextlib.contextmanager
+def _opened(data: bytes | str, at_least: int) -> Iterator[Image.Image]:
+    """What `to_pil` returns, with the memory for it held while entered."""
+    with Image.open(opened(data), formats=formats()) as image:
+        image.draft(None, (at_least, at_least))
+        with memory_for(image.width * image.height):
+            image.load()
+            orientation = 1
+            with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
+                orientation = image.getexif().get(_ORIENTATION, 1)
+            simple = plain(image)
+            yield simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple
+
+
+def plain(image: Image.Image) -> Image.Image:
+    """The same picture in mode L or RGB, made strip by strip to save memory; see `to_pil` for how."""
+    clear = "transparency" in image.info or image.mode in _ALPHA
+    if image.mode == "RGB" and not clear:
+        return image
+    if image.mode in _WIDE:
+        return Image.fromarray(_eight_bit(image))
+    grey = image.mode in ("1", "L", "LA", "La")
+    out = Image.new("L" if grey else "RGB", image.size)
+    all_grey = image.mode in ("P", "PA")
+    for box in _strips(image):
+        strip = image.crop(box)
+        if clear:
+            layer = strip.convert("RGBA")
+            strip = Image.alpha_composite(Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer)
+        strip = strip.convert("RGB" if clear or not grey else "L")
+        all_grey = all_grey and _is_grey(strip)
+        out.paste(strip.getchannel(0) if grey else strip, box)
+    return out.getchannel(0) if all_grey else out
+
+
+def _strips(image: Image.Image) -> list[tuple[int, int, int, int]]:
+    """Boxes of whole rows, each of about a million pixels."""
+    rows = max(1, 2**20 // image.width)
+    return [(0, top, image.width, min(top + rows, image.height)) for top in range(0, image.height, rows)]
+
+
+def _is_grey(image: Image.Image) -> bool:
+    red, green, blue = (np.asarray(image.getchannel(c)) for c in range(3))
+    return bool((red == green).all() and (green == blue).all())
+
+
+def _eight_bit(image: Image.Image) -> UInt8[np.ndarray, "height width"]:
+    """Wide grey values to uint8; the ranges are those of `to_pil`."""
+    unit = image.mode == "F"
+    sixteen = image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    low, scale = 0.0, 1 / 257
+    if not sixteen:
+        ends = [(strip.min(), strip.max()) for strip in map(functools.partial(_values, image), _strips(image))]
+        lowest, highest = float(min(low for low, _ in ends)), float(max(high for _, high in ends))
+        if not math.isfinite(lowest) or not math.isfinite(highest):
+            raise ValueError("the image holds values that are not finite")
+        if lowest >= 0 and unit and highest <= 1:
+            scale = 255
+        elif lowest >= 0 and highest <= 255:
+            scale = 1
+        elif lowest < 0 or highest > 65535 or unit:
+            low, scale = lowest, 255 / (highest - lowest) if highest > lowest else 0
+    out = np.empty((image.height, image.width), dtype=np.uint8)
+    for box in _strips(image):
+        out[box[1] : box[3]] = np.rint((_values(image, box) - low) * scale)
+    return out
+
+
+def _values(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
+    return np.asarray(image.crop(box), dtype=np.float64)
+
+
+def _fit(image: Image.Image, size: int) -> Image.Image:
+    """`views.resize_square` for one Pillow image: the same crop and filter, so within 1 of 255 the same pixels."""
+    top, left, side = centre_square(image.height, image.width)
+    if image.width != image.height:
+        image = image.crop((left, top, left + side, top + side))  # before the resize, which would look beyond a box
+    return image if side == size else image.resize((size, size), Image.Resampling.BICUBIC)

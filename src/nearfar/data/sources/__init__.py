@@ -1,0 +1,200 @@
+"""Sources of images by kind, and which one lies behind a path, a name or an object."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from nearfar.data.images import Images
+from nearfar.data.sources import arrays, rows
+from nearfar.data.sources.files import (
+    METADATA,
+    TEXT_TABLES,
+    Files,
+    ImageFiles,
+    ImageFolder,
+    existing,
+    kind_of,
+    list_files,
+    names_paths,
+    path_table,
+)
+from nearfar.data.sources.splits import folder_splits, in_none, say_splits, shard_splits
+from nearfar.data.sources.tars import Tars
+
+
+def are_paths(source: Any) -> bool:
+    """Whether it is a list of paths or names."""
+    given = isinstance(source, (list, tuple)) and len(source) > 0
+    return given and all(isinstance(one, (str, os.PathLike)) for one in source)
+
+
+def are_files(source: Any) -> bool:
+    """Whether it is a list of image files, by their endings: one source."""
+    return are_paths(source) and all(kind_of(os.fspath(one)) == "images" and not os.path.isdir(one) for one in source)
+
+
+def are_several(source: Any) -> bool:
+    """Whether it is a list of paths or names, each a source of images."""
+    return are_paths(source) and not are_files(source)
+
+
+def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The end of each path or name, of as many parts as make all of them differ; ValueError for one given twice."""
+    names = [os.fspath(one) for one in given]
+    whole = [os.path.abspath(os.path.expanduser(n)) if os.path.exists(os.path.expanduser(n)) else n for n in names]
+    seen: set[str] = set()
+    for name, real in zip(names, map(os.path.realpath, whole), strict=True):
+        if real in seen:
+            raise ValueError(f"'{name}' is given twice")
+        seen.add(real)
+    parts = [Path(name).parts for name in whole]
+    shorter = (["/".join(one[-depth:]) for one in parts] for depth in range(1, max(map(len, parts)) + 1))
+    return next(short for short in shorter if len(set(short)) == len(short))
+
+
+def describe(source: Any) -> str:
+    """A source in a few words, for config files and messages; a path or name is its own description.
+
+    Such as "array [1797, 8, 8] uint8", "torch Dataset CIFAR10 of 50000 images", "datasets.Dataset of 1000 rows".
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    if isinstance(source, Images):
+        return source.source
+    if are_files(source):
+        return f"{len(source)} image files, first {os.fspath(source[0])}"
+    if are_several(source):
+        return " + ".join(short_names(source))
+    if is_array(source):
+        images = source[0] if isinstance(source, tuple) else source
+        kind = "tensor" if isinstance(images, Tensor) else "array"
+        return f"{kind} {list(images.shape)} {str(images.dtype).removeprefix('torch.')}"
+    if is_table(source):
+        rows = sum(len(table) for table in source.values()) if isinstance(source, dict) else len(source)
+        return f"datasets.{type(source).__name__} of {rows} rows"
+    if isinstance(source, Dataset):
+        length = length_of(source)
+        return f"torch Dataset {type(source).__name__}" + (f" of {length} images" if length is not None else "")
+    if isinstance(source, (list, tuple)):
+        return f"{type(source).__name__} of {len(source)} images"
+    return f"an object of class {type(source).__name__}"
+
+
+def length_of(source: Any) -> int | None:
+    """Its length, or None; never found out by asking for items until one is missing, as some have no last one."""
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def is_array(source: Any) -> bool:
+    """Whether it is an array or a tensor, or a pair (images, labels) of which the first is."""
+    images = source[0] if isinstance(source, tuple) and len(source) == 2 else source
+    return isinstance(images, (np.ndarray, Tensor))
+
+
+def is_table(source: Any) -> bool:
+    """Whether it is a Dataset or DatasetDict of `datasets`, which is not imported to find out."""
+    library = sys.modules.get("datasets")
+    return library is not None and isinstance(source, (library.Dataset, library.DatasetDict))
+
+
+def has_items(source: Any) -> bool:
+    """Whether it is a torch Dataset with a length, or a list, to be read item by item."""
+    given = isinstance(source, (Dataset, list, tuple)) and not isinstance(source, IterableDataset)
+    return given and length_of(source) is not None
+
+
+def encoded_source(source: Any) -> Files | None:
+    """The files or tables behind a source, whose images are still encoded; None for every other source."""
+    if is_table(source):
+        return rows.from_object(source, describe(source))
+    if are_files(source):
+        return ImageFiles(source)
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    name = os.fspath(source)
+    return None if name == "digits" or name.lower().endswith((".npy", ".npz")) else locate(name)
+
+
+def list_splits(source: Any) -> list[str]:
+    """The splits that `open_images(source, split=...)` knows; empty where the source is not divided."""
+    if is_table(source):
+        return list(source) if isinstance(source, dict) else []
+    if are_several(source):
+        first, *others = [list_splits(one) for one in source]
+        return [split for split in first if all(split in there for there in others)]
+    if not isinstance(source, (str, os.PathLike)):
+        return []
+    name = os.fspath(source)
+    if name == "digits":
+        return ["train", "test"]
+    if name.lower().endswith((".npy", ".npz")):
+        return arrays.splits_of(existing(name))
+    return [split for split in locate(name).splits if split]
+
+
+def locate(name: str) -> Files:
+    """The source behind a path or the name of a data set on the Hub."""
+    if name.startswith(rows.HUB):
+        found: Files = rows.from_hub(rows.hub_name(name))
+    else:
+        path = existing(name)
+        found = _file(path) if path.is_file() else _folder(path)
+    say_splits(name, found.splits)
+    return found
+
+
+def _file(path: Path) -> Files:
+    suffix = path.suffix.lower()
+    splits = shard_splits([path.name], path)
+    if suffix in TEXT_TABLES or (suffix == ".parquet" and names_paths(path)):
+        return path_table(path)
+    if suffix == ".parquet":
+        return rows.ParquetFiles(path.parent, splits)
+    if suffix == ".tar":
+        return Tars(path.parent, splits)
+    if are_files([path]):
+        return ImageFiles([path])
+    raise ValueError(f"'{path}' is no image, and no .csv, .tsv, .parquet, .tar, .npy or .npz file")
+
+
+def _folder(path: Path) -> Files:
+    files, problems = list_files(path)
+    kind, members, others = _most(path, files, problems)
+    splits = folder_splits(members, path) if kind == "images" else shard_splits(members, path)
+    problems += [(name, f"not read: most files here are {kind}") for name in others] + in_none(members, splits)
+    if kind == "images":
+        return ImageFolder(path, splits, [one for one in files if os.path.basename(one) in METADATA], problems)
+    return (rows.ParquetFiles if kind == "parquet" else Tars)(path, splits, problems)
+
+
+def _most(
+    root: Path, files: Iterable[str], problems: Sequence[tuple[str, str]] = ()
+) -> tuple[str, list[str], list[str]]:
+    """("images" | "parquet" | "tars", its files, those of the other kinds): whichever `root` holds most of.
+
+    ValueError where there is none; it names the first of the problems that `list_files` found.
+    """
+    groups: dict[str, list[str]] = {"parquet": [], "tars": [], "images": []}
+    for name in files:
+        kind = kind_of(name)
+        if kind is not None:
+            groups[kind].append(name)
+    kind = max(groups, key=lambda name: len(groups[name]))
+    if not groups[kind]:
+        what = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
+        wrong = "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
+        raise ValueError(
+            f"the folder '{root}' {what}; nearfar reads images such as .png, .jpg, .webp, .tif at any depth{wrong}"
+        )
+    return kind, groups.pop(kind), sorted(name for group in groups.values() for name in group)

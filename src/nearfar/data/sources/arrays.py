@@ -1,0 +1,309 @@
+"""Sources that are decoded already: arrays in memory, .npy and .npz files, scikit-learn's digits.
+
+Of files no pickle is loaded, and no memory is taken for what a header only claims.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Shaped, UInt8
+from numpy.lib import format as npy
+from torch import Tensor
+
+from nearfar.data.images import Images, pieces
+from nearfar.data.memory import machine_memory
+from nearfar.data.sources.splits import choose_splits
+from nearfar.data.table import SMALL, USUAL
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, of_sample, sixteen_bits, spread
+from nearfar.messages import one_line
+from nearfar.views import from_range, resize_square, with_channels
+
+_IMAGE_KEYS = ("images", "x")
+_LABEL_KEYS = ("labels", "y")
+_PARTS = ("", "train", "validation", "val", "test")
+
+
+def from_memory(
+    source: Any, split: str | None, image_size: int | None, channels: int | None, value_range: ValueRange = None
+) -> Images:
+    """An array or tensor of images, or a pair (images, labels)."""
+    images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    choose_splits([""], split, "an array")
+    return _images(_array(images), None if labels is None else _array(labels), None, image_size, channels, value_range)
+
+
+def from_file(
+    path: Path,
+    split: str | None,
+    image_size: int | None,
+    channels: int | None,
+    label: str | None,
+    value_range: ValueRange = None,
+) -> Images:
+    """A .npy file of images (memory-mapped), or a .npz file.
+
+    npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with splits "x_train",
+    "train_images", "y_test" and so on. Pickled objects are refused.
+    """
+    with opened(path) as content:
+        if isinstance(content, np.ndarray):
+            if label is not None:
+                raise ValueError("a .npy file holds images only; use .npz with a key for the labels")
+            choose_splits([""], split, path)
+            return _images(content, None, None, image_size, channels, value_range)
+        parts = _parts(list(content))
+        if not parts:
+            raise ValueError(f"it needs a key 'images' or 'x'; its keys: {', '.join(content)}")
+        chosen = choose_splits(parts, split, path)
+        found = [_find(content, _LABEL_KEYS if label is None else (label,), part) for part in chosen]
+        label_keys = [name for name in found if name is not None]
+        if label is not None and len(label_keys) < len(chosen):
+            raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(content)}")
+        arrays = [content[parts[part]] for part in chosen]
+        images = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        complete = len(label_keys) == len(chosen)
+        labels = np.concatenate([content[name] for name in label_keys]) if complete else None
+        return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels, value_range)
+
+
+def digits(split: str | None, image_size: int | None, channels: int | None) -> Images:
+    """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
+
+    The source has no splits: for None or "all" everything is read. "test" is a fixed random fifth (360
+    images) and "train" the rest, sampled once for all with seed 0.
+    """
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    images = _images(pixels, bunch.target, None, image_size, channels)
+    images.names = [f"digits/{i:04d}" for i in range(len(pixels))]
+    images.class_names = [str(name) for name in bunch.target_names]
+    if split in (None, "all"):
+        return images
+    order = np.random.RandomState(0).permutation(len(pixels))
+    part = {"train": order[360:], "test": order[:360]}[choose_splits(["train", "test"], split, "digits")[0]]
+    chosen = images.subset(np.sort(part))
+    chosen.split = split
+    return chosen
+
+
+def splits_of(path: Path) -> list[str]:
+    """The splits in a .npz file's keys; empty for .npy and for undivided files."""
+    with opened(path) as content:
+        return [] if isinstance(content, np.ndarray) else [part for part in _parts(list(content)) if part]
+
+
+def _parts(keys: list[str]) -> dict[str, str]:
+    """Split to key of its images; an undivided file has the one split ""."""
+    found = {part: _find(keys, _IMAGE_KEYS, part) for part in _PARTS}
+    named = {part: name for part, name in found.items() if name is not None}
+    return {"": named[""]} if "" in named else named
+
+
+def _find(keys: Iterable[str], names: tuple[str, ...], part: str) -> str | None:
+    wanted = [f"{name}_{part}" for name in names] + [f"{part}_{name}" for name in names] if part else list(names)
+    return next((name for name in wanted if name in keys), None)
+
+
+def _array(value: Any) -> np.ndarray:
+    if not isinstance(value, Tensor):
+        return np.asarray(value)
+    if value.is_sparse or value.is_quantized:
+        raise ValueError("images must be a dense tensor, not sparse or quantized")
+    return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
+
+
+def _images(
+    raw: np.ndarray,
+    labels: np.ndarray | None,
+    split: str | None,
+    image_size: int | None,
+    channels: int | None,
+    value_range: ValueRange = None,
+) -> Images:
+    planes = as_planes(raw, channels)
+    height, width = planes.shape[2:]
+    size = image_size or (min(height, width) if max(height, width) <= SMALL else USUAL)
+    known = None
+    if value_range == EIGHT_BITS or _has_eight_bits(planes):
+        pixels = fitted(as_bytes(planes), size, channels)
+    else:
+        number = channels or planes.shape[1]
+        known = of_sample([planes.numpy()[i] for i in spread(len(planes))], number, value_range)
+        pixels = _in_range(planes, size, number, known)
+    if labels is not None:
+        labels = np.asarray(labels)
+        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+        if labels.shape != (len(pixels),) or labels.dtype.kind not in "iub":
+            raise ValueError(f"labels must be {len(pixels)} whole numbers, got {labels.dtype} of shape {labels.shape}")
+        if labels.dtype == np.uint64 and labels.max() >= 2**63:
+            raise ValueError(f"labels must lie below 2**63, got {labels.max()}")
+        labels = labels.astype(np.int64)
+    prefix = f"{split}/" if split else ""
+    return Images(
+        pixels,
+        names=[f"{prefix}{i:06d}" for i in range(len(pixels))],
+        image_size=size,
+        channels=pixels.shape[1],
+        labels=labels,
+        split=split or None,
+        value_range=known,
+    )
+
+
+def _has_eight_bits(planes: Tensor) -> bool:
+    """Whether the type is uint8 or bool, or another of whole numbers (but for uint16) that all lie in 0..255."""
+    if planes.is_floating_point() or planes.dtype == torch.uint16:
+        return False
+    small = planes.dtype in (torch.uint8, torch.bool)
+    return small or all(piece.min() >= 0 and piece.max() <= 255 for piece in map(Tensor.numpy, pieces(planes)))
+
+
+def _in_range(planes: Tensor, size: int, channels: int, value_range: list[float]) -> Shaped[Tensor, "images c s s"]:
+    """Images in their own numbers as uint16: resized as floats, in which the range is 0..1."""
+    out = []
+    for piece in pieces(planes):
+        numbers = piece.to(torch.float32)
+        if not numbers.isfinite().all():
+            raise ValueError("images must hold finite numbers")
+        small = resize_square(from_range(with_channels(numbers, channels), value_range), size)
+        out.append(sixteen_bits(small))
+    return torch.from_numpy(np.concatenate(out))
+
+
+def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
+    """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and the last.
+
+    ValueError where both may be it: `channels` says which one has so many, and of two equal ones takes the second.
+    """
+    if raw.ndim not in (3, 4) or 0 in raw.shape:
+        raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
+    if raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8:  # float128, which torch does not know
+        raise ValueError(f"images must be uint8 or other numbers up to 64 bits, got {raw.dtype}")
+    if raw.ndim == 3:
+        raw = raw[:, None]
+    elif _channels_last(raw.shape, channels):
+        raw = raw.transpose(0, 3, 1, 2)
+    if min(raw.strides) < 0:  # turned around, which torch does not know
+        raw = raw.copy()
+    return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False))
+
+
+def _channels_last(shape: tuple[int, ...], channels: int | None) -> bool:
+    """Whether the last axis of four holds the channels, and not the second.
+
+    The shorter one does where the images are square then, or where it has at most 4 and they are not square otherwise.
+    """
+    _, second, third, last = shape
+    shorter, square_first, square_last = min(second, last), third == last, second == third
+    square, square_otherwise = (square_last, square_first) if last < second else (square_first, square_last)
+    if second != last and (square or (shorter <= 4 and not square_otherwise)):
+        return last < second
+    if channels in (second, last):
+        return channels != second
+    first, otherwise = f"{second} channels of {third} x {last} pixels", f"{last} of {second} x {third}"
+    which = f"channels={second} or channels={last}" if second != last else f"channels={second}, if they come first"
+    raise ValueError(f"images of shape {list(shape[1:])} may have {first} or {otherwise}: say {which}")
+
+
+def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
+    """To uint8: bool to 0 and 255, uint16 divided by 257, floats in 0..1 times 255, other integers as they are."""
+    if planes.dtype == torch.uint8:
+        return planes
+    if planes.dtype == torch.bool:
+        return planes.to(torch.uint8) * 255
+    out = torch.empty(planes.shape, dtype=torch.uint8)
+    for piece, to in zip(pieces(planes), pieces(out), strict=True):
+        values = piece.to(torch.float64)
+        if planes.dtype == torch.uint16:
+            values = values / 257
+        elif planes.is_floating_point():
+            if not bool(((values >= 0) & (values <= 1)).all()):
+                raise ValueError("float images must lie in 0..1; scale them, or give uint8")
+            values = values * 255
+        elif not bool(((values >= 0) & (values <= 255)).all()):
+            raise ValueError("whole-number images must lie in 0..255; give uint8 or uint16")
+        to.copy_(values.round())
+    return out
+
+
+def fitted(
+    pixels: UInt8[Tensor, "images given height width"], size: int, channels: int | None
+) -> UInt8[Tensor, "images channels {size} {size}"]:
+    """The same images with another size and number of channels; not copied where they fit."""
+    channels = channels or pixels.shape[1]
+    if pixels.shape[1] == channels and min(pixels.shape[2:]) == size:
+        return resize_square(pixels, size)
+    return torch.cat([resize_square(with_channels(piece, channels), size) for piece in pieces(pixels)])
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[np.ndarray | Arrays]:
+    """The array of a .npy file, memory-mapped, or those of a .npz file by name, each read when it is asked for.
+
+    What the first bytes say counts, not the name. ValueError of one line, also for what is raised while entered.
+    """
+    with one_line(f"cannot use '{path}'"), open(path, "rb") as file:
+        start = file.read(6)
+        if not start:
+            raise ValueError("it is empty")
+        if start == npy.MAGIC_PREFIX:
+            file.seek(0)
+            _check(file, os.path.getsize(path))
+            yield np.load(path, mmap_mode="c", allow_pickle=False)
+        elif start[:2] == b"PK":
+            with zipfile.ZipFile(file) as archive:
+                yield Arrays(archive)
+        else:
+            raise ValueError("it is neither a .npy nor a .npz file")
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """The arrays of a .npz file."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self.archive = archive
+        self.members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        member = self.archive.getinfo(self.members[key])
+        with self.archive.open(member) as file:
+            _check(file, member.file_size)
+        available = machine_memory()["available"]
+        if available is not None and member.file_size > available:
+            needed, free = member.file_size / 2**30, available / 2**30
+            raise ValueError(f"'{key}' needs {needed:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy")
+        with self.archive.open(member) as file:
+            return npy.read_array(file, allow_pickle=False)
+
+
+def _check(file: Any, size: int) -> None:
+    """ValueError unless the file of `size` bytes holds what the header of its array claims."""
+    start = io.BytesIO(file.read(2**16))  # or a header that claims to be long would take memory
+    read = npy.read_array_header_1_0 if npy.read_magic(start) == (1, 0) else npy.read_array_header_2_0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shape, _, kind = read(start)
+    rest = size - start.tell()
+    if kind.hasobject:
+        raise ValueError("it holds Python objects, which would run code when they are loaded")
+    if any(length < 0 for length in shape) or math.prod(shape) * kind.itemsize > rest:
+        raise ValueError(f"its header claims an array {list(shape)} of {kind}, and {rest:,} bytes follow")

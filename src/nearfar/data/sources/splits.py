@@ -1,0 +1,160 @@
+"""Which split of a source a folder, file or row belongs to, by words such as train, val2017 and test_images."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+_SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+_FILLING = {"data", "image", "images", "img", "imgs", "set", "split"}
+_ORDER = ("train", "validation", "test")
+_told: set[str] = set()
+Named = TypeVar("Named")
+
+
+def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
+    """Splits of an image folder: folders named for one, such as train/, val2017/ or test_images/, at any depth.
+
+    {"": all} unless every file lies in one of them, or the training split and another are there: then all other files
+    are in no split. A line says so where a folder of test or validation images is read with the rest.
+    """
+    splits = _ordered({name: folder_split(name) for name in files})
+    if "" in splits:
+        folders = sorted({os.path.dirname(name) for name in files})
+        _must_be_said({folder: _held_out(map(_named_alone, folder.split("/"))) for folder in folders}, source)
+    return splits
+
+
+def folder_split(name: str) -> str | None:
+    """The split that the first folder of a path which is named for one stands for."""
+    return _split_and_others(name.rpartition("/")[0])[0]
+
+
+def class_folders(name: str, split: str) -> tuple[str, ...]:
+    """The folders that a file lies in, but for the one that is named for its split."""
+    folder = name.rpartition("/")[0]
+    return _split_and_others(folder)[1] if split else tuple(folder.split("/")) if folder else ()
+
+
+@functools.lru_cache(2**16)
+def _split_and_others(folder: str) -> tuple[str | None, tuple[str, ...]]:
+    parts = folder.split("/") if folder else []
+    for place, part in enumerate(parts):
+        if split := _named_alone(part):
+            return split, (*parts[:place], *parts[place + 1 :])
+    return None, tuple(parts)
+
+
+def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
+    """Splits of Parquet files or tars, by the last word of their name or folder that is one ("cats-train-000.parquet").
+
+    {"": all} unless all files have one, or some are of the training split and some of another: then the others are in
+    no split. A line says so where files of a test or validation split are read with the rest.
+    """
+
+    def split_of(name: str) -> str | None:
+        words = (word for part in reversed(name.split("/")) for word in reversed(_words(part)))
+        return next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
+
+    found = {name: split_of(name) for name in files}
+    splits = _ordered(found)
+    if "" in splits:
+        _must_be_said({name: _held_out([split]) for name, split in found.items()}, source)
+    return splits
+
+
+def word_splits(words: Sequence[str], source: object) -> dict[str, list[int]]:
+    """Places of words such as "train" and "test" by the split that they name, as for the names of shards."""
+    found = {place: _SPLIT_WORDS.get(word.lower()) for place, word in enumerate(words)}
+    splits = _ordered(found)
+    if "" in splits:
+        _must_be_said({words[place]: _held_out([split]) for place, split in found.items()}, source)
+    return splits
+
+
+def prefix(split: str) -> str:
+    """What the names of a split's images begin with."""
+    return f"{split}/" if split else ""
+
+
+def in_none(names: Sequence[str], splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """(name, reason) of what is in none of the splits."""
+    known = {name for members in splits.values() for name in members}
+    return [(name, f"in none of the splits {', '.join(splits)}") for name in names if name not in known]
+
+
+def say_once(message: str) -> None:
+    """Log a line, the first time that this process has it to say."""
+    if message not in _told:
+        _told.add(message)
+        logging.getLogger("nearfar").info("%s", message)
+
+
+def say_splits(source: object, splits: Iterable[str]) -> None:
+    """Say which split of a source is read, where there is any but the training split."""
+    if set(splits) - {"", "train"}:
+        read = "train is" if "train" in splits else "all is"
+        say_once(f"'{source}' is divided into {', '.join(splits)}: {read} read where no split is asked for")
+
+
+def choose_splits(available: Iterable[str], wanted: str | None, source: object) -> list[str]:
+    """The splits to read: the one asked for; all for "all"; for None "train", or all where there is no train.
+
+    ValueError lists what there is.
+    """
+    there = list(available)
+    if wanted is None:
+        return ["train"] if "train" in there else there
+    if wanted == "all":
+        return there
+    name = _SPLIT_WORDS.get(wanted, wanted)
+    name = name if name in there else wanted
+    if name in there:
+        return [name]
+    if there == [""]:
+        raise ValueError(f"'{source}' is not divided into splits, so there is no split '{wanted}'; leave split out")
+    raise ValueError(f"'{source}' has no split '{wanted}'; it has {', '.join(there)} (and 'all')")
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", name.lower())
+
+
+def _named_alone(folder: str) -> str | None:
+    """The split that a folder is named for, with digits or words like "images" at most beside it."""
+    words = set(_words(folder)) - _FILLING
+    return _SPLIT_WORDS.get(words.pop()) if len(words) == 1 else None
+
+
+def _held_out(splits: Iterable[str | None]) -> bool:
+    return any(split not in (None, "train") for split in splits)
+
+
+def _must_be_said(held_out: Mapping[str, bool], source: object) -> None:
+    name = next((name for name, is_held_out in held_out.items() if is_held_out), None)
+    if name is not None:
+        say_once(
+            f"'{name}' in '{source}' is named for a test or validation split, and is read with the rest: "
+            "to leave it out, name the folders or files to read"
+        )
+
+
+def _ordered(split_by_name: Mapping[Named, str | None]) -> dict[str, list[Named]]:
+    """Names by split, or all under "" where they are not divided."""
+    names = set(split_by_name.values())
+    if not names - {None} or (None in names and not ("train" in names and len(names) > 2)):
+        return {"": list(split_by_name)}
+    return {split: [n for n, s in split_by_name.items() if s == split] for split in _ORDER if split in names}

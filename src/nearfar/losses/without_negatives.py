@@ -1,0 +1,255 @@
+"""Losses without negatives: predictions (BYOL, SimSiam), features (Barlow Twins, VICReg, W-MSE) and codes (SwAV)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.linalg import vecdot
+from torch.nn import functional as F
+
+from nearfar.losses import checks
+from nearfar.pairs import sample_order
+from nearfar.pairs.arithmetic import Rows, Scalar, Views, accumulation_dtype, unit_rows
+from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
+
+
+class NegativeCosine(nn.Module):
+    """2 - 2 cos(prediction, projection), mean over the batch; in [0, 4].
+
+    Shapes: prediction, projection [batch, dim], the projection of the other view (BYOL: the momentum encoder's) and
+    without gradient: one direction.
+    Source: Grill et al. 2020 (BYOL), Eq. 2; Chen, He 2021 (SimSiam), Eq. 1.
+    Differs from the paper:
+    1. SimSiam writes -cos; this is twice that plus 2, so its gradient is twice SimSiam's.
+    """
+
+    def __init__(self, gather: bool = False) -> None:
+        super().__init__()
+        self.gather = gather
+
+    @averaged_over_ranks("prediction")
+    def forward(self, prediction: Rows, projection: Rows) -> Scalar:
+        checks.same_rows(prediction=prediction, projection=projection)
+        return 2 - 2 * vecdot(unit_rows(prediction), unit_rows(projection.detach())).mean()
+
+
+class BarlowTwins(nn.Module):
+    """sum_i (c_ii - 1)^2 + redundancy sum_{i != j} c_ij^2, c the cross-correlation of the batch.
+
+    Each feature is standardised over the batch (batch normalisation without affine or running statistics, eps 1e-5).
+    Shapes: z1, z2 [batch, dim].
+    Source: Zbontar et al. 2021, Eq. 1-2.
+    """
+
+    def __init__(self, redundancy: float = 0.0051, gather: bool = False) -> None:
+        super().__init__()
+        checks.not_negative(redundancy=redundancy)
+        self.redundancy = redundancy
+        self.gather = gather
+
+    @on_joined_batch("z1", "z2")
+    def forward(self, z1: Rows, z2: Rows) -> Scalar:
+        checks.same_rows(2, z1=z1, z2=z2)
+        a, b = (F.batch_norm(z.to(accumulation_dtype(z)), None, None, training=True) for z in (z1, z2))
+        c = a.T @ b / len(a)  # [dim, dim]
+        diagonal = c.diagonal()
+        off_diagonal = c - diagonal.diag()
+        return (diagonal - 1).square().sum() + self.redundancy * off_diagonal.square().sum()
+
+
+class VICReg(nn.Module):
+    """invariance MSE(z1, z2) + variance hinge on the deviations + covariance of the features, both views.
+
+    Hinge: half the mean of max(0, 1 - sqrt(var + 1e-4)) of each view. Covariance: squared off-diagonal entries, summed
+    and divided by dim, of both views.
+    Shapes: z1, z2 [batch, dim], not normalised.
+    Source: Bardes et al. 2022, Eq. 1-6.
+    Differs from the paper:
+    1. Eq. 6 adds the hinges of the two views; released code and this module take half of each.
+    2. Eq. 5 sums the squared differences over the features; released code and this module take their mean.
+    """
+
+    def __init__(
+        self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0, gather: bool = False
+    ) -> None:
+        super().__init__()
+        checks.not_negative(invariance=invariance, variance=variance, covariance=covariance)
+        self.invariance = invariance
+        self.variance = variance
+        self.covariance = covariance
+        self.gather = gather
+
+    @on_joined_batch("z1", "z2")
+    def forward(self, z1: Rows, z2: Rows) -> Scalar:
+        checks.same_rows(2, z1=z1, z2=z2)
+        z1, z2 = (z.to(accumulation_dtype(z)) for z in (z1, z2))
+        spread = (_hinge(z1) + _hinge(z2)) / 2
+        correlated = _covariance(z1) + _covariance(z2)
+        return self.invariance * F.mse_loss(z1, z2) + self.variance * spread + self.covariance * correlated
+
+
+def _hinge(z: Rows) -> Scalar:
+    return F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean()
+
+
+def _covariance(z: Rows) -> Scalar:
+    centred = z - z.mean(0)
+    c = centred.T @ centred / (len(z) - 1)  # [dim, dim]
+    return (c - c.diagonal().diag()).square().sum() / z.shape[1]
+
+
+class WMSE(nn.Module):
+    """2 - 2 cos of the two views after whitening each over sub-batches of images, mean over the batch.
+
+    The batch is shuffled (torch's global generator of the input's device) and cut into batch // sub_batch nearly equal
+    parts, so that no part is smaller than sub_batch and none is left over; a batch smaller than sub_batch is one part.
+    Each part of each view is centred and multiplied by the inverse Cholesky factor of its covariance, in float64.
+    Shapes: z1, z2 [batch, dim].
+    Defaults: sub_batch None, which means 2 dim; iterations 1 (shuffles averaged); eps 1e-6, the share of the mean
+    variance that is added to the diagonal of the covariance.
+    Errors: also ValueError for a part of dim images or fewer.
+    Source: Ermolov et al. 2021 (Whitening for self-supervised representation learning), Eq. 4-6.
+    Differs from the paper:
+    1. Left-over images join the other parts; released code needs a batch that divides by the sub-batch.
+    2. The covariance is regularised in proportion to the mean variance and factored in float64.
+    """
+
+    def __init__(
+        self, sub_batch: int | None = None, iterations: int = 1, eps: float = 1e-6, gather: bool = False
+    ) -> None:
+        super().__init__()
+        checks.at_least(2, **({} if sub_batch is None else {"sub_batch": sub_batch}))
+        checks.at_least(1, iterations=iterations)
+        checks.not_negative(eps=eps)
+        self.sub_batch = sub_batch
+        self.iterations = iterations
+        self.eps = eps
+        self.gather = gather
+
+    @on_joined_batch("z1", "z2")
+    def forward(self, z1: Rows, z2: Rows) -> Scalar:
+        checks.same_rows(2, z1=z1, z2=z2)
+        batch, dim = z1.shape
+        sub_batch = self.sub_batch or 2 * dim
+        parts = max(1, batch // sub_batch)
+        if batch // parts <= dim:
+            raise ValueError(
+                f"whitening {dim} features needs more than {dim} images at a time, got {batch // parts}: "
+                "use a larger batch or sub_batch, or fewer features"
+            )
+        z = torch.stack((z1, z2)).double()
+        losses = []
+        for _ in range(self.iterations):
+            order = sample_order(batch, z.device) if parts > 1 else torch.arange(batch, device=z.device)
+            for rows in order.tensor_split(parts):
+                a, b = unit_rows(self._whiten(z[:, rows]))
+                losses.append(2 - 2 * vecdot(a, b))
+        return torch.cat(losses).mean().to(accumulation_dtype(z1, z2))
+
+    def _whiten(self, z: Float[Tensor, "views rows dim"]) -> Float[Tensor, "views rows dim"]:
+        centred = z - z.mean(1, keepdim=True)
+        covariance = centred.mT @ centred / (z.shape[1] - 1)
+        mean_variance = covariance.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+        ridge = (self.eps * mean_variance).clamp(min=1e-12) * torch.eye(z.shape[2], dtype=z.dtype, device=z.device)
+        factor, _ = torch.linalg.cholesky_ex(covariance + ridge)  # nan in, nan out: the loop reports it
+        return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
+
+
+class SwAV(nn.Module):
+    """-sum_p code_p log softmax(z.prototypes / t)_p: codes from the global views, predictions from the other views.
+
+    Mean over the pairs (global view, other view) and over the batch. Codes come from Sinkhorn's iteration on the batch
+    (and on the queue of past embeddings, once that is full), without gradient.
+    Shapes: projections [views, batch, dim], the `global_views` full-size crops first.
+    State: parameter `prototypes` [num_prototypes, dim], scaled to unit rows in place at each forward; buffers `queue`
+    [2, queue_size, dim] and `queued` (rows filled), pushed to in training mode.
+    Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and `use_queue` (from epoch 15, when
+    the queue begins to fill).
+    Errors: also ValueError for fewer than two views, global_views outside 1 .. views (exactly 2 with a queue), another
+    dim than the prototypes'.
+    Source: Caron et al. 2020 (SwAV), Eq. 1-6.
+    """
+
+    prototypes: nn.Parameter
+    queue: Tensor
+    queued: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_prototypes: int = 3000,
+        temperature: float = 0.1,
+        epsilon: float = 0.05,
+        iterations: int = 3,
+        queue_size: int = 0,
+        gather: bool = False,
+    ) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature, epsilon=epsilon)
+        checks.at_least(1, dim=dim, iterations=iterations)
+        checks.at_least(2, num_prototypes=num_prototypes)
+        checks.at_least(0, queue_size=queue_size)
+        self.temperature = temperature
+        self.epsilon = epsilon
+        self.iterations = iterations
+        self.gather = gather
+        self.freeze_prototypes = False
+        self.use_queue = True
+        self.prototypes = nn.Parameter(unit_rows(torch.randn(num_prototypes, dim)))
+        self.register_buffer("queue", torch.zeros(2, queue_size, dim))
+        self.register_buffer("queued", torch.zeros((), dtype=torch.long))
+
+    @on_joined_batch("projections")
+    def forward(self, projections: Views, global_views: int = 2) -> Scalar:
+        self._check(projections, global_views)
+        with torch.no_grad():
+            self.prototypes.copy_(unit_rows(self.prototypes))
+        prototypes = self.prototypes.detach() if self.freeze_prototypes else self.prototypes
+        z = unit_rows(projections)
+        scores = z @ prototypes.to(z.dtype, copy=True).T  # [views, batch, prototypes]
+        codes = self._codes(z[:global_views].detach(), scores[:global_views].detach())
+        log_p = F.log_softmax(scores / self.temperature, dim=-1)
+        views = len(z)
+        # Every global view's code against every view's prediction, less its own.
+        pairs = (codes.sum(0) * log_p).sum() - (codes * log_p[:global_views]).sum()
+        return -pairs / (global_views * (views - 1) * z.shape[1])
+
+    @torch.no_grad()
+    def _codes(
+        self, z: Views, scores: Float[Tensor, "views batch prototypes"]
+    ) -> Float[Tensor, "views batch prototypes"]:
+        batch, size = z.shape[1], self.queue.shape[1]
+        filling = size > 0 and self.use_queue
+        if filling and self.queued == size:
+            past = self.queue.to(z.dtype) @ self.prototypes.to(z.dtype).T
+            scores = torch.cat((scores, past), dim=1)
+        if filling and self.training:
+            self.queue.copy_(torch.cat((z.to(self.queue.dtype), self.queue), dim=1)[:, :size])
+            self.queued.copy_((self.queued + batch).clamp(max=size))
+        return torch.stack([sinkhorn(s, self.epsilon, self.iterations)[:batch] for s in scores])
+
+    def _check(self, projections: Tensor, global_views: int) -> None:
+        dim = self.prototypes.shape[1]
+        if projections.ndim != 3 or projections.shape[0] < 2 or projections.shape[2] != dim:
+            shape = list(projections.shape)
+            raise ValueError(f"projections must be [2 views or more, batch, {dim}] like the prototypes, got {shape}")
+        checks.batch_size(projections.shape[1], 2)
+        if not 1 <= global_views <= len(projections):
+            raise ValueError(f"global_views must be between 1 and the {len(projections)} views, got {global_views}")
+        if self.queue.shape[1] and global_views != len(self.queue):
+            raise ValueError(f"global_views must be {len(self.queue)} with a queue, got {global_views}")
+
+
+@torch.no_grad()
+def sinkhorn(
+    scores: Float[Tensor, "rows prototypes"], epsilon: float, iterations: int
+) -> Float[Tensor, "rows prototypes"]:
+    """Balanced soft assignment: each row sums to 1, each column to nearly rows / prototypes.
+
+    Sinkhorn-Knopp on exp(scores / epsilon), in logarithms (nothing overflows); the rows are scaled last.
+    Source: Caron et al. 2020, Eq. 3-5.
+    """
+    log_q = scores / epsilon
+    for _ in range(iterations):
+        log_q = log_q - log_q.logsumexp(0)
+        log_q = log_q - log_q.logsumexp(1, keepdim=True)
+    return log_q.exp()

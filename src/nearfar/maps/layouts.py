@@ -1,0 +1,178 @@
+"""Maps as functions: layouts of images on a plane, which give coordinates to new images too, and their files."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from nearfar.data import Images
+from nearfar.data.table import digest
+from nearfar.evaluation import extract, extract_view
+from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
+from nearfar.maps.projector import Projector, finetune_map, fit_projector
+from nearfar.messages import did_you_mean, first_line
+from nearfar.networks import Encoder
+from nearfar.networks.encoder import WEIGHTS
+from nearfar.training.seeding import stream
+from nearfar.views import Views
+
+LAYOUTS = ("projector", "finetune", "cluster-embedding")
+NUM_VIEWS = 8
+FUNCTION, BACKBONE = "function.", "backbone."  # prefixes of tensors in a file
+
+
+@dataclass(frozen=True)
+class Map:
+    """A map as a function.
+
+    function: features [images, dim] -> coordinates [images, 2]. coordinates: of the images that the map was made of.
+    about: further facts, as JSON has them: "layout", "data", ... backbone: weights of the encoder whose features the
+    function takes; None: those of the run.
+    """
+
+    function: Projector | NeighbourPlacement
+    coordinates: Float[Tensor, "images 2"]
+    about: Mapping[str, Any]
+    backbone: Mapping[str, Tensor] | None = None
+
+    def encoder(self, encoder: Encoder) -> Encoder:
+        """The run's encoder with the weights of the map; ValueError if they do not fit."""
+        if self.backbone is None:
+            return encoder
+        encoder = copy.deepcopy(encoder)
+        try:
+            encoder.backbone.net.load_state_dict(dict(self.backbone))
+        except RuntimeError as error:
+            raise ValueError("the map holds weights of another encoder than the run") from error
+        return encoder
+
+
+def check_layout(layout: str, num_views: int | None) -> None:
+    """Raise ValueError for an unknown layout, and for views with a layout that uses none."""
+    if layout not in LAYOUTS:
+        known = f"choose one of {', '.join(LAYOUTS)}"
+        raise ValueError(f"there is no --layout {layout!r}: {did_you_mean(layout, LAYOUTS, known)}")
+    if layout == "cluster-embedding" and num_views is not None:
+        raise ValueError("--num-views: the layout cluster-embedding uses the images as they are, without views")
+
+
+def lay_out(
+    layout: str,
+    encoder: Encoder,
+    images: Images,
+    features: Float[Tensor, "images dim"],
+    views: Views,
+    *,
+    num_views: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Map:
+    """Lay out images on a plane, on a GPU if there is one.
+
+    features: those of the encoder, without augmentation. num_views: augmented views of each image for the projector.
+    epochs: None fits them to the number of images. progress: called with (done, total) of each stage.
+    """
+    if layout == "cluster-embedding":
+        embedding = ClusterEmbedding(metric="cosine", random_state=seed, progress=progress)
+        if epochs is not None:
+            embedding.set_params(max_iter=epochs)
+        coordinates = torch.from_numpy(embedding.fit_transform(features.numpy()))
+        return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    seen = [
+        extract_view(
+            encoder,
+            images,
+            views.pick([number % len(views)]),
+            stream(seed, "map", number),
+            device=device,
+            progress=progress,
+        )
+        for number in range(num_views or NUM_VIEWS)
+    ]
+    alone = None if layout == "finetune" else epochs  # --epochs are those of the last stage
+    projector = fit_projector(torch.stack(seen), features, epochs=alone, seed=seed, progress=progress)
+    if layout == "projector":
+        return Map(projector, projector(features), {"layout": layout})
+    encoder, projector = finetune_map(
+        encoder, projector, images, views, epochs=epochs, seed=seed, device=device, progress=progress
+    )
+    coordinates = projector(extract(encoder, images, device=device, progress=progress))
+    return Map(projector, coordinates, {"layout": layout}, encoder.backbone.net.state_dict())
+
+
+def save_map(path: str | os.PathLike[str], saved: Map) -> None:
+    """Write a map to a safetensors file; the features of a cluster embedding in half precision.
+
+    Raises ValueError for a placement that does not compare features by cosine, as every saved map does.
+    """
+    tensors = {"coordinates": saved.coordinates}
+    tensors |= {FUNCTION + name: value for name, value in saved.function.state_dict().items()}
+    if isinstance(saved.function, NeighbourPlacement):
+        if saved.function.metric != "cosine":
+            raise ValueError("only placements that compare features by cosine are saved")
+        tensors[FUNCTION + "features"] = saved.function.features.half()
+        del tensors[FUNCTION + "coordinates"]
+    tensors |= {BACKBONE + name: value for name, value in (saved.backbone or {}).items()}
+    whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    Path(path).write_bytes(save(whole, metadata={"about": json.dumps(dict(saved.about))}))
+
+
+def load_map(path: str | os.PathLike[str]) -> Map:
+    """Read a map, on the CPU, without running code from it.
+
+    Raises FileNotFoundError for a missing file and ValueError for a file that is no map.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no map at {path}: draw it first, with nearfar map RUN")
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})["about"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        coordinates = tensors.pop("coordinates")
+        if not isinstance(about, dict) or coordinates.ndim != 2 or coordinates.shape[1] != 2:
+            raise ValueError("it has no coordinates on a plane")
+        function = _function(_within(tensors, FUNCTION), coordinates)
+        return Map(function, coordinates, about, _within(tensors, BACKBONE) or None)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a map of nearfar, or damaged: {first_line(error)[:200]}") from error
+
+
+def origin(folder: Path, images: Images) -> dict[str, Any]:
+    """What a map is made of: the number of images, and digests of their names and of the encoder in a run folder."""
+    names = "\n".join(images.names).encode("utf-8", "surrogatepass")
+    return {"images": len(images), "names": digest(names), "encoder": digest((folder / WEIGHTS).read_bytes())}
+
+
+def find_map(name: str | Path, folder: Path) -> Path:
+    """The file of a saved map, given its name in a run folder, or the path of its page or file."""
+    path = Path(name)
+    stem = path.with_suffix("") if path.suffix in (".html", ".safetensors") else path
+    inside, elsewhere = folder / f"{stem}.safetensors", Path(f"{stem}.safetensors")
+    return elsewhere if elsewhere.is_file() and not inside.is_file() else inside
+
+
+def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _function(state: dict[str, Tensor], coordinates: Tensor) -> Projector | NeighbourPlacement:
+    if "features" in state:
+        if state["features"].ndim != 2 or len(state["features"]) != len(coordinates):
+            raise ValueError("features and coordinates differ in number")
+        return NeighbourPlacement(state["features"].float(), coordinates.float())
+    projector = Projector(len(state["centre"]))
+    projector.load_state_dict(state)
+    return projector.requires_grad_(False)

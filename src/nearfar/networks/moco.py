@@ -1,0 +1,142 @@
+"""The parts of MoCo: the momentum encoder, the queue of keys, and batch normalisation in groups."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class MomentumEncoder(nn.Module):
+    """A copy of the online networks that follows them slowly and gets no gradient.
+
+    `online` is any module, as a rule `nn.Sequential(backbone, projector)`; `forward` takes what it takes. Parameters
+    have requires_grad False, so the optimiser never holds them, and stand in the state_dict.
+    Buffers (statistics of batch normalisation) are taken from the online networks at every update. In train mode the
+    momentum encoder normalises by the statistics of its own batch; its running ones matter in eval mode only.
+    Source: MoCo (He et al. 2020), Eq. 2. Differs from its released code: there the momentum encoder's buffers are left
+    to the momentum encoder's own forward passes.
+    """
+
+    def __init__(self, online: nn.Module) -> None:
+        super().__init__()
+        self.networks = copy.deepcopy(online).requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Embed without a graph."""
+        return self.networks(*args, **kwargs)
+
+    @torch.no_grad()
+    def update(self, online: nn.Module, momentum: float) -> None:
+        """Set every parameter to momentum * own + (1 - momentum) * online; raises ValueError outside [0, 1]."""
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"the momentum encoder's momentum must be in [0, 1], got {momentum}")
+        own: list[Tensor] = list(self.networks.parameters())
+        new: list[Tensor] = list(online.parameters())
+        own_buffers, new_buffers = list(self.networks.buffers()), list(online.buffers())
+        if [p.shape for p in own + own_buffers] != [p.shape for p in new + new_buffers]:
+            raise ValueError("a momentum encoder follows the networks it was copied from; these have other parameters")
+        if own:
+            torch._foreach_lerp_(own, new, 1 - momentum)
+        for buffer, source in zip(own_buffers, new_buffers, strict=True):
+            buffer.copy_(source)
+
+
+class Queue(nn.Module):
+    """The last `size` keys [size, dim], unit rows, oldest overwritten first; state is saved with the module.
+
+    Starts as normalised Gaussian rows from torch's global generator. Source: MoCo (He et al. 2020),
+    Section 3.2. Differs from the released code: the size need not be a multiple of the batch.
+    Raises ValueError for a size or dim below 1.
+    """
+
+    stored: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        if size < 1 or dim < 1:
+            raise ValueError(f"a queue needs a size and a dim of 1 or more, got {size} and {dim}")
+        self.register_buffer("stored", F.normalize(torch.randn(size, dim)))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
+
+    def forward(self) -> Float[Tensor, "size dim"]:
+        """The stored keys without gradient: a copy, so that a push between forward and backward does no harm."""
+        return self.stored.clone()
+
+    @torch.no_grad()
+    def push(self, keys: Float[Tensor, "batch dim"]) -> None:
+        """Store keys (made unit rows here), over the oldest ones; of more than `size` keys the last ones stay.
+
+        Waits for nothing on a GPU: the pointer stays on the device.
+        """
+        size, batch = len(self.stored), len(keys)
+        places = (self.pointer + torch.arange(batch, device=keys.device))[-size:] % size
+        self.stored.index_copy_(0, places, F.normalize(keys[-size:].to(self.stored.dtype)))
+        self.pointer.copy_((self.pointer + batch) % size)
+
+
+class SplitBatchNorm(_BatchNorm):
+    """Batch normalisation whose training statistics are those of each of `groups` parts of consecutive rows.
+
+    Takes [batch, features] or [batch, channels, height, width]. Running statistics follow each group in turn.
+    In eval mode it is plain batch normalisation, and its state has the same keys. Raises ValueError in train mode
+    for a batch that does not divide by `groups`. Source: MoCo (He et al. 2020), Section 3.3, whose groups are devices.
+    """
+
+    def __init__(self, num_features: int, groups: int, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
+        super().__init__(num_features, eps, momentum)
+        if groups < 1:
+            raise ValueError(f"the number of groups must be 1 or more, got {groups}")
+        self.groups = groups
+        self.drop: nn.Module = nn.Identity()  # timm's fused layers go on with dropout and an activation
+        self.act: nn.Module = nn.Identity()
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions will do."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise; see the class."""
+        groups = self.groups if self.training else 1
+        if len(input) % groups:
+            raise ValueError(f"a batch of {len(input)} rows does not divide into {groups} normalisation groups")
+        normalised = torch.cat([super(SplitBatchNorm, self).forward(part) for part in input.chunk(groups)])
+        return self.act(self.drop(normalised))
+
+
+def split_batch_norm(module: nn.Module, groups: int) -> nn.Module:
+    """Turn every batch normalisation inside a module into one with `groups` groups, in place; returns the module.
+
+    Parameters and buffers are kept (the same tensors), names and the state_dict too.
+    """
+    for name, child in module.named_children():
+        if isinstance(child, _BatchNorm) and not isinstance(child, SplitBatchNorm):
+            setattr(module, name, _split(child, groups))
+        else:
+            split_batch_norm(child, groups)
+    return module
+
+
+def _split(norm: _BatchNorm, groups: int) -> SplitBatchNorm:
+    split = SplitBatchNorm(norm.num_features, groups, norm.eps, norm.momentum)
+    split.affine, split.track_running_stats = norm.affine, norm.track_running_stats
+    split._parameters, split._buffers = norm._parameters, norm._buffers
+    split._modules.update(norm._modules)
+    return split.train(norm.training)
+
+
+def shuffled(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Apply a network to the rows in a random order and return its rows [batch, ...] in the order given.
+
+    With split normalisation in the network, rows then share statistics with others than in the online branch (MoCo's
+    shuffling BN). The order comes from torch's global generator of the rows' device.
+    """
+    order = torch.randperm(len(images), device=images.device)
+    return network(images[order])[order.argsort()]

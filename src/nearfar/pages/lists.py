@@ -1,0 +1,179 @@
+"""What verbs write about chosen images: a contact sheet, the page of duplicates, a CSV file, a list of files.
+
+Nothing here moves or removes an image: a command that could is printed, for a person to decide.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from nearfar.atomic import PAGES, check_folder, check_output, replacing
+from nearfar.data import Images
+from nearfar.data.table import printable
+from nearfar.maps.thumbnails import data_url, thumbnails
+from nearfar.pages.template import script, write_page
+from nearfar.run import Run
+from nearfar.views import eight_bits
+
+Columns = dict[str, list[Any]]
+TABLE, FILES = ".csv", ".list"
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+SIZE = 128  # pixels of a picture, at most
+ENLARGED = 48  # pictures below this are shown pixel by pixel
+MOST_IMAGES = 1500  # on the page of duplicates, in the nearest pairs: about 10 MB
+GATHERED = 256  # images that are held at a time
+
+
+class Figure(NamedTuple):
+    """One image of a sheet: its picture, its name and a line on it; it opens the file where there is one."""
+
+    url: str
+    name: str
+    said: str
+    href: str | None = None
+    marked: bool = False
+
+
+class Group(NamedTuple):
+    """Images that stand together, below a title where there is one; size: what is said beside it."""
+
+    figures: Sequence[Figure]
+    title: str = ""
+    size: str = ""
+
+
+def write_contact_sheet(
+    path: Path, title: str, about: str, note: str, *, figures: Sequence[Figure] = (), groups: Sequence[Group] = ()
+) -> None:
+    """Write a page with these images, in one row that wraps or in groups; it asks for nothing outside itself."""
+    write_page(path, "contact_sheet.html", title=title, about=about, note=note, figures=figures, groups=groups)
+
+
+def figures_of(images: Images, paths: Sequence[str] | None, rows: Sequence[int], said: Sequence[str]) -> list[Figure]:
+    """Return images, by their positions, each with a line on it. paths: of their files, where they have some."""
+    urls = pictures(images, rows)
+    links = [None if paths is None else Path(paths[row]).absolute().as_uri() for row in rows]
+    return [Figure(urls[row], images.names[row], line, link) for row, line, link in zip(rows, said, links, strict=True)]
+
+
+def pictures(images: Images, rows: Sequence[int]) -> dict[int, str]:
+    """Small pictures of images as data URLs, by their positions."""
+    wanted = torch.tensor(sorted(set(rows)), dtype=torch.int64)
+    urls: dict[int, str] = {}
+    for some in wanted.split(GATHERED):
+        urls.update(zip(some.tolist(), map(picture, images.pictures(some)), strict=True))
+    return urls
+
+
+def picture(pixels: Shaped[Tensor, "channels side side"]) -> str:
+    """One small picture, uint8 or float in 0..1, as a data URL."""
+    [tile] = thumbnails(eight_bits(pixels)[None], SIZE)
+    return data_url(tile, lossless=tile.shape[-1] < ENLARGED)
+
+
+def output_of(run: Run, out: str | Path | None, name: str, *beside: str) -> Path:
+    """The page to write: `out`, or NAME.html in the run folder, replaced if there. beside: endings of its companions.
+
+    Raises ValueError where one of them exists that the user named, OSError where nothing can be written.
+    """
+    if out is None:
+        check_folder(run.path)
+        return run.path / f"{name}.html"
+    check_output(Path(out), PAGES, beside=beside)
+    return Path(out)
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns as CSV; a text that a spreadsheet would take for a formula begins with ' then."""
+    with (
+        replacing(path) as unfinished,
+        unfinished.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow("'" + cell if isinstance(cell, str) and FORMULA.match(cell) else cell for cell in row)
+
+
+def write_files(path: Path, files: Sequence[str]) -> None:
+    """Write names of files, each with a zero byte behind it, as `xargs -0` and `tar --null` read them."""
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(b"".join(os.fsencode(file) + b"\0" for file in files))
+
+
+def copying(files: Path) -> str:
+    """The command that packs the files of a list into an archive beside it."""
+    return f"tar -cf {shlex.quote(str(files.with_suffix('.tar')))} --null -T {shlex.quote(str(files))}"
+
+
+def removing(files: Path) -> str:
+    """The command that packs the files of a list into an archive, and removes them if that went well."""
+    return f"{copying(files)} && xargs -0 rm -- < {shlex.quote(str(files))}"
+
+
+def for_pipes(columns: Mapping[str, Sequence[Any]], separator: str) -> bytes:
+    """What a verb gives to another program: the files of a list, or names where there are none, each once.
+
+    Of duplicates those that have the same bytes as one that is kept. A name with a line break is exact before a zero
+    byte, else escaped.
+    """
+    names = columns.get("path", columns["name"])
+    kept = columns.get("kept", [False] * len(names))
+    wanted = dict.fromkeys(name for name, keep in zip(names, kept, strict=True) if not keep)
+    lines = (printable(name) if separator == "\n" and "\n" in name else name for name in wanted)
+    return b"".join(os.fsencode(line + separator) for line in lines)
+
+
+def write_duplicates_page(
+    path: Path,
+    images: Images,
+    paths: Sequence[str] | None,
+    links: Sequence[tuple[float, int, int, int]],
+    facts: Mapping[int, Mapping[str, Any]],
+    *,
+    kinds: Sequence[str],
+    distance: float,
+    command: str,
+) -> None:
+    """Write the page: groups at a distance that a slider sets, copies apart from images that are merely alike.
+
+    links: distance, two positions and a place in `kinds`, the last of which is "alike"; nearest first, those beyond
+    `distance` as well, for the slider. facts: by position, what the page says of an image: width, height, bytes and
+    whether it is a link. command: that makes these lists again.
+    """
+    place: dict[int, int] = {}
+    shown = []
+    for far, first, second, kind in sorted(links, key=lambda link: link[3] == len(kinds) - 1):  # copies first
+        if len(place.keys() | {first, second}) > MOST_IMAGES:
+            break
+        shown.append([far, *(place.setdefault(row, len(place)) for row in (first, second)), kind])
+    urls = pictures(images, list(place))
+    told = [
+        {
+            "name": images.names[row],
+            "url": urls[row],
+            "href": None if paths is None else Path(paths[row]).as_uri(),
+            **facts[row],
+        }
+        for row in place
+    ]
+    data = {"images": told, "links": shown, "kinds": kinds, "alike": len(kinds) - 1}
+    write_page(
+        path,
+        "duplicates.html",
+        title="Near-duplicates",
+        about=f"among {len(images)} images",
+        data={**data, "distance": distance, "command": command},
+        left=len(links) - len(shown),
+        scripts=[script("duplicates.js")],
+    )

@@ -1,0 +1,304 @@
+"""report.html: what a run did and what it is worth, in one file that loads nothing else; and the neighbours in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from nearfar.atomic import replacing
+from nearfar.data import Images, describe
+from nearfar.evaluation import extract, raw_pixels
+from nearfar.evaluation.results import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
+from nearfar.maps.thumbnails import LOSSLESS, data_url, thumbnails
+from nearfar.messages import first_line
+from nearfar.neighbours import nearest_rows
+from nearfar.networks import Encoder
+from nearfar.pages.charts import Curve, chart
+from nearfar.pages.map import map_scripts
+from nearfar.pages.template import policy, section, write_page
+from nearfar.run import Run
+from nearfar.training.seeding import stream
+from nearfar.training.settings import read_yaml
+
+TONES = {"healthy": "good", "unclear": "unsure", "partly collapsed": "unsure", "not learning": "bad"}
+
+# Title, what it means, and the lines: key in metrics.jsonl or its "health", and name.
+TRAINING = (
+    ("Loss", "Mean of the steps since the point before. Comparable only within one method.", {"loss": "loss"}),
+    ("Learning rate", "Warm-up, then cosine.", {"lr": "learning rate"}),
+)
+HEALTH = (
+    (
+        "Effective rank",
+        "Dimensions in use on held-out images.",
+        {"effective_rank": "features", "embedding_rank": "embeddings"},
+    ),
+    (
+        "Spread",
+        "0: all images at one point; 1: as far apart as can be.",
+        {"feature_spread": "features", "embedding_spread": "embeddings"},
+    ),
+    ("Own view found", "Share of images whose other view is nearer than any other image.", {"own_view": "own view"}),
+    ("Alignment", "Squared distance of two views of an image; 0: equal, 2: unrelated.", {"alignment": "alignment"}),
+    ("Uniformity", "Lower is more even; 0: all images at one point.", {"uniformity": "uniformity"}),
+    ("RankMe", "Directions that the embeddings use. Higher is better, among similar runs.", {"rankme": "RankMe"}),
+    ("LiDAR", "Directions that tell images apart, but not views of one image. Higher is better.", {"lidar": "LiDAR"}),
+)
+STARTS = {"untrained": "random weights", "starting_weights": "starting weights", "trained": "this run"}
+"""What a detector started from, in words."""
+MOST_SKIPPED = 200
+NEIGHBOURS = "neighbours.json"
+QUERIES, NEAREST, SIZE = 10, 6, 64
+MOST_IMAGES, SECONDS, CHUNK = 2000, 3.0, 32
+Made = TypeVar("Made")
+log = logging.getLogger("nearfar")
+
+
+def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Write report.html into a run folder from what lies there, and return its path.
+
+    Parts that the folder does not hold (results, map, health, skipped images) are left out, so a report can be written
+    at any time of a run. title: by default the method and the data. Raises FileNotFoundError without such a folder.
+    """
+    folder = Path(run_dir)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no run folder {folder}")
+    run = Run(folder)
+    nothing: dict[str, Any] = {}
+    settings, problem = _readable("config.yaml", lambda: _settings(folder), nothing)
+    if title is None:
+        known = {"method", "data"} <= set(settings)
+        title = f"{_words(settings['method'])} on {_named(settings['data'])}" if known else folder.name
+    about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
+    parts: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("metrics.jsonl", lambda: _verdict(run)),
+        ("results.json", lambda: _numbers(run.results)),
+        ("results.json", lambda: _detection(run.detection)),
+        (NEIGHBOURS, lambda: _filled("neighbours", folder / NEIGHBOURS)),
+        ("map.html", lambda: _map(folder)),
+        ("metrics.jsonl", lambda: _curves(run.metrics)),
+        ("views.json", lambda: _filled("views", folder / "views.json")),
+        ("config.yaml", lambda: _facts("Settings", settings)),
+        ("environment.json", lambda: _environment(folder)),
+        ("skipped.txt", lambda: _skipped(folder)),
+    )
+    made = [_readable(file, make, "") for file, make in parts]
+    sections = [part for part, _ in made]
+    path = folder / "report.html"
+    write_page(
+        path,
+        "report.html",
+        title=title,
+        about=about,
+        sections=filter(None, sections[:-3]),
+        details=list(filter(None, sections[-3:])),
+        damaged=dict.fromkeys(filter(None, [problem, *(file for _, file in made)])),
+        scripts=map_scripts(),
+    )
+    return path
+
+
+def in_notebook(run: Run) -> str:
+    """The report of a run in a frame, as a notebook shows it: verdict, table, map and curves."""
+    report = run.path / "report.html"
+    if not report.is_file():
+        return section("said", words=str(run))
+    text = report.read_text(encoding="utf-8", errors="replace")
+    return section("framed", page=text, policy=policy(*map_scripts()))  # whoever wrote the file
+
+
+def _readable(file: str, make: Callable[[], Made], otherwise: Made) -> tuple[Made, str]:
+    """Return what can be made of a file, and its name where it is damaged: the rest is shown without."""
+    try:
+        return make(), ""
+    except Exception as error:  # anything, for a file that something else wrote
+        log.warning("%s is damaged and left out of the report: %s", file, first_line(error))
+        return otherwise, file
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / "config.yaml"
+    return read_yaml(path) if path.is_file() else {}
+
+
+def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
+    facts = [f"{_words(settings['encoder'])} encoder"] if "encoder" in settings else []
+    if "image_size" in settings:
+        channels = "grey" if settings["channels"] == 1 else f"{settings['channels']} channels"
+        facts.append(f"{settings['image_size']} px, {channels}")
+    done = max((line.get("epoch", 0.0) for line in metrics), default=0.0)
+    if "epochs" in settings:
+        whole = done >= settings["epochs"]
+        length = f"{settings['epochs']:.4g} epochs"
+        facts.append(length if whole else f"{done:.3g} of {length} so far")
+    rates = sorted(line["images_per_second"] for line in metrics if "images_per_second" in line)
+    if rates:
+        facts.append(f"{rates[len(rates) // 2]:,.0f} images per second".replace(",", "\u202f"))
+    return " · ".join(facts)
+
+
+def _verdict(run: Run) -> str:
+    verdict = run.verdict
+    if verdict is None:
+        tone, state = "unsure", "no verdict"
+        words = "No images were held out, or training has not begun: nothing says yet whether this run is healthy."
+    else:
+        tone, state = TONES.get(verdict.state, "bad"), verdict.state
+        words = capital(verdict.words.removeprefix(f"{state.capitalize()}: "))
+    return section("verdict", tone=tone, state=capital(state), words=words)
+
+
+def _numbers(results: dict[str, dict[str, float]]) -> str:
+    if not results:
+        return ""
+    columns = accuracies(results)
+    rows = [
+        {
+            "key": row,
+            "name": capital(name.removeprefix("a ").removeprefix("the ")),
+            "cells": [_accuracy(results[row], key, row in best_rows(results, key)) for key in columns],
+        }
+        for row, name in ENCODERS.items()
+        if row in results
+    ]
+    titles = [PROTOCOLS.get(key, key.replace("_", " ")) for key in columns]
+    return section("worth", columns=titles, rows=rows, said=sentence(results) if len(results) > 1 else "")
+
+
+def _accuracy(numbers: dict[str, float], key: str, best: bool = False) -> dict[str, Any]:
+    said = f"{100 * numbers[key]:.1f}" if key in numbers else "\u2013"
+    spread = f"{100 * numbers[f'{key}_std']:.1f}" if {key, f"{key}_std"} <= set(numbers) else ""
+    return {"said": said, "spread": spread, "best": best}
+
+
+def _detection(detection: dict[str, dict[str, Any]]) -> str:
+    tables = []
+    for task, about in detection.items():
+        results = about["results"]
+        columns = [name for name in next(iter(results.values())) if "minutes" not in name]
+        rows = [
+            {"key": row, "name": STARTS.get(row, row), "cells": [_accuracy(numbers, name) for name in columns]}
+            for row, numbers in results.items()
+        ]
+        said = f"{about['detector']}, {about['train_images']} images to fit, {about['test_images']} to test"
+        tables.append({"title": f"{task}: {said}", "columns": columns, "rows": rows})
+    return section("detection", tables=tables) if tables else ""
+
+
+def _filled(name: str, path: Path) -> str:
+    """Return a section that shows what a file holds; empty without the file."""
+    return section(name, found=json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ""
+
+
+def _map(folder: Path) -> str:
+    page, picture = folder / "map.html", folder / "map.png"
+    whole = page.read_text(encoding="utf-8") if page.is_file() else ""
+    known = bool(whole) and all(script in whole for script in map_scripts())  # others cannot run
+    if picture.is_file() and not known:
+        data = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
+        folded = (folder / "map" / "index.html").is_file()
+        return section("map", page="", picture=data, older=bool(whole), folder=folded)
+    return section("map", page=whole, picture="", older=False, folder=False) if whole else ""
+
+
+def _curves(metrics: list[dict[str, Any]]) -> str:
+    health = [{"epoch": line["epoch"], **line["health"]} for line in metrics if "health" in line]
+    figures = [
+        chart(title, note, [_curve(lines, key, name) for key, name in keys.items()])
+        for plans, lines in ((TRAINING, metrics), (HEALTH, health))
+        for title, note, keys in plans
+    ]
+    return section("curves", figures=figures) if any(figures) else ""
+
+
+def _curve(lines: list[dict[str, Any]], key: str, name: str) -> Curve:
+    known = [line for line in lines if isinstance(line.get(key), (int, float)) and "epoch" in line]
+    return Curve(name, [line["epoch"] for line in known], [line[key] for line in known])
+
+
+def _environment(folder: Path) -> str:
+    path = folder / "environment.json"
+    return _facts("Environment", _flat(json.loads(path.read_text()))) if path.is_file() else ""
+
+
+def _skipped(folder: Path) -> str:
+    skipped = folder / "skipped.txt"
+    lines = skipped.read_text(encoding="utf-8", errors="replace").splitlines() if skipped.is_file() else []
+    listed = dict(line.partition("\t")[::2] for line in lines[:MOST_SKIPPED])
+    more = {"…": f"{len(lines) - MOST_SKIPPED} more in skipped.txt"} if len(lines) > MOST_SKIPPED else {}
+    return _facts(f"Skipped images ({len(lines)})", listed | more)
+
+
+def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= _flat(value, f"{before}{key} ") if isinstance(value, dict) else {f"{before}{key}": value}
+    return flat
+
+
+def _facts(title: str, values: dict[str, Any]) -> str:
+    shown = [(key, _plain(value)) for key, value in values.items()]
+    return section("facts", title=title, values=shown) if shown else ""
+
+
+def _words(value: Any) -> str:
+    """A setting in words; one that was an object of the user's own is described in the file."""
+    return str(value["object"]) if isinstance(value, dict) and "object" in value else str(value)
+
+
+def _named(data: Any) -> str:
+    """Data by the last part of its path, or of the paths of several sources."""
+    return describe(data) if isinstance(data, list) else Path(_words(data)).name
+
+
+def _plain(value: Any) -> str:
+    if value is None or value == []:
+        return "\u2013"
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else _words(value)
+
+
+def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) -> None:
+    """Write neighbours.json: ten images at random, and the six nearest of each by the encoder and by raw pixels.
+
+    They are searched, by cosine, among at most 2000 images at random, of which the ten are the first; fewer where
+    their features take longer than three seconds. Every image that is shown is held as a thumbnail of at most 64
+    pixels, so that the report can be written without the data. Nothing is written for fewer than two images.
+    """
+    if len(images) < 2:
+        return
+    order = torch.randperm(len(images), generator=stream(seed, "neighbours"))[:MOST_IMAGES]
+    encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+    began = time.perf_counter()
+    ours, plain = [], []
+    for rows in order.split(CHUNK):
+        pixels = images.gather(rows)
+        ours.append(extract(encoder, pixels))
+        plain.append(raw_pixels(pixels))
+        if time.perf_counter() - began > SECONDS:
+            break
+    near = {"encoder": _nearest_of(torch.cat(ours)), "raw_pixels": _nearest_of(torch.cat(plain))}
+    queries = [{"image": i, **{kind: lists[i] for kind, lists in near.items()}} for i in range(len(near["encoder"]))]
+    shown = sorted({*range(len(queries)), *(image for lists in near.values() for row in lists for image in row)})
+    tiles = thumbnails(images.pictures(order[shown]), SIZE)
+    pictures = {
+        image: {"name": images.names[int(order[image])], "url": data_url(tile, lossless=len(tile[0]) <= LOSSLESS)}
+        for image, tile in zip(shown, tiles, strict=True)
+    }
+    found = {"searched": sum(map(len, ours)), "images": len(images), "queries": queries, "pictures": pictures}
+    with replacing(folder / NEIGHBOURS) as unfinished:
+        unfinished.write_text(json.dumps(found) + "\n")
+
+
+def _nearest_of(features: torch.Tensor) -> list[list[int]]:
+    """The nearest other rows of each of the first rows."""
+    queries = features[:QUERIES]
+    count = min(NEAREST, len(features) - 1)
+    return nearest_rows(features, queries, count, own=torch.arange(len(queries))).index.tolist()

@@ -1,0 +1,216 @@
+"""Numbers of the papers' tables that are no accuracies; each is had in a process of its own.
+
+    python -m nearfar.papers.measures MEASURE SETTINGS RUN
+
+SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or
+a list, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import Tensor, nn
+
+from nearfar.allocator import reuse_memory
+from nearfar.commands.map import map_images
+from nearfar.methods import method_class
+from nearfar.papers.runs import PLANE
+from nearfar.run import Run, load
+from nearfar.run_features import features_shown, open_shown
+from nearfar.training import Settings
+from nearfar.training.budget import training_speed
+from nearfar.training.checkpoint import load_checkpoint
+from nearfar.training.plan import chosen_views, views_for
+from nearfar.training.run_folder import CHECKPOINT
+from nearfar.training.seeding import stream
+from nearfar.training.start import plan_resumed
+
+MIB = 2**20
+PIXELS, UNITS = 28 * 28, 128  # of SACLR, Table 9
+IMAGES = 50_000
+SECONDS = 2.0
+VIEWS_OF, NUM_VIEWS = 256, 32  # images and views of LORAC, Figures 3 and 4
+
+
+def variables(given: Mapping[str, Any], run: Path) -> float:
+    """Count the numbers that a loss keeps beside the networks. images: in the training set."""
+    numbers = dict(given)
+    images = int(numbers.pop("images", IMAGES))
+    loss = _method(numbers).setup(images).loss
+    return sum(each.numel() for each in (*loss.buffers(), *loss.parameters()))
+
+
+def loss_memory(given: Mapping[str, Any], run: Path) -> float:
+    """MiB at the peak of a forward and backward of one linear layer of 128 units and the loss, above those before."""
+    step = _loss_step(given)
+    _loss_step({**given, "batch_size": 16})()  # loads kernels
+    return _peak_above_now(step)
+
+
+def loss_time(given: Mapping[str, Any], run: Path) -> float:
+    """Milliseconds of the same."""
+    step = _loss_step(given)
+    step()
+    return 1000 * _seconds(step)
+
+
+def step_memory(given: Mapping[str, Any], run: Path) -> float:
+    """MiB at the peak of some training steps, above those before the networks are built."""
+    return _peak_above_now(lambda: _rate(given))
+
+
+def step_time(given: Mapping[str, Any], run: Path) -> float:
+    """Milliseconds of a training step."""
+    return 1000 * int(given["batch_size"]) / _rate(given)
+
+
+def curve(given: Mapping[str, Any], run: Path) -> list[float]:
+    """The values of a key of metrics.jsonl, "health.uniformity" for one inside another."""
+    outer, _, inner = str(given["metric"]).partition(".")
+    found = [line[outer] for line in Run(run).metrics if outer in line]
+    values = [float(one[inner] if inner else one) for one in found if not inner or inner in one]
+    if not values:
+        raise ValueError(f"metrics.jsonl has no {given['metric']}")
+    return values
+
+
+def plane(given: Mapping[str, Any], run: Path) -> float:
+    """Accuracy in per cent of the 15 nearest others on the map of the test images (SACLR, Figure 2 has the picture)."""
+    page = run / f"{PLANE}.html"
+    for old in run.glob(f"{PLANE}.*"):  # of a measurement that was stopped
+        old.unlink()
+    map_images(run, split="test", out=page, console=_quiet())
+    return 100 * float(json.loads(page.with_suffix(".json").read_text())["knn_map"])
+
+
+def nuclear(given: Mapping[str, Any], run: Path) -> float:
+    """The mean of `nuclear_norms`."""
+    return statistics.mean(nuclear_norms(given, run))
+
+
+def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
+    """The nuclear norm of the projector's unit outputs for 32 views, for 256 test images (LORAC, section 6.2)."""
+    settings, encoder, projector = Run(run).settings, load(run), saved_projector(run)
+    images = open_shown(settings.data, _quiet(), split="test", **settings.reading)
+    images = images.subset(range(min(VIEWS_OF, len(images))))
+    plan = chosen_views(settings.given("views"), settings)
+    features = [
+        features_shown(encoder, images, view=plan.pick([0]), generator=stream(settings.seed, "map", number))
+        for number in range(NUM_VIEWS)
+    ]
+    with torch.no_grad():
+        rows = F.normalize(torch.stack([projector(each) for each in features], 1), dim=2)
+    return torch.linalg.matrix_norm(rows, "nuc").tolist()
+
+
+def saved_projector(run: Path) -> nn.Module:
+    """The projector of a run as its checkpoint has it, in eval mode: features [B, dim] -> [B, width]."""
+    model = plan_resumed(Run(run).settings, _quiet(), {}, False).model()
+    model.load_state_dict(load_checkpoint(run / CHECKPOINT)["model"])
+    projector: nn.Module = model.online[1].eval()
+    return projector
+
+
+def _quiet() -> Console:
+    return Console(quiet=True)
+
+
+def _method(numbers: dict[str, Any]) -> Any:
+    """Build a method from settings of `pretrain`; what is none of its numbers is left out."""
+    cls = method_class(numbers["method"])
+    known = {name: value for name, value in numbers.items() if name in cls.__dataclass_fields__}
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    return cls.from_recipe(numbers.get("recipe", "small"), **own)
+
+
+def _loss_step(given: Mapping[str, Any]) -> Callable[[], object]:
+    batch = int(given["batch_size"])
+    setup = _method(dict(given)).setup(max(batch, IMAGES))
+    if set(setup.pairing.names) != {"projection"} or setup.queue_size is not None:
+        raise ValueError(f"{given['method']} has more than one network: its loss is not measured alone")
+    generator = torch.Generator().manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    views = [torch.rand(batch, PIXELS, generator=generator).to(device) for _ in setup.pairing.online_views]
+    layer, loss = nn.Linear(PIXELS, UNITS).to(device), setup.loss.to(device)
+    index: dict[str, Tensor | None] = {"index": torch.arange(batch, device=device)} if setup.needs_index else {}
+
+    def step() -> None:
+        embeddings = {"projection": torch.stack([layer(view) for view in views])}
+        setup.pairing(loss, embeddings, [], **index).backward()
+
+    return step
+
+
+def _rate(given: Mapping[str, Any]) -> float:
+    """Images per second of training steps on random pixels."""
+    size = int(given.get("image_size", 32))
+    settings = Settings(image_size=size, crop_size=size, channels=3, method=given["method"])
+    method = _method(dict(given))
+    views = chosen_views(views_for(settings, method, size, 3), settings)
+    return training_speed(
+        method, given.get("encoder", "small"), views, image_size=size, crop_size=size, channels=3,
+        precision=given.get("precision", "32-true"), batch_size=int(given["batch_size"]),
+    )  # fmt: skip
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    """Seconds of a step, the best of those that fit into two seconds, three at least."""
+    spent: list[float] = []
+    while len(spent) < 3 or sum(spent) < SECONDS:
+        began = time.perf_counter()
+        step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        spent.append(time.perf_counter() - began)
+    return min(spent)
+
+
+def _peak_above_now(work: Callable[[], object]) -> float:
+    """MiB of memory at the peak of some work, above those in use before: of the GPU, else resident (Linux)."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return (torch.cuda.max_memory_allocated() - before) / MIB
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _peak()
+    work()
+    return max(0, _peak() - before) / MIB  # pages may be given back meanwhile
+
+
+def _peak() -> int:
+    """Bytes that were resident at the peak."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])
+
+
+UNITS_OF = {"MiB": 1.0, "GB": 1 / 1024, "ms": 1.0, "s": 1e-3, "h": 1e-3 / 3600}
+"""What a table may be written in; measures give MiB and milliseconds. GB are those of GPUs, 1024 MiB."""
+
+MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = {
+    "variables": variables,
+    "loss-memory": loss_memory,
+    "loss-time": loss_time,
+    "step-memory": step_memory,
+    "step-time": step_time,
+    "curve": curve,
+    "plane": plane,
+    "nuclear": nuclear,
+    "nuclear-norms": nuclear_norms,
+}
+
+if __name__ == "__main__":
+    reuse_memory()
+    settings = json.loads(sys.argv[2])
+    value = MEASURES[sys.argv[1]](settings, Path(sys.argv[3]))
+    print(json.dumps(value if isinstance(value, list) else value * UNITS_OF.get(settings["unit"], 1.0)))

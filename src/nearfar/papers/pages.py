@@ -1,0 +1,378 @@
+"""What is written of tables: JSON, a Markdown page and a picture of each, and claims.md of all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.axes
+import matplotlib.figure
+import matplotlib.image
+import numpy as np
+
+from nearfar.atomic import replacing
+from nearfar.papers.claims import Judgement, Place, Values, holm, judge
+from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Size, Table
+from nearfar.papers.runs import PLANE, VERDICTS, Found, Known, folder_of, found_so_far, path_of, unpacked
+from nearfar.training.plan import MOST_HELD_OUT, SHARE_HELD_OUT
+from nearfar.training.progress import duration
+
+CLAIMS = "claims.md"
+MOST_LINES = 12
+PANEL, HEIGHT = 4.5, 4.0  # inches
+BINS = 40
+HOW = """\
+Written by `nearfar reproduce` from the JSON of the tables beside it.
+
+- **Small** accuracies are those of a net of 0.3 million parameters after 20 epochs (120 on blood cells) on 2000 to 5000
+  images; the papers have 9000 images or more and 100 to 1000 epochs. They say nothing of the papers' scale. The page
+  of each table says what it ran.
+- A claim is **decided**, yes or no, if the 95 % interval of a difference lies on one side of its bound. Intervals are
+  over seeds, and over test images where predictions were saved. Counts, and memory of one run, have no interval: they
+  are compared as they are, equal within 1 %.
+- **Not decided**: the interval lies on both sides, or there is one seed. **Not run**: cells are missing.
+- **Holm** says whether a verdict survives Holm's correction for all tested claims of this page. Of claims whose
+  difference is nil, 5 % are decided by chance; a verdict that does not survive may be one of them."""
+
+Lists = Mapping[Place, Sequence[Any]]
+"""By row and column, the number or the list of each seed."""
+
+
+def write_outcome(
+    paper: Paper, table: Table, size: Size, missing: Sequence[str], out: Path, known: Known | None = None
+) -> Path:
+    """Write a table as it stands, as Markdown, JSON and a picture; returns the path of the Markdown.
+
+    missing: what must be put where for data that is not there. known: numbers of other tables.
+    """
+    path, found = path_of(table, size, out), found_so_far(table, size, out, known)
+    seeds = {(cell.row, cell.column): found[cell.place]["seeds"] for cell in table.cells(size)}
+    raw = {place: {seed: one["value"] for seed, one in each.items()} for place, each in seeds.items()}
+    values: Values = {} if table.measure == "curve" else {place: _means(each) for place, each in raw.items()}
+    right = {
+        place: {seed: unpacked(one["right"]) for seed, one in each.items() if "right" in one}
+        for place, each in seeds.items()
+    }
+    claims = [_judged(claim, judge(claim, table, size, values, right)) for claim in table.claims] if values else []
+    facts = dict(paper=paper.title, table=table.name, title=table.title, scale=size, unit=table.unit)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path.with_suffix(".json")) as unfinished:
+        unfinished.write_text(json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n")
+    picture = path.with_suffix(".png")
+    lists = {place: list(each.values()) for place, each in raw.items() if each}
+    if lists:
+        draw_table(picture, table, size, lists, out)
+    parts = [
+        _head(paper, table, size),
+        _laid_out(table, size, values) if values else "",
+        f"![{table.title}]({picture.name})" if lists and picture.is_file() else "",
+        _claims_laid_out(claims),
+        "\n".join(f"Not here: {where}" for where in missing),
+        _cost(found),
+    ]
+    with replacing(path) as unfinished:
+        unfinished.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    return path
+
+
+def _means(seeds: Mapping[str, float | list[float]]) -> dict[str, float]:
+    """By seed, a number or the mean of a list."""
+    return {seed: statistics.mean(value) if isinstance(value, list) else value for seed, value in seeds.items()}
+
+
+def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
+    told: dict[str, Any] = {"text": claim.text, "section": claim.section}
+    told |= {"holds": judgement.holds, "numbers": judgement.words}
+    numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
+    told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
+    return told | ({"interval": [float(f"{end:.6g}") for end in judgement.interval]} if judgement.interval else {})
+
+
+def _lines(head: str, rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *body])
+
+
+def _head(paper: Paper, table: Table, size: Size) -> str:
+    """What the table is, from where, at which scale and in what."""
+    scale = table.at(size)
+    place = f"{paper.title} ({paper.authors} {paper.year})" if paper.authors else paper.title
+    lines = [f"# {table.title}", f"{place}, {table.source}."]
+    if size == "small":
+        paired = any(row.paper for row in table.rows.values())
+        order = " The paper's numbers are there for their order." if paired else ""
+        lines.append(f"**Small scale**, not the paper's size: {scale.says}.{order}")
+    metrics = {column.metric or scale.metric for column in scale.columns.values()}
+    how = (metrics.pop() if len(metrics) == 1 else ", ".join(scale.protocol)) or table.measure
+    if images := _images(paper, table, size):
+        lines.append(f"Images: {'; '.join(images)}.")
+    lines.append(f"In {table.unit or 'numbers'}; {how}; {table.better} is better; mean ± deviation over the seeds.")
+    return "\n\n".join(lines)
+
+
+def _images(paper: Paper, table: Table, size: Size) -> list[str]:
+    """How many images each data set of the table has, and how many are used."""
+    found: dict[str, None] = {}
+    for cell in table.cells(size):
+        name, other = str(cell.settings.get("data")), str(cell.evaluate.get("data", ""))
+        if cell.measure in TRAINED and name in paper.images:
+            train, test = paper.images[name]
+            used = min(cell.settings.get("limit") or train, train)
+            held = cell.settings.get("held_out", min(MOST_HELD_OUT, used // SHARE_HELD_OUT))
+            whole = "" if used == train else f" of {train}"
+            words = f"{name}, {used}{whole} training images ({held} held out of pretraining for its health)"
+            if cell.evaluate.get("held_out"):
+                words += f", tested on {cell.evaluate['held_out']} further training images"
+            elif other in paper.images:
+                words += ", evaluated on {}, {} training and {} test images".format(other, *paper.images[other])
+            elif not other:
+                words += f", {test} test images"
+            found[words] = None
+    return list(found)
+
+
+def _laid_out(table: Table, size: Size, values: Values) -> str:
+    """The numbers: three cells for a column, or where there are many columns three lines for a row."""
+    columns = table.at(size).columns.values()
+
+    def theirs(row: Row, column: Column) -> tuple[float, float | None] | None:
+        return row.paper.get(column.like or column.name)
+
+    def ours(row: Row, column: Column) -> list[float]:
+        return list(values.get((row.name, column.name), {}).values())
+
+    def difference(row: Row, column: Column) -> str:
+        a, b = theirs(row, column), ours(row, column)
+        return "" if a is None or not b else f"{statistics.mean(b) - a[0]:+.2f}"
+
+    parts: dict[str, Callable[[Row, Column], str]] = {
+        "paper": lambda row, column: _spread(theirs(row, column)),
+        "ours": lambda row, column: _spread(_mean_and_deviation(ours(row, column))),
+    }
+    if not any(row.paper for row in table.rows.values()):
+        del parts["paper"]
+    elif size == "full":
+        parts["difference"] = difference
+    wide = len(columns) > 3
+    lines: list[list[str]] = []
+    if wide:
+        lines.append(["", "", *(column.title for column in columns)])
+        for row in table.rows.values():
+            lines += [[row.title, part, *(show(row, column) for column in columns)] for part, show in parts.items()]
+    else:
+        lines.append(["", *(f"{column.title}, {part}" for column in columns for part in parts)])
+        for row in table.rows.values():
+            lines.append([row.title, *(show(row, column) for column in columns for show in parts.values())])
+    lines = [line for line in lines if any(line[1 + wide :])]
+    lines.insert(1, ["---"] * len(lines[0]))
+    noted: dict[str, list[str]] = {}
+    for row in table.rows.values():
+        noted.setdefault(row.note, []).append(row.title)
+    notes = (f"\n\n{'; '.join(titles)}: {note}." for note, titles in noted.items() if note)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "".join(notes)
+
+
+def _mean_and_deviation(numbers: Sequence[float]) -> tuple[float, float | None] | None:
+    if not numbers:
+        return None
+    return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def _spread(number: tuple[float, float | None] | None) -> str:
+    if number is None:
+        return ""
+    mean, deviation = number
+    digits = 0 if mean == int(mean) and deviation is None else 2
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def _claims_laid_out(claims: Sequence[Mapping[str, str]]) -> str:
+    if not claims:
+        return ""
+    rows = ([one["text"], one["section"], f"**{one['holds']}**", one["numbers"]] for one in claims)
+    return _lines("| what the paper says | where | holds here | |", rows)
+
+
+def _cost(found: Found) -> str:
+    """How many runs the table took, on what, and one of its commands."""
+    numbers = [(cell, seed, one) for cell in found.values() for seed, one in cell["seeds"].items()]
+    if not numbers:
+        return "Nothing was run."
+    runs = {(cell["key"], seed): one for cell, seed, one in numbers}
+    measured = {(cell["key"], cell["reading"], seed): one["seconds"] for cell, seed, one in numbers}
+    spent = sum(measured.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
+    where = "; ".join(sorted({one.get("hardware", "a machine that was not noted") for one in runs.values()}))
+    command = "\n".join(next(iter(runs.values()))["commands"])
+    return f"{len(runs)} runs, {duration(spent)} in sum, on {where}. The first of them:\n\n```\n{command}\n```"
+
+
+def write_claims(out: Path) -> Path:
+    """Write claims.md into a folder of tables, and return its path."""
+    tables = tables_in(out)
+    claims = [(table["paper"], claim) for table in tables.values() for claim in table["claims"]]
+    tested = [claim for _, claim in claims if claim.get("p") is not None]
+    kept = holm([claim["p"] for claim in tested])
+    survives = {id(claim): stays for claim, stays in zip(tested, kept, strict=True)}
+    papers = dict.fromkeys(table["paper"] for table in tables.values())
+    sums = {
+        name: Counter(claim["holds"] for paper, claim in claims if name in (paper, "all")) for name in (*papers, "all")
+    }
+    rows = [[name, str(held.total()), *(str(held[each]) for each in VERDICTS)] for name, held in sums.items() if held]
+    decided = sum(claim["holds"] in ("yes", "no") for claim in tested)
+    said = (
+        f"{len(tested)} claims were tested, {decided} are decided, and {sum(kept)} of these survive Holm's correction."
+    )
+    parts = ["# Which claims hold", HOW, _lines(f"| | claims | {' | '.join(VERDICTS)} |", rows), said]
+    for paper in papers:
+        lines = []
+        for path, table in tables.items():
+            link = f"[{path.stem.split('.')[0].replace('-', ' ').capitalize()}]({path.with_suffix('.md').as_posix()})"
+            for one in table["claims"] if table["paper"] == paper else ():
+                stays = survives.get(id(one)) if one["holds"] in ("yes", "no") else None
+                holm_says = {None: "", True: "survives", False: "does not"}[stays]
+                lines.append([one["text"], link, f"**{one['holds']}**", holm_says, one["numbers"]])
+        if lines:
+            parts.append(f"## {paper}\n\n" + _lines("| claim | table | holds here | Holm | |", lines))
+    with replacing(out / CLAIMS) as unfinished:
+        unfinished.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return out / CLAIMS
+
+
+def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
+    """Return what was written of each table, by the path of its JSON in the folder, Table 9 before Table 10."""
+
+    def parts(path: Path) -> list[tuple[str, int]]:
+        return [(word, int(digits or 0)) for word, digits in re.findall(r"(\D+)(\d*)", path.as_posix())]
+
+    found = {path.relative_to(out): json.loads(path.read_text()) for path in sorted(out.glob("*/*.json"), key=parts)}
+    return {path: table for path, table in found.items() if "claims" in table}
+
+
+def draw_table(path: Path, table: Table, size: Size, values: Lists, out: Path) -> None:
+    """Write a PNG of a figure, or of a table whose columns are steps of one quantity; none of other tables.
+
+    out: folder of the runs, some of which have pictures of their own.
+    """
+    columns = table.at(size).columns.values()
+    kinds = {(one.data, one.run.get("encoder"), one.metric, one.measure, one.unit) for one in columns}
+    cells = [cell for cell in table.cells(size) if cell.measure == PLANE and (cell.row, cell.column) in values]
+    maps = {  # of the first seed, those that are in run folders, by row and kNN accuracy in the plane
+        f"{table.rows[cell.row].title}: {values[cell.row, cell.column][0]:.1f} {table.unit}": picture
+        for cell in cells
+        if (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
+    }
+    if table.measure == "curve":
+        figure = _curves(table, size, values)
+    elif table.measure == "nuclear-norms":
+        figure = _histograms(table, size, values)
+    elif len(columns) > 2 and len(kinds) == 1 and len(table.rows) <= MOST_LINES:
+        figure = _over_columns(table, size, values)
+    elif maps:
+        figure = side_by_side(maps)
+    elif table.name.startswith("figure") and not any(cell.measure == PLANE for cell in table.cells(size)):
+        figure = _over_rows(table, size, values)
+    else:
+        return
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished)
+
+
+def _panels(count: int) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
+    figure = matplotlib.figure.Figure(figsize=(1 + PANEL * count, HEIGHT), dpi=120, layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _means_and_spread(lists: Iterable[Sequence[float]]) -> tuple[list[float], list[float]]:
+    found = [_mean_and_deviation(seeds) or (0.0, None) for seeds in lists]
+    return [mean for mean, _ in found], [deviation or 0.0 for _, deviation in found]
+
+
+def _over_columns(table: Table, size: Size, values: Lists) -> matplotlib.figure.Figure:
+    """The mean of each cell, and its deviation, over the columns; the paper's full-scale numbers dashed."""
+    columns = table.at(size).columns.values()
+    figure, (axes,) = _panels(1)
+    paper = size == "full" and any(row.paper for row in table.rows.values())
+    for number, row in enumerate(table.rows.values()):
+        colour = f"C{number % 10}"
+        ours = {column.title: seeds for column in columns if (seeds := values.get((row.name, column.name)))}
+        if ours:
+            means, spread = _means_and_spread(ours.values())
+            axes.errorbar(list(ours), means, spread, color=colour, marker="o", capsize=3, label=row.title)
+        theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
+        if theirs and paper:
+            axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
+    axes.set(ylabel=", ".join(filter(None, (table.at(size).metric or table.measure, table.unit))))
+    axes.set_title(table.title + " (dashed: the paper)" * paper, size="medium", wrap=True)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _over_rows(table: Table, size: Size, values: Lists) -> matplotlib.figure.Figure:
+    """A panel for each column, of means and deviations over the rows; of two columns, also one over the other."""
+    columns = [one for one in table.at(size).columns.values() if one.name in {column for _, column in values}]
+    rows = [row for row in table.rows.values() if all(values.get((row.name, column.name)) for column in columns)]
+    names = [row.title for row in rows]
+    found = [_means_and_spread(values[row.name, column.name] for row in rows) for column in columns]
+    figure, panels = _panels(len(columns) + (len(columns) == 2))
+    for axes, column, (means, spread) in zip(panels, columns, found, strict=False):
+        axes.errorbar(names, means, spread, marker="o", capsize=3)
+        axes.tick_params(axis="x", rotation=45)
+        axes.set(title=column.title, ylabel=table.unit_of(column))
+    if len(columns) == 2:
+        (x, _), (y, _) = found
+        panels[2].scatter(x, y)
+        for place, name in zip(zip(x, y, strict=True), names, strict=True):
+            panels[2].annotate(name, place, (4, 4), textcoords="offset points", fontsize=7)
+        panels[2].set(xlabel=columns[0].title, ylabel=columns[1].title)
+    return figure
+
+
+def _curves(table: Table, size: Size, values: Lists) -> matplotlib.figure.Figure:
+    """A panel for each column and a line for each seed of a row."""
+    columns = table.at(size).columns.values()
+    epochs = {cell.settings.get("epochs") for cell in table.cells(size)}
+    length = epochs.pop() if len(epochs) == 1 else None
+    figure, panels = _panels(len(columns))
+    for axes, column in zip(panels, columns, strict=True):
+        for number, row in enumerate(table.rows.values()):
+            for place, curve in enumerate(values.get((row.name, column.name), ())):
+                x = np.arange(1, len(curve) + 1) * (length / len(curve) if length else 1)  # measured at equal distances
+                axes.plot(x, curve, color=f"C{number % 10}", label=None if place else row.title)
+        axes.set(title=column.title, xlabel="epoch" if length else "measurement", ylabel=table.unit_of(column))
+        axes.legend(fontsize=8)
+    return figure
+
+
+def _histograms(table: Table, size: Size, values: Lists) -> matplotlib.figure.Figure:
+    """A panel for each column and a histogram for each row, of the lists of all seeds together."""
+    columns = table.at(size).columns.values()
+    figure, panels = _panels(len(columns))
+    for axes, column in zip(panels, columns, strict=True):
+        there = ((row.title, values.get((row.name, column.name))) for row in table.rows.values())
+        rows = {title: np.concatenate(found) for title, found in there if found}
+        edges = np.histogram_bin_edges(np.concatenate(list(rows.values())), BINS).tolist()
+        for title, numbers in rows.items():
+            share = np.full(len(numbers), 100 / len(numbers))
+            axes.hist(numbers, edges, weights=share, histtype="step", label=title)
+        axes.set(title=column.title, xlabel=table.unit_of(column), ylabel="% of the images")
+        axes.legend(fontsize=8)
+    return figure
+
+
+def side_by_side(pictures: Mapping[str, Path]) -> matplotlib.figure.Figure:
+    """Pictures two in a line, each under its title."""
+    lines = -(-len(pictures) // 2)
+    figure = matplotlib.figure.Figure(figsize=(13, 5 * lines), dpi=100, layout="constrained")
+    panels = list(figure.subplots(lines, 2, squeeze=False).flat)
+    for axes in panels:
+        axes.set_axis_off()
+    for axes, (title, picture) in zip(panels, pictures.items(), strict=False):
+        axes.imshow(matplotlib.image.imread(picture))
+        axes.set_title(title)
+    return figure

@@ -1,0 +1,155 @@
+"""Run the papers' tables: "paper | ours", and which claims hold.
+
+nearfar reproduce
+nearfar reproduce saclr/table-9 --scale small --data data
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nearfar.papers.paper import Paper, Table
+
+
+def reproduce(
+    table: str | None = None,
+    *,
+    scale: Literal["full", "small"] = "full",
+    data: str = "data",
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    jobs: int | None = None,
+    out: str = "reproduced",
+    run: bool = True,
+    console: Console | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Run the papers' tables: "paper | ours", and which claims hold.
+
+    The verbs `pretrain`, `evaluate` and `transfer` make every number, in processes of their own, and their commands are
+    saved. Finished runs are not repeated, and all tables in `out` share runs with the same settings.
+
+    Args:
+        table: PAPER/TABLE such as saclr/table-9, PAPER for all of its tables, or the same with a file of your own,
+            FILE.yaml/TABLE (docs/reproduce.md). Default: list the tables and run nothing.
+        scale: "full" as in the paper, or "small": the same comparison at a size for two cores.
+        data: folder that holds the data sets by name, such as DATA/cifar10.
+        only: rows to run; the table keeps its numbers of the others.
+        seeds: runs of each cell. Default: the table's, 3 where an order is claimed at small scale.
+        jobs: runs side by side. Default: the number of GPUs, or of cores.
+        out: folder for the tables and, in OUT/runs, the run folders, which may be removed afterwards.
+        run: make the runs that are missing. With false, only tables that are in `out` are judged and written anew.
+        console: where progress is shown.
+
+    Returns:
+        What is written as JSON, by PAPER/TABLE; without `table` the list.
+
+    Raises:
+        ValueError: for an unknown paper, table, row, setting, option or metric, and a table without that scale.
+        RunsFailed: for runs that failed, when all others are done and the tables are written.
+    """
+    import torch
+    from rich.console import Console
+    from rich.text import Text
+
+    from nearfar.atomic import check_folder
+    from nearfar.messages import RunsFailed, check_range, did_you_mean
+    from nearfar.papers import runs
+    from nearfar.papers.pages import write_claims, write_outcome
+
+    console = console or Console()
+    check_range("--seeds", seeds, 1, 1000)
+    check_range("--jobs", jobs, 1, 1000)
+    if table is None:
+        return _listed(Path(out), console)
+    paper, tables = _chosen(table, scale)
+    rows = {name for one in tables for name in one.at(scale).rows}
+    for row in only:
+        if row not in rows:
+            raise ValueError(f"{table} runs no row {row}: {did_you_mean(row, rows, ', '.join(sorted(rows)))}")
+    for one in tables:
+        runs.check_cells(one, scale)
+    place = Path(out)
+    place.mkdir(parents=True, exist_ok=True)
+    check_folder(place)
+    known = runs.known_in(place)
+    tasks: dict[Path, runs.Task] = {}
+    missing: dict[str, list[Path]] = {}
+    if run:
+        for one in tables:
+            missing[one.name] = runs.add_tasks(tasks, one, scale, Path(data), place, known, only, seeds)
+    else:
+        tables = [one for one in tables if runs.path_of(one, scale, place).is_file()]
+    absent = {path: f"{path}: {paper.data.get(path.name, path.name)}" for each in missing.values() for path in each}
+    for where in sorted(absent.values()):
+        console.print(Text(f"not here, so its cells stay empty: {where}"))
+    failed = 0
+    if tasks:
+        (place / "runs").mkdir(exist_ok=True)
+        side_by_side = jobs or torch.cuda.device_count() or os.cpu_count() or 1
+        failed = runs.run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
+    outcomes = {}
+    for one in tables:
+        path = write_outcome(paper, one, scale, [absent[where] for where in missing.get(one.name, ())], place, known)
+        console.print(Text(path.read_text(encoding="utf-8")))
+        console.print(Text(f"-> {path}"))
+        outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
+    console.print(Text(f"-> {write_claims(place)}"))
+    if failed:
+        raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
+    return outcomes
+
+
+def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Table]]:
+    """Return the paper and the tables that PAPER or PAPER/TABLE names; of a whole paper those that have the scale."""
+    from nearfar.messages import did_you_mean
+    from nearfar.papers.paper import read_paper
+
+    name, _, table = words.rpartition("/") if not words.endswith((".yaml", ".yml")) else (words, "", "")
+    if not name:
+        name, table = table, ""
+    paper = read_paper(name)
+    if table:
+        if table not in paper.tables:
+            raise ValueError(f"{name} has no {table}: {did_you_mean(table, paper.tables, ', '.join(paper.tables))}")
+        paper.tables[table].at(scale)
+        return paper, [paper.tables[table]]
+    run = [one for one in paper.tables.values() if one.measure != "none" and (scale == "full" or one.small)]
+    return paper, run
+
+
+def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
+    """Show all tables of all papers, with what they need and whether they were run, into `out` or for docs/papers."""
+    from rich.text import Text
+
+    from nearfar.papers.paper import paper_names, read_paper
+    from nearfar.papers.runs import state_of
+
+    found: dict[str, dict[str, Any]] = {}
+    for name in paper_names():
+        paper = read_paper(name)
+        console.print(Text(paper.title, style="bold"))
+        for table in paper.tables.values():
+            columns = table.full.columns.values()
+            data = dict.fromkeys(column.data for column in columns if column.data)
+            protocol = dict.fromkeys([*table.full.protocol, *(p for column in columns for p in column.protocol or ())])
+            fact: dict[str, Any] = dict(
+                title=table.title, source=table.source, data=list(data), protocol=list(protocol) or [table.measure],
+                cost=table.cost, needs=table.needs, small=table.small is not None, small_not=table.small_not,
+                state=state_of(table, out),
+            )  # fmt: skip
+            found[f"{name}/{table.name}"] = fact
+            words = [*fact["data"], *fact["protocol"], f"{table.cost} ({table.needs})" if table.needs else table.cost]
+            small = "also small" if table.small else f"not small: {table.small_not}" if table.small_not else ""
+            console.print(Text(f"  {name}/{table.name}  {table.title}"))
+            console.print(
+                Text(f"      {', '.join(words)}; {small + '; ' if small else ''}{fact['state']}", style="dim")
+            )
+    console.print("nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for two cores")
+    return found

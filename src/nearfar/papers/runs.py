@@ -1,0 +1,435 @@
+"""The runs behind a table's cells: what they ask for, made in processes of their own, and the numbers so far."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import inspect
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from nearfar.atomic import replacing
+from nearfar.commands.evaluate import evaluate
+from nearfar.evaluation import check_protocols, percent_of, result_names
+from nearfar.messages import as_words, did_you_mean, first_line
+from nearfar.methods import method_class
+from nearfar.papers.detector import TASKS
+from nearfar.papers.paper import SIZES, TRAINED, Cell, Size, Table
+from nearfar.papers.protocols import PROTOCOLS
+from nearfar.papers.protocols import result_names as protocol_names
+from nearfar.papers.standard_sets import PREFIX, name_with, standard_set
+from nearfar.papers.transfer import transfer
+from nearfar.run import PREDICTIONS, TRUTH
+from nearfar.training import Health, Settings
+from nearfar.training.environment import machine, software
+from nearfar.training.progress import duration, shown
+from nearfar.training.run_folder import CONFIG
+from nearfar.training.settings import check_hyperparameters, settings_fields
+
+DONE = "measured.json"
+"""In the folder of a run: what was measured on it, with commands and seconds."""
+ALWAYS_THERE = ("digits",)
+PRETRAINED = "pretrain"
+PLANE = "plane"
+"""The measure that makes a map, and the name of its files in the folder of a run."""
+COMMITTED = Path(__file__).parents[3] / "docs" / "papers"
+"""The numbers that come with the source; not there where only the package is installed."""
+VERDICTS = ("yes", "no", "not decided", "not run")
+LOGGED = ("loss", "lr", "images_per_second", "data_wait")
+PRECISIONS = ("AP", "AP50", "AP75", "box AP")
+
+Known = Mapping[tuple[str, str], Mapping[str, Any]]
+"""By the key of a run and what was read from it: the number of each seed."""
+Found = dict[str, dict[str, Any]]
+"""By "row/column": the key of the run, and by seed its value, seconds, commands and hardware."""
+
+
+def check_cells(table: Table, size: Size) -> None:
+    """Raise ValueError, which names the cell, for settings, options, protocols and metrics that do not exist."""
+    for cell in table.cells(size):
+        try:
+            _check_settings(cell)
+            if cell.measure in ("run", "detect"):
+                _check_evaluation(cell)
+            elif cell.measure == "curve" and not cell.metric.startswith("monitored."):
+                _known("metric", cell.metric, [*LOGGED, *(f"health.{one.name}" for one in fields(Health))])
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{table.name}, row {cell.row}, column {cell.column}: {first_line(error)}") from error
+
+
+def _check_settings(cell: Cell) -> None:
+    settings = dict(cell.settings)
+    if "method" not in settings:
+        raise ValueError("method is missing in the settings")
+    method = method_class(settings["method"])
+    own = {one.name for one in fields(method)}
+    usual = {one.name for one in settings_fields()} - {"hyperparameters", "out"}
+    for name in settings:
+        _known("setting", name, usual | own | ({"images"} if cell.measure == "variables" else set()))
+    numbers = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items() if key in own}
+    check_hyperparameters(method, numbers)
+    method.from_recipe(settings.get("recipe", "small"), **numbers)
+    Settings(**{key: value for key, value in settings.items() if key in usual})
+    if cell.measure in TRAINED and "data" not in settings:
+        raise ValueError("the column names no data to train on")
+
+
+def _check_evaluation(cell: Cell) -> None:
+    verb = verb_of(cell)
+    options = {*inspect.signature(transfer if verb == "transfer" else evaluate).parameters}
+    for name in cell.evaluate:
+        _known(f"option of {verb}", name, options - {"run", "protocol", "baselines", "encoder", "console", "root"})
+    if not cell.protocol:
+        raise ValueError("protocol is missing")
+    if cell.measure == "detect":
+        _known("protocol", cell.protocol[0], TASKS)
+        if not cell.metric.startswith("AP "):  # of a class
+            _known("metric", cell.metric, PRECISIONS)
+    elif verb == "transfer":
+        standard = standard_set(str(cell.evaluate.get("data", "")))
+        for name in cell.protocol:
+            _known("protocol", name, PROTOCOLS)
+        names = [name for one in cell.protocol for name in protocol_names(one)]
+        _known("metric", cell.metric, [name_with(name, standard[0] if standard else "") for name in names])
+    else:
+        check_protocols([one for one in cell.protocol if percent_of(one) is None])
+        _known("metric", cell.metric, result_names(cell.protocol))
+
+
+def _known(kind: str, name: Any, known: Iterable[str]) -> None:
+    if name not in (known := sorted(known)):
+        raise ValueError(f"there is no {kind} {name!r}: {did_you_mean(str(name), known, ', '.join(known))}")
+
+
+def verb_of(cell: Cell) -> str:
+    """Return the verb that measures a cell's protocols."""
+    return "transfer" if cell.measure == "detect" or {*cell.protocol} & {*PROTOCOLS} else "evaluate"
+
+
+def folder_of(cell: Cell, seed: int | str, out: Path) -> Path:
+    """Return the folder of a cell's run; seed "*" makes a pattern for those of all seeds."""
+    words = (cell.settings.get("method"), cell.settings.get("data"), cell.key, seed)
+    return out / "runs" / "-".join(str(word) for word in words if word is not None)
+
+
+def measurements(folder: Path) -> dict[str, Any]:
+    """Return what was measured in a run folder by its reading, and its training under `PRETRAINED`."""
+    path = folder / DONE
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def packed(right: np.ndarray) -> dict[str, Any]:
+    """Write for each test image whether it was classified correctly, as JSON holds it: 1.3 kB for 10 000 images."""
+    return {"images": len(right), "bits": base64.b64encode(np.packbits(right).tobytes()).decode()}
+
+
+def unpacked(right: Mapping[str, Any]) -> np.ndarray:
+    """Read what `packed` wrote."""
+    bits = np.frombuffer(base64.b64decode(right["bits"]), np.uint8)
+    return np.unpackbits(bits, count=right["images"]).astype(bool)
+
+
+@dataclass
+class Task:
+    """One run, with all cells that want a number of it. data: the folder that holds data sets by name."""
+
+    folder: Path
+    settings: Mapping[str, Any]
+    source: str | None
+    seed: int
+    data: Path = Path()
+    cells: list[Cell] = field(default_factory=list)
+
+
+def add_tasks(
+    tasks: dict[Path, Task],
+    table: Table,
+    size: Size,
+    data: Path,
+    out: Path,
+    known: Known,
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+) -> list[Path]:
+    """Add the runs that a table lacks to tasks by folder; returns the data that is not there, whose cells are left out.
+
+    data: the folder that holds data sets by name. only: rows, if not all. seeds: of each cell, if not the table's.
+    """
+    found, missing = found_so_far(table, size, out, known), []
+    first, count = table.at(size).first_seed, seeds or table.at(size).seeds
+    for cell in table.cells(size):
+        if only and cell.row not in only:
+            continue
+        name, names = cell.settings.get("data"), (cell.settings.get("data"), cell.evaluate.get("data"))
+        needed = [data / one for one in names if one and one not in ALWAYS_THERE and not one.startswith(PREFIX)]
+        if lacking := [path for path in needed if not path.exists()]:
+            missing += lacking
+            continue
+        source = name if name is None or name in ALWAYS_THERE else str(data / name)
+        for seed in range(first, first + count):
+            if not has(found, cell, seed):
+                folder = folder_of(cell, seed, out)
+                tasks.setdefault(folder, Task(folder, cell.settings, source, seed, data)).cells.append(cell)
+    return list(dict.fromkeys(missing))
+
+
+def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
+    """Run tasks, `jobs` at a time; failures are reported and the others continue. Returns how many failed.
+
+    SIGTERM to this process goes on to the commands that are running; Ctrl-C and a terminal that closes reach them by
+    themselves.
+    """
+    began, failed = time.perf_counter(), 0
+    console.print(f"runs to make: {len(tasks)}, {jobs} at a time")
+    places: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for place in range(jobs):
+        places.put(place)
+    commands, pool = _Commands(), ThreadPoolExecutor(jobs)
+    with commands.stopped_by_sigterm(), shown(console, "runs") as progress:
+        try:
+            futures = [pool.submit(_run, task, commands, places, jobs) for task in tasks]
+            for done, future in enumerate(as_completed(futures), 1):
+                problem, words = future.result()
+                failed += problem
+                left = (time.perf_counter() - began) / done * (len(tasks) - done)
+                console.print(Text(f"{done}/{len(tasks)}  {words}  {duration(left)} left"))
+                progress(done, len(tasks))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return failed
+
+
+class _Commands:
+    """The commands that run in processes of their own."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+
+    def run(self, words: Sequence[str], environment: Mapping[str, str], log: Path) -> str:
+        """Run Python with some words; append what it says to the log and return its standard output.
+
+        Raises subprocess.CalledProcessError where it fails or is stopped.
+        """
+        command = [sys.executable, *words]
+        with log.open("a") as file:
+            child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
+            self._running.add(child)
+            if self._stopped:  # in between, or before
+                child.terminate()
+            said = child.communicate()[0]
+            self._running.discard(child)
+            file.write(said)
+        if child.returncode:
+            raise subprocess.CalledProcessError(child.returncode, command)
+        return said
+
+    @contextmanager
+    def stopped_by_sigterm(self) -> Iterator[None]:
+        def stop(number: int, frame: Any) -> None:
+            self._stopped = True
+            for child in list(self._running):
+                child.terminate()
+            raise SystemExit(128 + number)
+
+        if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _run(task: Task, commands: _Commands, places: queue.SimpleQueue[int], jobs: int) -> tuple[bool, str]:
+    """Measure all cells of a task; returns whether it failed, and what to say."""
+    name, log = task.folder.name, task.folder.with_name(f"{task.folder.name}.log")
+    place = places.get()
+    environment = _environment(place, jobs)
+    try:
+        for cell in task.cells:
+            if cell.reading not in measurements(task.folder):
+                _measure(cell, task, lambda words: commands.run(words, environment, log), environment)
+    except subprocess.CalledProcessError as error:
+        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return True, f"{name} failed: {said[-1] if said else error} (see {log})"
+    except Exception as error:  # of this run alone
+        return True, f"{name} failed: {type(error).__name__}: {first_line(error)}"
+    finally:
+        places.put(place)
+    found = measurements(task.folder)
+    numbers = {cell.reading: found[cell.reading]["value"] for cell in task.cells}
+    words = [f"{key} {value:.4g}" for key, value in numbers.items() if isinstance(value, (int, float))]
+    return False, f"{name}: {', '.join(words) or 'done'}"
+
+
+def _environment(place: int, jobs: int) -> dict[str, str]:
+    """Return an environment with a share of the cores, or fewer where it says so, and one of several GPUs."""
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        threads = min(threads, int(given))
+    gpus = torch.cuda.device_count()
+    own = {"CUDA_VISIBLE_DEVICES": str(place % gpus)} if gpus > 1 else {}
+    return os.environ | {"OMP_NUM_THREADS": str(threads)} | own
+
+
+def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -> None:
+    """Get one number by the commands that it takes, and note it with them."""
+    folder, began = task.folder, time.perf_counter()
+
+    def note(name: str, **what: Any) -> None:
+        where = {"hardware": machine(), "threads": int(environment["OMP_NUM_THREADS"])}
+        where |= {"date": datetime.date.today().isoformat(), **software()}
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / DONE) as unfinished:
+            unfinished.write_text(json.dumps({**measurements(folder), name: what | where}, indent=1) + "\n")
+
+    settings = {key: value for key, value in task.settings.items() if key != "data"}
+    if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
+        words = ["pretrain", str(task.source), *as_words(settings), "--seed", str(task.seed), "--out", str(folder)]
+        resumed = (folder / CONFIG).is_file()
+        run(["-m", "nearfar", *(["pretrain", "--resume", str(folder)] if resumed else words)])
+        note(PRETRAINED, commands=[shlex.join(["nearfar", *words])], seconds=time.perf_counter() - began)
+        began = time.perf_counter()
+    numbers: dict[str, Any] = {}
+    right: dict[str, np.ndarray] = {}
+    if cell.measure in ("run", "detect"):
+        same = [one for one in task.cells if _how(one) == _how(cell)]
+        words = ["nearfar", verb_of(cell), str(folder), *_evaluated_on(cell, task.data)]
+        words += ["--protocol", *dict.fromkeys(name for one in same for name in one.protocol), "--no-baselines"]
+        words += as_words({key: value for key, value in cell.evaluate.items() if key != "data"})
+        run(["-m", *words])
+        results = json.loads((folder / "results.json").read_text())
+        if cell.measure == "detect":
+            results = results["detection"][cell.protocol[0]]["results"]
+        else:
+            right = _right(folder / PREDICTIONS)
+        numbers = results["trained"]
+        values = {one.metric: (one.reading, 100 * numbers[one.metric]) for one in same if one.metric in numbers}
+    else:
+        given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)
+        words = ["python", "-m", "nearfar.papers.measures", cell.measure, json.dumps(given), str(folder)]
+        values = {cell.metric: (cell.reading, json.loads(run(words[1:]).splitlines()[-1]))}
+    seconds = (time.perf_counter() - began) / max(1, len(values))
+    for metric, (reading, value) in values.items():
+        also = {"right": packed(right[metric])} if metric in right else {}
+        note(reading, value=value, commands=[shlex.join(words)], seconds=seconds, **also)
+    if cell.metric not in values:
+        raise ValueError(f"results.json has no {cell.metric}, but {', '.join(numbers)}")
+
+
+def _evaluated_on(cell: Cell, data: Path) -> list[str]:
+    """The words that name the data of an evaluation, where it is not that of the run."""
+    name = cell.evaluate.get("data")
+    if name is None:
+        return []
+    return [name, "--root", str(data)] if name.startswith(PREFIX) else [str(data / name)]
+
+
+def _right(path: Path) -> dict[str, np.ndarray]:
+    """By metric, which test images were classified correctly, where the evaluation saved its predictions."""
+    if not path.is_file():
+        return {}
+    with np.load(path) as saved:
+        return {name: saved[name] == saved[TRUTH] for name in saved.files if name != TRUTH}
+
+
+def _how(cell: Cell) -> tuple[str, str, tuple[str, ...], Mapping[str, Any]]:
+    """How a cell's number is measured: those that are alike come from one command, with all of their protocols."""
+    return cell.measure, verb_of(cell), cell.protocol if cell.measure == "detect" else (), cell.evaluate
+
+
+def path_of(table: Table, size: Size, out: Path) -> Path:
+    """Return where a table is written, as Markdown; with .json and .png beside it."""
+    return out / table.paper / f"{table.name}{'' if size == 'full' else '.small'}.md"
+
+
+def known_in(out: Path) -> Known:
+    """Return the numbers of all tables in a folder: what one table has, others with the same runs need not run."""
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted(out.glob("*/*.json")):
+        for cell in _cells_in(path).values():
+            same = known.setdefault((cell["key"], cell["reading"]), {})
+            # where two tables have one, that with its versions is newer
+            same.update({seed: one for seed, one in cell["seeds"].items() if "versions" in one or seed not in same})
+    return known
+
+
+def _cells_in(path: Path) -> dict[str, Any]:
+    try:
+        cells: dict[str, Any] = json.loads(path.read_text())["cells"] if path.is_file() else {}
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{path} is damaged: {first_line(error)}; remove it, its runs are kept") from error
+    return cells
+
+
+def found_so_far(table: Table, size: Size, out: Path, known: Known | None = None) -> Found:
+    """Return the numbers of a table: those written before, of runs with the same settings, and those of run folders.
+
+    known: numbers of other tables; their own come first.
+    """
+    before = _cells_in(path_of(table, size, out).with_suffix(".json"))
+    found: Found = {}
+    for cell in table.cells(size):
+        old = before.get(cell.place, {})
+        same = old.get("key") == cell.key and old.get("reading") == cell.reading
+        seeds = dict((known or {}).get((cell.key, cell.reading), {})) | (old["seeds"] if same else {})
+        found[cell.place] = {"key": cell.key, "reading": cell.reading, "seeds": seeds}
+        pattern = folder_of(cell, "*", out)
+        for folder in sorted(pattern.parent.glob(pattern.name)):
+            there = measurements(folder)
+            if number := there.get(cell.reading):
+                if training := there.get(PRETRAINED):
+                    commands = training["commands"] + number["commands"]
+                    number |= {"commands": commands, "training_seconds": training["seconds"]}
+                seeds[folder.name.rpartition("-")[2]] = number
+    return found
+
+
+def has(found: Found, cell: Cell, seed: int) -> bool:
+    """Whether a cell has its number for a seed; one without versions is older than the random samples of `limit`."""
+    number = found[cell.place]["seeds"].get(str(seed))
+    return number is not None and ("versions" in number or "limit" not in cell.settings)
+
+
+def state_of(table: Table, out: Path) -> str:
+    """Say in words whether a table was run, such as "small scale, begun" or "not run", and which claims hold.
+
+    Of a table that was not run into `out`, the numbers that come with the source of nearfar are described.
+    """
+    own = _state_in(table, out)
+    came = "" if own else _state_in(table, COMMITTED)
+    return own or (f"{came}, in {'/'.join(COMMITTED.parts[-2:])}" if came else "not run")
+
+
+def _state_in(table: Table, out: Path) -> str:
+    words = []
+    for size, word in zip(SIZES, ("run", "small scale"), strict=True):
+        path = path_of(table, size, out).with_suffix(".json")
+        if path.is_file():
+            cells = found_so_far(table, size, out).values()
+            held = Counter(claim["holds"] for claim in json.loads(path.read_text()).get("claims", ()))
+            claims = ", ".join(f"{holds} {held[holds]}" for holds in VERDICTS if held[holds])
+            begun = "" if all(cell["seeds"] for cell in cells) else ", begun"
+            words.append(word + begun + (f" (claims: {claims})" if claims else ""))
+    return " and ".join(words)

@@ -1,0 +1,218 @@
+"""The labelled data sets of the transfer tables, from torchvision by name: splits, metrics and features."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+import torchvision.datasets
+from jaxtyping import Int
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from nearfar.data import open_images
+from nearfar.data.images import sample
+from nearfar.evaluation import extract
+from nearfar.messages import did_you_mean, first_line
+from nearfar.papers.protocols import Metric
+from nearfar.run_evaluation import Encoders, Labelled
+from nearfar.training.progress import shown
+
+PREFIX = "torchvision:"
+CHUNK = 1024  # images that are in memory at a time
+VOC_CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
+    *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+
+@dataclass(frozen=True)
+class StandardSet:
+    """A data set of torchvision as the transfer tables use it.
+
+    kind: class in torchvision.datasets. train, test, validation: arguments that give these splits; no validation split:
+    a random fifth of the training split is used. metric: of SCE's Table 9. steps: of LORAC's Table 2, None for 100
+    epochs. drawn: where torchvision has one split only, the images of a class that are drawn for training and for the
+    test (None: all others).
+    """
+
+    kind: str
+    train: Mapping[str, Any]
+    test: Mapping[str, Any]
+    validation: Mapping[str, Any] | None = None
+    metric: Metric = "accuracy"
+    steps: int | None = 5_000
+    drawn: tuple[int, int | None] | None = None
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _by_split(kind: str, train: str, test: str, validation: str | None = None, **rest: Any) -> StandardSet:
+    held = None if validation is None else {"split": validation}
+    return StandardSet(kind, {"split": train}, {"split": test}, held, **rest)
+
+
+STANDARD_SETS = {
+    "aircraft": _by_split("FGVCAircraft", "train", "test", "val", metric="mean_per_class"),
+    "caltech101": StandardSet("Caltech101", {}, {}, metric="mean_per_class", drawn=(30, None)),
+    "cars": _by_split("StanfordCars", "train", "test", steps=30_000),
+    "cifar10": StandardSet("CIFAR10", {"train": True}, {"train": False}, steps=30_000),
+    "cifar100": StandardSet("CIFAR100", {"train": True}, {"train": False}, steps=30_000),
+    "dtd": _by_split("DTD", "train", "test", "val"),
+    "flowers102": _by_split("Flowers102", "train", "test", "val", metric="mean_per_class"),
+    "food101": _by_split("Food101", "train", "test", steps=30_000),
+    "pets": _by_split("OxfordIIITPet", "trainval", "test", metric="mean_per_class"),
+    "places365": _by_split("Places365", "train-standard", "val", steps=None, common={"small": True}),
+    "sun397": StandardSet("SUN397", {}, {}, steps=30_000, drawn=(50, 50)),
+    "voc2007": StandardSet(
+        "VOCDetection",
+        {"image_set": "train"},
+        {"image_set": "test"},
+        {"image_set": "val"},
+        metric="eleven_point_map",
+        common={"year": "2007"},
+    ),
+}
+OWN_DATA = StandardSet("", {}, {})
+"""How other data is measured: by accuracy, with LORAC's steps for small data sets."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images with labels that are read one by one; `matrix` [images, classes] holds several labels an image."""
+
+    images: Dataset[Any]
+    matrix: Int[np.ndarray, "images classes"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)  # type: ignore[arg-type]
+
+    def features(self, encoders: Encoders, reading: Mapping[str, Any], console: Console, title: str) -> Labelled:
+        """Return features and labels by encoder; the images are read once, in pieces, and unreadable ones left out."""
+        parts: dict[str, list[Tensor]] = {name: [] for name in encoders}
+        labels: list[np.ndarray] = []
+        device = "cuda" if torch.cuda.is_available() else None
+        with shown(console, title) as progress:
+            for rows in torch.arange(len(self)).split(CHUNK):
+                images = open_images(Subset(self.images, rows.tolist()), **reading)
+                for name, encoder in encoders.items():
+                    parts[name].append(extract(encoder, images, device=device))
+                kept = rows[[int(name) for name in images.names]].numpy()
+                labels.append(images.labels if self.matrix is None else self.matrix[kept])  # type: ignore[arg-type]
+                progress(int(rows[-1]) + 1, len(self))
+        return {name: (torch.cat(pieces), np.concatenate(labels)) for name, pieces in parts.items()}
+
+
+@dataclass(frozen=True)
+class StandardSplits:
+    """The splits "train", "test" and perhaps "validation" of a standard set, with the methods of `LabelledSets`.
+
+    reading: image size and channels, as `open_images` takes them.
+    """
+
+    splits: Mapping[str, Split]
+    reading: Mapping[str, Any]
+
+    def count(self, split: str) -> int:
+        """Images of a split."""
+        return len(self.splits[split])
+
+    def limited(self, limit: int | None, seed: int, console: Console) -> StandardSplits:
+        """The same with a random sample of so many training images."""
+        train = self.splits["train"]
+        if limit is None or limit >= len(train):
+            return self
+        console.print(Text(f"--limit: {limit} of {len(train)} training images, a random sample (seed {seed})"))
+        rows = sample(len(train), limit, seed)
+        some = Split(Subset(train.images, rows.tolist()), None if train.matrix is None else train.matrix[rows])
+        return replace(self, splits={**self.splits, "train": some})
+
+    def features(self, encoders: Encoders, console: Console) -> Iterator[tuple[str, Labelled]]:
+        """Features and labels of every split, encoder by encoder."""
+        found = {
+            name: split.features(encoders, self.reading, console, f"{name} images")
+            for name, split in self.splits.items()
+        }
+        for row in encoders:
+            yield row, {name: of_split[row] for name, of_split in found.items()}
+
+
+def standard_set(source: str) -> tuple[str, StandardSet] | None:
+    """Name and entry of "torchvision:NAME", None for any other source; ValueError for a name that is not known."""
+    if not source.startswith(PREFIX):
+        return None
+    name = source.removeprefix(PREFIX).lower()
+    kinds = {one.kind.lower(): key for key, one in STANDARD_SETS.items()}
+    name = kinds.get(name, name)
+    if name not in STANDARD_SETS:
+        near = did_you_mean(name, [*STANDARD_SETS, *kinds], f"there are {', '.join(STANDARD_SETS)}")
+        raise ValueError(f"no transfer table uses a data set of torchvision called {name!r}: {near}")
+    return name, STANDARD_SETS[name]
+
+
+def open_standard(
+    chosen: StandardSet, root: str | os.PathLike[str] | None, reading: Mapping[str, Any], seed: int = 0
+) -> StandardSplits:
+    """Open "train", "test" and, where there is one, "validation", from the files that lie in `root`.
+
+    Nothing is downloaded. reading: image size and channels. seed: of the splits that are drawn. Raises ValueError
+    without a root, FileNotFoundError without the files.
+    """
+    if root is None:
+        raise ValueError(f"say where the files of torchvision's {chosen.kind} are: --root DIR")
+    if chosen.drawn is not None:
+        whole = _open(chosen, {}, root)
+        train, test = _draw(np.asarray(getattr(whole, "y", None) or whole._labels), chosen.drawn, seed)
+        return StandardSplits({"train": Split(Subset(whole, train)), "test": Split(Subset(whole, test))}, reading)
+    parts = {"train": chosen.train, "validation": chosen.validation, "test": chosen.test}
+    opened = {part: _open(chosen, which, root) for part, which in parts.items() if which is not None}
+    several = chosen.metric == "eleven_point_map"
+    splits = {part: Split(images, _voc_labels(images) if several else None) for part, images in opened.items()}
+    return StandardSplits(splits, reading)
+
+
+def _open(chosen: StandardSet, which: Mapping[str, Any], root: str | os.PathLike[str]) -> Any:
+    try:
+        if not os.path.isdir(root):
+            raise FileNotFoundError("there is no such folder")  # torchvision would make some
+        return getattr(torchvision.datasets, chosen.kind)(os.fspath(root), **which, **chosen.common)
+    except (RuntimeError, OSError) as error:
+        reason = first_line(error).split(". ")[0].rstrip(".")  # the next sentence offers a download
+        raise FileNotFoundError(
+            f"torchvision.datasets.{chosen.kind} finds no files in '{os.fspath(root)}' ({reason}): put them there as "
+            "torchvision lays them out; nothing is downloaded"
+        ) from error
+
+
+def _draw(labels: np.ndarray, numbers: tuple[int, int | None], seed: int) -> tuple[list[int], list[int]]:
+    """Positions of so many images of each class, and of so many others."""
+    generator = np.random.default_rng(seed)
+    train: list[int] = []
+    test: list[int] = []
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label)).tolist()
+        train += rows[: numbers[0]]
+        test += rows[numbers[0] : None if numbers[1] is None else sum(filter(None, numbers))]
+    return train, test
+
+
+def _voc_labels(dataset: Any) -> Int[np.ndarray, "images classes"]:
+    """1 for a class that an image shows, 0 where every object of it is difficult, else -1."""
+    labels = np.full((len(dataset), len(VOC_CLASSES)), -1)
+    for row, path in zip(labels, dataset.annotations, strict=True):
+        for thing in ElementTree.parse(path).iter("object"):
+            column = VOC_CLASSES.index(thing.findtext("name", ""))
+            row[column] = max(row[column], 0 if thing.findtext("difficult") == "1" else 1)
+    return labels
+
+
+def name_with(result: str, data: str) -> str:
+    """Return the key of a result on a data set of torchvision: its name at the end, "_std" of a deviation behind."""
+    end = "_std" if result.endswith("_std") else ""
+    return f"{result.removesuffix(end)}_{data}{end}" if data else result

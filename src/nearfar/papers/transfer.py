@@ -1,0 +1,123 @@
+"""Evaluate the encoder as the papers' transfer tables do, on other data.
+
+nearfar transfer runs/photos torchvision:flowers102 --root data
+nearfar transfer runs/photos torchvision:voc2007 --root data --protocol low-shot
+nearfar transfer runs/cells annotated/ --protocol detect
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
+    from nearfar.run import Run
+
+
+def transfer(
+    run: str | Path | Run,
+    data: Any = None,
+    *,
+    protocol: Sequence[str] = ("transfer",),
+    root: str | None = None,
+    limit: int | None = None,
+    test_share: float = 0.2,
+    seed: int = 0,
+    baselines: bool = True,
+    label_column: str | None = None,
+    detector: str = "small",
+    epochs: float | None = None,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> dict[str, dict[str, float]]:
+    """Evaluate the encoder as the papers' transfer tables do, on other data.
+
+    Args:
+        run: run folder.
+        data: labelled images with a train and a test split, or without: then a share is kept for the test. Or
+            torchvision:NAME, a data set of the tables, from files in --root. For the detectors annotated images: a
+            folder in VOC's or COCO's layout or a COCO json. Default: the data of the run.
+        protocol: "transfer" (logistic regression), "transfer-sgd", "low-shot" (SVMs on few images a class, mean average
+            precision), see docs/evaluation.md; or, apart from these, detectors trained on the encoder: "detect",
+            "segment", "keypoints", see docs/detection.md.
+        root: folder with the files of a data set of torchvision.
+        limit: use a random sample of so many training images. Default: as in the run.
+        test_share: share of the images that is kept for the test where the data has no test split.
+        seed: random seed of that split, of the draws and of the detectors.
+        baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training; for detectors
+            random weights.
+        label_column: column of the data with the labels. Default: one of a usual name, such as label.
+        detector: settings of the detector: "small", "small-c4", or a paper's: "lorac", "sce".
+        epochs: of the detector's training. Default: as its settings say.
+        encoder: the module that was trained, where it was an object of your own, with its weights before training.
+        console: where progress is shown.
+
+    Returns:
+        Results 0..1 by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
+        and "trained"; also written into results.json and the report, beside what other protocols wrote. Columns of a
+        data set of torchvision end with its name.
+
+    Raises:
+        ValueError: for data without labels or annotations, unknown names, and what a protocol cannot be measured on.
+        FileNotFoundError: for a data set of torchvision that is not there.
+    """
+    import torch
+    from rich.console import Console
+
+    from nearfar.atomic import check_folder
+    from nearfar.messages import check_range, did_you_mean
+    from nearfar.pages.report import write_report
+    from nearfar.papers.detection import evaluate_detectors
+    from nearfar.papers.detector import TASKS
+    from nearfar.papers.protocols import PROTOCOLS, protocol_results
+    from nearfar.papers.standard_sets import OWN_DATA, name_with, open_standard, standard_set
+    from nearfar.run import Run
+    from nearfar.run_evaluation import add_to_results, encoders_by_row, open_labelled, show_results
+    from nearfar.training.progress import shown
+    from nearfar.training.settings import LARGEST_SEED
+
+    console, run = console or Console(), Run.of(run)
+    protocols, known = [protocol] if isinstance(protocol, str) else list(protocol), (*PROTOCOLS, *TASKS)
+    if unknown := [name for name in protocols if name not in known]:
+        near = did_you_mean(unknown[0], known, f"choose among {', '.join(known)}")
+        raise ValueError(f"unknown protocol {unknown[0]!r}: {near}")
+    check_range("--limit", limit, 1)
+    check_range("--seed", seed, 0, LARGEST_SEED)
+    if not 0 < test_share < 1:
+        raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
+    common: dict[str, Any] = dict(limit=limit, seed=seed)
+    if set(protocols) <= set(TASKS):
+        return evaluate_detectors(
+            run, data, protocols, detector=detector, epochs=epochs, test_share=test_share, baselines=baselines,
+            encoder=encoder, console=console, **common,
+        )  # fmt: skip
+    if set(protocols) & set(TASKS):
+        alone = min(set(protocols) - set(TASKS))
+        raise ValueError(f"{', '.join(TASKS)} take annotations, not labels: run {alone} by itself")
+    check_folder(run.path)
+    name, standard = (standard_set(data) if isinstance(data, str) else None) or ("", OWN_DATA)
+    if standard.metric == "eleven_point_map" and "transfer-sgd" in protocols:
+        raise ValueError(f"transfer-sgd needs one label an image, those of {name} have several")
+    if name:
+        sets: Any = open_standard(standard, root, run.settings.reading, seed).limited(limit, seed, console)
+    elif root is not None:
+        raise ValueError("--root is for data sets of torchvision: name one, such as torchvision:flowers102")
+    else:
+        splits: dict[str, Any] = dict(share=test_share, validation=True, label_column=label_column)
+        sets = open_labelled(run.settings, data, console, **splits, **common)
+    encoders = encoders_by_row(run, encoder, baselines)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    results: dict[str, dict[str, float]] = {row: {} for row in encoders}
+    for row, found in sets.features(encoders, console):
+        for one in protocols:
+            with shown(console, f"{row.replace('_', ' ')}: {one}") as progress:
+                numbers = protocol_results(one, found, standard.metric, standard.steps, seed, device, progress)
+            results[row] |= {name_with(key, name): value for key, value in numbers.items()}
+    add_to_results(run, results)
+    write_report(run.path)
+    show_results(results, sets, console)
+    return results

@@ -1,0 +1,142 @@
+"""A run folder as an object, with every verb as a method."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+from torch import nn
+
+from nearfar.atomic import replacing
+from nearfar.messages import first_line
+from nearfar.networks import Encoder, load_encoder
+from nearfar.training import Health, Settings, Verdict, read_metrics, verdict
+
+PREDICTIONS, TRUTH = "predictions.npz", "truth"
+"""What `evaluate` predicted last: an array of labels by the key of the result, and those that are right."""
+
+
+class Verb:
+    """A method of `Run` that is a function of a room above, a verb, with its arguments and documentation."""
+
+    def __init__(self, module: str, function: str) -> None:
+        self.module, self.function = module, function
+
+    def __get__(self, run: Run | None, owner: type[Run]) -> Callable[..., Any]:
+        function = getattr(importlib.import_module(f"nearfar.{self.module}"), self.function)
+        return function if run is None else MethodType(function, run)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished or interrupted run. `path` is its folder; its verbs are the functions of `nearfar` of these names."""
+
+    path: Path
+
+    evaluate = Verb("commands.evaluate", "evaluate")
+    transfer = Verb("papers.transfer", "transfer")
+    embed = Verb("commands.embed", "embed")
+    map = Verb("commands.map", "map_images")
+    search = Verb("commands.search", "search_images")
+    duplicates = Verb("commands.duplicates", "find_duplicates")
+    select = Verb("commands.select", "select_images")
+    cluster = Verb("commands.cluster", "cluster_images")
+    export = Verb("commands.export", "export")
+    push = Verb("commands.push", "push")
+    views = Verb("commands.views", "show_views")
+    resume = Verb("commands.pretrain", "resume")
+    _repr_html_ = Verb("pages.report", "in_notebook")
+
+    @classmethod
+    def of(cls, run: str | Path | Run) -> Run:
+        """Return a run from its folder, or as it is."""
+        return run if isinstance(run, Run) else cls(Path(run))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The resolved settings, with the folder where it is now."""
+        settings = replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
+        missing = [name for name in ("method", "encoder") if getattr(settings, name) is None]
+        if missing := missing + settings.unchosen():
+            raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
+        return settings
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The pretrained encoder in eval mode, with its preprocessing."""
+        return load_encoder(self.path)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return read_metrics(self.path)
+
+    @property
+    def results(self) -> dict[str, dict[str, float]]:
+        """What `evaluate` wrote, empty before: accuracies of the encoder and its rivals."""
+        return {row: numbers for row, numbers in self._written.items() if row != "detection"}
+
+    @property
+    def detection(self) -> dict[str, dict[str, Any]]:
+        """What `evaluate` wrote of detectors by task, empty before: settings, and "results" by where they started."""
+        return self._written.get("detection", {})
+
+    @property
+    def _written(self) -> dict[str, Any]:
+        path = self.path / "results.json"
+        try:
+            return json.loads(path.read_text()) if path.is_file() else {}
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged: {first_line(error)}; evaluate again") from error
+
+    def write_results(
+        self, rows: dict[str, dict[str, float]] | None = None, detection: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        """Write results.json; what is not given stays as it is."""
+        whole: dict[str, Any] = dict(self.results if rows is None else rows)
+        if kept := self.detection if detection is None else detection:
+            whole["detection"] = kept
+        with replacing(self.path / "results.json") as unfinished:
+            unfinished.write_text(json.dumps(whole, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any]:
+        """Return in plain values what the run came to: None or empty for what there is not, or not yet.
+
+        "path", "report"; "method"; "verdict", whether it is "healthy", its "state" and "words"; "health" as measured
+        last; "metrics", the last line of them; "results" and "detection", what `evaluate` wrote.
+        """
+        lines, verdict, report = self.metrics, self.verdict, self.path / "report.html"
+        return {
+            "path": str(self.path),
+            "report": str(report) if report.is_file() else None,
+            "method": getattr(self.settings.method, "words", self.settings.method),
+            "verdict": None if verdict is None else asdict(verdict),
+            "health": next((line["health"] for line in reversed(lines) if "health" in line), None),
+            "metrics": next((line for line in reversed(lines) if "loss" in line), None),
+            "results": self.results,
+            "detection": self.detection,
+        }
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the representation is healthy, in words; None for a run without held-out images."""
+        try:
+            measured = [Health(**line["health"]) for line in self.metrics if "health" in line]
+            return verdict(measured[-1], measured[0]) if measured else None
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise ValueError(f"{self.path / 'metrics.jsonl'} is damaged: {first_line(error)}") from error
+
+
+def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:
+    """Return the encoder of a run in eval mode, with its preprocessing: uint8 [B, C, H, W] -> features [B, dim].
+
+    encoder: the module that was trained, where it was an object of your own; its weights are read from the run.
+    Raises FileNotFoundError for a folder without an encoder, ValueError for a damaged one or a missing module.
+    """
+    return load_encoder(Run.of(run).path, encoder)

@@ -1,0 +1,224 @@
+"""Labelled images to evaluate the encoder of a run on, the baselines that it is compared with, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+
+from nearfar.data import Images, list_splits
+from nearfar.data.images import sample
+from nearfar.evaluation import (
+    Accuracies,
+    colour_histogram,
+    draw_labels,
+    finetune_accuracies,
+    hog,
+    listed_rows,
+    raw_pixels,
+    tuning,
+    usual_probe,
+)
+from nearfar.evaluation.results import ENCODERS, accuracies, best_rows, sentence
+from nearfar.methods import method_class, method_names
+from nearfar.networks import Encoder
+from nearfar.run import Run, load
+from nearfar.run_features import features_shown, open_shown
+from nearfar.training import Settings, initial_backbone
+from nearfar.training.progress import shown
+
+Encoders = Mapping[str, Callable[[Tensor], Tensor]]
+Labelled = dict[str, tuple[Tensor, np.ndarray | None]]  # features and labels by split
+
+
+@dataclass(frozen=True)
+class LabelledSets:
+    """The splits "train", "test" and perhaps "validation"."""
+
+    splits: Mapping[str, Images]
+
+    def count(self, split: str) -> int:
+        """Images of a split."""
+        return len(self.splits[split])
+
+    def limited(self, limit: int | None, seed: int, console: Console) -> LabelledSets:
+        """The same with a random sample of so many training images."""
+        train = self.splits["train"]
+        if limit is None or limit >= len(train):
+            return self
+        console.print(Text(f"--limit: {limit} of {len(train)} training images, a random sample (seed {seed})"))
+        return LabelledSets({**self.splits, "train": train.sampled(limit, seed)})
+
+    def features(self, encoders: Encoders, console: Console) -> Iterator[tuple[str, Labelled]]:
+        """Features and labels of every split, encoder by encoder."""
+        for row, encoder in encoders.items():
+            title = row.replace("_", " ")
+            found = {name: features_shown(encoder, images, console, title) for name, images in self.splits.items()}
+            yield row, {name: (features, self.splits[name].labels) for name, features in found.items()}
+
+
+def open_labelled(
+    settings: Settings,
+    data: Any,
+    console: Console,
+    *,
+    share: float = 0.2,
+    seed: int = 0,
+    limit: int | None = None,
+    held_out: int | None = None,
+    validation: bool = False,
+    label_column: str | None = None,
+) -> LabelledSets:
+    """Open the training and test split of labelled images, or cut one set into two with the same shares of each class.
+
+    data: None for those of the run with these settings, with its limit. share: of the images for the test. limit: size
+    of a random sample of the training images. held_out: test on so many of the other training images instead.
+    validation: open that split too, if there is one. Raises ValueError for images without labels, and for too few.
+    """
+    limit, drawn_by = (settings.limit, settings.seed) if limit is None and data is None else (limit, seed)
+    source = settings.given("data") if data is None else data
+    reading = {**settings.reading, "label_column": label_column}
+    there = set(list_splits(source))
+    if {"train", "test"} <= there:
+        parts = ["train", *(["validation"] if validation and "validation" in there else []), "test"]
+        opened = {part: open_shown(source, console, split=part, **reading) for part in parts}
+    else:
+        images = _with_labels(open_shown(source, console, **reading), console)
+        opened = dict(zip(("train", "test"), _stratified(images, share, seed, console), strict=True))
+    splits = {part: _with_labels(images, console) for part, images in opened.items()}
+    if held_out is not None:
+        train = splits["train"]
+        left = np.setdiff1d(np.arange(len(train)), sample(len(train), limit, drawn_by))
+        if len(left) < held_out:
+            raise ValueError(f"--held-out {held_out}: {len(left)} training images are left; lower it, or lower --limit")
+        splits["test"] = train.subset(left[-held_out:])
+    return LabelledSets(splits).limited(limit, drawn_by, console)
+
+
+def _with_labels(images: Images, console: Console) -> Images:
+    """The images that have a label."""
+    if images.labels is None or (known := images.labels >= 0).sum() < 1:
+        what = f"the {images.split} images" if images.split else "these images"
+        raise ValueError(f"{what} have no labels to evaluate with; the report's verdict needs none")
+    if known.all():
+        return images
+    console.print(Text(f"{(~known).sum()} of {len(images)} images have no label and are left out"))
+    return images.subset(np.flatnonzero(known))
+
+
+def _stratified(images: Images, share: float, seed: int, console: Console) -> tuple[Images, Images]:
+    """A training and a test part with the same shares of each class; a class with a single image is not tested."""
+    assert images.labels is not None
+    _, number, counts = np.unique(images.labels, return_inverse=True, return_counts=True)
+    alone, several = np.flatnonzero(counts[number] == 1), np.flatnonzero(counts[number] > 1)
+    try:
+        train, test = train_test_split(several, test_size=share, random_state=seed, stratify=number[several])
+    except ValueError as error:  # fewer images than classes in one of the parts
+        raise ValueError(
+            f"{len(images)} images of {len(counts)} classes are too few for --test-share {share}: "
+            "both parts need as many images as there are classes"
+        ) from error
+    if len(alone):
+        console.print(Text(f"{len(alone)} of {len(counts)} classes have a single image, which is not tested on"))
+    return images.subset(np.concatenate([train, alone])), images.subset(test)
+
+
+def encoders_by_row(
+    run: Run, encoder: nn.Module | None, baselines: bool, settings: Settings | None = None
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return the rows of a table of results: the trained encoder, and with `baselines` simple features and its start.
+
+    encoder: the module of a run whose encoder was an object of the user's own, with its weights before training.
+    settings: of the start, where they are not the run's.
+    """
+    trained = load(run, encoder=encoder)
+    if not baselines:
+        return {"trained": trained}
+    settings = replace(settings or run.settings, frozen=0)  # what is fine-tuned is trained as a whole
+    untrained = Encoder(
+        initial_backbone(settings, settings.given("encoder") if encoder is None else encoder),
+        image_size=settings.image_size,
+        channels=settings.channels,
+        mean=trained.mean.flatten().tolist(),
+        std=trained.std.flatten().tolist(),
+    )
+    if settings.whiten:  # as it was before the first step too
+        whitening = trained.backbone.net.get_submodule("conv").state_dict()
+        untrained.backbone.net.get_submodule("conv").load_state_dict(whitening)
+    start = "untrained" if settings.init is None else "starting_weights"
+    simple = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
+    return {**simple, start: untrained, "trained": trained}
+
+
+def finetuned(
+    encoders: Encoders,
+    sets: LabelledSets,
+    settings: Settings,
+    percent: float,
+    listed: Sequence[str] | None,
+    seed: int,
+    console: Console,
+) -> dict[str, Accuracies]:
+    """Fine-tune a copy of each row that is an encoder on a share of the labels, in per cent; return the accuracies.
+
+    listed: names of the images whose labels are used, in place of a draw; they are for shares below 100 %.
+    Raises ValueError where one of its images is missing.
+    """
+    train, test = sets.splits["train"], sets.splits["test"]
+    assert train.labels is not None
+    if listed is not None and percent < 100:
+        rows = listed_rows(train.names, listed)
+        rows = rows[train.labels[rows] >= 0]
+    else:
+        rows = draw_labels(train.labels, percent, seed)
+    found = {}
+    options: dict[str, Any] = dict(seed=seed, bfloat16=settings.precision == "bf16-mixed")
+    options["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    for row, encoder in encoders.items():
+        if isinstance(encoder, Encoder):
+            with shown(console, f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels") as progress:
+                how = tuning(percent)
+                found[row] = finetune_accuracies(encoder, train, test, rows, how, progress=progress, **options)
+    return found
+
+
+def usual_probe_of(settings: Settings) -> str:
+    """Name the settings of linear-sgd that go with the recipe of a run; those of SACLR for a method of one's own."""
+    recipes = method_class(settings.method).recipes if settings.method in method_names() else {}
+    return usual_probe(recipes[settings.recipe].protocol if settings.recipe in recipes else "", settings.image_size)
+
+
+def add_to_results(run: Run, results: Mapping[str, dict[str, float]]) -> None:
+    """Write results beside those that are there already, rows in the order of every table."""
+    there = run.results
+    merged = {row: there.get(row, {}) | results.get(row, {}) for row in ENCODERS}
+    run.write_results({row: numbers for row, numbers in merged.items() if numbers})
+
+
+def show_results(results: dict[str, dict[str, float]], sets: Any, console: Console) -> None:
+    """Print results as a table, the best of each column in bold, and in one sentence.
+
+    sets: `LabelledSets`, or others with a `count` of the images of each split.
+    """
+    columns = accuracies(results)
+    best = {column: best_rows(results, column) for column in columns}
+    title = f"{sets.count('train')} images to fit, {sets.count('test')} to test"
+    table = Table("", *(name.replace("_", " ") for name in columns), title=title)
+    for row, numbers in results.items():
+        cells = []
+        for column in columns:
+            cell = f"{numbers[column]:.3f}" if column in numbers else "-"
+            if f"{column}_std" in numbers:
+                cell += f" ± {numbers[f'{column}_std']:.3f}"
+            cells.append(f"[bold]{cell}[/]" if row in best[column] else cell)
+        table.add_row(row.replace("_", " "), *cells)
+    console.print(table)
+    console.print(Text(sentence(results)))

@@ -1,0 +1,314 @@
+"""What fits a machine and a data set: encoder, image size, precision and epochs from a measurement, and the batch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor, nn
+
+from nearfar.messages import first_line
+from nearfar.methods import Method, Model, Recipe
+from nearfar.networks import build_backbone, size_step
+from nearfar.threads import fastest_threads
+from nearfar.training.loop import MOST_EPOCHS
+from nearfar.training.optimizers import build_optimizer
+from nearfar.training.processes import world_size
+from nearfar.training.progress import duration, waiting
+from nearfar.training.settings import Settings
+from nearfar.training.step import GradientStep
+from nearfar.views import Views, make_views
+
+LEAST_EPOCHS, LEAST_ADAPT_EPOCHS = 100, 10
+"""A larger net or image is taken only if this many epochs fit into the time; see docs/photographs.md."""
+RUNGS: tuple[tuple[str, int], ...] = (
+    ("small", 96),
+    ("small", 144),
+    ("small", 192),
+    ("resnet18", 192),
+    ("resnet18", 240),
+    ("resnet50", 240),
+)
+"""Encoders and image sizes for photographs, from the fastest to the slowest; crops have two thirds of the side."""
+FITTING, LEAST_SEEN = (28, 48), 200_000
+"""Images of such sides keep them, and get the medium net where a run sees so many; crops have three quarters."""
+TURNS = 3  # trials of each precision, in turn; the best counts, as machines are noisy
+FASTER = 1.1  # by which bfloat16 must be faster to be taken
+LONGEST = 10.0  # seconds of trials, about
+PIXELS, LEAST, MOST = 64 * 96**2, 64, 128
+"""A trial step has about so many pixels a view, in so many images: few small images would flatter float32."""
+LARGER = 256  # images of a trial step where the usual number is too few
+SECONDS = 0.3  # of steps, after one that sets everything up; at least two steps
+LEAST_WIDTH = 4  # of a projector's output that is made narrower
+TRIAL = 256  # rows of a trial of heads and loss
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was chosen, the images per second that were measured (None where nothing was), and why this precision."""
+
+    encoder: Any
+    image_size: int
+    crop_size: int
+    precision: Any
+    rate: float | None
+    reason: str
+
+
+def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
+    """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree with what is given.
+
+    Only with a time to fill is there more than one: for photographs, whose size is free, and images of about 32 px.
+    Sizes that are chosen are multiples of a transformer's patch. side: pixels of the images.
+    """
+    free = photographs and given.image_size is None
+    if not free or given.epochs is not None:
+        size = given.image_size or (min(side, RUNGS[0][1]) if free else side)
+        both = given.epochs is None and given.encoder is None and FITTING[0] <= size <= FITTING[1]
+        encoders = ("small", "medium") if both else (given.encoder or RUNGS[0][0],)
+        steps: tuple[tuple[Any, int], ...] = tuple((encoder, size) for encoder in encoders)
+    else:
+        steps = tuple(rung for rung in RUNGS if rung[1] <= side) or RUNGS[:1]
+        if given.encoder is not None:
+            steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
+    step = size_step(given.encoder) if isinstance(given.encoder, str) else 1
+    named = given.views is None or isinstance(given.views, str)
+
+    def fitted(size: int) -> int:
+        return max(step, size // step * step)
+
+    def crop(size: int) -> int:
+        if free and named:
+            return fitted(size * 2 // 3)
+        small = given.recipe == "small" and given.image_size is None and FITTING[0] <= size <= FITTING[1]
+        return fitted(size * 3 // 4) if small and named else size
+
+    sizes = [(encoder, given.image_size or fitted(size)) for encoder, size in steps]
+    return [(encoder, size, given.crop_size or crop(size)) for encoder, size in sizes]
+
+
+def choose_machine(
+    given: Settings,
+    method: Method,
+    views_at: Callable[[int, int], Views],
+    *,
+    candidates: list[tuple[Any, int, int]],
+    channels: int,
+    images: int | None,
+    seconds: float,
+    console: Console,
+) -> Machine:
+    """Choose among the candidates by a measurement of about ten seconds: the last one that leaves epochs enough.
+
+    views_at: returns the views for an image size and a crop size. images: to train on; None where not known yet.
+    seconds: time for the training. What a user gave is not chosen. Raises ValueError for what cannot be built.
+    """
+    precision, words = given.precision, ""
+    if precision != "auto" and given.epochs is not None:
+        return Machine(*candidates[0], precision, None, "")
+    epochs = LEAST_ADAPT_EPOCHS if given.adapt else LEAST_EPOCHS
+    chosen: Machine | None = None
+    began = time.perf_counter()
+    with waiting(console, "measuring this machine"):
+        for encoder, size, crop in candidates:
+            asked = ["32-true", "bf16-mixed"] if precision == "auto" else [precision]
+            rates = dict.fromkeys(asked, 0.0)
+            for kind in asked * TURNS if len(asked) > 1 else asked:
+                wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, precision=kind)
+                rates[kind] = max(rates[kind], _speed(given, method, encoder, views_at(size, crop), **wanted))
+            if precision == "auto":
+                gain = rates["bf16-mixed"] / max(rates["32-true"], 1e-9)
+                precision = "bf16-mixed" if gain > FASTER else "32-true"
+                words = f", {precision} as bfloat16 has {gain:.1f} times the speed of float32"
+            rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
+            enough = images and (min(epochs * images, LEAST_SEEN) if size <= FITTING[1] else epochs * images)
+            fits = enough is not None and rate * seconds >= enough
+            if chosen is None or fits:
+                chosen = Machine(encoder, size, crop, precision, rate, words)
+            if not fits or time.perf_counter() - began > LONGEST:
+                break
+    assert chosen is not None
+    return chosen
+
+
+def _speed(given: Settings, method: Method, encoder: Any, views: Views, **wanted: Any) -> float:
+    try:
+        try:
+            return training_speed(method, encoder, views, **wanted, accelerator=given.accelerator)
+        except ValueError:  # perhaps the loss needs more images
+            larger = max(LARGER, given.batch_size or 0)
+            wanted |= dict(accelerator=given.accelerator, batch_size=larger)
+            return training_speed(method, encoder, views, **wanted)
+    except RuntimeError as error:
+        raise ValueError(f"a trial step failed: {first_line(error)}") from error
+
+
+def training_speed(
+    method: Method,
+    encoder: str | nn.Module,
+    views: Views,
+    *,
+    image_size: int,
+    crop_size: int,
+    channels: int,
+    accelerator: str = "auto",
+    precision: Any = "32-true",
+    batch_size: int | None = None,
+) -> float:
+    """Return the images per second that a run would train on, from steps on random pixels; 0 if memory ends.
+
+    image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial; by default 64
+    to 128, the more the smaller the crops are. Data that must be decoded meanwhile is slower.
+    """
+    batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
+    fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)
+    log = logging.getLogger("nearfar")
+    before, log.disabled = log.disabled, True
+    try:
+        backbone = build_backbone(encoder, image_size=crop_size, channels=channels)
+        model = Model(method, backbone, batch_size)
+    finally:
+        log.disabled = before
+    fabric.to_device(model)
+    optimizer: Any = fabric.setup_optimizers(build_optimizer("sgd", model, lr=0.0, weight_decay=0.0))
+    gradient_of = GradientStep(fabric, model)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator)
+    pixels, index = fabric.to_device((pixels, torch.arange(batch_size)))
+    moments = [0.5] * channels
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss, embeddings = gradient_of(
+            lambda rows: make_views(pixels[rows], views, generator, moments, moments), index, batch_size, 0
+        )
+        optimizer.step()
+        model.after_step(embeddings, 0.0, 1)
+        loss.item()  # waits for a GPU
+
+    model.train()
+    try:
+        step()
+        began, steps = time.perf_counter(), 0
+        while steps < 2 or time.perf_counter() - began < SECONDS:
+            step()
+            steps += 1
+    except torch.OutOfMemoryError:
+        return 0.0
+    return steps * batch_size / (time.perf_counter() - began)
+
+
+def choose_threads(given: Settings) -> int:
+    """Return the CPU threads of each process: as given, or the fastest number, or beside a GPU or others a share."""
+    processes = world_size(given.devices)
+    if given.threads is not None:
+        return given.threads
+    if processes == 1 and not _on_gpu(given):
+        return fastest_threads()
+    return max(1, torch.get_num_threads() // (1 if "OMP_NUM_THREADS" in os.environ else processes))
+
+
+def usual_precision() -> Any:
+    """The precision for "auto" where processes cannot agree on a measurement: bfloat16 on a GPU that has it."""
+    return "bf16-mixed" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "32-true"
+
+
+def epochs_in(seconds: float, rate: float, images: int, batch_size: int) -> float:
+    """Return how many epochs fit, whole ones where there are ten or more; at least one step, at most 1000 epochs."""
+    epochs = min(rate * seconds / images, MOST_EPOCHS)
+    return float(int(epochs)) if epochs >= 10 else max(round(epochs, 2), batch_size / images)
+
+
+def reason(machine: Machine, settings: Settings, images: int) -> str:
+    """Say in one line what was chosen and why."""
+    assert machine.rate is not None
+    place = torch.cuda.get_device_name() if _on_gpu(settings) else f"{torch.get_num_threads()} threads"
+    return (
+        f"about {duration(settings.epochs * images / machine.rate)}: {settings.epochs:g} epochs of {images} images "
+        f"at {machine.rate:.0f} images/s on {place}{machine.reason}. "
+        "To change it: --minutes, --epochs, --encoder, --image-size, --precision"
+    )
+
+
+def _on_gpu(given: Settings) -> bool:
+    return given.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
+
+
+def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, console: Console) -> tuple[Method, int]:
+    """Return the method and a batch size that work on this many training images.
+
+    With few images the recipe's batch becomes smaller: at most half of them, or all if the loss needs more; then the
+    projector's output becomes narrower. Neither changes where the user gave it.
+    Raises ValueError, with the complaint of the loss, where nothing works.
+    """
+    if images < 2:
+        raise ValueError(f"{images} image to train on is too few: images are compared with others")
+    if given.batch_size is not None and given.batch_size > images:
+        raise ValueError(
+            f"the batch of {given.batch_size} is larger than the {images} images to train on; "
+            "set a smaller --batch-size"
+        )
+    whole = min(recipe.batch_size, images)
+    half = recipe.batch_size if recipe.batch_size <= images else max(2, 1 << ((images // 2).bit_length() - 1))
+    sizes = [given.batch_size] if given.batch_size is not None else list(dict.fromkeys([half, whole]))
+    complaint = ""
+    for fitted in _narrower(given, method):
+        for size in sizes:
+            if problem := _problem(fitted, size, images):
+                complaint = complaint or problem
+                continue
+            changed = [] if size == (given.batch_size or recipe.batch_size) else [f"--batch-size {size}"]
+            if fitted.projector != method.projector:
+                changed.append(f"--projector {' '.join(map(str, fitted.projector))}")
+            if changed:
+                console.print(f"{' and '.join(changed)}, for {images} training images", highlight=False)
+            return fitted, size
+    raise ValueError(f"--batch-size {sizes[-1]} does not work: {complaint}")
+
+
+def _narrower(given: Settings, method: Method) -> Iterator[Method]:
+    """The method, and where its projector is not the user's, with an output that is halved again and again."""
+    yield method
+    if isinstance(given.method, str) and "projector" not in given.hyperparameters:
+        *widths, last = method.projector
+        while last >= 2 * LEAST_WIDTH:
+            last //= 2
+            yield replace(method, projector=(*widths, last))
+
+
+class _Features(nn.Sequential):
+    """In the place of a backbone: feature maps that are normalised as those of most are, and flattened."""
+
+    shape, num_features = (16, 2, 2), 64
+
+    def __init__(self) -> None:
+        super().__init__(nn.BatchNorm2d(self.shape[0]), nn.Flatten())
+
+
+def _problem(method: Method, batch_size: int, images: int) -> str:
+    """Return why heads and loss cannot take a batch of this size, empty where they can.
+
+    A large batch is tried by a smaller one first, which costs less. Raises ValueError for networks that cannot be
+    built, whatever the batch.
+    """
+    problem = ""
+    for rows in dict.fromkeys([min(batch_size, TRIAL), batch_size]):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            try:
+                model = Model(method, _Features(), images).train()
+            except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
+                raise ValueError(f"the networks cannot be built with these settings: {first_line(error)}") from error
+            try:
+                views: list[Tensor] = [torch.randn(rows, *_Features.shape) for _ in method.views]
+                model.compute_loss(model(views), torch.arange(rows))
+                return ""
+            except (ValueError, RuntimeError) as error:
+                problem = first_line(error)
+    return problem

@@ -1,0 +1,394 @@
+"""From settings as given to a plan with every number: names become objects, defaults are chosen, all is checked."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import fields, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from torch import nn
+
+from nearfar.data import Images, Stream, describe, list_splits, scan
+from nearfar.data.sources import are_paths
+from nearfar.data.table import SMALL, printable, readable, usual_side
+from nearfar.data.value_range import EIGHT_BITS
+from nearfar.messages import did_you_mean, one_line
+from nearfar.methods import Method, Model, Recipe, method_class, method_name
+from nearfar.networks import OWN_NETS, StartingWeights, find_weights
+from nearfar.training.budget import Machine, choose_batch, choose_machine, epochs_in, reason, rungs
+from nearfar.training.job import Job, check_machine, opened
+from nearfar.training.optimizers import build_optimizer, scaled_lr
+from nearfar.training.processes import check_processes, world_size
+from nearfar.training.progress import shown
+from nearfar.training.settings import (
+    OBJECTS,
+    Described,
+    Settings,
+    check_hyperparameters,
+    describe_object,
+    settings_fields,
+)
+from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
+
+MINUTES, ADAPT_MINUTES = 30.0, 10.0
+FINISHING = 6.0  # seconds for the last health metrics, the nearest images, the files and the report
+PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
+MOST_VIEWS = 100  # of an image
+WHITENED = ("small", "medium")  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
+ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
+ADAPT: dict[str, Any] = dict(optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05)
+"""In the recipe of an adapting run. The projector is new and learns at the full rate, the encoder at `LAYER_DECAY`."""
+LAYER_DECAY, FROZEN, ADAPT_WARMUP = 0.7, 2, 0.1  # the last as a share of the epochs
+MOST_HELD_OUT, LEAST_HELD_OUT, SHARE_HELD_OUT = 512, 2, 10  # the health of one image is not defined
+
+
+def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Model]:
+    """Resolve the settings of a new run and build its networks; nothing is written.
+
+    began: when the time of the run began, as `time.perf_counter` gave it.
+    Raises ValueError for anything that cannot be run as requested.
+    """
+    for name in OBJECTS:
+        given.given(name)
+    given, start = _with_start(given)
+    method, recipe = chosen_method(given)
+    given, recipe = _with_recipe(given, recipe)
+    _check(given, method, recipe)
+    images, machine = _open_and_measure(given, method, console, began)
+
+    total = min(_or(given.limit, len(images)), len(images))
+    held_out = _held_out(given, total, console)
+    if isinstance(images, Stream):
+        total = held_out + len(images.split_holdout(held_out, given.seed)[0])
+    method, batch_size = choose_batch(given, method, recipe, total - held_out, console)
+    seconds, epochs = None, given.epochs
+    if epochs is None:
+        seconds = _seconds_left(given, began)
+        epochs = epochs_in(seconds, machine.rate or 1.0, total - held_out, batch_size)
+    views = views_for(given, method, machine.crop_size, images.channels)
+    settings = replace(
+        given,
+        out=given.out or str(default_folder(given)),
+        method=method_name(method) or describe_object(method),
+        hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},
+        views=_as_written(views.to_dict() if isinstance(views, ViewPlan) else views),
+        held_out=held_out,
+        minutes=None,
+        epochs=int(epochs) if epochs == int(epochs) else epochs,
+        precision=machine.precision,
+        devices=world_size(given.devices),
+        **_data(given, images, start, console),
+        **_encoder(given, images, machine),
+        **_optimisation(given, recipe, batch_size, epochs),
+    )
+    if machine.rate is not None:
+        console.print(Text(reason(machine, settings, total - held_out)))
+    job = Job(settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds)
+    return job, _checked_model(job)
+
+
+# Method and recipe
+
+
+def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
+    """Return the method with its hyperparameters, and the recipe, which has the other defaults."""
+    method, given = settings.method, settings.hyperparameters
+    if not isinstance(method, (str, Method)):
+        raise ValueError(f"method must be a name or a nearfar.methods.Method, not {method!r}")
+    kind = method_class(method) if isinstance(method, str) else type(method)
+    recipe = kind.recipe(settings.recipe)
+    known, names = [one.name for one in fields(kind)], [one.name for one in settings_fields()]
+    if taken := [name for name in known if name in names]:
+        raise ValueError(f"{kind.__name__}'s field {' and '.join(taken)} has the name of a setting: rename it")
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, known + names, "see `nearfar methods`")
+            raise ValueError(f"unknown option {name!r} for the method {settings.method}: {near}")
+    if isinstance(method, str):
+        check_hyperparameters(kind, given)
+        method = kind.from_recipe(settings.recipe, **given)
+    elif given:
+        raise ValueError(f"{', '.join(given)}: a method that is an object already has its hyperparameters")
+    if len(method.views) > MOST_VIEWS:
+        raise ValueError(f"{len(method.views)} views of each image are too many: at most {MOST_VIEWS}")
+    return method, recipe
+
+
+def short_name(method: Method) -> str:
+    """Return the name of a method, or that of its class."""
+    return method_name(method) or type(method).__name__.lower()
+
+
+def _with_recipe(given: Settings, recipe: Recipe) -> tuple[Settings, Recipe]:
+    """Return the settings with what a paper's recipe says of encoder, images and time, and the recipe for --adapt."""
+    if given.minutes is not None and given.epochs is not None:
+        raise ValueError("--minutes and --epochs both say how long a run is; give one of them")
+    timed = given.epochs is not None or given.minutes is not None
+    recipe = replace(recipe, **ADAPT) if given.adapt else recipe
+    if given.recipe == "small":
+        minutes = given.minutes if timed else ADAPT_MINUTES if given.adapt else MINUTES
+        return replace(given, minutes=minutes, sync_batch_norm=bool(given.sync_batch_norm)), recipe
+    return replace(
+        given,
+        encoder=_or(given.encoder, None if given.init else recipe.encoder),
+        image_size=_or(given.image_size, recipe.image_size),
+        views=_or(given.views, recipe.views),
+        sync_batch_norm=_or(given.sync_batch_norm, recipe.sync_batch_norm),
+        epochs=given.epochs if timed else recipe.epochs,
+    ), recipe
+
+
+def _with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
+    """Return the settings with the encoder of the starting weights, and these weights, unread.
+
+    Raises ValueError for --adapt without weights, and what `find_weights` raises.
+    """
+    if given.init is None:
+        if given.adapt:
+            raise ValueError("--adapt starts from existing weights: give --init timm, hf:owner/name, a run or a file")
+        return given, None
+    encoder = given.given("encoder")
+    if given.init == "timm" and encoder is None:
+        encoder = ADAPT_ENCODER
+    start = find_weights(given.init, encoder if isinstance(encoder, str) else None)
+    if start.file is not None:
+        start.read({})  # what cannot be read is refused before the images are opened
+    if given.init == "timm" and not isinstance(encoder, str):
+        raise ValueError("--init timm needs an encoder by its name, such as resnet18")
+    return replace(given, encoder=start.encoder if encoder is None else encoder), start
+
+
+def _check(given: Settings, method: Method, recipe: Recipe) -> None:
+    """Raise ValueError for settings that do not go together, or not with this machine, before data is opened."""
+    processes = world_size(given.devices)
+    batch_size = _or(given.batch_size, recipe.batch_size)
+    check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
+    check_machine(given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes)
+    if given.tensorboard and find_spec("tensorboard") is None:
+        raise ValueError("--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'")
+    if given.stream and given.limit is not None:
+        raise ValueError("--limit does not go with --stream: name fewer tars")
+    if given.stream and method.setup(1).needs_index:
+        instead = "--scale matrix" if hasattr(method, "scale") else "--method saclr --scale matrix"
+        raise ValueError(
+            f"{short_name(method)} keeps numbers for each image, which a stream does not allow: use {instead}, "
+            "or another method, such as simclr"
+        )
+    if (given.mean is None) != (given.std is None):
+        raise ValueError("--mean and --std go together: give both or none")
+
+
+# Data
+
+
+def open_data(settings: Settings, console: Console) -> Images | Stream:
+    """Open the images of a run, all of them."""
+    with shown(console, "reading images") as progress:
+        return opened(replace(settings, split=split_of(settings)), progress=progress)
+
+
+def split_of(settings: Settings) -> str | None:
+    """Return the split of the data to train on, None for all of it."""
+    if settings.split is None and not settings.stream and "train" in list_splits(settings.given("data")):
+        return "train"
+    return settings.split
+
+
+def lasting(data: Any) -> Any:
+    """Return data as config.yaml holds it: a path, or several, valid in any folder; an object is described."""
+    if are_paths(data):
+        return [lasting(one) for one in data]
+    if not isinstance(data, (str, os.PathLike)):
+        return Described(describe(data))
+    data = os.fspath(data)
+    path = Path(data).expanduser()
+    return os.path.abspath(path) if data != "digits" and path.exists() else data
+
+
+def default_folder(given: Settings) -> Path:
+    """Return the run folder where none is given."""
+    method, _ = chosen_method(given)
+    return Path("runs") / f"{printable(_stem(given.data))}-{short_name(method)}"
+
+
+def _stem(data: Any) -> str:
+    if are_paths(data):
+        return "-".join(dict.fromkeys(map(_stem, data)))[:100]
+    return Path(data if isinstance(data, (str, Path)) else type(data).__name__.lower()).stem
+
+
+def _open_and_measure(
+    given: Settings, method: Method, console: Console, began: float
+) -> tuple[Images | Stream, Machine]:
+    """Open the images, at a size that is chosen from a measurement unless it is given or theirs is small."""
+    images, count, side = None, None, given.image_size or 0
+    if given.stream:
+        images = open_data(given, console)
+        assert isinstance(images, Stream)
+        count = len(images)
+        side = given.image_size or (images.image_size if images.side <= SMALL else images.side)
+    elif given.image_size is None and (table := scan(given.data, given.split)) is not None:
+        count, side = len(readable(table)), usual_side(table)
+    if side <= SMALL and images is None:
+        images = open_data(given, console)
+        count, side = len(images), images.image_size
+    channels = given.channels or (images.channels if images is not None else 3)
+    machine = choose_machine(
+        given,
+        method,
+        partial(_trial_views, given, method, channels),
+        candidates=rungs(given, side, side > SMALL),
+        channels=channels,
+        images=None if count is None else min(_or(given.limit, count), count),
+        seconds=_seconds_left(given, began),
+        console=console,
+    )
+    if images is None or images.image_size != machine.image_size:
+        images = open_data(replace(given, image_size=machine.image_size), console)
+    if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
+        raise ValueError("--value-range is for images of more than 8 bits, and all of these have 8 bits")
+    return images, machine
+
+
+def _held_out(given: Settings, total: int, console: Console) -> int:
+    """Return the number of images of the validation set; raises ValueError for a number that cannot be."""
+    if given.held_out is None:
+        share = min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
+        if share >= LEAST_HELD_OUT:
+            return share
+        console.print(f"{total} images: too few for a validation set; skipping the health metrics", highlight=False)
+        return 0
+    if given.held_out == 1:
+        raise ValueError("--held-out 1: health metrics need two images or more; 0 skips them")
+    if given.held_out >= total:
+        raise ValueError(f"--held-out {given.held_out} leaves none of the {total} images to train on")
+    return given.held_out
+
+
+def _data(given: Settings, images: Images | Stream, start: StartingWeights | None, console: Console) -> dict[str, Any]:
+    theirs = start.moments(images.channels) if start is not None and given.mean is None else None
+    mean, std = theirs or (given.mean, given.std)
+    if mean is not None and std is not None:
+        images.normalised_by(mean, std)  # raises ValueError for another number of channels
+    elif max(images.std) == 0:
+        raise ValueError(f"the {len(images)} images are all of one colour: there is nothing to learn from them")
+    elif min(images.std) == 0:  # which cannot be divided by
+        console.print("a channel is constant over all images: it is not scaled", highlight=False)
+        mean, std = images.mean, [one or 1.0 for one in images.std]
+    return dict(
+        data=lasting(given.data),
+        image_size=images.image_size,
+        channels=images.channels,
+        value_range=images.value_range or EIGHT_BITS,
+        split=_or(given.split, images.split),
+        mean=mean,
+        std=std,
+    )
+
+
+# Views
+
+
+def views_for(given: Settings, method: Method, crop_size: int, channels: int) -> Any:
+    """Return views as given; for none or a preset, the name of as many as the method needs.
+
+    Without views: a paper's recipe takes the method's own unchanged; other runs take those for photographs, and below
+    64 px the method's own, fitted to the size. Other channels than grayscale and colour take those of that name.
+    """
+    views = given.given("views")
+    if views is None and given.recipe != "small":
+        return "+".join(method.views)
+    if views is None and crop_size >= PHOTOGRAPH and channels in (1, 3):
+        views = "photographs"
+    if views is None or (isinstance(views, str) and views in PRESETS):
+        return "+".join(fit_views(method.views, crop_size, channels, views))
+    return views
+
+
+def chosen_views(views: Any, settings: Settings) -> Views:
+    """Return the views as an object: those of a name or a file, a plan as it is, a callable wrapped."""
+    if isinstance(views, str):
+        return plan(views, settings.crop_size, settings.channels)
+    if isinstance(views, dict):
+        return ViewPlan.from_dict(views)
+    if isinstance(views, (ViewPlan, ViewFunction)):
+        return views
+    if callable(views):
+        return ViewFunction(views, settings.image_size, settings.channels)
+    raise ValueError(f"views must be a name, a ViewPlan or a callable on uint8 batches, not {views!r}")
+
+
+def must_fit(views: Views, method: Method) -> None:
+    """Raise ValueError where a plan makes another number of views than the method needs."""
+    if len(views) != len(method.views):
+        needed = f"{short_name(method)} needs {len(method.views)}"
+        raise ValueError(f"the view plan {views.name!r} makes {len(views)} views, but {needed}")
+
+
+def _trial_views(given: Settings, method: Method, channels: int, image_size: int, crop_size: int) -> Views:
+    sized = replace(given, image_size=image_size, crop_size=crop_size, channels=channels)
+    views = chosen_views(views_for(given, method, crop_size, channels), sized)
+    must_fit(views, method)
+    return views
+
+
+# Encoder, optimisation and time
+
+
+def _encoder(given: Settings, images: Images | Stream, machine: Machine) -> dict[str, Any]:
+    if given.whiten and (given.init is not None or machine.encoder not in OWN_NETS):
+        raise ValueError(f"--whiten is for the encoders {', '.join(OWN_NETS)}, without starting weights")
+    return dict(
+        encoder=_as_written(machine.encoder),
+        crop_size=machine.crop_size,
+        whiten=_or(given.whiten, given.init is None and images.channels == 3 and machine.encoder in WHITENED),
+        layer_decay=_or(given.layer_decay, LAYER_DECAY if given.adapt else 1.0),
+        frozen=_or(given.frozen, FROZEN if given.adapt else 0),
+    )
+
+
+def _optimisation(given: Settings, recipe: Recipe, batch_size: int, epochs: float) -> dict[str, Any]:
+    check_processes(world_size(given.devices), batch_size, given.micro_batch, bool(given.sync_batch_norm))
+    warmup = ADAPT_WARMUP * epochs if given.adapt else min(recipe.warmup_epochs, epochs / 4)
+    return dict(
+        batch_size=batch_size,
+        optimizer=_or(given.optimizer, recipe.optimizer),
+        lr=_or(given.lr, scaled_lr(recipe.lr, batch_size, recipe.lr_scaling, recipe.reference_batch)),
+        final_lr=_or(given.final_lr, recipe.final_lr),
+        weight_decay=_or(given.weight_decay, recipe.weight_decay),
+        warmup_epochs=_or(given.warmup_epochs, warmup),
+    )
+
+
+def _seconds_left(given: Settings, began: float) -> float:
+    """Return the time for training: what reading and measuring left of the minutes, but at least half of them."""
+    whole = 60 * _or(given.minutes, MINUTES)
+    return max(whole / 2, whole - (time.perf_counter() - began) - FINISHING)
+
+
+def _checked_model(job: Job) -> Model:
+    """Build the networks and try the optimiser; raises ValueError for what cannot be built."""
+    settings = job.settings
+    must_fit(job.views, job.method)
+    if not isinstance(job.encoder, (str, nn.Module)):
+        raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
+    kinds = (TypeError, RuntimeError, OverflowError, MemoryError)
+    with one_line("the networks cannot be built with these settings", *kinds):
+        model = job.model()
+    build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay)
+    return model
+
+
+def _as_written(value: Any) -> Any:
+    """Return a name, or views as plain values, as they are, and describe an object."""
+    return value if isinstance(value, (str, dict)) else describe_object(value)
+
+
+def _or(given: Any, default: Any) -> Any:
+    return default if given is None else given

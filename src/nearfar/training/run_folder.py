@@ -1,0 +1,228 @@
+"""The folder of a run: who writes it, metrics.jsonl, skipped.txt, and what remains of a run that never began.
+
+filelock holds the lock; it does not say who holds it, nor wait for the workers of a killed owner.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nearfar.atomic import NotWrittenError, check_text, replacing, told_clearly
+
+LOCK = ".lock"  # held by the process that writes the folder; the file stays, the lock ends with the process
+CONFIG, TABLE = "config.yaml", "data.arrow"  # the first is written last: with it a run has begun
+CHECKPOINT = "checkpoints/last.ckpt"
+STARTING = "starting"  # a folder with the weights that a run started from, as an encoder
+METRICS, SKIPPED = "metrics.jsonl", "skipped.txt"
+_BEFORE_CHECKPOINT = {LOCK, CONFIG, TABLE, STARTING, METRICS, SKIPPED, "environment.json"}
+_BEFORE_CHECKPOINT |= {"views.html", "views.json", "report.html", "checkpoints", "tensorboard"}
+_PATIENCE = 15.0  # seconds in which the workers of a killed process end
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Be the only process that writes a run folder; raises ValueError that names the other one, if there is one.
+
+    The lock belongs to the system and ends with its process, in whatever way that ends.
+    """
+    from filelock import FileLock, Timeout  # comes with torch
+
+    lock, note = FileLock(folder / LOCK), folder / LOCK
+    try:
+        lock.acquire(timeout=_PATIENCE if _is_gone(*_owner(note)) else 0)
+        note.write_text(f"{os.getpid()} {platform.node()}\n")
+    except Timeout as error:
+        number, host = _owner(note)
+        by = f"process {number} on {host}" if number else "another process"
+        raise ValueError(f"{folder} is being written by {by}; wait for it, or choose another --out") from error
+    except OSError as error:
+        if lock.is_locked:  # and the disk is full
+            note.unlink()
+            lock.release()
+        raise ValueError(f"the run folder {folder} cannot be written: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def beginning(folder: Path) -> Iterator[None]:
+    """Own the folder of a new run; an error before the run has begun leaves nothing of it.
+
+    Raises ValueError for a folder with anything but a run without a checkpoint.
+    """
+    check_text(folder)
+    if not (folder / LOCK).is_file():  # else its owner is named first, if there is one
+        _must_be_free(folder)
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        home = folder.stat()
+    except OSError as error:
+        raise ValueError(f"the run folder {folder} cannot be made: {error.strerror}") from error
+    try:
+        with owned(folder):
+            _must_be_free(folder)
+            try:
+                yield
+            except BaseException:
+                if not is_moved(folder, home) and not (folder / CONFIG).exists():
+                    clear(folder)
+                    (folder / LOCK).unlink(missing_ok=True)
+                raise
+    except BaseException:
+        if not is_moved(folder, home):
+            with suppress(OSError):  # what is not empty stays
+                for one in made:
+                    one.rmdir()
+        raise
+
+
+def clear(folder: Path) -> None:
+    """Remove a run that has no checkpoint, its settings first; the lock stays."""
+    for name in sorted((path.name for path in folder.iterdir()), key=lambda name: name != CONFIG):
+        path = folder / name
+        if path.is_dir() and name in _BEFORE_CHECKPOINT:
+            shutil.rmtree(path)
+        elif name != LOCK and _is_ours(name):
+            path.unlink()
+
+
+def _must_be_free(folder: Path) -> None:
+    """Raise ValueError for a folder that holds anything but what a run writes before its first checkpoint."""
+    if not folder.exists():
+        return
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    ours = LOCK in there and all(map(_is_ours, there))
+    if (there and not ours) or (folder / CHECKPOINT).exists():
+        raise ValueError(f"{folder} exists already; choose another --out, or resume it with --resume {folder}")
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a run writes a file of this name before its first checkpoint, or `atomic.replacing` had begun it."""
+    return name in _BEFORE_CHECKPOINT or (name.startswith(".") and ".partial" in name)
+
+
+def _owner(note: Path) -> tuple[int, str]:
+    """Process and machine that hold a lock; 0 where that is not known."""
+    with suppress(OSError, ValueError):
+        number, host = note.read_text().split()
+        return int(number), host
+    return 0, ""
+
+
+def _is_gone(number: int, host: str) -> bool:
+    """Whether a process of this machine has ended, so that only what it started may still hold its lock."""
+    if number == 0 or host != platform.node() or not hasattr(os, "fork"):
+        return False
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def is_moved(folder: Path, home: os.stat_result) -> bool:
+    """Whether a run folder, whose `stat` was `home`, no longer lies there; perhaps another one does."""
+    try:
+        return not os.path.samestat(folder.stat(), home)
+    except OSError:
+        return True
+
+
+def check_unmoved(folder: Path, home: os.stat_result) -> None:
+    """Raise NotWrittenError where `is_moved`: nothing may be written into what lies there now."""
+    if is_moved(folder, home):
+        raise NotWrittenError(
+            f"the run folder {folder} was renamed or removed while it was written; resume it from its last checkpoint, "
+            "wherever it lies now, with: nearfar pretrain --resume FOLDER"
+        )
+
+
+class MetricsLog:
+    """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files beside it."""
+
+    def __init__(self, folder: Path, resume_step: int = -1, tensorboard: bool = False, writes: bool = True) -> None:
+        """resume_step: drop lines of later steps, which will be logged again; all by default.
+
+        writes: False on all processes but the first, whose log this is.
+        """
+        self.path, self.writes = folder / METRICS, writes
+        self.writer: Any = None
+        if not writes:
+            return
+        self.home = folder.stat()
+        kept = [line for line in read_metrics(folder) if line["step"] <= resume_step]
+        with replacing(self.path) as unfinished:
+            unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=max(0, resume_step))
+
+    def write(self, step: int, **values: Any) -> None:
+        """Append one line; nested numbers are allowed and become name/inner in tensorboard.
+
+        Raises NotWrittenError where the folder is no longer there.
+        """
+        if not self.writes:
+            return
+        check_unmoved(self.path.parent, self.home)
+        with told_clearly(self.path), self.path.open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+        if self.writer is not None:
+            for name, value in values.items():
+                inner = value if isinstance(value, dict) else {None: value}
+                for key, number in inner.items():
+                    if isinstance(number, (int, float)):
+                        self.writer.add_scalar(name if key is None else f"{name}/{key}", number, step)
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out, and what is no such line."""
+    path = folder / METRICS
+    lines: list[dict[str, Any]] = []
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            lines.append(values)
+    return lines
+
+
+class SkippedImages:
+    """Adds the images that it is called with to skipped.txt of a run folder, each once; for streams."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / SKIPPED
+        self.known = set(self.path.read_text(encoding="utf-8").splitlines()) if self.path.is_file() else set()
+
+    def __call__(self, name: str, reason: str) -> None:
+        """Add a line, unless it is there."""
+        line = f"{name}\t{reason}"
+        if line not in self.known:
+            self.known.add(line)
+            with told_clearly(self.path), self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")

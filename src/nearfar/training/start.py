@@ -1,0 +1,151 @@
+"""The start of a run: what its folder holds before the first step, and the job of one that is resumed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from rich.console import Console
+from rich.text import Text
+
+from nearfar.atomic import replacing
+from nearfar.data import Images, Stream, difference, scan
+from nearfar.data.table import load_table, save_table
+from nearfar.data.value_range import in_words
+from nearfar.methods import Method, Model
+from nearfar.networks import Encoder, save_encoder
+from nearfar.networks.encoder import WEIGHTS
+from nearfar.training.environment import write_environment
+from nearfar.training.job import Job
+from nearfar.training.plan import chosen_method, chosen_views, lasting, must_fit, open_data
+from nearfar.training.processes import by_torchrun, check_processes, world_size
+from nearfar.training.run_folder import CHECKPOINT, CONFIG, SKIPPED, STARTING, TABLE
+from nearfar.training.settings import Settings
+
+
+def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
+    """Write environment, starting weights, skipped files and settings of a new run, and print what it will do."""
+    settings, images = job.settings, job.images
+    assert images is not None
+    write_environment(folder, settings.seed)
+    if settings.init is not None:
+        moments = dict(mean=settings.mean or images.mean, std=settings.std or images.std)
+        start = Encoder(model.backbone, settings.image_size, settings.channels, **moments)
+        save_encoder(folder / STARTING, start)
+    if images.skipped:
+        with replacing(folder / SKIPPED) as unfinished:
+            listed = "".join(f"{name}\t{reason}\n" for name, reason in images.skipped)
+            unfinished.write_text(listed, encoding="utf-8")
+        console.print(Text(f"{len(images.skipped)} files skipped, listed in {folder / SKIPPED}"))
+    save_table(images.table, folder / TABLE)
+    settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
+    console.print(Text(_summary(job, images)))
+    if images.value_range is not None:
+        console.print(Text(in_words(images.value_range)))
+    if settings.stream:
+        first = f"the first {len(job.shown)} images, {settings.held_out} of them in the validation set"
+        console.print(Text(f"health, report, mean and standard deviation use {first}"))
+
+
+def _summary(job: Job, images: Images | Stream) -> str:
+    """Say in one line what a run trains on what."""
+    settings = job.settings
+    method, encoder = (getattr(one, "words", one) for one in (settings.method, settings.encoder))
+    total = min(settings.limit or len(images), len(images))
+    sample = f" (a random sample of {len(images)}, seed {settings.seed})" if total < len(images) else ""
+    crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
+    channels = "" if settings.channels in (1, 3) else f" and {settings.channels} channels (views: {job.views.name})"
+    data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}"
+    return f"{method} on {data}, {encoder}, {settings.epochs:g} epochs, {settings.precision} -> {settings.out}"
+
+
+def plan_resumed(
+    settings: Settings,
+    console: Console,
+    objects: dict[str, Any],
+    data_changed: bool = False,
+    devices: int | None = None,
+    threads: int | None = None,
+) -> Job:
+    """Resolve the settings of a run folder, with the user's own objects given again where a file cannot hold them.
+
+    data_changed: accept other data than the run began with, if the method keeps nothing for each image. devices,
+    threads: others than those of the run.
+    Raises ValueError for a finished run without its checkpoint, and for changed data, in one line that says how.
+    """
+    folder = Path(settings.out)
+    if (folder / WEIGHTS).is_file() and not (folder / CHECKPOINT).is_file():
+        raise ValueError(f"{folder} is a finished run without its checkpoint: there is nothing to resume")
+    given = {name: value for name, value in objects.items() if value is not None}
+    whole = replace(
+        settings, **given, devices=_devices(settings, devices), threads=_threads(settings, threads, console)
+    )
+    own = isinstance(method := whole.given("method"), Method)  # it has its hyperparameters
+    method, recipe = chosen_method(replace(whole, method=method, hyperparameters={}) if own else whole)
+    views = chosen_views(whole.given("views"), settings)
+    must_fit(views, method)
+    images = _same_data(folder, whole, method, data_changed, console)
+    total = min(settings.limit or len(images), len(images))
+    if settings.batch_size > total - settings.held_out:
+        needed = f"a batch of {settings.batch_size} and a validation set of {settings.held_out}"
+        raise ValueError(f"{total} images are too few for {needed}: restore the data, or start a new run")
+    noted = replace(settings, data=lasting(whole.data), threads=whole.threads)
+    if noted != settings:
+        noted.save(folder / CONFIG)
+    return Job(replace(noted, devices=whole.devices), method, recipe, whole.given("encoder"), views, images)
+
+
+def _same_data(
+    folder: Path, settings: Settings, method: Method, data_changed: bool, console: Console
+) -> Images | Stream:
+    """Open the data of a run and note what it is now; raises ValueError where it has changed."""
+    data = settings.given("data")
+    try:
+        table = None if settings.stream else scan(data, settings.split)
+        if table is not None:
+            _must_be_same(folder, table, method, data_changed)  # before anything is decoded
+        images = open_data(settings, console)
+    except FileNotFoundError as error:
+        raise ValueError(f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}") from error
+    if table is None:
+        _must_be_same(folder, images.table, method, data_changed)
+    save_table(images.table, folder / TABLE)
+    return images
+
+
+def _must_be_same(folder: Path, now: pyarrow.Table, method: Method, data_changed: bool) -> None:
+    path = folder / TABLE
+    changed = difference(load_table(path), now) if path.is_file() else ""
+    if not changed:
+        return
+    said = f"the data of this run has changed ({changed})"
+    if method.setup(len(now) or 1).needs_index:
+        raise ValueError(
+            f"{said}, and its method keeps numbers for each image, which would be applied to others: "
+            "restore the data, or start a new run"
+        )
+    if not data_changed:
+        raise ValueError(f"{said}: restore it, or resume anyway with --data-changed (data_changed=True)")
+
+
+def _devices(settings: Settings, devices: int | None) -> int:
+    """Return the number of processes of a resumed run; raises ValueError where it cannot be."""
+    processes = world_size(devices) if devices is not None or by_torchrun() else settings.devices
+    check_processes(processes, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
+    if settings.stream and processes != settings.devices:
+        raise ValueError(f"a stream is divided among its processes: resume with {settings.devices}")
+    return processes
+
+
+def _threads(settings: Settings, threads: int | None, console: Console) -> int:
+    """Return the CPU threads of a resumed run, and say what another number changes."""
+    before, cores = settings.threads, os.cpu_count() or 1
+    if threads not in (None, before):
+        said = f"--threads {threads} in place of {before}: from here on the last digits of the results differ"
+        console.print(Text(f"{said} from those of an uninterrupted run"))
+    elif before > cores:
+        console.print(Text(f"the run has {before} threads for {cores} cores; --threads {cores} is faster"))
+    return before if threads is None else threads

@@ -1,0 +1,237 @@
+"""The table of a data set: what headers say, kept until a file changes, and compared with an earlier one."""
+
+import io
+import os
+import shutil
+import tarfile
+import threading
+
+import numpy as np
+import pyarrow.feather
+import pytest
+from datasets import Dataset as Table
+from PIL import Image
+
+from nearfar.data import difference, open_images, scan, table
+from nearfar.data.cache import default_folder
+from nearfar.data.table import digest, load_table, save_table
+
+
+def picture(number, size=10):
+    return Image.fromarray(np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8))
+
+
+def encoded(image):
+    file = io.BytesIO()
+    image.save(file, "bmp")
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(6):
+        place = tmp_path / "data" / ("cats" if number < 3 else "dogs")
+        place.mkdir(parents=True, exist_ok=True)
+        picture(number).save(place / f"{number}.bmp")  # all of one size in bytes
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """The files that were opened for their headers; files count as old as soon as they are written."""
+    from nearfar.data.sources import files
+
+    monkeypatch.setattr(table, "SETTLED", -(10**12))
+    seen, real = [], files.looked_at
+    monkeypatch.setattr(files, "looked_at", lambda path: seen.append(os.path.basename(path)) or real(path))
+    return seen
+
+
+def test_a_row_holds_what_the_header_says(tmp_path, decodes):
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    (tmp_path / "train" / "b").mkdir()
+    (tmp_path / "test").mkdir()
+    Image.new("L", (30, 20)).save(tmp_path / "train" / "a" / "0.png")
+    Image.fromarray(np.zeros((8, 9), np.uint16)).save(tmp_path / "train" / "b" / "1.png")
+    (tmp_path / "train" / "b" / "2.png").write_text("broken")
+    picture(0).save(tmp_path / "test" / "3.png")
+    found = scan(tmp_path)
+    content = (tmp_path / "train" / "a" / "0.png").read_bytes()
+    first, second, third = found.drop_columns(["mtime", "ctime"]).to_pylist()
+    assert first == {
+        "ref": b"train/a/0.png",
+        "place": -1,
+        "name": "train/a/0.png",
+        "split": "train",
+        "label": 0,
+        "height": 20,
+        "width": 30,
+        "bands": 1,
+        "bits": 8,
+        "bytes": len(content),
+        "digest": digest(content),
+        "problem": None,
+    }
+    assert (second["height"], second["width"], second["bands"], second["bits"], second["label"]) == (8, 9, 1, 16, 1)
+    assert third["problem"] == "not an image of a known format" and third["height"] is None
+    assert len(scan(tmp_path, "all")) == 4 and not decodes
+    assert scan("digits") is None and scan(np.zeros((3, 8, 8), np.uint8)) is None
+
+
+def test_a_file_is_looked_at_once_until_it_changes(folder, looked):
+    before = scan(folder)
+    assert len(looked) == 6 and scan(folder) == before and len(looked) == 6
+    path = folder / "cats" / "1.bmp"
+    times = os.stat(path)
+    with path.open("r+b") as file:  # in the middle, of the same size
+        file.seek(200)
+        file.write(b"changed")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after = scan(folder)
+    assert looked[6:] == ["1.bmp"] and difference(before, after) == "1 image changed: first cats/1.bmp"
+    (folder / "cats" / "0.bmp").touch()
+    (folder / "dogs" / "3.bmp").unlink()
+    picture(9).save(folder / "dogs" / "9.bmp")
+    found = scan(folder)
+    assert sorted(looked[7:]) == ["0.bmp", "9.bmp"] and len(found) == 6
+    assert found.filter(pyarrow.compute.not_equal(found["name"], "dogs/9.bmp"))["digest"].to_pylist() == [
+        one for one, name in zip(after["digest"].to_pylist(), after["name"].to_pylist(), strict=True) if "3" not in name
+    ]
+
+
+def test_what_has_just_changed_is_looked_at_the_next_time_too(folder, looked, monkeypatch):
+    monkeypatch.setattr(table, "SETTLED", 2 * 10**9)
+    scan(folder)
+    scan(folder)
+    assert len(looked) == 12
+
+
+@pytest.mark.parametrize("wrong", ["damaged", "of other columns", "a folder", "unwritable"])
+def test_without_a_kept_table_all_files_are_looked_at(wrong, folder, looked):
+    first = scan(folder)
+    [kept] = default_folder().glob("*.arrow")
+    if wrong == "damaged":
+        kept.write_bytes(kept.read_bytes()[:100])
+    elif wrong == "of other columns":
+        pyarrow.feather.write_feather(pyarrow.table({"name": ["x"]}), kept)
+    else:
+        shutil.rmtree(kept.parent)
+        kept.parent.write_text("in the way") if wrong == "unwritable" else kept.mkdir(parents=True)
+    assert scan(folder) == first and len(looked) == 12
+
+
+def test_two_at_once_leave_a_whole_table(folder, looked):
+    found = []
+    both = [threading.Thread(target=lambda: found.append(scan(folder))) for _ in range(4)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert all(one == found[0] for one in found) and len(found) == 4 and scan(folder) == found[0]
+    assert [path.suffix for path in default_folder().iterdir()] == [".arrow"]
+
+
+def swap(folder):
+    one, two = folder / "cats/0.bmp", folder / "cats/1.bmp"
+    bytes_of_one = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(bytes_of_one)
+
+
+def several(folder):
+    shutil.move(folder / "cats/1.bmp", folder / "dogs/x.bmp")
+    picture(9).save(folder / "cats/0.bmp")
+
+
+CHANGES = {
+    "1 image added: first cats/9.bmp": lambda f: picture(9).save(f / "cats/9.bmp"),
+    "1 image removed: first cats/1.bmp": lambda f: (f / "cats/1.bmp").unlink(),
+    "1 image changed: first dogs/4.bmp": lambda f: picture(9).save(f / "dogs/4.bmp"),
+    "2 images changed: first cats/0.bmp": swap,
+    "1 image added, 1 removed, 1 changed: first cats/0.bmp": several,
+}
+
+
+@pytest.mark.parametrize("says", CHANGES)
+def test_a_change_is_one_line(says, folder):
+    before = scan(folder)
+    CHANGES[says](folder)
+    assert difference(before, scan(folder)) == says
+
+
+def test_what_is_no_image_and_what_is_a_copy_changes_nothing(folder, tmp_path):
+    before = scan(folder)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "cats/0.bmp").touch()
+    copy = shutil.copytree(folder, tmp_path / "elsewhere", copy_function=shutil.copyfile)
+    assert difference(before, scan(folder)) == difference(before, scan(copy)) == ""
+    save_table(before, tmp_path / "data.arrow")
+    assert load_table(tmp_path / "data.arrow") == before
+
+
+@pytest.mark.parametrize("content", [b"", b'{"half', None])
+def test_a_damaged_table_is_one_line(tmp_path, content):
+    path = tmp_path / "data.arrow"
+    path.write_bytes(content or b"")
+    if content is None:
+        save_table(pyarrow.table({"name": [1], "digest": ["a"]}), path)
+    with pytest.raises(ValueError, match=r"data\.arrow does not hold the table of a data set; remove it"):
+        load_table(path)
+
+
+def test_a_split_counts_alone(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        picture(1).save(tmp_path / split / "1.png")
+    before = scan(tmp_path, "train")
+    picture(2).save(tmp_path / "test/2.png")
+    assert difference(before, scan(tmp_path, "train")) == ""
+
+
+def test_one_image_in_a_tar_or_table_is_noticed(tmp_path):
+    for other in ([0, 1, 2, 3, 4], [0, 1, 9, 3, 4]):
+        with tarfile.open(tmp_path / "0.tar", "w") as tar:
+            for place, number in enumerate(other):
+                member = tarfile.TarInfo(f"{place}.bmp")
+                member.size = len(encoded(picture(number)))
+                tar.addfile(member, io.BytesIO(encoded(picture(number))))
+        cells = [{"bytes": encoded(picture(number)), "path": None} for number in other]
+        rows = Table.from_dict({"image": cells})
+        rows.to_parquet(tmp_path / "a.parquet")
+        tables = [scan(tmp_path / "0.tar"), scan(tmp_path / "a.parquet"), scan(rows)]
+        if other == [0, 1, 2, 3, 4]:
+            before = tables
+    assert [difference(*both) for both in zip(before, tables, strict=True)] == [
+        "1 image changed: first 0/2",
+        "1 image changed: first 000002",
+        "1 image changed: first 000002",
+    ]
+    assert scan(tmp_path / "0.tar")["bytes"].to_pylist() == [len(encoded(picture(0)))] * 5
+
+
+def test_rows_that_name_files_count_by_the_files(folder):
+    from datasets import Features
+    from datasets import Image as Column
+
+    paths = sorted(str(path) for path in folder.rglob("*.bmp"))
+    rows = Table.from_dict({"image": paths}, features=Features({"image": Column()}))
+    before = scan(rows)
+    assert difference(before, scan(rows)) == ""
+    picture(9).save(paths[3])
+    assert difference(before, scan(rows)) == "1 image changed: first 000003"
+
+
+def test_arrays_and_objects_are_known_by_their_pixels(tmp_path):
+    array = np.random.default_rng(0).integers(0, 256, (40, 4, 4), dtype=np.uint8)
+    before = open_images(array).table
+    assert difference(before, open_images((array.copy(), np.zeros(40, int))).table) == ""  # labels are not trained on
+    other = array.copy()
+    other[30, 2, 2] ^= 1
+    assert difference(before, open_images(other).table) == "1 image changed: first 000030"
+    assert difference(before, open_images(array[:-1]).table) == "1 image removed: first 000039"
+    np.savez(tmp_path / "a.npz", images=array, labels=np.arange(40))
+    assert difference(before, open_images(tmp_path / "a.npz").table) == ""
+    pictures = [picture(number) for number in range(5)]
+    saved = open_images(pictures).table
+    assert difference(saved, open_images(list(pictures)).table) == ""
+    assert difference(saved, open_images(pictures[::-1]).table) == "4 images changed: first 000000"

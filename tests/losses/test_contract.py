@@ -1,0 +1,287 @@
+"""What every loss keeps: precision, gradient routes, order of the batch, saved state, memory, clear errors."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nearfar import losses as L
+
+IMAGES, BATCH, DIM = 40, 12, 6
+CASES = {  # o: online [batch, dim], O: online [3, batch, dim]; k, K: fixed likewise; q: queue; i: index
+    "SimCLR": (L.SimCLR, "oo"),
+    "SimCLR, cold": (lambda: L.SimCLR(0.01), "oo"),
+    "DCL": (L.DCL, "oo"),
+    "DCLW": (lambda: L.DCL(weighted=True), "oo"),
+    "SACLR": (lambda: L.SACLR(IMAGES, "matrix", "all"), "oo"),
+    "SACLR, row": (lambda: L.SACLR(IMAGES, "row", "all"), "ooi"),
+    "SACLR, cosine": (lambda: L.SACLR(IMAGES, "row", "all", kernel="cosine"), "ooi"),
+    "SACLR, cauchy": (lambda: L.SACLR(IMAGES, "matrix", "all", kernel="cauchy"), "oo"),
+    "SACLR, 1 sampled": (lambda: L.SACLR(IMAGES), "oo"),
+    "SACLR, row, 3 sampled": (lambda: L.SACLR(IMAGES, "row", 3), "ooi"),
+    "SigCLR": (lambda: L.SigCLR(learn_temperature=True), "oo"),
+    "SogCLR": (lambda: L.SogCLR(IMAGES), "ooi"),
+    "ISogCLR": (lambda: L.ISogCLR(IMAGES), "ooi"),
+    "MoCo": (L.MoCo, "okq"),
+    "MoCoV3": (L.MoCoV3, "ok"),
+    "ReSSL": (L.ReSSL, "okq"),
+    "SCE": (L.SCE, "okq"),
+    "SCE, batch": (L.SCE, "ok"),
+    "SCE, free": (lambda: L.SCE(mu=1.0, eta=0.2), "okq"),
+    "MoCo-M": (lambda: L.LORAC(beta=math.inf), "Okq"),
+    "LORAC": (L.LORAC, "Okq"),
+    "LORAC, gaussian": (lambda: L.LORAC(prior="gaussian"), "Okq"),
+    "LORAC-bs": (lambda: L.LORAC(batchwise=True), "Okq"),
+    "JCL": (L.JCL, "oKq"),
+    "NegativeCosine": (L.NegativeCosine, "ok"),
+    "BarlowTwins": (L.BarlowTwins, "oo"),
+    "VICReg": (L.VICReg, "oo"),
+    "WMSE": (L.WMSE, "oo"),
+    "NNCLR": (L.NNCLR, "koq"),
+    "SwAV": (lambda: L.SwAV(DIM, 9, queue_size=20), "O"),
+}
+SYMMETRIC = [name for name, (_, kinds) in CASES.items() if kinds.startswith("oo") and "sampled" not in name]
+QUEUED = [name for name, (_, kinds) in CASES.items() if kinds.endswith("q")]
+WITHOUT_BATCH = ["MoCo", "ReSSL", "SCE", "SCE, free", "MoCo-M", "LORAC", "LORAC, gaussian", "LORAC-bs", "JCL"]
+ACCEPT_ONE = [*WITHOUT_BATCH, "NegativeCosine"]  # their negatives are past keys, or they have none
+every_loss = pytest.mark.parametrize("name", CASES)
+
+
+def make(name):
+    torch.manual_seed(0)
+    return CASES[name][0]()
+
+
+def inputs(name, batch=BATCH, dim=DIM, dtype=torch.float64, keys=40):
+    made = []
+    for position, kind in enumerate(CASES[name][1]):
+        generator = torch.Generator().manual_seed(10 + position)
+        if kind == "i":
+            made.append(torch.randperm(IMAGES, generator=generator)[:batch])
+            continue
+        shape = (keys, dim) if kind == "q" else (3, batch, dim) if kind.isupper() else (batch, dim)
+        x = torch.randn(*shape, dtype=torch.float64, generator=generator)
+        made.append((normalize(x, dim=-1) if kind == "q" else 3 * x).to(dtype).requires_grad_())
+    return made
+
+
+def evaluate(loss, given):
+    """Value, and gradients of the inputs that have one."""
+    given = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in given]
+    torch.manual_seed(1)
+    value = loss(*given)
+    return value, torch.autograd.grad(value, [x for x in given if x.requires_grad], allow_unused=True)
+
+
+@every_loss
+def test_float32_is_float64_and_only_the_online_branch_gets_a_gradient(name):
+    single = inputs(name, dtype=torch.float32)
+    exact = [x.double() if x.is_floating_point() else x for x in single]
+    value, gradients = evaluate(make(name), single)
+    wanted, wanted_gradients = evaluate(make(name).double(), exact)
+    assert (value.shape, value.dtype, wanted.dtype) == ((), torch.float32, torch.float64)
+    tolerance = 2e-5 if "cold" in name else 5e-6
+    assert value.item() == pytest.approx(wanted.item(), rel=tolerance, abs=tolerance)
+    for kind, gradient, exact_gradient in zip(CASES[name][1], gradients, wanted_gradients, strict=False):
+        assert (gradient is not None) == (kind in "oO")
+        if gradient is not None:
+            assert 0 < (gradient - exact_gradient).norm() + 1e-30 < tolerance * exact_gradient.norm()
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_inputs_are_computed_in_float32_and_autocast_changes_nothing(name, dtype):
+    half = inputs(name, dtype=dtype)
+    value, gradients = evaluate(make(name), half)
+    wanted, wanted_gradients = evaluate(make(name), [x.float() if x.is_floating_point() else x for x in half])
+    with torch.autocast("cpu", torch.bfloat16):
+        inside, _ = evaluate(make(name), half)
+    assert value.dtype == torch.float32 and value.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-5)
+    assert inside.item() == value.item()
+    for gradient, exact in zip(gradients, wanted_gradients, strict=True):
+        if gradient is not None:
+            assert gradient.dtype == dtype and (gradient - exact).norm() < torch.finfo(dtype).eps * exact.norm()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "sampled" not in name])
+def test_the_order_of_the_batch_does_not_matter(name):
+    given, order = inputs(name), torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
+    kinds = CASES[name][1]
+    shuffled = [
+        x if kind == "q" else x[order] if kind == "i" else x.index_select(-2, order)
+        for kind, x in zip(kinds, given, strict=True)
+    ]
+    one, other = make(name).double(), make(name).double()
+    for _ in range(2):  # the second time with the state that the first has left
+        value, gradients = evaluate(one, given)
+        same, shuffled_gradients = evaluate(other, shuffled)
+    torch.testing.assert_close(same, value)
+    for gradient, moved in zip(gradients, shuffled_gradients, strict=True):
+        if gradient is not None:
+            torch.testing.assert_close(moved, gradient.index_select(-2, order), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_the_order_of_the_views_does_not_matter(name):
+    first, second, *index = inputs(name)
+    value, gradients = evaluate(make(name), [first, second, *index])
+    other, swapped = evaluate(make(name), [second, first, *index])
+    torch.testing.assert_close([other, *swapped[::-1]], [value, *gradients])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if make(name).state_dict()])
+def test_a_restored_state_continues_exactly(name):
+    loss, restored, fresh = make(name), make(name), make(name)
+    given = inputs(name, dtype=torch.float32)
+    for _ in range(3):
+        evaluate(loss, given)
+        for parameter in loss.parameters():
+            parameter.data += 0.1 * torch.rand_like(parameter)  # as an optimiser would
+    restored.load_state_dict(copy.deepcopy(loss.state_dict()))
+    assert not torch.equal(evaluate(fresh, given)[0], evaluate(copy.deepcopy(restored), given)[0])
+    for _ in range(2):
+        (value, gradients), (again, gradients_again) = evaluate(loss, given), evaluate(restored, given)
+        assert torch.equal(value, again)
+        assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True) if a is not None)
+    assert all(torch.equal(tensor, restored.state_dict()[key]) for key, tensor in loss.state_dict().items())
+    before = copy.deepcopy(loss.state_dict())
+    evaluate(loss.eval(), given)  # evaluation leaves the state alone
+    assert all(torch.allclose(tensor, before[key], atol=1e-6) for key, tensor in loss.state_dict().items())
+
+
+@every_loss
+def test_a_batch_of_one(name):
+    given = inputs(name, batch=1)
+    if name in ACCEPT_ONE:
+        assert make(name)(*given).isfinite()
+    else:
+        with pytest.raises(ValueError, match="the batch must hold 2 images or more, got 1"):
+            make(name)(*given)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "SwAV"])
+@pytest.mark.usefixtures("unchecked")
+def test_unequal_shapes(name):
+    first, second, *rest = inputs(name)
+    with pytest.raises(ValueError, match=r"must (have the same shape|be \[batch, dim\])"):
+        make(name)(first, second[..., :11, :], *rest)
+    with pytest.raises(ValueError, match=r"must be"):
+        make(name)(first[0], second, *rest)
+
+
+@pytest.mark.parametrize("name", QUEUED)
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_queues(name):
+    *given, queue = inputs(name)
+    with pytest.raises(ValueError, match="queue must hold 1 key or more, got 0"):
+        make(name)(*given, queue[:0])
+    with pytest.raises(ValueError, match=r"queue must be \[keys, 6\]"):
+        make(name)(*given, queue[:, :5])
+    assert make(name)(*given, queue[:1]).isfinite()
+
+
+@pytest.mark.parametrize("name", ["SACLR, row", "SogCLR", "ISogCLR"])
+@pytest.mark.parametrize("index", [None, torch.arange(3)])
+@pytest.mark.usefixtures("unchecked")
+def test_a_missing_or_short_index_is_refused(name, index):
+    first, second, _ = inputs(name)
+    helped = "works? without" if index is None else ""
+    with pytest.raises(ValueError, match=f"index.*{helped}"):
+        make(name)(first, second, index)
+
+
+TEMPERED = [L.SimCLR, L.DCL, L.SigCLR, L.MoCo, L.MoCoV3, L.ReSSL, L.SCE, L.LORAC, L.JCL, L.NNCLR]
+TEMPERED += [lambda temperature, cls=cls: cls(6, temperature=temperature) for cls in (L.SogCLR, L.ISogCLR, L.SwAV)]
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, math.inf, math.nan])
+@pytest.mark.parametrize("loss", TEMPERED)
+def test_temperatures_out_of_range(loss, value):
+    with pytest.raises(ValueError, match="temperature must be"):
+        loss(temperature=value)
+
+
+X = torch.zeros(3, 6, 5)
+WRONG = {
+    "target_temperature must be a finite number above 0": [
+        lambda: L.ReSSL(target_temperature=0.0),
+        lambda: L.SCE(target_temperature=-1.0),
+    ],
+    "lam must be between 0 and 1": [lambda: L.SCE(lam=1.2), lambda: L.SCE(lam=-0.1)],
+    "mu must be a finite number, 0 or above": [lambda: L.SCE(mu=-0.1)],
+    "eta must be a finite number, 0 or above": [lambda: L.SCE(eta=math.nan)],
+    "variance must be a finite number above 0": [lambda: L.LORAC(variance=0.0)],
+    "margin must be a finite number above 0": [lambda: L.LORAC(margin=-1.0)],
+    "beta must be above 0": [lambda: L.LORAC(beta=0.0), lambda: L.LORAC(beta=math.nan)],
+    "prior must be one of laplace, gaussian, constant": [lambda: L.LORAC(prior="student")],
+    "batchwise=True needs prior='laplace'": [lambda: L.LORAC(prior="gaussian", batchwise=True)],
+    "2 rows of an image or more": [lambda: L.LORAC(batchwise=True)(X[:1], X[0], X[0])],
+    "large": [lambda: L.LORAC()(X, X[0], X[0], large=X[:, :4])],
+    "lam must be a finite number, 0 or above": [lambda: L.JCL(lam=-1.0)],
+    "redundancy must be": [lambda: L.BarlowTwins(-1.0)],
+    "covariance must be": [lambda: L.VICReg(covariance=-1.0)],
+    "bias": [lambda: L.SigCLR(bias=math.nan)],
+    "iterations must be 1 or more": [lambda: L.WMSE(iterations=0)],
+    "sub_batch must be 2 or more": [lambda: L.WMSE(sub_batch=0)],
+    "whitening 5 features needs more than 5 images at a time, got 2": [lambda: L.WMSE(sub_batch=2)(X[0, :5], X[0, :5])],
+    "temperature": [lambda: L.ISogCLR(8, 0.9), lambda: L.ISogCLR(8, 0.5, (0.001, 0.7))],
+    "beta must be between": [lambda: L.ISogCLR(8, beta=1.5)],
+    "gradient_limit must be above 0": [lambda: L.ISogCLR(8, gradient_limit=0.0)],
+    "scale must be": [lambda: L.SACLR(10, "column")],
+    "negatives must be": [lambda value=value: L.SACLR(10, negatives=value) for value in (0, "some", 1.5)],
+    "kernel must be": [lambda: L.SACLR(10, kernel="linear")],
+    "alpha must be": [lambda: L.SACLR(10, alpha=1.2)],
+    "rho must be": [lambda: L.SACLR(10, rho=-0.1)],
+    "bandwidth must be": [lambda: L.SACLR(10, bandwidth=0.0), lambda: L.SACLR(10, kernel="cosine", bandwidth=0.01)],
+    "initial_partition must be": [lambda: L.SACLR(10, initial_partition=0.0)],
+    "num_images must be": [lambda: L.SACLR(0)],
+    "batch of at least 7": [lambda: L.SACLR(10, negatives=6)(X[0], X[0])],
+    "num_prototypes must be 2 or more": [lambda: L.SwAV(5, 1)],
+    "epsilon must be a finite number above 0": [lambda: L.SwAV(5, epsilon=0.0)],
+    "queue_size must be 0 or more": [lambda: L.SwAV(5, queue_size=-1)],
+    "projections must be": [lambda: L.SwAV(5)(X[:1]), lambda: L.SwAV(4)(X)],
+    "global_views must be between 1": [lambda: L.SwAV(5)(X[:2], global_views=3)],
+    "global_views must be 2 with a queue": [lambda: L.SwAV(5, queue_size=4)(X, global_views=3)],
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_arguments_are_named_in_one_line(message):
+    for wrong in WRONG[message]:
+        with pytest.raises(ValueError, match=message) as error:
+            wrong()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [*list(CASES)[: list(CASES).index("NegativeCosine")], "NNCLR"])  # pair reductions
+def test_double_backward_is_refused(name):
+    given = inputs(name)
+    online = given[CASES[name][1].lower().index("o")]
+    with pytest.raises(RuntimeError, match="create_graph"):
+        torch.autograd.grad(make(name)(*given), online, create_graph=True)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most entries of any tensor that an operation returned."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        made = out if isinstance(out, tuple | list) else [out]
+        self.entries = max([self.entries, *(x.numel() for x in made if isinstance(x, Tensor))])
+        return out
+
+
+@pytest.mark.parametrize("name", ["MoCo", "MoCoV3", "ReSSL", "SCE", "SCE, batch", "LORAC", "JCL", "NNCLR"])
+def test_no_matrix_of_all_pairs_is_made(name):
+    batch = 1100
+    given = inputs(name, batch, 8, torch.float32, keys=3000)
+    with Largest() as largest:
+        make(name)(*given).backward()
+    assert largest.entries <= 2**20 < batch * batch

@@ -1,0 +1,290 @@
+"""Every loss against its plain form in value and gradient, the identities between losses, and special inputs."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import references as plain
+from nearfar import losses as L
+from nearfar.losses import moco
+from nearfar.pairs import attention
+
+
+def rows(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+BATCH, DIM = 6, 5
+ONE, TWO, THREE = rows(BATCH, DIM), rows(BATCH, DIM, seed=1), rows(3, BATCH, DIM, seed=3)
+FIVE, QUEUE = rows(5, BATCH, DIM, seed=4), plain.unit(rows(31, DIM, seed=2))
+SPREAD = ONE * torch.tensor([1, 5, 0.1, 2, 1]) + 3  # features of different scales and means
+CORRELATED = rows(13, 4) @ rows(4, 4, seed=5) + 2
+
+
+def case(name, loss, reference, *inputs, learned=1):
+    """A loss, its plain form, its inputs (of which the first `learned` get a gradient, and LORAC's large crops)."""
+    return pytest.param(loss, reference, inputs, learned, id=name)
+
+
+CASES = [
+    *(
+        case(f"simclr {t}", L.SimCLR(t), lambda a, b, t=t: plain.simclr(a, b, t), ONE, TWO, learned=2)
+        for t in (0.05, 1)
+    ),
+    case("simclr, two images", L.SimCLR(0.2), lambda a, b: plain.simclr(a, b, 0.2), ONE[:2], TWO[:2], learned=2),
+    case("dcl", L.DCL(0.1), lambda a, b: plain.dcl(a, b, 0.1), ONE, TWO, learned=2),
+    case("dclw", L.DCL(0.5, True, 0.2), lambda a, b: plain.dcl(a, b, 0.5, 0.2), ONE, TWO, learned=2),
+    *(
+        case(f"moco {t}", L.MoCo(t), lambda q, k, n, t=t: plain.info_nce(q, k, n, t), ONE, TWO, QUEUE)
+        for t in (0.07, 1)
+    ),
+    case("moco v3", L.MoCoV3(0.3), lambda q, k: plain.moco_v3(q, k, 0.3), ONE, TWO),
+    case("ressl", L.ReSSL(0.2, 0.1), lambda q, k, n: plain.ressl(q, k, n, 0.2, 0.1), ONE, TWO, QUEUE),
+    case("jcl", L.JCL(0.2, 0.5), lambda q, k, n: plain.jcl(q, k, n, 0.2, 0.5), ONE, THREE, QUEUE),
+    case("jcl, lam 0", L.JCL(0.2, 0.0), lambda q, k, n: plain.jcl(q, k, n, 0.2, 0.0), ONE, THREE, QUEUE),
+    case("cosine", L.NegativeCosine(), plain.negative_cosine, ONE, TWO),
+    *(
+        case(f"barlow {r}", L.BarlowTwins(r), lambda a, b, r=r: plain.barlow_twins(a, b, r), SPREAD, TWO, learned=2)
+        for r in (0.0, 0.0051, 1.0)
+    ),
+    *(
+        case(f"vicreg {w}", L.VICReg(*w), lambda a, b, w=w: plain.vicreg(a, b, *w), 0.9 * ONE, 1.1 * TWO, learned=2)
+        for w in ((25.0, 25.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+    ),
+    case(
+        "wmse",
+        L.WMSE(eps=0.0),
+        lambda a, b: plain.wmse(a, b, eps=0.0),
+        CORRELATED,
+        CORRELATED + 0.7 * rows(13, 4, seed=1),
+        learned=2,
+    ),
+]
+for lam in (0.0, 0.4, 1.0):
+    for queue in ((QUEUE,), ()):
+        CASES.append(
+            case(
+                f"sce {lam}, {'queue' if queue else 'batch'}",
+                L.SCE(0.1, 0.07, lam),
+                lambda q, k, n=None, lam=lam: plain.sce(q, k, n, 0.1, 0.07, lam),
+                *(ONE, TWO, *queue),
+            )
+        )
+LORAC = {
+    "laplace, beta 0.5": (0.5,),
+    "gaussian": (2.0, "gaussian", False, 0.5),
+    "constant": (2.0, "constant", False, 2.0, 3.0),
+    "batchwise": (2.0, "laplace", True),
+    "MoCo-M": (math.inf,),
+    "MoCo-M, gaussian": (math.inf, "gaussian"),
+}
+for name, options in LORAC.items():
+    CASES.append(
+        case(
+            f"lorac, {name}",
+            L.LORAC(0.2, *options),
+            lambda q, k, n, options=options: plain.lorac(q, k, n, 0.2, *options),
+            *(THREE, ONE, QUEUE),
+        )
+    )
+for batchwise in (False, True):
+    CASES.append(
+        case(
+            f"lorac, large crops{', batchwise' * batchwise}",
+            L.LORAC(0.2, 2.0, "laplace", batchwise),
+            lambda q, k, n, large, batchwise=batchwise: plain.lorac(
+                q, k, n, 0.2, 2.0, "laplace", batchwise, large=large
+            ),
+            *(THREE, ONE, QUEUE, FIVE),
+        )
+    )
+
+
+def compare(ours, theirs, inputs):
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), rtol=1e-7, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize(("loss", "reference", "inputs", "learned"), CASES)
+def test_value_and_gradient_are_those_of_the_plain_form(loss, reference, inputs, learned):
+    inputs = [x.clone().requires_grad_(k < learned or k == 3) for k, x in enumerate(inputs)]
+    compare(loss(*inputs), reference(*inputs), [x for x in inputs if x.requires_grad])
+
+
+@pytest.mark.parametrize("tile", [2**20, 20])
+def test_nnclr_is_the_plain_form_by_tiles_of_the_queue(monkeypatch, tile):
+    monkeypatch.setattr(moco, "TILE", tile)  # 3 keys at a time, 1 left over
+    prediction = TWO.clone().requires_grad_()
+    compare(L.NNCLR(0.5)(ONE, prediction, QUEUE), plain.nnclr(ONE, prediction, QUEUE, 0.5), [prediction])
+    assert torch.equal(moco.nearest(QUEUE, QUEUE), QUEUE)
+
+
+SIGCLR = {  # the rows of the paper's Table 2, and a fixed bias
+    "fixed t, no bias": ({"bias": None}, []),
+    "learned t, no bias": ({"bias": None, "learn_temperature": True}, ["log_scale"]),
+    "fixed t, learned bias": ({}, ["bias"]),
+    "learned t, learned bias": ({"learn_temperature": True}, ["bias", "log_scale"]),
+    "fixed t, fixed bias": ({"bias": -3.0, "learn_bias": False}, []),
+}
+
+
+@pytest.mark.parametrize(("options", "learned"), SIGCLR.values(), ids=SIGCLR)
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_sigclr_and_its_parameters(options, learned, temperature):
+    views = [ONE.clone().requires_grad_(), TWO.clone().requires_grad_()]
+    loss = L.SigCLR(temperature, **options).double()
+    assert sorted(dict(loss.named_parameters())) == learned
+    log_scale = torch.tensor(-math.log(temperature), dtype=torch.float64, requires_grad=True)
+    bias = torch.tensor(options.get("bias", -10.0) or 0.0, dtype=torch.float64, requires_grad=True)
+    value, expected = loss(*views), plain.sigclr(*views, 1 / log_scale.exp(), bias)
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)  # log_scale was rounded to float32 first
+    inputs = {"bias": bias, "log_scale": log_scale}
+    gradients = torch.autograd.grad(value, [*views, *(getattr(loss, name) for name in learned)])
+    wanted = torch.autograd.grad(expected, [*views, *(inputs[name] for name in learned)])
+    torch.testing.assert_close(gradients, wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("queue", [QUEUE, None], ids=["queue", "batch"])
+@pytest.mark.parametrize(("lam", "mu", "eta"), [(0.3, None, None), (0.5, 0.5, 0.0), (0.2, 2.0, 0.7)])
+def test_proposition_1_of_sce_and_free_coefficients(queue, lam, mu, eta):
+    ours = L.SCE(0.1, 0.05, lam, mu, eta)(ONE, TWO, queue)
+    expected = (
+        lam * plain.info_nce(ONE, TWO, queue, 0.1)
+        + (1 - lam if mu is None else mu) * plain.ressl(ONE, TWO, queue, 0.1, 0.05)
+        + (1 - lam if eta is None else eta) * plain.ceil(ONE, TWO, queue, 0.1)
+    )
+    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=0)
+
+
+def test_sce_against_keys_of_the_batch_and_of_the_queue_together():
+    """Against both softmaxes written out over the other images' keys and the queue."""
+    query, key, queue = ONE.clone().requires_grad_(), TWO, QUEUE[:9]
+    q, k = plain.unit(query), plain.unit(key)
+    own = torch.eye(BATCH, dtype=torch.bool)
+    online = torch.cat([(q @ k.T / 0.2), q @ queue.T / 0.2], 1)
+    target = torch.cat([(k @ k.T / 0.1).masked_fill(own, -torch.inf), k @ queue.T / 0.1], 1).softmax(1)
+    soft = 0.6 * target + 0.4 * torch.cat([own.double(), torch.zeros(BATCH, 9)], 1)
+    expected = -(soft * online.log_softmax(1)).sum(1).mean()
+    compare(L.SCE(0.2, 0.1, lam=0.4, batch_keys=True)(query, key, queue), expected, [query])
+
+
+def test_the_positive_has_no_weight_in_sces_target():
+    """With only two images the target is the other image, whatever the positive's similarity."""
+    q, k = plain.unit(ONE[:2]), plain.unit(TWO[:2])
+    expected = -F.log_softmax(q @ k.T / 0.1, dim=1).flip(1).diagonal().mean()
+    torch.testing.assert_close(L.SCE(0.1, 0.01, lam=0.0)(ONE[:2], TWO[:2]), expected)
+
+
+@pytest.mark.parametrize("kept", [10, 2**20])
+def test_many_tiles_of_the_batchs_keys_equal_one(kept, monkeypatch):
+    query, key = rows(37, 7).requires_grad_(), rows(37, 7, seed=1)
+    one = L.SCE()(query, key)
+    monkeypatch.setattr(attention, "ROWS", 5)  # 2 left over
+    monkeypatch.setitem(attention.TILE, "cpu", 40)  # 5 keys at a time
+    monkeypatch.setattr(attention, "KEPT", kept)
+    compare(L.SCE()(query, key), one, [query])
+
+
+IDENTITIES = {
+    "sce, lam 1": (lambda q: L.SCE(0.2, 0.1, lam=1.0)(q, TWO, QUEUE), lambda q: L.MoCo(0.2)(q, TWO, QUEUE)),
+    "jcl, one key": (lambda q: L.JCL()(q, THREE[:1], QUEUE), lambda q: L.MoCo()(q, THREE[0], QUEUE)),
+    "moco-m, one query": (lambda q: L.LORAC(beta=math.inf)(q[None], TWO, QUEUE), lambda q: L.MoCo()(q, TWO, QUEUE)),
+    "moco-m, three queries": (
+        lambda q: L.LORAC(beta=math.inf)(torch.stack([q, 2 - q, q * q]), TWO, QUEUE),
+        lambda q: sum(L.MoCo()(x, TWO, QUEUE) for x in (q, 2 - q, q * q)) / 3,
+    ),
+    "sogclr, gamma 1, but for its value": (
+        lambda q: L.SogCLR(BATCH, 0.1, gamma=1.0)(q, TWO, torch.arange(BATCH)) - 1,
+        lambda q: L.DCL(0.1)(q, TWO) - (L.DCL(0.1)(q, TWO) + F.cosine_similarity(q, TWO).mean() / 0.1).detach(),
+    ),
+    "isogclr without steps": (
+        lambda q: L.ISogCLR(BATCH, 0.1, lr=0.0).double()(q, TWO, torch.arange(BATCH)),
+        lambda q: 0.1 * L.SogCLR(BATCH, 0.1)(q, TWO, torch.arange(BATCH)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("loss", "other"), IDENTITIES.values(), ids=IDENTITIES)
+def test_a_loss_is_another_in_value_and_gradient(loss, other):
+    query = ONE.clone().requires_grad_()
+    ours, theirs = loss(query), other(query)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, query), torch.autograd.grad(theirs, query), rtol=1e-6, atol=1e-9
+    )
+
+
+def test_scheduled_numbers_are_read_at_each_step():
+    for loss, name, value, arguments in [
+        (L.SimCLR(0.5), "temperature", 0.1, (ONE, TWO)),
+        (L.SCE(lam=0.5), "lam", 0.9, (ONE, TWO, QUEUE)),  # moves mu and eta too
+        (L.LORAC(beta=math.inf), "beta", 2.0, (THREE, ONE, QUEUE)),
+        (L.JCL(lam=2.0), "lam", 1.0, (ONE, THREE, QUEUE)),
+    ]:
+        setattr(loss, name, value)
+        assert loss(*arguments).item() == type(loss)(**{name: value})(*arguments).item()
+
+
+def test_a_perfect_match_keeps_its_digits():
+    """The loss of an easy positive is about the negatives' share, not 0: no cancellation at small temperatures."""
+    query, queue = torch.eye(4)[:2], torch.eye(4)[2:]
+    assert L.MoCo(0.03)(query, query, queue).item() == pytest.approx(math.log1p(2 * math.exp(-1 / 0.03)), rel=1e-4)
+
+
+def test_the_ends_of_negative_cosine_and_a_batch_without_redundancy():
+    assert L.NegativeCosine()(ONE, 3 * ONE).item() == pytest.approx(0, abs=1e-12)
+    assert L.NegativeCosine()(ONE, -ONE).item() == pytest.approx(4, rel=1e-12)
+    z = torch.linalg.qr(rows(40, 4) - rows(40, 4).mean(0))[0] * 100
+    assert L.BarlowTwins(1.0)(z, z).item() == pytest.approx(0, abs=1e-8)
+
+
+@pytest.mark.parametrize("loss", [L.VICReg(), L.WMSE(), L.LORAC(), L.LORAC(prior="gaussian"), L.LORAC(batchwise=True)])
+def test_collapse_is_finite(loss):
+    """All views of an image, or all images, equal."""
+    z = torch.ones(16, 4).requires_grad_()
+    value = loss(z.expand(3, 16, 4), z.detach(), QUEUE[:, :4].float()) if isinstance(loss, L.LORAC) else loss(z, z)
+    value.backward()
+    assert value.isfinite() and z.grad.isfinite().all()
+    if isinstance(loss, L.VICReg):
+        assert value.item() == pytest.approx(25 * (1 - 0.01), rel=1e-5)  # the full hinge
+
+
+def test_wmse_by_parts_and_iterations():
+    z1 = rows(23, 3) @ rows(3, 3, seed=5) + 2
+    z2 = z1 + 0.7 * rows(23, 3, seed=1)
+    torch.manual_seed(7)
+    ours = L.WMSE(sub_batch=7, eps=0.0)(z1, z2)  # 3 parts of 8, 8 and 7
+    torch.manual_seed(7)
+    order = torch.randperm(23)
+    torch.testing.assert_close(ours, plain.wmse(z1, z2, [order[:8], order[8:16], order[16:]], eps=0.0))
+    torch.manual_seed(3)
+    twice = L.WMSE(sub_batch=6, iterations=2)(z1, z2)
+    torch.manual_seed(3)
+    one, two = L.WMSE(sub_batch=6)(z1, z2), L.WMSE(sub_batch=6)(z1, z2)
+    assert one != two
+    torch.testing.assert_close(twice, (one + two) / 2)
+
+
+def test_wmse_whitens_so_scale_and_offset_do_not_matter_and_nan_comes_through():
+    z = torch.stack([CORRELATED, CORRELATED + 0.7 * rows(13, 4, seed=1)])
+    for whitened in L.WMSE(eps=0.0)._whiten(z):
+        torch.testing.assert_close(whitened.T.cov(), torch.eye(4, dtype=torch.float64))
+    torch.testing.assert_close(L.WMSE()(1e-3 * z[0] + 5, 40 * z[1]), L.WMSE()(*z), rtol=1e-6, atol=0)
+    assert L.WMSE()(torch.full((16, 4), torch.nan), torch.zeros(16, 4)).isnan()
+
+
+def test_loracs_prior_pulls_the_views_together():
+    """A step against the gradient of the prior alone lowers the nuclear norm of every image's views."""
+    queries = THREE.clone().requires_grad_()
+    with_prior, without = (L.LORAC(0.2, beta)(queries, ONE, QUEUE) for beta in (0.5, math.inf))
+    (gradient,) = torch.autograd.grad(with_prior - without, queries)
+
+    def nuclear(views):
+        stacked = torch.cat((views, plain.unit(ONE)[None])).transpose(0, 1)
+        return torch.linalg.svdvals(stacked).sum()
+
+    assert nuclear(plain.unit(THREE - 0.1 * gradient)) < nuclear(plain.unit(THREE))

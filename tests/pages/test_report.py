@@ -1,0 +1,182 @@
+import html
+import json
+import math
+import re
+
+import pytest
+import torch
+import yaml
+
+from nearfar.data import Images
+from nearfar.pages import write_map_page
+from nearfar.pages.report import write_report
+
+SETTINGS = {
+    "data": "some/where/photos",
+    "out": "runs/<out>",
+    "method": "saclr",
+    "encoder": "small",
+    "image_size": 32,
+    "channels": 3,
+    "epochs": 10,
+    "init": None,
+}
+RESULTS = {
+    "raw_pixels": {"knn": 0.9541, "one_label": 0.661, "one_label_std": 0.034},
+    "hog": {"knn": 0.969, "one_label": 0.641, "one_label_std": 0.052},
+    "untrained": {"knn": 0.931, "one_label": 0.55, "one_label_std": 0.041},
+    "trained": {"knn": 0.98126, "one_label": 0.7824, "one_label_std": 0.0391},
+}
+
+
+def health(**changes):
+    """Measures of a good run on 256 held-out images."""
+    usual = dict(images=256, feature_dim=128, embedding_dim=64, effective_rank=60.0, embedding_rank=40.0)
+    usual |= dict(feature_spread=0.7, embedding_spread=0.95, alignment=0.3, uniformity=-3.2, own_view=0.9)
+    usual |= dict(rankme=31.0, lidar=52.0)
+    return usual | changes
+
+
+def write_run(folder, last_health=None, **files):
+    folder.mkdir(exist_ok=True)
+    first = health(own_view=0.1, effective_rank=9.0, embedding_spread=0.4)
+    lines = [{"step": 0, "epoch": 0.0, "health": first}]
+    lines += [
+        {"step": i, "epoch": i / 10, "loss": 5 - i / 30, "lr": 0.01, "images_per_second": 900.0} for i in range(1, 101)
+    ]
+    lines += [{"step": 100, "epoch": 10.0, "health": last_health or health()}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "config.yaml").write_text(yaml.safe_dump(SETTINGS))
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return folder
+
+
+def report_of(folder):
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def text_of(page):
+    """What a reader sees: no style, no tags, no attributes."""
+    without = re.sub(r"<style>.*?</style>|<iframe.*?</iframe>|<title>.*?</title>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", without)))
+
+
+def test_a_healthy_run_with_everything(tmp_path):
+    skipped = "a/broken.png\tcannot identify\n<b>b</b>.png\tempty\n"
+    environment = json.dumps({"versions": {"torch": "9.9"}, "hardware": {"cores": 7}})
+    folder = write_run(
+        tmp_path / "run", results__json=json.dumps(RESULTS), skipped__txt=skipped, environment__json=environment
+    )
+    page = report_of(folder)
+    text = text_of(page)
+    assert "saclr on photos" in text and "small encoder · 32 px, 3 channels · 10 epochs" in text
+    assert '<section class="verdict good"' in page and "Healthy" in text and "90.0%" in text
+    assert "Raw pixels 95.4 66.1 ± 3.4" in text and "Trained encoder 98.1 78.2 ± 3.9" in text
+    assert "kNN 1 label per class" in text
+    assert "<td class=best>98.1</td>" in page and page.count("class=best") == 2
+    assert "The encoder beats raw pixels, HOG and the untrained encoder in every column." in text
+    assert "versions torch 9.9" in text and "hardware cores 7" in text and "init \u2013" in text
+    assert "Skipped images (2)" in text and "<b>b</b>.png empty" in text
+    assert "<b>b" not in page and "runs/<out>" not in page
+    assert "<h2>Map" not in page
+
+
+def test_report_asks_for_nothing_outside_itself(tmp_path):
+    page = report_of(write_run(tmp_path / "run"))
+    assert not re.search(r"https?://|<link|@import|<script[^>]+src|src=\"(?!data:)", page)
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "tone", "state"),
+    [
+        ({"embedding_spread": 1e-4, "own_view": 0.004, "embedding_rank": 1.0}, "bad", "Collapsed"),
+        ({"own_view": 0.1}, "bad", "Not learning"),
+        ({"effective_rank": 1.5, "embedding_rank": 1.5}, "unsure", "Partly collapsed"),
+        ({"alignment": math.nan}, "bad", "Diverged"),
+    ],
+)
+def test_an_unhealthy_run_is_named_in_its_colour(tmp_path, changes, tone, state):
+    page = report_of(write_run(tmp_path / "run", health(**changes)))
+    assert f'<section class="verdict {tone}"' in page
+    assert f'<span class="badge">{state}</span>' in page
+    assert " Try " in text_of(page)
+
+
+def test_curves_go_through_the_logged_numbers(tmp_path):
+    page = report_of(write_run(tmp_path / "run"))
+    titles = re.findall(r"<figcaption><h3>(.*?)</h3>", page)
+    health_titles = ["Effective rank", "Spread", "Own view found", "Alignment", "Uniformity", "RankMe", "LiDAR"]
+    assert titles == ["Loss", "Learning rate", *health_titles]
+    assert "RankMe: 31 at epoch 10" in page and "LiDAR: 52 at epoch 10" in page
+    assert "loss: 4.967 at epoch 0.1" in page and "loss: 1.667 at epoch 10" in page
+    assert "features: 9 at epoch 0" in page and "features: 60 at epoch 10" in page
+
+
+def test_an_unlabelled_run_has_no_table_and_one_just_begun_has_a_report(tmp_path):
+    assert "<h2>Evaluation</h2>" not in report_of(write_run(tmp_path / "run"))
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    text = text_of(report_of(bare))
+    assert "bare" in text and "No verdict" in text and "Training" not in text.replace("training has", "")
+
+
+def test_an_interrupted_run_says_how_far_it_came(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "config.yaml").write_text(yaml.safe_dump(SETTINGS | {"epochs": 40}))
+    assert "10 of 40 epochs so far" in text_of(report_of(folder))
+
+
+def test_the_interactive_map_is_embedded_whole(tmp_path):
+    folder = write_run(tmp_path / "run")
+    images = Images(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), names=['"q" & <x>', "b"], image_size=4, channels=1)
+    write_map_page(folder / "map.html", torch.eye(2), images)
+    page = report_of(folder)
+    inner = re.search(r'srcdoc="([^"]*)"', page)
+    assert inner and html.unescape(inner[1]) == (folder / "map.html").read_text(encoding="utf-8")
+    assert re.search(r'<iframe[^>]*sandbox="allow-scripts"', page)
+
+
+def test_a_still_map_stands_in_for_the_interactive_one(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "map.png").write_bytes(b"\x89PNG")
+    assert 'src="data:image/png;base64,iVBORw=="' in report_of(folder)
+
+
+def test_many_skipped_images_are_counted_and_the_first_ones_listed(tmp_path):
+    lines = "".join(f"{i}.png\tbad\n" for i in range(500))
+    text = text_of(report_of(write_run(tmp_path / "run", skipped__txt=lines)))
+    assert "Skipped images (500)" in text and "199.png" in text and "200.png" not in text
+    assert "300 more in skipped.txt" in text
+
+
+def test_a_wrong_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no run folder"):
+        write_report(tmp_path / "nothing")
+
+
+DAMAGED = ("", "5", "[]", "null", '{"a": 5}', '{"trained": {"knn": "x"}}', "[" * 100_000, "1" * 5000)
+METRICS = (
+    '{"step": 1, "health": {"x": 1}}',
+    '{"step": 1, "epoch": "a", "loss": [1], "images_per_second": "fast"}',
+    "{",
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        *((file, text) for file in ("results", "environment", "neighbours") for text in DAMAGED),
+        *(("metrics", text) for text in (*DAMAGED, *METRICS)),
+        *(("config", text) for text in ("{", "[1]", "epochs: many", "image_size: 8")),
+    ],
+)
+def test_a_damaged_file_does_not_take_the_report_with_it(file, text, tmp_path):
+    name = file + {"metrics": ".jsonl", "config": ".yaml"}.get(file, ".json")
+    folder = write_run(tmp_path / "run", skipped__txt="a/broken.png\tempty\n")
+    (folder / name).write_text(text)
+    page = report_of(folder)
+    assert "a/broken.png" in page
+    if file != "metrics" and text[:2] in ("{", "[[", "11"):  # lines of metrics that are none are passed over
+        assert f"{name} is damaged and left out" in page

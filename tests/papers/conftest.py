@@ -1,0 +1,1 @@
+from tests.evaluation.conftest import clouds as clouds

@@ -1,0 +1,141 @@
+"""Detectors are built as the settings say, on the weights of the encoder, and learn."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from nearfar.networks import Encoder, build_backbone
+from nearfar.papers.annotations import flipped, mirrored, open_annotated
+from nearfar.papers.detection import (
+    average_precision,
+    detector_optimizer,
+    find_objects,
+    fit_detector,
+    rate_factor,
+)
+from nearfar.papers.detector import DETECTORS, TASKS, build_detector, detector_settings
+
+TINY = dict(
+    sides=(64,),
+    longest=64,
+    batch_size=2,
+    epochs=1,
+    steps=1,
+    workers=0,
+    regions=8,
+    proposals=(20, 20),
+    kept=(20, 20),
+    channels=32,
+)
+
+
+def encoder(name, image_size=64, channels=3):
+    torch.manual_seed(0)
+    backbone = build_backbone(name, image_size=image_size, channels=channels)
+    return Encoder(backbone, image_size, channels, [0.5] * channels, [0.25] * channels)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", DETECTORS)
+def test_every_setting_and_task_takes_one_step(coco_folder, name, task):
+    train, test = open_annotated(coco_folder)
+    one, settings = encoder("small"), replace(DETECTORS[name], **TINY)
+    before = {key: value.clone() for key, value in one.state_dict().items()}
+    detector = build_detector(one, settings, task, 2, 2 if task == "keypoints" else 0)
+    trunk = detector.backbone.maps.backbone.net
+    torch.testing.assert_close(trunk.state_dict(), one.backbone.net.state_dict())
+    fit_detector(detector, train, settings, channels=3)
+    assert not torch.equal(trunk.conv.weight, one.backbone.net.conv.weight)  # all stages are trained
+    assert all(torch.equal(value, before[key]) for key, value in one.state_dict().items())  # in a copy
+    found = find_objects(detector, test, channels=3)
+    assert 0 <= average_precision(test, found, TASKS[task])["AP"] <= 1
+
+
+def test_the_papers_detectors_of_a_resnet_50(coco_folder):
+    one, train = encoder("resnet50", 224), open_annotated(coco_folder)[0]
+    small_images = dict(sides=(64,), longest=64, batch_size=2, steps=1, workers=0, regions=8)
+    lorac = build_detector(one, replace(DETECTORS["lorac"], **small_images), "segment", 2)
+    norms = [module for module in lorac.backbone.pyramid.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert len(norms) == 8  # four maps, two convolutions each
+    assert lorac.rpn.anchor_generator.sizes == ((32,), (64,), (128,), (256,), (512,))
+    assert lorac.roi_heads.box_roi_pool.scales == [1 / 4, 1 / 8, 1 / 16, 1 / 32]
+    sce = build_detector(one, replace(DETECTORS["sce"], **small_images), "segment", 2)
+    assert sce.backbone.out_channels == 1024 and sce.rpn.anchor_generator.sizes == ((32, 64, 128, 256, 512),)
+    assert sce.roi_heads.box_head.stage is sce.roi_heads.mask_head.stage is sce.backbone.maps.backbone.net.layer4
+    with torch.no_grad():
+        assert sce.roi_heads.mask_predictor(sce.roi_heads.mask_head(torch.zeros(2, 1024, 14, 14))).shape[2:] == (14, 14)
+    for name, detector in (("lorac", lorac), ("sce", sce)):
+        before = detector.backbone.maps.backbone.net.conv1.weight.clone()
+        fit_detector(detector, train, replace(DETECTORS[name], **small_images), channels=3)
+        assert not torch.equal(detector.backbone.maps.backbone.net.conv1.weight, before)
+
+
+def test_anchors_stand_where_the_maps_are():
+    """The small net's stride need not be a power of two: 14 px for images of 224 px."""
+    detector = build_detector(encoder("small", 224), DETECTORS["small"], "detect", 1)
+    images, _ = detector.transform([torch.zeros(3, 480, 640)])
+    maps = list(detector.backbone(images.tensors).values())
+    anchors = detector.rpn.anchor_generator(images, maps)[0]
+    first = anchors[: maps[0].shape[2] * maps[0].shape[3] * 6].view(maps[0].shape[2], maps[0].shape[3], 6, 4)
+    centres = (first[..., :2] + first[..., 2:]) / 2
+    assert centres[1, 2, 0].tolist() == [28, 14] and detector.roi_heads.box_roi_pool.scales[0] == 1 / 14
+
+
+def test_frozen_stages_stay_as_they_are(coco_folder):
+    settings = replace(DETECTORS["small"], **TINY, frozen=1)
+    one = encoder("small")
+    detector = build_detector(one, settings, "detect", 2)
+    fit_detector(detector, open_annotated(coco_folder)[0], settings, channels=3)
+    net = detector.backbone.maps.backbone.net
+    assert torch.equal(net.conv.weight, one.backbone.net.conv.weight)
+    assert torch.equal(net.norm.running_mean, one.backbone.net.norm.running_mean)
+    assert not torch.equal(net.blocks[0].conv1.weight, one.backbone.net.blocks[0].conv1.weight)
+
+
+def test_one_line_for_a_transformer_and_for_an_unknown_setting():
+    with pytest.raises(ValueError, match=r"'vit_tiny_patch16_224' has feature maps of one size only: .*ResNets"):
+        build_detector(encoder("vit_tiny_patch16_224", 32), DETECTORS["small"], "detect", 1)
+    with pytest.raises(ValueError, match="C4 detector takes small or a ResNet"):
+        build_detector(encoder("mobilenetv3_small_050"), DETECTORS["sce"], "detect", 1)
+    with pytest.raises(ValueError, match="not 4 channels"):
+        build_detector(encoder("small", channels=4), DETECTORS["small"], "detect", 1)
+    with pytest.raises(ValueError, match="did you mean 'lorac'"):
+        detector_settings("loracs")
+
+
+def test_a_detector_learns_the_images_that_it_was_trained_on(coco_folder):
+    train, _ = open_annotated(coco_folder)
+    settings = replace(
+        DETECTORS["small"], **{**TINY, "steps": 40, "regions": 32, "proposals": (100, 50), "kept": (100, 50)}
+    )
+    detector = build_detector(encoder("small"), settings, "detect", 2)
+    fit_detector(detector, train, settings, channels=3)
+    assert average_precision(train, find_objects(detector, train, channels=3))["AP50"] > 0.6
+
+
+def test_norms_have_their_own_weight_decay():
+    detector = build_detector(encoder("small"), DETECTORS["lorac"], "detect", 2)
+    rest, norms = detector_optimizer(detector, DETECTORS["lorac"]).param_groups
+    assert (rest["weight_decay"], norms["weight_decay"]) == (1e-4, 0)
+    assert sum(one.numel() for one in norms["params"]) == 2 * (64 * 3 + 256 * 3 + 6 * 256)  # trunk; six in the pyramid
+
+
+def test_the_learning_rate_rises_and_falls_twice():
+    settings = replace(DETECTORS["lorac"], warmup=10)
+    rates = [rate_factor(step, 90, settings) for step in range(90)]
+    assert rates[0] == 1e-3 and rates[10] == rates[59] == 1
+    assert rates[60] == rates[79] == pytest.approx(0.1) and rates[80] == rates[89] == pytest.approx(0.01)
+
+
+def test_a_flip_moves_boxes_masks_and_keypoints():
+    names = ("nose", "left_eye", "right_eye")
+    swaps = mirrored(names)
+    assert swaps == [0, 2, 1]
+    points = torch.tensor([[[5.0, 2.0, 2.0], [4.0, 1.0, 2.0], [0.0, 0.0, 0.0]]])
+    target = {"boxes": torch.tensor([[1.0, 2.0, 4.0, 6.0]]), "masks": torch.eye(8)[None], "keypoints": points}
+    image, out = flipped(torch.arange(8.0).expand(3, 8, 8), target, swaps)
+    assert image[0, 0].tolist() == list(range(7, -1, -1)) and out["boxes"].tolist() == [[4, 2, 7, 6]]
+    assert out["masks"][0, 0, 7] == 1
+    assert out["keypoints"][0].tolist() == [[3, 2, 2], [0, 0, 0], [4, 1, 2]]

@@ -1,0 +1,36 @@
+"""Tables as pictures."""
+
+import matplotlib.axes
+import matplotlib.image
+import numpy as np
+
+from nearfar.papers.pages import draw_table, side_by_side
+from nearfar.papers.paper import read_paper
+
+
+def test_pictures_of_runs_stand_side_by_side_in_their_order(tmp_path):
+    red, blue = np.zeros((8, 8, 3)), np.zeros((8, 8, 3))
+    red[..., 0], blue[..., 2] = 1, 1
+    pictures = {"one": tmp_path / "one.png", "two": tmp_path / "two.png"}
+    for path, pixels in zip(pictures.values(), (red, blue), strict=True):
+        matplotlib.image.imsave(path, pixels)
+    side_by_side(pictures).savefig(tmp_path / "both.png")
+    both = matplotlib.image.imread(tmp_path / "both.png")[..., :3]
+    across = [np.argwhere((both == pixels[0, 0]).all(axis=2))[:, 1] for pixels in (red, blue)]
+    assert all(len(found) > 10_000 for found in across) and across[0].max() < across[1].min()
+
+
+def test_a_histogram_holds_all_seeds_of_a_row_and_every_row(tmp_path, monkeypatch):
+    drawn, hist = {}, matplotlib.axes.Axes.hist
+
+    def noted(axes, numbers, edges, weights, label, **how):
+        drawn[label] = sorted(numbers), edges, sum(weights)
+        return hist(axes, numbers, edges, weights=weights, label=label, **how)
+
+    monkeypatch.setattr(matplotlib.axes.Axes, "hist", noted)
+    table = read_paper("lorac").tables["figure-4c"]
+    values = {("lorac", "imagenette"): [[1.0, 2.0], [3.0]], ("moco-m", "imagenette"): [[4.0, 9.0]]}
+    draw_table(tmp_path / "norms.png", table, "small", values, tmp_path)
+    assert drawn["LORAC"][0] == [1, 2, 3] and drawn["MoCo-M"][0] == [4, 9]
+    for _, edges, percent in drawn.values():
+        assert edges[0] == 1 and edges[-1] == 9 and round(percent, 9) == 100

@@ -1,0 +1,77 @@
+"""Numbers of the papers' tables that are no accuracies, against what can be counted or bounded."""
+
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+from rich.console import Console
+
+import nearfar
+from nearfar.papers.measures import IMAGES, MEASURES, saved_projector
+from nearfar.training.run_folder import CHECKPOINT
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("measured") / "run"
+    options = dict(method="saclr", limit=256, epochs=2, log_every=1, held_out=0, precision="32-true")
+    return nearfar.pretrain("digits", out=folder, console=Console(quiet=True), **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "numbers"),
+    [
+        (dict(method="simclr"), 0),
+        (dict(method="saclr", scale="matrix"), 1),
+        (dict(method="saclr", scale="row"), IMAGES),
+        (dict(method="saclr", scale="row", images=7), 7),
+        (dict(method="isogclr", images=7), 28),
+    ],
+)
+def test_variables_are_those_of_table_7(tmp_path, method, numbers):
+    assert MEASURES["variables"](method, tmp_path) == numbers
+
+
+def test_a_curve_is_the_key_of_the_metrics(run):
+    (curve,) = (MEASURES["curve"](dict(metric="loss"), run.path),)
+    assert curve == [line["loss"] for line in run.metrics] and len(curve) == 2
+    positive, partition = (
+        MEASURES["curve"](dict(metric=f"monitored.{key}"), run.path) for key in ("positive", "partition")
+    )
+    assert all(0 < value <= 1 for value in positive + partition) and partition[0] != partition[1]
+
+
+def test_a_curve_that_was_not_logged_is_named(run):
+    with pytest.raises(ValueError, match=r"metrics.jsonl has no monitored.negatives"):
+        MEASURES["curve"](dict(metric="monitored.negatives"), run.path)
+
+
+def test_the_nuclear_norm_of_32_unit_rows_lies_between_equal_and_orthogonal_ones(run):
+    assert math.sqrt(32) <= MEASURES["nuclear"]({}, run.path) < 32
+
+
+def test_the_projector_of_a_run_is_that_of_its_last_step(run):
+    encoder, projector = nearfar.load(run), saved_projector(run.path)
+    pixels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8)
+    state = torch.load(run.path / CHECKPOINT, weights_only=True)["model"]
+    rows = encoder(pixels)
+    first = {name.removeprefix("online.1."): value for name, value in state.items() if name.startswith("online.1.")}
+    assert {name: value for name, value in projector.state_dict().items()}.keys() == first.keys()
+    assert all(torch.equal(value, first[name]) for name, value in projector.state_dict().items())
+    assert projector(rows).shape == (4, run.settings.hyperparameters["projector"][-1]) and not projector.training
+
+
+def test_the_plane_is_measured_on_the_test_images(run, monkeypatch):
+    monkeypatch.setattr("nearfar.papers.measures.map_images", partial(nearfar.map_images, epochs=2, num_views=2))
+    (run.path / "plane.html").write_text("left by a measurement that was stopped")
+    found = MEASURES["plane"]({}, run.path)
+    numbers = json.loads((run.path / "plane.json").read_text())
+    assert found == 100 * numbers["knn_map"] and numbers["images"] == 360
+
+
+def test_only_losses_of_one_network_are_measured_alone(tmp_path):
+    with pytest.raises(ValueError, match="byol has more than one network"):
+        MEASURES["loss-memory"](dict(method="byol", batch_size=16), tmp_path)
+    assert 0 <= MEASURES["loss-memory"](dict(method="simclr", batch_size=64), tmp_path) < 500

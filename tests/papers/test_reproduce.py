@@ -1,0 +1,279 @@
+"""`nearfar reproduce`: what it lists, and a table from its runs to what is written, without running anything twice."""
+
+import importlib.metadata
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nearfar
+from nearfar.cli import main
+from nearfar.papers.pages import write_outcome
+from nearfar.papers.paper import read_paper
+from nearfar.papers.runs import add_tasks, packed, path_of, state_of, unpacked
+from nearfar.training.environment import machine
+from nearfar.training.run_folder import owned
+
+OWN = """
+title: a paper
+data: {photos: "a folder of photographs"}
+tables:
+  table-1:
+    title: accuracy
+    source: Table 1
+    unit: "%"
+    protocol: [knn]
+    metric: knn
+    common: {epochs: 1, limit: 128, precision: 32-true}
+    columns:
+      digits: {data: digits}
+      photos: {data: photos}
+    rows:
+      simclr: {title: SimCLR, run: {method: simclr}, paper: {digits: 98.5, photos: 70}}
+      theirs: {title: Theirs, paper: {digits: [97, 0.5]}, note: from elsewhere}
+      others: {title: Others, paper: {digits: 96}, note: from elsewhere}
+  table-2:
+    title: numbers kept
+    source: Table 2
+    measure: variables
+    better: lower
+    columns: {n: {title: N = 1000, run: {images: 1000}}}
+    rows:
+      matrix: {title: matrix, run: {method: saclr, scale: matrix}, paper: {n: 1}}
+      row: {title: row, run: {method: saclr, scale: row}, paper: {n: 1000}}
+    claims: [{text: a matrix needs fewer, better: [matrix, row]}]
+  table-3:
+    title: the runs of table 1 by another protocol
+    source: Table 3
+    unit: "%"
+    protocol: [linear]
+    metric: linear
+    common: {epochs: 1, limit: 128, precision: 32-true}
+    columns: {digits: {data: digits}}
+    rows: {simclr: {title: SimCLR, run: {method: simclr}}}
+"""
+
+
+def test_what_there_is_is_listed_without_running_anything(tmp_path, capsys):
+    listed = nearfar.reproduce(out=str(tmp_path / "out"))
+    assert {"saclr/table-7", "saclr/figure-2", "sigclr/table-4"} <= set(listed)
+    assert listed["saclr/table-3"]["data"] == ["cifar10", "cifar100"]
+    assert listed["saclr/table-1"]["state"] == "not run"
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_that_come_with_the_source_are_listed(tmp_path, monkeypatch):
+    committed = Path("docs/papers").resolve()
+    listed = nearfar.reproduce(out=str(tmp_path / "out"))
+    held = [claim["holds"] for claim in json.loads((committed / "saclr/table-7.json").read_text())["claims"]]
+    assert listed["saclr/table-7"]["state"] == f"run (claims: yes {held.count('yes')}), in docs/papers"
+    for path in committed.glob("*/*.json"):
+        words = "small scale" if path.stem.endswith(".small") else "run"
+        assert words in listed[f"{path.parent.name}/{path.stem.removesuffix('.small')}"]["state"]
+    monkeypatch.setattr("nearfar.papers.runs.COMMITTED", tmp_path / "nowhere")  # an installed wheel
+    assert {fact["state"] for fact in nearfar.reproduce(out=str(tmp_path / "out")).values()} == {"not run"}
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory):
+    """A folder in which every table of own.yaml was run, and what that returned."""
+    place = tmp_path_factory.mktemp("papers")
+    (place / "own.yaml").write_text(OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        whole = nearfar.reproduce("own.yaml", jobs=2)
+    return place, whole
+
+
+@pytest.fixture
+def again(reproduced, tmp_path, monkeypatch):
+    """A copy of that folder to work in, where no run may be made; and what was returned."""
+    shutil.copytree(reproduced[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nearfar.papers.runs.run_tasks", lambda *args: pytest.fail("it was run already"))
+    return reproduced[1]
+
+
+def test_a_table_is_written_with_paper_and_ours(again):
+    first, second = again["own/table-1"], again["own/table-2"]
+    (number,) = first["cells"]["simclr/digits"]["seeds"].values()
+    run = next(Path("reproduced/runs").glob("simclr-digits-*-0"))
+    assert number["value"] == 100 * json.loads((run / "results.json").read_text())["trained"]["knn"]
+    assert number["commands"][0].startswith("nearfar pretrain digits --epochs 1 --limit 128")
+    assert first["cells"]["simclr/photos"]["seeds"] == {}
+    (linear,) = again["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()
+    assert linear["commands"] == number["commands"] and "--protocol knn linear" in number["commands"][1]
+    words = Path("reproduced/own/table-1.md").read_text()
+    assert f"| SimCLR | 98.50 | {number['value']:.2f} | {number['value'] - 98.5:+.2f} | 70 |" in words
+    assert "| Theirs | 97.00 ± 0.50 |" in words and "data/photos: a folder of photographs" in words
+    assert "|  | digits, ours |" in Path("reproduced/own/table-3.md").read_text()  # a paper without numbers
+    assert "\n\nTheirs; Others: from elsewhere." in words
+    assert [cell["seeds"]["0"]["value"] for cell in second["cells"].values()] == [1, 1000]
+    assert [claim["holds"] for claim in second["claims"]] == ["yes"]
+    tables = read_paper("own.yaml").tables
+    assert state_of(tables["table-1"], Path("reproduced")) == "run, begun"
+    assert state_of(tables["table-2"], Path("reproduced")) == "run (claims: yes 1)"
+
+
+def test_nothing_is_run_twice_and_the_written_table_keeps_the_numbers(again, monkeypatch):
+    assert nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"] == again["own/table-2"]["cells"]
+    for path in Path("reproduced/runs").rglob("measured.json"):
+        path.unlink()
+    monkeypatch.setattr("nearfar.papers.runs.machine", lambda: "another machine")
+    assert nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"] == again["own/table-2"]["cells"]
+    assert f"on {machine()}." in Path("reproduced/own/table-2.md").read_text()  # the one that measured
+    Path("mine.yaml").write_text(OWN)  # another table with the same run
+    found = nearfar.reproduce("mine.yaml/table-3")["mine/table-3"]["cells"]
+    assert found == again["own/table-3"]["cells"]
+
+
+def test_a_number_says_what_it_was_made_with_and_which_test_images_were_right(again):
+    (number,) = again["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()
+    right = unpacked(number["right"])
+    assert 100 * right.mean() == pytest.approx(number["value"]) and len(right) == 360
+    assert number["versions"]["torch"] == importlib.metadata.version("torch") and number["threads"] >= 1
+    assert set(number) >= {"commit", "date", "hardware"}
+
+
+def test_tables_can_be_judged_anew_without_running_anything(again):
+    for name in ("table-1", "table-3"):
+        for path in Path("reproduced/own").glob(f"{name}.*"):
+            path.unlink()
+    Path("own.yaml").write_text(OWN.replace("better: [matrix, row]", "better: [row, matrix]"))
+    judged = nearfar.reproduce("own.yaml", run=False)
+    assert list(judged) == ["own/table-2"] and judged["own/table-2"]["claims"][0]["holds"] == "no"
+    words = Path("reproduced/claims.md").read_text()
+    assert "| a paper | 1 | 0 | 1 | 0 | 0 |" in words and "[Table 2](own/table-2.md) | **no**" in words
+    assert "0 claims were tested" in words  # counts have no interval
+
+
+def test_seeds_begin_where_the_table_says_and_rows_can_be_chosen(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN.replace("measure: variables", "measure: variables\n    first_seed: 100"))
+    table, tasks = read_paper(path).tables["table-2"], {}
+    assert add_tasks(tasks, table, "full", tmp_path, tmp_path, {}, only=["row"], seeds=2) == []
+    assert [(task.seed, [cell.row for cell in task.cells]) for task in tasks.values()] == [
+        (100, ["row"]),
+        (101, ["row"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["saclr/table-33"], "saclr has no table-33: did you mean 'table-3'"),
+        (["sacl/table-3"], "did you mean 'saclr'"),
+        (["saclr/table-3", "--only", "simclrr"], "runs no row simclrr: did you mean 'simclr'"),
+        (["saclr/table-1", "--scale", "small"], "saclr/table-1 has no small scale"),
+        (["missing.yaml"], "missing.yaml"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *words]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        ("metric: knn", "metric: knnn", "row simclr, column digits: there is no metric 'knnn': did you mean 'knn'"),
+        ("metric: knn", "metric: linear", "there is no metric 'linear'"),
+        ("protocol: [knn]", "protocol: [kmn]", "unknown protocol 'kmn': did you mean 'knn'"),
+        ("epochs: 1,", "epochz: 1,", "there is no setting 'epochz': did you mean 'epochs'"),
+        ("epochs: 1,", "epochs: 0,", "--epochs must be 1e-06 to 1000000000, not 0"),
+        ("method: simclr}", "method: simclrr}", "did you mean 'simclr'"),
+        ("method: simclr}", "temperature: 0.1}", "method is missing"),
+        ("method: simclr}", "method: simclr, temperature: hot}", "--temperature must be a number, not 'hot'"),
+        (
+            "metric: knn",
+            "metric: knn\n    evaluate: {limmit: 3}",
+            "no option of evaluate 'limmit': did you mean 'limit'",
+        ),
+        ("metric: knn", "metric: lost\n    measure: curve", "there is no metric 'lost': did you mean 'loss'"),
+        ("metric: knn", "metric: knn\n    measure: detect", "there is no protocol 'knn'"),
+    ],
+)
+def test_a_paper_that_cannot_be_run_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, was, becomes, told):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN.replace(was, becomes, 1))
+    assert main(["reproduce", "own.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "table-1" in said and told in said and said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True), ("lorac/figure-3", True)]
+)
+def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path, name, drawn):
+    paper = read_paper(name.split("/")[0])
+    table = paper.tables[name.split("/")[1]]
+    number = {"value": 1.0, "commands": ["nearfar"], "seconds": 1.0, "hardware": "a machine"}
+    cells = {
+        f"{cell.row}/{cell.column}": {"key": cell.key, "reading": cell.reading, "seeds": {"0": number}}
+        for cell in table.cells("small")
+    }
+    written = path_of(table, "small", tmp_path).with_suffix(".json")
+    written.parent.mkdir()
+    written.write_text(json.dumps({"cells": cells}))
+    write_outcome(paper, table, "small", [], tmp_path)
+    assert written.with_suffix(".png").is_file() == drawn
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN.replace("images: 1000", "images: -1").replace("scale: row", "scale: matrix"))
+    assert main(["reproduce", "own.yaml/table-2", "--jobs", "1"]) == 1
+    said = capsys.readouterr()
+    assert "1 of 1 runs failed" in said.err and "num_images must be 1 or more" in said.out
+    assert Path("reproduced/own/table-2.md").is_file()
+    assert read_paper("own.yaml").tables["table-2"].rows["row"].paper == {"n": (1000.0, None)}
+
+
+def test_a_number_that_is_not_there_fails_its_run_alone(tmp_path, monkeypatch, capsys):
+    """Top-5 accuracy is measured from 100 classes on, which is known when the run is evaluated."""
+    monkeypatch.chdir(tmp_path)
+    own = OWN.replace("protocol: [knn]\n    metric: knn", "protocol: [finetune-50]\n    metric: finetune_50_top5")
+
+    def run(children, words, environment, log):
+        if words[2] == "evaluate":
+            Path(words[3], "results.json").write_text(json.dumps({"trained": {"finetune_50": 0.5, "linear": 0.25}}))
+        return "7"
+
+    monkeypatch.setattr("nearfar.papers.runs._Commands.run", run)
+    Path("own.yaml").write_text(own)
+    assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "nearfar: 1 of 3 runs failed; the same command tries them again\n"
+    assert "failed: ValueError: results.json has no finetune_50_top5, but finetune_50" in said.out
+    second = json.loads(Path("reproduced/own/table-2.json").read_text())["cells"]
+    assert [cell["seeds"]["0"]["value"] for cell in second.values()] == [7, 7]
+
+
+def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
+    """As by a batch system, which sends SIGTERM to the command alone."""
+    (tmp_path / "own.yaml").write_text(OWN.replace("epochs: 1,", "epochs: 100000,"))
+    command = [sys.executable, "-m", "nearfar", "reproduce", "own.yaml/table-1", "--jobs", "1"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as reproduce:
+        while not any(path.stat().st_size for path in tmp_path.glob("reproduced/runs/*/metrics.jsonl")):
+            assert reproduce.poll() is None
+            time.sleep(0.1)
+        reproduce.terminate()
+        assert reproduce.wait(60) == 128 + signal.SIGTERM
+    (run,) = tmp_path.glob("reproduced/runs/simclr-digits-*-0/")
+    with owned(run):  # nobody else has it
+        assert (run / "checkpoints").is_dir()
+
+
+def test_packed_test_images_are_unpacked_as_they_were():
+    right = np.random.default_rng(0).uniform(size=1003) < 0.7
+    assert (unpacked(json.loads(json.dumps(packed(right)))) == right).all()

@@ -1,0 +1,100 @@
+"""`nearfar transfer` on labelled images, end to end; its detectors are in test_detection.py."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import nearfar
+from nearfar.cli import main
+from nearfar.papers import protocols
+from tests.papers.test_standard_sets import picture, write_dtd, write_pets, write_voc
+
+ROWS = ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
+
+
+@pytest.fixture(scope="module")
+def run(images_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "halves"
+    options = dict(epochs=1, batch_size=16, held_out=0, encoder="small", method="simclr", channels=3)
+    return nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), precision="32-true", **options)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr("nearfar.papers.protocols.PENALTIES", (0.1, 10.0))
+
+
+def test_every_rival_has_a_row_and_results_are_kept(run, quiet):
+    before = nearfar.evaluate(run, protocol=("knn",), console=quiet)
+    results = nearfar.transfer(run, protocol=("transfer", "low-shot"), console=quiet)
+    assert list(results) == ROWS
+    for row, numbers in results.items():
+        assert set(numbers) >= {"transfer", "low_shot_16", "low_shot_16_std", "low_shot_all"}
+        assert all(0 <= value <= 1 for value in numbers.values())
+        assert run.results[row] == before[row] | numbers
+    assert results["raw_pixels"]["transfer"] > 0.95  # bright above or below: one line parts them
+
+
+def test_data_sets_of_torchvision_have_columns_of_their_own(run, tmp_path, quiet):
+    write_dtd(tmp_path)
+    write_pets(tmp_path)
+    for name in ("dtd", "pets"):
+        results = nearfar.transfer(run, f"torchvision:{name}", root=str(tmp_path), console=quiet)
+        assert results["colour_histogram"] == {f"transfer_{name}": 1.0}  # light red and dark blue
+        assert set(results["trained"]) == {f"transfer_{name}"}
+    assert set(run.results["trained"]) >= {"transfer_dtd", "transfer_pets"}
+
+
+def test_voc_is_measured_by_average_precision(run, tmp_path, quiet):
+    write_voc(tmp_path, train=12, test=6)
+    options = dict(root=str(tmp_path), console=quiet)
+    results = nearfar.transfer(run, "torchvision:voc2007", protocol=("transfer", "low-shot"), **options)
+    assert results["colour_histogram"]["transfer_voc2007"] == results["raw_pixels"]["transfer_voc2007"] == 1.0
+    assert results["colour_histogram"]["low_shot_all_voc2007"] == 1.0
+    assert "low_shot_16_voc2007_std" in results["trained"]
+    with pytest.raises(ValueError, match="transfer-sgd needs one label an image"):
+        nearfar.transfer(run, "torchvision:voc2007", protocol=("transfer-sgd",), **options)
+
+
+def test_a_validation_split_of_a_folder_is_used(run, tmp_path, quiet, monkeypatch):
+    for part, count in (("train", 6), ("validation", 4), ("test", 4)):
+        for kind, shade in (("a", 200), ("b", 40)):
+            for i in range(count):
+                picture(tmp_path / part / kind / f"{i}.png", shade)
+    seen = []
+    real = protocols.protocol_results
+
+    def watched(name, splits, *rest):
+        seen.append({part: len(labels) for part, (_, labels) in splits.items()})
+        return real(name, splits, *rest)
+
+    monkeypatch.setattr(protocols, "protocol_results", watched)
+    results = nearfar.transfer(run, str(tmp_path), baselines=False, console=quiet)
+    assert seen == [{"train": 12, "validation": 8, "test": 8}] and list(results) == ["trained"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--protocol", "transfr"], "unknown protocol 'transfr': did you mean 'transfer'"),
+        (["--protocol", "knn"], "choose among transfer, transfer-sgd"),
+        (["torchvision:dtd"], "--root DIR"),
+        (["torchvision:dtd", "--root", "nowhere"], "nothing is downloaded"),
+        (["--root", "nowhere"], "--root is for data sets of torchvision"),
+        (["--limit", "0"], "--limit"),
+    ],
+)
+def test_mistakes_are_one_line_and_change_nothing(run, capsys, words, said):
+    before = run.results
+    assert main(["transfer", str(run.path), *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and run.results == before
+
+
+def test_a_limit_gives_the_same_sample_again(run, tmp_path, quiet):
+    write_dtd(tmp_path)
+    first, again = (
+        nearfar.transfer(run, "torchvision:dtd", root=str(tmp_path), limit=5, baselines=False, console=quiet)
+        for _ in range(2)
+    )
+    assert first == again and np.isfinite(first["trained"]["transfer_dtd"])

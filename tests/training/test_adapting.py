@@ -1,0 +1,159 @@
+"""From weights that exist, end to end: normalisation, gentle settings, frozen stages, resuming without the file."""
+
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+from timm.models._hub import save_for_hf
+
+import nearfar
+from nearfar.cli import main
+from nearfar.networks import size_step
+from nearfar.training import loop
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A folder in timm's form with a ResNet-10 of random weights."""
+    torch.manual_seed(1)
+    net = timm.create_model("resnet10t", num_classes=4)
+    net.pretrained_cfg |= dict(mean=MEAN, std=STD, num_classes=4)
+    save_for_hf(net, tmp_path / "hub", safe_serialization=True)
+    return tmp_path / "hub"
+
+
+def run(images_file, out, quiet, **options):
+    usual = dict(epochs=2, batch_size=16, held_out=16, log_every=1, method="simclr", precision="32-true")
+    return nearfar.pretrain(images_file, out=str(out), console=quiet, **(usual | options))
+
+
+def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(weights, images_file, tmp_path, quiet):
+    adapted = run(images_file, tmp_path / "run", quiet, init=str(weights), adapt=True)
+    settings, about = adapted.settings, adapted.encoder
+    assert (settings.encoder, settings.optimizer, settings.frozen, settings.layer_decay) == (
+        "resnet10t",
+        "adamw",
+        2,
+        0.7,
+    )
+    assert settings.warmup_epochs == pytest.approx(0.2)
+    assert settings.lr == pytest.approx(3e-4 * (16 / 256) ** 0.5)
+    assert settings.mean == pytest.approx([0.4]) and settings.std == pytest.approx([0.25])  # the images are grey
+    assert about.mean.item() == pytest.approx(0.4) and about.std.item() == pytest.approx(0.25)
+    before, after = (load_file(path / "encoder.safetensors") for path in (adapted.path / "starting", adapted.path))
+    first = ("conv1.", "bn1.", "layer1.")
+    for key, value in before.items():
+        assert torch.equal(value, after[key]) == key.startswith(first), key
+    given = load_file(weights / "model.safetensors")
+    torch.testing.assert_close(before["conv1.0.weight"], given["conv1.0.weight"].sum(1, keepdim=True))
+    assert torch.equal(before["layer4.0.conv1.weight"], given["layer4.0.conv1.weight"])
+
+
+def test_views_are_normalised_by_the_weights_numbers(weights, images_file, tmp_path, quiet, monkeypatch):
+    seen = []
+    make = loop.make_views
+
+    def watched(pixels, plan, generator, mean, std, *rest):
+        seen.append((tuple(mean), tuple(std)))
+        return make(pixels, plan, generator, mean, std, *rest)
+
+    monkeypatch.setattr(loop, "make_views", watched)
+    run(images_file, tmp_path / "theirs", quiet, init=str(weights), epochs=1)
+    assert {mean[0] for mean, _ in seen} == {sum(MEAN) / 3} and {std[0] for _, std in seen} == {sum(STD) / 3}
+    seen.clear()
+    run(images_file, tmp_path / "data", quiet, init=str(weights / "model.safetensors"), encoder="resnet10t", epochs=1)
+    own = np.load(images_file)["images"] / 255  # a plain file says nothing of normalisation
+    assert seen[0][0] == pytest.approx([own.mean()]) and seen[0][1] == pytest.approx([own.std()])
+
+
+def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_path, quiet, monkeypatch):
+    rates = []
+    step = torch.optim.SGD.step
+
+    def watched(self, *given, **named):
+        rates.append({(group["lr_scale"], group["lr"]) for group in self.param_groups})
+        return step(self, *given, **named)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", watched)
+    done = run(
+        images_file, tmp_path / "run", quiet, init=str(weights), layer_decay=0.5, frozen=1, optimizer="sgd", lr=0.1
+    )
+    logged = [line["lr"] for line in done.metrics if "lr" in line]
+    assert len(rates) == len(logged) == 8
+    for groups, lr in zip(rates, logged, strict=True):
+        assert dict(groups) == pytest.approx({0.5**depth: lr * 0.5**depth for depth in range(5)})  # head and 4 blocks
+
+
+def test_stopped_and_resumed_without_the_weights_is_uninterrupted(weights, images_file, tmp_path, quiet, monkeypatch):
+    whole = run(images_file, tmp_path / "whole", quiet, init=str(weights), adapt=True)
+    advance = loop.TrainingProgress.advance
+
+    def watched(self, step):
+        advance(self, step)
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingProgress, "advance", watched)
+        with pytest.raises(nearfar.TrainingStopped):
+            run(images_file, tmp_path / "parts", quiet, init=str(weights), adapt=True)
+    shutil.rmtree(weights)
+    (tmp_path / "parts").rename(tmp_path / "moved")
+    parts = nearfar.resume(tmp_path / "moved", console=quiet)
+    losses = [[line["loss"] for line in one.metrics if "loss" in line] for one in (whole, parts)]
+    assert losses[0] == losses[1] and len(losses[0]) == 8
+    one, two = (load_file(one.path / "encoder.safetensors") for one in (whole, parts))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    nearfar.evaluate(parts, protocol=("knn",), console=quiet)  # starts from the copy in the run too
+
+
+def test_a_run_is_gone_on_with_by_its_own_encoder(images_file, tmp_path, quiet):
+    first = run(images_file, tmp_path / "first", quiet, encoder="small")
+    second = run(images_file, tmp_path / "second", quiet, init=str(first.path), adapt=True, lr=0.0, limit=40)
+    assert second.settings.encoder == "small"
+    assert second.settings.mean == pytest.approx(first.encoder.mean.flatten().tolist())
+    one, two = (load_file(one.path / "encoder.safetensors") for one in (first, second))
+    assert torch.equal(one["blocks.0.conv1.weight"], two["blocks.0.conv1.weight"])
+
+
+def test_adapting_needs_weights_and_a_net_that_has_some(images_file, capsys):
+    assert main(["pretrain", images_file, "--adapt"]) == 2
+    assert "--adapt starts from existing weights: give --init timm" in capsys.readouterr().err
+    assert main(["pretrain", images_file, "--init", "timm", "--encoder", "small"]) == 2
+    assert "timm has no weights for the encoder 'small'" in capsys.readouterr().err
+    assert main(["pretrain", images_file, "--init", "timm", "--epochs", "1"]) == 2  # resnet18, and no network
+    error = capsys.readouterr().err
+    assert "hf download timm/resnet18.a1_in1k --local-dir FOLDER" in error and error.count("\n") == 1
+
+
+def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_file, tmp_path, quiet):
+    done = run(images_file, tmp_path / "run", quiet, encoder="resnet10t", mean=[0.3], std=[0.2], frozen=1, epochs=1)
+    assert (done.encoder.mean.item(), done.encoder.std.item()) == pytest.approx((0.3, 0.2))
+    assert (
+        done.encoder.backbone.net.bn1.num_batches_tracked
+        == 0
+        < done.encoder.backbone.net.layer1[0].bn1.num_batches_tracked
+    )
+    with pytest.raises(ValueError, match="--mean and --std go together"):
+        run(images_file, tmp_path / "no", quiet, encoder="resnet10t", mean=[0.3])
+    with pytest.raises(ValueError, match="1 channels need as many means and stds"):
+        run(images_file, tmp_path / "no", quiet, encoder="resnet10t", mean=[0.3] * 3, std=[0.2] * 3)
+    assert not (tmp_path / "no").exists()
+
+
+def test_sizes_that_are_chosen_fit_the_patches(tmp_path, quiet, images_file):
+    assert [size_step(name) for name in ("small", "resnet18", "vit_tiny_patch16_224")] == [1, 1, 16]
+    assert size_step("vit_small_patch14_dinov2.lvd142m") == 14
+    images = np.random.default_rng(0).integers(0, 255, (40, 20, 20, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=images)
+    done = run(tmp_path / "images.npz", tmp_path / "run", quiet, encoder="vit_tiny_patch16_224", epochs=1)
+    assert (done.settings.image_size, done.settings.crop_size) == (16, 16)
+    with pytest.raises(ValueError, match=r"Input height \(20\) should be divisible by patch size \(16\)"):
+        run(tmp_path / "images.npz", tmp_path / "no", quiet, encoder="vit_tiny_patch16_224", image_size=20)

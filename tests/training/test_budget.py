@@ -1,0 +1,160 @@
+"""What is chosen for a machine: by its speed, among what is left to choose, and written down as numbers."""
+
+import logging
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from rich.console import Console
+
+import nearfar
+from nearfar.data import scan
+from nearfar.data.table import readable, usual_side
+from nearfar.methods import method_class
+from nearfar.training import budget
+from nearfar.training.budget import RUNGS, choose_machine, epochs_in, rungs, training_speed
+from nearfar.training.settings import Settings
+from nearfar.views import plan
+
+SIMCLR = method_class("simclr").from_recipe()
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Images per second by (encoder, image size), and how much faster bfloat16 is; what was tried is listed."""
+    speeds, tried = {"bf16-mixed": 1.0}, []
+
+    def speed(method, encoder, views, *, image_size, crop_size, precision, **options):
+        tried.append((encoder, image_size, precision))
+        return speeds[encoder, image_size] * (speeds["bf16-mixed"] if precision == "bf16-mixed" else 1.0)
+
+    monkeypatch.setattr(budget, "training_speed", speed)
+    return speeds, tried
+
+
+def choose(given, images, seconds, candidates=None):
+    candidates = candidates or rungs(given, 500, photographs=True)
+    return choose_machine(
+        given, SIMCLR, lambda size, crop: plan("strong", crop, 3),
+        candidates=candidates, channels=3, images=images, seconds=seconds, console=Console(quiet=True),
+    )  # fmt: skip
+
+
+def test_the_largest_that_leaves_epochs_enough(machine):
+    speeds, tried = machine
+    speeds |= dict(zip(RUNGS, (800.0, 400.0, 200.0, 50.0, 30.0, 5.0), strict=True))
+    enough = budget.LEAST_EPOCHS * 2000
+    given = Settings("photos", precision="32-true")
+    assert choose(given, 2000, enough / 800).image_size == RUNGS[0][1]
+    assert choose(given, 2000, 0.1).image_size == RUNGS[0][1]  # not even that: still the fastest
+    found = choose(given, 2000, 1.01 * enough / 200)
+    assert (found.encoder, found.image_size, found.crop_size) == (*RUNGS[2], RUNGS[2][1] * 2 // 3)
+    assert choose(given, None, 1e9).image_size == RUNGS[0][1]  # a number of images that is not known
+    tried.clear()
+    assert choose(given, 2000, 1.01 * enough / 50).encoder == "resnet18"
+    assert tried == [(*rung, "32-true") for rung in RUNGS[:5]]  # and nothing behind the first that does not fit
+
+
+def test_the_medium_net_where_a_run_sees_200_000_images_of_32_pixels(machine):
+    speeds, _ = machine
+    speeds |= {("small", 32): 900.0, ("medium", 32): 400.0}
+    given = Settings("cifar", precision="32-true")
+    found = [choose(given, 50_000, seconds, rungs(given, 32, False)).encoder for seconds in (490.0, 510.0)]
+    assert found == ["small", "medium"]
+    assert (
+        choose(given, 1000, 260.0, rungs(given, 32, False)).encoder == "medium"
+    )  # 100 epochs of few images are enough
+
+
+def test_what_is_given_is_not_chosen(machine):
+    _, tried = machine
+    assert rungs(Settings("photos", encoder="vit", image_size=64), 500, True) == [("vit", 64, 64)]
+    assert [size for _, size, _ in rungs(Settings("photos", encoder="vit"), 500, True)] == [96, 144, 192, 240]
+    assert rungs(Settings("photos", image_size=64), 500, True)[0] == ("small", 64, 64)
+    assert {size for _, size, _ in rungs(Settings("photos"), 150, True)} == {96, 144}  # never larger than they are
+    assert rungs(Settings("photos"), 8, False) == [("small", 8, 8)]
+    assert rungs(Settings("photos"), 32, False) == [("small", 32, 24), ("medium", 32, 24)]
+    assert rungs(Settings("photos", epochs=5.0, crop_size=32), 32, False) == [("small", 32, 32)]
+    assert rungs(Settings("photos", recipe="cifar", encoder="resnet18"), 32, False) == [("resnet18", 32, 32)]
+    assert rungs(Settings("photos", epochs=5.0), 500, True) == [("small", 96, 64)]
+    given = Settings("photos", encoder="vit", image_size=64, epochs=5.0, precision="32-true")
+    assert choose(given, 2000, 60.0).rate is None and tried == []
+
+
+@pytest.mark.parametrize(("gain", "precision"), [(2.0, "bf16-mixed"), (1.05, "32-true"), (0.2, "32-true")])
+def test_the_faster_precision(machine, gain, precision):
+    speeds, tried = machine
+    speeds |= {RUNGS[0]: 100.0, RUNGS[1]: 50.0, "bf16-mixed": gain}
+    found = choose(Settings("photos"), 2000, 60.0)
+    assert found.precision == precision
+    assert found.rate == pytest.approx(100.0 * max(gain if precision != "32-true" else 1.0, 1.0))
+    assert [kind for *_, kind in tried] == ["32-true", "bf16-mixed"] * 3
+
+
+def test_epochs_fill_the_time():
+    assert epochs_in(600.0, 500.0, 2000, 256) == 150
+    assert epochs_in(60.0, 100.0, 1000, 256) == 6
+    assert epochs_in(1.0, 10.0, 1_000_000, 256) == 256 / 1_000_000  # at least one step
+    assert epochs_in(3600.0, 5000.0, 1000, 256) == 1000
+
+
+def test_a_trial_trains_in_either_precision_and_logs_nothing(caplog):
+    caplog.set_level("INFO", "nearfar")
+    for precision in ("32-true", "bf16-mixed"):
+        rate = training_speed(
+            SIMCLR, "small", plan("strong", 16, 3), image_size=16, crop_size=16, channels=3, precision=precision
+        )
+        assert 1 < rate < 1e7
+    assert not caplog.records and not logging.getLogger("nearfar").disabled
+
+
+def test_a_scan_counts_without_decoding_all(tmp_path):
+    for number in range(5):
+        Image.fromarray(np.zeros((120, 150 + number, 3), np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "0.png").write_bytes(b"broken")
+    table = scan(str(tmp_path))
+    assert (len(readable(table)), usual_side(table)) == (4, 120)
+
+
+def test_a_run_with_minutes_writes_what_it_did(images_file, tmp_path, quiet):
+    run = nearfar.pretrain(
+        images_file, minutes=0.1, out=str(tmp_path / "run"), method="simclr", batch_size=16, console=quiet
+    )
+    config = yaml.safe_load((run.path / "config.yaml").read_text())
+    last = max(line["epoch"] for line in run.metrics)
+    assert config["minutes"] is None and config["epochs"] == pytest.approx(last)
+    assert config["precision"] == "32-true" and config["encoder"] == "small" and config["crop_size"] == 8
+    rates = [line["lr"] for line in run.metrics if "lr" in line]
+    assert rates[-1] < max(rates)  # test_pace.py holds that it ends with the time, by a clock of its own
+    again = nearfar.pretrain(images_file, out=str(tmp_path / "again"), console=quiet, **_few(config))
+    assert max(line["epoch"] for line in again.metrics) == pytest.approx(2.5)
+
+
+def _few(config):
+    known = {name: config[name] for name in ("method", "batch_size", "encoder", "precision", "lr", "crop_size")}
+    return known | {"epochs": 2.5}
+
+
+def test_minutes_and_epochs_are_one_too_many(images_file, tmp_path, quiet):
+    with pytest.raises(ValueError, match="--minutes and --epochs"):
+        nearfar.pretrain(images_file, minutes=1, epochs=3, out=str(tmp_path / "run"), console=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, quiet, monkeypatch):
+    seen = []
+
+    def launch(job, console, model):
+        seen.append(job)
+        raise InterruptedError
+
+    monkeypatch.setattr("nearfar.training.launch", launch)
+    with pytest.raises(InterruptedError):
+        nearfar.pretrain(
+            images_file, method="simclr", recipe="cifar", batch_size=16, out=str(tmp_path / "run"), console=quiet
+        )
+    settings = seen[0].settings
+    assert settings.epochs == 1000 and seen[0].seconds is None
+    assert (settings.encoder, settings.optimizer, settings.sync_batch_norm) == ("resnet50", "lars", True)
+    assert seen[0].views == plan("simclr-cifar", settings.image_size, 1)  # the paper's, not fitted to small grey images

@@ -1,0 +1,71 @@
+"""Print files, lines and circles of imports for each room of src/nearfar: python -m tools.house."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+SOURCE = Path(__file__).parents[1] / "src" / "nearfar"
+
+
+def room_of(path: Path) -> str:
+    """The folder of a file below `SOURCE`, or the name of a file at the root."""
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported(path: Path) -> set[str]:
+    """Names of all modules and of names in them that a file imports when it runs, at the top or in a function."""
+    names = set()
+    for node in _at_run_time(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those below `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield child
+            yield from _at_run_time(child)
+
+
+def circles() -> list[list[str]]:
+    """Modules that import each other, directly or through others: the names of each such circle."""
+    files = {}
+    for path in SOURCE.rglob("*.py"):
+        files[".".join(["nearfar", *path.relative_to(SOURCE).with_suffix("").parts])] = path
+    modules = [name for name in files if not name.endswith("__init__")]  # packages import the modules in them
+    arrows = np.array([np.isin(modules, list(imported(files[name]))) for name in modules])
+    count, circle_of = connected_components(arrows, connection="strong")
+    members = [[modules[i] for i in np.flatnonzero(circle_of == circle)] for circle in range(count)]
+    return [names for names in members if len(names) > 1]
+
+
+def sizes() -> tuple[Counter[str], Counter[str]]:
+    """Files and lines of each room, in which files at the root are one room, "."."""
+    files, lines = Counter(), Counter()
+    for path in SOURCE.rglob("*.py"):
+        room = room_of(path) if path.parent != SOURCE else "."
+        files[room] += 1
+        lines[room] += len(path.read_text().splitlines())
+    return files, lines
+
+
+if __name__ == "__main__":
+    files, lines = sizes()
+    found = circles()
+    for room in sorted(files):
+        inside = [names for names in found if f"nearfar.{room}." in names[0]]
+        print(f"{room:12} {files[room]:4} files {lines[room]:6} lines {len(inside):3} circles")
+    print(f"{'all':12} {files.total():4} files {lines.total():6} lines {len(found):3} circles")
+    for names in found:
+        print(" <-> ".join(names))

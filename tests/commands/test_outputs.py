@@ -26,8 +26,7 @@ def no_work(monkeypatch):
     def computed(*given, **named):
         raise AssertionError("computed before the output was looked at")
 
-    monkeypatch.setattr("nearfar.run_features.open_shown", computed)
-    monkeypatch.setattr("nearfar.run_features.features_shown", computed)
+    monkeypatch.setattr(torch.nn.Module, "__call__", computed)  # a function may be bound elsewhere; every encoder is one
 
 
 def files(folder):

@@ -26,7 +26,9 @@ def no_work(monkeypatch):
     def computed(*given, **named):
         raise AssertionError("computed before the output was looked at")
 
-    monkeypatch.setattr(torch.nn.Module, "__call__", computed)  # a function may be bound elsewhere; every encoder is one
+    monkeypatch.setattr(
+        torch.nn.Module, "__call__", computed
+    )  # a function may be bound elsewhere; every encoder is one
 
 
 def files(folder):

@@ -1,14 +1,19 @@
-"""Detectors from a run and from random weights, through `nearfar.transfer` and the command line."""
+"""Detectors through `nearfar.transfer` and the command line; average precision against numbers worked out by hand."""
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+from faster_coco_eval.core import mask
 from PIL import Image
 from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
+from nearfar.papers.annotations import AnnotatedImage, AnnotatedImages, open_annotated
+from nearfar.papers.detection import average_precision
 from nearfar.papers.detector import DETECTORS
 from nearfar.run import Run
 
@@ -81,3 +86,62 @@ def test_mistakes_are_one_line_and_change_nothing(run, coco_folder, voc_folder, 
         complaint = capsys.readouterr().err
         assert said in complaint and complaint.count("\n") == 1
     assert sorted(run.path.rglob("*")) == before
+
+
+def truth(*boxes, crowd=()):
+    objects = tuple(
+        {"bbox": list(box), "category_id": 1, "iscrowd": int(i in crowd), "area": box[2] * box[3]}
+        for i, box in enumerate(boxes)
+    )
+    return AnnotatedImages((AnnotatedImage(Path("a.png"), 200, 200, objects),), ("cell",))
+
+
+def found(*boxes, scores=(0.9, 0.8)):
+    return [[{"bbox": list(box), "category_id": 1, "score": one} for box, one in zip(boxes, scores, strict=False)]]
+
+
+FIRST, SECOND = (0, 0, 50, 50), (100, 100, 50, 50)
+
+
+@pytest.mark.parametrize("kind", ["bbox", "segm", "keypoints"])
+def test_what_is_all_found_has_one_in_each_column(coco_folder, kind):
+    _, test = open_annotated(coco_folder)
+    perfect = [[{**each, "score": 0.9} for each in one.objects] for one in test.images]
+    numbers = average_precision(test, perfect, kind)
+    assert all(value == pytest.approx(1) for value in numbers.values())
+    assert {"AP", "AP50", "AP75"} <= set(numbers)
+
+
+def test_overlap_of_two_thirds_counts_up_to_that():
+    """100 x 80 inside 100 x 120: IoU 2/3, so right at .50, .55, .60, .65 and wrong at the six thresholds above."""
+    expected = pytest.approx({"AP": 0.4, "AP50": 1.0, "AP75": 0.0, "AP cell": 0.4})
+    gold, guess = truth((0, 0, 100, 120)), found((0, 0, 100, 80))
+    assert average_precision(gold, guess) == expected
+    drawn = np.zeros((200, 200), np.uint8, order="F")
+    drawn[:120, :100] = 1
+    gold.images[0].objects[0]["segmentation"] = mask.encode(drawn)
+    drawn[80:] = 0
+    guess[0][0]["segmentation"] = mask.encode(drawn)
+    assert average_precision(gold, guess, "segm") == expected
+
+
+def test_a_false_one_ahead_halves_the_precision_and_a_missed_one_ends_the_recall():
+    assert average_precision(truth(FIRST), found(SECOND, FIRST))["AP"] == pytest.approx(0.5)
+    assert average_precision(truth(FIRST), found(FIRST, SECOND))["AP"] == pytest.approx(1.0)
+    half = average_precision(truth(FIRST, SECOND), found(FIRST))
+    assert half["AP"] == pytest.approx(51 / 101)  # of the 101 levels of recall those up to a half
+
+
+def test_crowds_and_difficult_objects_neither_count_nor_cost():
+    boxes = truth(FIRST, SECOND, crowd=(1,))
+    assert average_precision(boxes, found(FIRST))["AP"] == pytest.approx(1)
+    assert average_precision(boxes, found(SECOND, FIRST))["AP"] == pytest.approx(1)
+
+
+def test_nothing_found_is_zero_and_nothing_to_find_is_an_error(monkeypatch):
+    assert average_precision(truth(FIRST), [[]])["AP"] == 0
+    with pytest.raises(ValueError, match="no annotated object"):
+        average_precision(truth(FIRST, crowd=(0,)), [[]])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'nearfar\[detection\]'"):
+        average_precision(truth(FIRST), [[]])

@@ -1,4 +1,4 @@
-"""Detectors are built as the settings say, on the weights of the encoder, and learn."""
+"""Detectors are built as the settings say, on the weights and feature maps of the encoder, and learn."""
 
 from dataclasses import replace
 
@@ -7,28 +7,12 @@ import torch
 from torch import nn
 
 from nearfar.networks import Encoder, build_backbone
-from nearfar.papers.annotations import flipped, mirrored, open_annotated
-from nearfar.papers.detection import (
-    average_precision,
-    detector_optimizer,
-    find_objects,
-    fit_detector,
-    rate_factor,
-)
-from nearfar.papers.detector import DETECTORS, TASKS, build_detector, detector_settings
+from nearfar.papers.annotations import open_annotated
+from nearfar.papers.detection import average_precision, detector_optimizer, find_objects, fit_detector, rate_factor
+from nearfar.papers.detector import DETECTORS, TASKS, FeatureMaps, build_detector, detector_settings
 
-TINY = dict(
-    sides=(64,),
-    longest=64,
-    batch_size=2,
-    epochs=1,
-    steps=1,
-    workers=0,
-    regions=8,
-    proposals=(20, 20),
-    kept=(20, 20),
-    channels=32,
-)
+SMALL_IMAGES = dict(sides=(64,), longest=64, batch_size=2, steps=1, workers=0, regions=8)
+TINY = dict(**SMALL_IMAGES, proposals=(20, 20), kept=(20, 20), channels=32)
 
 
 def encoder(name, image_size=64, channels=3):
@@ -37,9 +21,11 @@ def encoder(name, image_size=64, channels=3):
     return Encoder(backbone, image_size, channels, [0.5] * channels, [0.25] * channels)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", DETECTORS)
-def test_every_setting_and_task_takes_one_step(coco_folder, name, task):
+@pytest.mark.parametrize(
+    ("name", "task"), [("small", "keypoints"), ("small-c4", "detect"), ("lorac", "segment"), ("sce", "segment"),
+                       ("sce", "keypoints")]
+)  # fmt: skip
+def test_every_setting_takes_one_step(coco_folder, name, task):
     train, test = open_annotated(coco_folder)
     one, settings = encoder("small"), replace(DETECTORS[name], **TINY)
     before = {key: value.clone() for key, value in one.state_dict().items()}
@@ -53,23 +39,18 @@ def test_every_setting_and_task_takes_one_step(coco_folder, name, task):
     assert 0 <= average_precision(test, found, TASKS[task])["AP"] <= 1
 
 
-def test_the_papers_detectors_of_a_resnet_50(coco_folder):
-    one, train = encoder("resnet50", 224), open_annotated(coco_folder)[0]
-    small_images = dict(sides=(64,), longest=64, batch_size=2, steps=1, workers=0, regions=8)
-    lorac = build_detector(one, replace(DETECTORS["lorac"], **small_images), "segment", 2)
+def test_the_papers_detectors_of_a_resnet_50():
+    one = encoder("resnet50", 224)
+    lorac = build_detector(one, replace(DETECTORS["lorac"], **SMALL_IMAGES), "segment", 2)
     norms = [module for module in lorac.backbone.pyramid.modules() if isinstance(module, nn.BatchNorm2d)]
     assert len(norms) == 8  # four maps, two convolutions each
     assert lorac.rpn.anchor_generator.sizes == ((32,), (64,), (128,), (256,), (512,))
     assert lorac.roi_heads.box_roi_pool.scales == [1 / 4, 1 / 8, 1 / 16, 1 / 32]
-    sce = build_detector(one, replace(DETECTORS["sce"], **small_images), "segment", 2)
+    sce = build_detector(one, replace(DETECTORS["sce"], **SMALL_IMAGES), "segment", 2)
     assert sce.backbone.out_channels == 1024 and sce.rpn.anchor_generator.sizes == ((32, 64, 128, 256, 512),)
     assert sce.roi_heads.box_head.stage is sce.roi_heads.mask_head.stage is sce.backbone.maps.backbone.net.layer4
     with torch.no_grad():
         assert sce.roi_heads.mask_predictor(sce.roi_heads.mask_head(torch.zeros(2, 1024, 14, 14))).shape[2:] == (14, 14)
-    for name, detector in (("lorac", lorac), ("sce", sce)):
-        before = detector.backbone.maps.backbone.net.conv1.weight.clone()
-        fit_detector(detector, train, replace(DETECTORS[name], **small_images), channels=3)
-        assert not torch.equal(detector.backbone.maps.backbone.net.conv1.weight, before)
 
 
 def test_anchors_stand_where_the_maps_are():
@@ -129,13 +110,36 @@ def test_the_learning_rate_rises_and_falls_twice():
     assert rates[60] == rates[79] == pytest.approx(0.1) and rates[80] == rates[89] == pytest.approx(0.01)
 
 
-def test_a_flip_moves_boxes_masks_and_keypoints():
-    names = ("nose", "left_eye", "right_eye")
-    swaps = mirrored(names)
-    assert swaps == [0, 2, 1]
-    points = torch.tensor([[[5.0, 2.0, 2.0], [4.0, 1.0, 2.0], [0.0, 0.0, 0.0]]])
-    target = {"boxes": torch.tensor([[1.0, 2.0, 4.0, 6.0]]), "masks": torch.eye(8)[None], "keypoints": points}
-    image, out = flipped(torch.arange(8.0).expand(3, 8, 8), target, swaps)
-    assert image[0, 0].tolist() == list(range(7, -1, -1)) and out["boxes"].tolist() == [[4, 2, 7, 6]]
-    assert out["masks"][0, 0, 7] == 1
-    assert out["keypoints"][0].tolist() == [[3, 2, 2], [0, 0, 0], [4, 1, 2]]
+@pytest.mark.parametrize(
+    ("name", "image_size", "strides", "channels"),
+    [
+        ("small", 64, [4, 8, 16], [64, 64, 256]),
+        ("small", 32, [2, 4, 8], [64, 64, 256]),
+        ("small", 224, [14, 28, 56], [64, 64, 256]),
+        ("resnet18", 224, [4, 8, 16, 32], [64, 128, 256, 512]),
+        ("resnet18", 32, [1, 2, 4, 8], [64, 128, 256, 512]),  # 3x3 stem with stride 1, no max-pool
+        ("convnext_atto", 64, [4, 8, 16, 32], [40, 80, 160, 320]),
+    ],
+)
+def test_strides_and_channels(name, image_size, strides, channels):
+    backbone = build_backbone(name, image_size=image_size, channels=1)
+    maps = FeatureMaps(backbone, 1)
+    assert (maps.strides, maps.channels) == (strides, channels)
+    side = 2 * strides[-1]
+    with torch.no_grad():
+        assert [one.shape[1:] for one in maps(torch.zeros(1, 1, side, side))] == [
+            (dim, side // stride, side // stride) for dim, stride in zip(channels, strides, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18"])
+def test_the_mean_of_the_last_map_is_the_feature(name):
+    backbone = build_backbone(name, image_size=64, channels=3).eval()
+    maps, images = FeatureMaps(backbone, 3), torch.randn(2, 3, 96, 64)
+    assert not backbone.training  # the mode stays as it was
+    with torch.no_grad():
+        last = maps(images)[-1]
+        torch.testing.assert_close(last.mean((2, 3)), backbone(images))
+        stage, outputs = maps.split_last()  # what C4 does in two parts
+        torch.testing.assert_close(stage(maps(images)[-1]), last)
+    assert outputs == last.shape[1]

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.ops import box_convert
+from torchvision.ops._utils import split_normalization_params
+from torchvision.transforms.functional import resize
+from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
 from nearfar.data import describe
 from nearfar.data.images import sample
@@ -39,26 +42,14 @@ from nearfar.papers.annotations import (
 from nearfar.papers.detector import TASKS, DetectorSettings, build_detector, detector_settings
 from nearfar.run import Run
 from nearfar.run_evaluation import encoders_by_row
-from nearfar.training.progress import Pace, TrainingProgress, shown
+from nearfar.training.progress import shown
+from nearfar.views import eight_bits
 
 SIGMA = 0.05  # spread of a keypoint, where they are not COCO's 17, whose spreads are known
 SHOWN, SIDE, CERTAIN = 6, 480, 0.5  # images on a page, pixels of their longer side, least score that is drawn
 COLOURS = ("#ffb000", "#d81b60", "#1e88e5", "#00a676", "#8e44ec", "#e4572e", "#17becf", "#7f7f00")
-NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
-Found = dict[str, Any]
-"""What was found in an image, most certain first: boxes, labels, scores as arrays; masks as COCO's runs, keypoints."""
-
-
-def trainable(train: AnnotatedImages) -> AnnotatedImages:
-    """Return the images that hold something to learn from."""
-    rows = [
-        i
-        for i, one in enumerate(train.images)
-        if not one.crowd.all() and (one.keypoints is None or (one.keypoints[..., 2] > 0).any())
-    ]
-    if not rows:
-        raise ValueError("no training image has an annotated object")
-    return train.subset(rows)
+Found = list[dict[str, Any]]
+"""The objects found in an image, most certain first, in COCO's form: as those of `AnnotatedImage`, with a "score"."""
 
 
 def steps_of(settings: DetectorSettings, images: int) -> int:
@@ -76,27 +67,21 @@ def fit_detector(
     channels: int,
     seed: int = 0,
     device: str = "cpu",
-    progress: Callable[[int, float, float, float], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Train a detector, in place. Images are flipped half of the time.
 
-    channels: of the images. seed: of their order and their flips. progress: called with the steps done, the loss, the
-    images a second and the share of the time spent on waiting for images. Raises RuntimeError where the loss is no
-    longer finite.
+    train: each image with an object. channels: of the images. seed: of their order and their flips. progress: called
+    with (steps done, all). Raises RuntimeError where the loss is no longer finite.
     """
-    train = trainable(train)
     torch.manual_seed(seed)
     steps = steps_of(settings, len(train))
     detector.to(device).train()
     optimizer = detector_optimizer(detector, settings)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, steps, settings))
     source = DetectionSet(train, channels, getattr(detector.roi_heads, "mask_roi_pool", None) is not None)
     swaps = mirrored(train.keypoint_names)
-    began = asked = time.perf_counter()
-    waited = 0.0
-    for step, batch in enumerate(_batches(source, settings, steps, seed)):
-        waited += time.perf_counter() - asked
-        for group in optimizer.param_groups:
-            group["lr"] = settings.lr * rate_factor(step, steps, settings)
+    for step, batch in enumerate(_batches(source, settings, steps, seed), 1):
         turned = [flipped(*one, swaps) if torch.rand(()) < 0.5 else one for one in batch]
         images = [image.to(device) for image, _ in turned]
         losses = detector(images, [{key: value.to(device) for key, value in one.items()} for _, one in turned])
@@ -108,19 +93,17 @@ def fit_detector(
         if settings.clip is not None:
             nn.utils.clip_grad_norm_((one for one in detector.parameters() if one.requires_grad), settings.clip)
         optimizer.step()
+        schedule.step()
         if progress is not None:
-            seconds = time.perf_counter() - began
-            progress(step + 1, loss.item(), (step + 1) * len(batch) / seconds, waited / seconds)
-        asked = time.perf_counter()
+            progress(step, steps)
 
 
 def detector_optimizer(detector: nn.Module, settings: DetectorSettings) -> torch.optim.Optimizer:
     """Return the optimiser, which gives normalisation layers a weight decay of their own."""
-    norms = {id(one) for module in detector.modules() if isinstance(module, NORMS) for one in module.parameters()}
-    weights = [one for one in detector.parameters() if one.requires_grad]
+    norms, weights = split_normalization_params(detector)
     groups: list[dict[str, Any]] = [
-        {"params": [one for one in weights if id(one) not in norms], "weight_decay": settings.weight_decay},
-        {"params": [one for one in weights if id(one) in norms], "weight_decay": settings.norm_weight_decay},
+        {"params": weights, "weight_decay": settings.weight_decay},
+        {"params": norms, "weight_decay": settings.norm_weight_decay},
     ]
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, settings.lr)
@@ -128,7 +111,7 @@ def detector_optimizer(detector: nn.Module, settings: DetectorSettings) -> torch
 
 
 def rate_factor(step: int, steps: int, settings: DetectorSettings) -> float:
-    """Return the learning rate of a step, as a multiple of the highest."""
+    """Return the learning rate of a step, as a multiple of the peak."""
     warmup = min(settings.warmup, steps // 10)
     rising = min(1.0, 1e-3 + step / warmup) if warmup else 1.0
     return rising * 0.1 ** sum(step >= share * steps for share in settings.drops)
@@ -143,13 +126,10 @@ def _batches(
         num_workers=settings.workers, persistent_workers=settings.workers > 0,
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
-    done = 0
-    while True:
-        for batch in loader:
-            if done == steps:
-                return
-            done += 1
+    while steps > 0:
+        for batch, _ in zip(loader, range(steps), strict=False):
             yield batch
+        steps -= len(loader)
 
 
 def find_objects(
@@ -164,21 +144,60 @@ def find_objects(
     from faster_coco_eval.core import mask
 
     detector.to(device).eval()
-    source = DetectionSet(test, channels)
     found = []
-    for row in range(len(source)):
+    for done, image in enumerate(test.images, 1):
         with torch.inference_mode():
-            one = detector([source[row][0].to(device)])[0]
-        result: Found = {key: one[key].cpu().numpy() for key in ("boxes", "labels", "scores")}
-        if "masks" in one:
-            drawn = (one["masks"][:, 0] > 0.5).byte().cpu().numpy()
-            result["masks"] = [mask.encode(np.asfortranarray(each)) for each in drawn]
-        if "keypoints" in one:
-            result["keypoints"] = one["keypoints"].cpu().numpy()
-        found.append(result)
+            [given] = detector([read_pixels(image, channels).to(device)])
+        given = {key: value.cpu() for key, value in given.items()}
+        boxes = box_convert(given["boxes"], "xyxy", "xywh").tolist()
+        objects: Found = [
+            {"bbox": box, "category_id": label, "score": score}
+            for box, label, score in zip(boxes, given["labels"].tolist(), given["scores"].tolist(), strict=True)
+        ]
+        for i, one in enumerate(objects):
+            if "masks" in given:
+                one["segmentation"] = mask.encode(np.asfortranarray((given["masks"][i, 0] > 0.5).byte().numpy()))
+            if "keypoints" in given:
+                one["keypoints"] = given["keypoints"][i].flatten().tolist()
+        found.append(objects)
         if progress is not None:
-            progress(row + 1, len(source))
+            progress(done, len(test))
     return found
+
+
+def average_precision(truth: AnnotatedImages, found: Sequence[Found], kind: str = "bbox") -> dict[str, float]:
+    """Return COCO's AP (mean over IoU .5 to .95), AP50 and AP75, 0..1, and the AP of each class as "AP NAME".
+
+    found: for each image, in order. kind: "bbox", "segm" or "keypoints". Classes without an object are left out.
+    Raises ValueError where the images hold no object.
+    """
+    check_library()
+    from faster_coco_eval.core import COCO, COCOeval_faster
+
+    if not any(one.counted for one in truth.images):
+        raise ValueError("the test images hold no annotated object")
+    objects = [{**each, "image_id": image} for image, one in enumerate(truth.images) for each in one.objects]
+    gold = COCO(
+        {
+            "images": [{"id": i, "width": one.width, "height": one.height} for i, one in enumerate(truth.images)],
+            "annotations": [{**one, "id": i} for i, one in enumerate(objects, 1)],
+            "categories": [{"id": number, "name": name} for number, name in enumerate(truth.class_names, 1)],
+        }
+    )
+    given = gold.loadRes([{**each, "image_id": image} for image, here in enumerate(found) for each in here])
+    points = len(truth.keypoint_names)
+    sigmas = [SIGMA] * points if kind == "keypoints" and points != 17 else None
+    scorer = COCOeval_faster(gold, given, kind, print_function=lambda *said: None, kpt_oks_sigmas=sigmas)
+    scorer.evaluate()
+    scorer.accumulate()
+    precision = scorer.eval["precision"][..., 0, -1]  # [IoU, recall, class] for all areas, with the most detections
+    precision = np.where(precision < 0, np.nan, precision)
+    ious = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
+    numbers = {name: float(np.nanmean(precision[rows])) for name, rows in ious.items()}
+    for number, name in enumerate(truth.class_names):
+        if not np.isnan(precision[..., number]).all():
+            numbers[f"AP {name}"] = float(np.nanmean(precision[..., number]))
+    return numbers
 
 
 def evaluate_detectors(
@@ -223,13 +242,18 @@ def evaluate_detectors(
         numbers, found = {}, {}
         for row, one in encoders.items():
             title = f"{task}, {STARTS[row]}"
+            console.print(Text(f"{title}: {about['steps']} steps of {settings.batch_size} images"))
             numbers[row], found[row] = _trained(one, settings, task, train, test, seed, title, console)
             results[row] |= {f"{task}_{name}": value for name, value in numbers[row].items()}
             run.write_results(detection={**run.detection, task: {**about, "results": numbers}})
         page = run.path / f"{task}.html"
         write_detection_page(page, task, test, found)
-        console.print(_table(task, numbers, detector, len(train), len(test)))
-        console.print(Text(f"what was found -> {page}"))
+        said = f"{task} ({detector}): AP in percent, {len(train)} images to fit, {len(test)} to test"
+        table = Table("", *numbers["trained"], title=said)
+        for row, own in numbers.items():
+            shares = (value if "minutes" in name else 100 * value for name, value in own.items())
+            table.add_row(STARTS[row], *(f"{value:.1f}" for value in shares))
+        console.print(table, Text(f"what was found -> {page}"))
     write_report(run.path)
     return results
 
@@ -245,15 +269,19 @@ def _encoders(run: Run, own: nn.Module | None, baselines: bool, seed: int) -> di
 def _sets(
     source: str | Path, task: str, limit: int | None, share: float, seed: int
 ) -> tuple[AnnotatedImages, AnnotatedImages]:
-    sets = open_annotated(source, keypoints=task == "keypoints", test_share=share, seed=seed)
-    for images in sets:
-        if task == "segment" and any(len(one.boxes) and not one.masks for one in images.images):
-            raise ValueError(f"{source} has boxes without segmentations: segment takes COCO json with both")
-        if task == "keypoints" and not images.keypoint_names:
-            raise ValueError(f"{source} has no keypoints: they are in COCO json whose categories name them")
-    train, test = trainable(sets[0]), sets[1]
-    if all(one.crowd.all() for one in test.images):
-        raise ValueError(f"{source}: the test images hold no annotated object")
+    """The images for training that hold something to learn from, a sample of them, and those for the test."""
+    train, test = open_annotated(source, keypoints=task == "keypoints", test_share=share, seed=seed)
+    objects = [one for images in (train, test) for image in images.images for one in image.objects]
+    if task == "segment" and any("segmentation" not in one for one in objects):
+        raise ValueError(f"{source} has boxes without segmentations: segment takes COCO json with both")
+    if task == "keypoints" and not train.keypoint_names:
+        raise ValueError(f"{source} has no keypoints: they are in COCO json whose categories name them")
+    learned = [
+        row for row, image in enumerate(train.images) if any(one.get("num_keypoints", 1) for one in image.counted)
+    ]
+    if not learned or not any(image.counted for image in test.images):
+        raise ValueError(f"{source}: the images for {'the test' if learned else 'training'} hold no annotated object")
+    train = train.subset(learned)
     return (train if limit is None else train.subset(sample(len(train), limit, seed).tolist())), test
 
 
@@ -274,18 +302,12 @@ def _trained(
     """Train one detector; returns its numbers on the test images and what it found there."""
     torch.manual_seed(seed)  # the heads start alike in every row
     detector = _built(encoder, settings, task, train)
-    began, busy, steps = time.perf_counter(), time.process_time(), steps_of(settings, len(train))
-    console.print(Text(f"{title}: {steps} steps of {settings.batch_size} images"))
+    began, busy = time.perf_counter(), time.process_time()
     common: dict[str, Any] = dict(channels=encoder.channels, device="cuda" if torch.cuda.is_available() else "cpu")
-    with TrainingProgress(console, Pace(steps), 0, max(1, len(train) // settings.batch_size)) as bar:
-
-        def advance(step: int, loss: float, rate: float, waiting: float) -> None:
-            bar.advance(step)
-            bar.update(step, loss, rate, waiting)
-
-        fit_detector(detector, train, settings, seed=seed, progress=advance, **common)
-    with shown(console, f"{title}: testing") as tested:
-        found = find_objects(detector, test, progress=tested, **common)
+    with shown(console, title) as progress:
+        fit_detector(detector, train, settings, seed=seed, progress=progress, **common)
+    with shown(console, f"{title}: testing") as progress:
+        found = find_objects(detector, test, progress=progress, **common)
     numbers = average_precision(test, found, TASKS[task])
     if task != "detect":
         numbers["box AP"] = average_precision(test, found)["AP"]
@@ -293,98 +315,22 @@ def _trained(
     return numbers | {key: round(seconds / 60, 2) for key, seconds in spent.items()}, found
 
 
-def _table(task: str, numbers: dict[str, dict[str, float]], detector: str, train: int, test: int) -> Table:
-    columns = list(numbers["trained"])
-    table = Table("", *columns, title=f"{task} ({detector}): AP in percent, {train} images to fit, {test} to test")
-    for row, own in numbers.items():
-        cells = (f"{own[c]:.1f}" if "minutes" in c else f"{100 * own[c]:.1f}" for c in columns)
-        table.add_row(STARTS[row], *cells)
-    return table
-
-
-def average_precision(truth: AnnotatedImages, found: Sequence[Found], kind: str = "bbox") -> dict[str, float]:
-    """Return COCO's AP (mean over IoU .5 to .95), AP50 and AP75, 0..1, and the AP of each class as "AP NAME".
-
-    found: for each image, in order. kind: "bbox", "segm" or "keypoints". Classes without an object are left out.
-    Raises ValueError where the images hold no object of that kind.
-    """
-    check_library()
-    from faster_coco_eval.core import COCO, COCOeval_faster
-
-    objects = [one for image, each in enumerate(truth.images) for one in _true(each, image, kind)]
-    if all(one["iscrowd"] for one in objects):
-        raise ValueError("the test images hold no annotated object")
-    gold = COCO(
-        {
-            "images": [{"id": i, "width": one.width, "height": one.height} for i, one in enumerate(truth.images)],
-            "annotations": [{**one, "id": i} for i, one in enumerate(objects, 1)],
-            "categories": [{"id": number, "name": name} for number, name in enumerate(truth.class_names, 1)],
-        }
-    )
-    given = gold.loadRes([one for image, here in enumerate(found) for one in _found(here, image, kind)])
-    points = len(truth.keypoint_names)
-    sigmas = [SIGMA] * points if kind == "keypoints" and points != 17 else None
-    scorer = COCOeval_faster(gold, given, kind, print_function=lambda *said: None, kpt_oks_sigmas=sigmas)
-    scorer.evaluate()
-    scorer.accumulate()
-    precision = scorer.eval["precision"][..., 0, -1]  # [IoU, recall, class] for all areas, with the most detections
-    precision = np.where(precision < 0, np.nan, precision)
-    ious = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
-    numbers = {name: float(np.nanmean(precision[rows])) for name, rows in ious.items()}
-    for number, name in enumerate(truth.class_names):
-        if not np.isnan(precision[..., number]).all():
-            numbers[f"AP {name}"] = float(np.nanmean(precision[..., number]))
-    return numbers
-
-
-def _true(one: AnnotatedImage, image: int, kind: str) -> Iterator[dict[str, Any]]:
-    for i, (left, top, right, bottom) in enumerate(one.boxes.tolist()):
-        row: dict[str, Any] = {"image_id": image, "category_id": int(one.labels[i]), "iscrowd": int(one.crowd[i])}
-        row |= {"bbox": [left, top, right - left, bottom - top], "area": float(one.areas[i])}
-        if kind == "segm":
-            row["segmentation"] = one.masks[i]
-        if kind == "keypoints" and one.keypoints is not None:
-            row["keypoints"] = one.keypoints[i].flatten().tolist()
-            row["num_keypoints"] = int((one.keypoints[i, :, 2] > 0).sum())
-        yield row
-
-
-def _found(here: Found, image: int, kind: str) -> Iterator[dict[str, Any]]:
-    for i, (left, top, right, bottom) in enumerate(here["boxes"].tolist()):
-        row: dict[str, Any] = {"image_id": image, "category_id": int(here["labels"][i])}
-        row["score"] = float(here["scores"][i])
-        if kind == "bbox":
-            row["bbox"] = [left, top, right - left, bottom - top]
-        elif kind == "segm":
-            row["segmentation"] = here["masks"][i]
-        else:
-            row["keypoints"] = np.asarray(here["keypoints"][i]).flatten().tolist()
-        yield row
-
-
 def write_detection_page(path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Found]]) -> None:
     """Write a page with a few test images: what is annotated, then what each row of `found` holds."""
     images = []
     for row in np.linspace(0, len(test) - 1, min(SHOWN, len(test))).round().astype(int).tolist():
-        one = test.images[row]
-        truth: Found = {"boxes": one.boxes, "labels": one.labels, "scores": np.ones(len(one.labels))}
-        truth |= {"masks": one.masks} if one.masks else {}
-        truth |= {"keypoints": one.keypoints} if one.keypoints is not None else {}
-        columns = {"annotated": truth} | {STARTS[key]: all_[row] for key, all_ in found.items()}
+        one, columns = test.images[row], {"annotated": list(test.images[row].objects)}
+        for key, each in found.items():
+            columns[STARTS[key]] = [found_ for found_ in each[row] if found_["score"] >= CERTAIN]
         images.append(
             [
-                {
-                    "title": title,
-                    "name": one.path.name,
-                    "count": int((objects["scores"] >= CERTAIN).sum()),
-                    "url": _drawn(one, objects),
-                }
+                {"title": title, "name": one.path.name, "count": len(objects), "url": _drawn(one, objects)}
                 for title, objects in columns.items()
             ]
         )
-    shown = f"{len(test)} test images, {len(images)} of them shown; objects with a score of {CERTAIN:g} or more"
+    about = f"{len(test)} test images, {len(images)} of them shown; objects with a score of {CERTAIN:g} or more"
     classes = [(name, _colour(label)) for label, name in enumerate(test.class_names, 1)]
-    write_page(path, "found.html", title=f"What was found: {task}", about=shown, classes=classes, images=images)
+    write_page(path, "found.html", title=f"What was found: {task}", about=about, classes=classes, images=images)
 
 
 def _colour(label: int) -> str:
@@ -392,22 +338,19 @@ def _colour(label: int) -> str:
 
 
 def _drawn(one: AnnotatedImage, objects: Found) -> str:
-    """Draw objects on their image; the last one drawn is the most certain."""
+    """Draw objects on their image, the most certain ones on top."""
     from faster_coco_eval.core import mask
 
-    pixels = (read_pixels(one, 3) * 255).byte().permute(1, 2, 0).numpy()
-    scale = min(1.0, SIDE / max(one.width, one.height))
-    size = (max(1, round(one.width * scale)), max(1, round(one.height * scale)))
-    image = Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS)
-    order = [int(i) for i in np.argsort(objects["scores"], kind="stable") if objects["scores"][i] >= CERTAIN]
-    for i in order if "masks" in objects else ():
-        covered = Image.fromarray(mask.decode(objects["masks"][i]) * 110).resize(size)
-        image.paste(Image.new("RGB", size, _colour(int(objects["labels"][i]))), mask=covered)
-    draw = ImageDraw.Draw(image)
-    for i in order:
-        colour = _colour(int(objects["labels"][i]))
-        draw.rectangle([float(x) * scale for x in objects["boxes"][i]], outline=colour, width=2)
-        for x, y, visible in objects["keypoints"][i].tolist() if "keypoints" in objects else []:
-            if visible:
-                draw.ellipse((x * scale - 3, y * scale - 3, x * scale + 3, y * scale + 3), fill=colour, outline="white")
-    return data_url(torch.from_numpy(np.array(image)).permute(2, 0, 1))
+    image = eight_bits(read_pixels(one, 3))
+    objects, scale = objects[::-1], max(1.0, max(one.width, one.height) / SIDE)
+    width, colours = round(2 * scale), [_colour(each["category_id"]) for each in objects]
+    if objects and "segmentation" in objects[0]:
+        masks = torch.from_numpy(mask.decode([each["segmentation"] for each in objects])).permute(2, 0, 1).bool()
+        image = draw_segmentation_masks(image, masks, alpha=0.4, colors=colours)
+    if objects:
+        boxes = torch.tensor([each["bbox"] for each in objects])
+        image = draw_bounding_boxes(image, box_convert(boxes, "xywh", "xyxy"), colors=colours, width=width)
+    if objects and "keypoints" in objects[0]:
+        points = torch.tensor([each["keypoints"] for each in objects]).reshape(len(objects), -1, 3)
+        image = draw_keypoints(image, points[..., :2], visibility=points[..., 2] > 0, colors="white", radius=width)
+    return data_url(resize(image, [max(1, round(one.height / scale)), max(1, round(one.width / scale))]))

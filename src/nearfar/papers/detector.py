@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,7 @@ TASKS = {"detect": "bbox", "segment": "segm", "keypoints": "keypoints"}
 """What can be found, and what COCO's evaluation calls it."""
 RATIOS = (0.5, 1.0, 2.0)
 SIDES = (640, 672, 704, 736, 768, 800)
-PROBE = 512  # pixels; a multiple of the strides of all of timm's nets
+PROBE = 256  # pixels; a multiple of the strides of all of timm's nets
 HINT = "detectors take small, ResNets, ConvNeXts and others with stages"
 
 
@@ -40,13 +39,12 @@ class DetectorSettings:
     neck: "fpn" (feature pyramid with batch normalisation) or "c4" (the last stage of the net is applied to each
     region). sides: pixels of an image's shorter side, one drawn for each image; the test takes the last. longest: at
     most so many pixels for the longer side. epochs, or steps: length of the training. batch_size: images of a step.
-    optimizer: "sgd" with momentum 0.9, or "adamw". norm_weight_decay: that of normalisation layers. clip: largest norm
-    of the gradient. warmup: steps with a rate that rises from a thousandth, a tenth of all at most. drops: shares of
-    the steps after which the rate falls to a tenth. frozen: first stages of the trunk that stay as they are.
-    channels: of the pyramid. hidden: units of the box head. anchors: sides, as multiples of a map's stride. pooled:
-    whether the pyramid ends in one more map, of half the last one's size. regions: sampled of each image for the heads.
-    proposals: looked at on each map, in training and in the test. kept: of these, for an image. workers: processes that
-    read images.
+    optimizer: "sgd" with momentum 0.9, or "adamw". clip: gradient clipping norm. warmup: steps of a linear warmup, a
+    tenth of all at most. drops: shares of the steps after which the rate falls to a tenth. frozen: first stages of the
+    trunk that stay as they are. channels: of the pyramid. hidden: units of the box head. anchors: sides, as multiples
+    of a map's stride. pooled: whether the pyramid ends in one more map, of half the last one's size. regions: sampled
+    of each image for the heads. proposals: looked at on each map, in training and in the test. kept: of these, for an
+    image. workers: data-loading workers.
     """
 
     neck: str
@@ -163,7 +161,7 @@ class Neck(nn.Module):
         maps = self.maps(images)
         if self.pyramid is None:
             return {"0": maps[-1]}
-        return self.pyramid(OrderedDict((str(level), one) for level, one in enumerate(maps)))
+        return self.pyramid({str(level): one for level, one in enumerate(maps)})
 
 
 class LastStage(nn.Module):
@@ -190,11 +188,11 @@ def build_detector(
     the settings take.
     """
     if encoder.channels not in (1, 3):
-        raise ValueError(f"detectors take grey images or colour, not {encoder.channels} channels")
+        raise ValueError(f"detectors take grayscale images or colour, not {encoder.channels} channels")
     backbone = copy.deepcopy(encoder.backbone)
     backbone.requires_grad_(True)
     backbone.freeze(settings.frozen)
-    maps = FeatureMaps(backbone, encoder.channels)
+    maps, wide = FeatureMaps(backbone, encoder.channels), settings.channels
     if settings.neck == "c4":
         stage, outputs = maps.split_last()
         norm = nn.BatchNorm2d(outputs)
@@ -204,11 +202,10 @@ def build_detector(
         head_channels = box_features = outputs
     else:
         pooled = LastLevelMaxPool() if settings.pooled else None
-        channels = settings.channels
-        pyramid = FeaturePyramidNetwork(maps.channels, channels, pooled, norm_layer=nn.BatchNorm2d)
-        neck, strides, side = Neck(maps, pyramid, channels), maps.strides, 7
-        box_head, into_heads = TwoMLPHead(channels * side**2, settings.hidden), None
-        head_channels, box_features = channels, settings.hidden
+        pyramid = FeaturePyramidNetwork(maps.channels, wide, pooled, norm_layer=nn.BatchNorm2d)
+        neck, strides, side = Neck(maps, pyramid, wide), maps.strides, 7
+        box_head, into_heads = TwoMLPHead(wide * side**2, settings.hidden), None
+        head_channels, box_features = wide, settings.hidden
     levels = [*strides, 2 * strides[-1]] if settings.neck == "fpn" and settings.pooled else strides
     sizes = tuple(tuple(round(stride * anchor) for anchor in settings.anchors) for stride in levels)
     common = dict(
@@ -228,19 +225,15 @@ def build_detector(
         box_predictor=FastRCNNPredictor(box_features, num_classes + 1),
         box_batch_size_per_image=settings.regions,
     )
-    wide = settings.channels
     if task == "segment":
         layers = MaskRCNNHeads(head_channels, (wide,) * 4, 1) if into_heads is None else into_heads
         predictor = MaskRCNNPredictor(wide if into_heads is None else head_channels, wide, num_classes + 1)
-        pool = _pool(strides, 14)
-        return MaskRCNN(neck, mask_roi_pool=pool, mask_head=layers, mask_predictor=predictor, **common)
+        return MaskRCNN(neck, mask_roi_pool=_pool(strides, 14), mask_head=layers, mask_predictor=predictor, **common)
     if task == "keypoints":
-        narrow: nn.Module = KeypointRCNNHeads(head_channels, (2 * wide,) * 8)
+        narrow = KeypointRCNNHeads(head_channels, (2 * wide,) * 8)
         layers = narrow if into_heads is None else nn.Sequential(into_heads, narrow)
-        predictor = KeypointRCNNPredictor(2 * wide, num_keypoints)
-        pool = _pool(strides, 14)
-        heads = dict(keypoint_roi_pool=pool, keypoint_head=layers, keypoint_predictor=predictor)
-        return KeypointRCNN(neck, num_keypoints=None, **heads, **common)
+        heads = dict(keypoint_head=layers, keypoint_predictor=KeypointRCNNPredictor(2 * wide, num_keypoints))
+        return KeypointRCNN(neck, num_keypoints=None, keypoint_roi_pool=_pool(strides, 14), **heads, **common)
     return FasterRCNN(neck, **common)
 
 

@@ -8,7 +8,16 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
-from nearfar.maps.columns import GREY, PALETTE, coloured, described, join_columns, neighbour_columns, packed, read_table
+from nearfar.maps.columns import (
+    GREY,
+    PALETTE,
+    described,
+    join_columns,
+    label_column,
+    neighbour_columns,
+    packed,
+    read_table,
+)
 from nearfar.neighbours import nearest_rows
 from nearfar.pages.lists import write_table
 
@@ -99,21 +108,14 @@ def test_colours_stand_out_on_light_and_dark():
         assert contrast(colour, "#14161a") > 2.2
 
 
-def test_classes_are_numbered_by_those_that_occur():
-    classes, of_point = coloured(np.array([7, 2, 7, 30]), ["a", "b", "c", "d", "e", "f", "g", "h"])
-    assert [one.name for one in classes] == ["c", "h", "30"]
-    assert of_point.tolist() == [1, 0, 1, 2]
-    assert [one.colour for one in classes] == list(PALETTE[:3])
-
-
-def test_missing_labels_are_grey_and_last():
-    classes, of_point = coloured(np.array([-1, 0, 1, -1]), ["a", "b"])
-    assert [(one.name, one.colour) for one in classes] == [("a", PALETTE[0]), ("b", PALETTE[1]), ("no label", GREY)]
-    assert of_point.tolist() == [2, 0, 1, 2]
-
-
-def test_no_labels_no_classes():
-    assert coloured(None, None)[0] == []
+def test_classes_of_labels_are_those_that_occur_and_none_comes_last():
+    column = label_column(np.array([7, 2, 7, 30]), list("abcdefgh"))
+    assert [(one.name, one.colour) for one in column.classes] == list(zip(["c", "h", "30"], PALETTE, strict=False))
+    assert column.values.tolist() == [1, 0, 1, 2]
+    gaps = label_column(np.array([-1, 0, 1, -1]), ["a", "b"])
+    assert [(one.name, one.colour) for one in gaps.classes][1:] == [("b", PALETTE[1]), ("no label", GREY)]
+    assert gaps.values.tolist() == [2, 0, 1, 2]
+    assert named(label_column(np.array([-1, -1]), None)) == ["no label"] * 2
 
 
 def test_outlierness_and_density_by_plain_loops():

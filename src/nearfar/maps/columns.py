@@ -73,22 +73,15 @@ class Column:
         return {"name": self.name, "classes": classes, "low": self.low, "high": self.high}
 
 
-def coloured(
-    labels: Int64[np.ndarray, " images"] | None, class_names: Sequence[str] | None
-) -> tuple[list[Coloured], Int64[np.ndarray, " images"]]:
-    """Return the classes that occur, in the order of their numbers, and the position of each image's class among them.
-
-    Colours repeat after 20 classes. Label -1 (none) is grey and comes last. Without labels there are no classes.
-    """
-    if labels is None:
-        return [], np.zeros(0, dtype=np.int64)
-    present, of_image = np.unique(np.asarray(labels), return_inverse=True)
-    missing = len(present) > 0 and present[0] == -1
-    if missing:
-        present, of_image = present[1:], np.where(of_image == 0, len(present) - 1, of_image - 1)
+def label_column(labels: Int64[np.ndarray, " images"], class_names: Sequence[str] | None) -> Column:
+    """Return labels as the column "label": the classes that occur, in the order of their numbers; -1 (none) is last."""
+    present, of_image = np.unique(labels, return_inverse=True)
     names = class_names or []
-    classes = _in_colours(str(names[label]) if 0 <= label < len(names) else str(label) for label in present)
-    return classes + [Coloured(NO_LABEL, GREY)] * int(missing), of_image.astype(np.int64)
+    classes = _in_colours(str(names[label]) if label < len(names) else str(label) for label in present[present >= 0])
+    if len(present) > len(classes):
+        classes.append(Coloured(NO_LABEL, GREY))
+        of_image = (of_image - 1) % len(classes)
+    return Column("label", of_image.astype(np.uint16), classes)
 
 
 def described(columns: Mapping[str, ArrayLike] | None, count: int) -> list[Column]:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nearfar.data import Images
-from nearfar.maps.columns import GREY, PALETTE, coloured
+from nearfar.maps.columns import GREY, PALETTE, label_column
 from nearfar.maps.thumbnails import thumbnails
 
 INK, PAPER = "#1b1f24", "#ffffff"
@@ -46,10 +46,12 @@ def draw_map(
     axes.set_axis_off()
     x, y = coordinates.T
     size = float(np.clip(2.5e4 / max(len(coordinates), 1), 2, 24))
-    classes, of_point = coloured(labels, class_names)
-    colours = np.full(len(coordinates), GREY)
+    classes, colours = [], np.full(len(coordinates), GREY)
+    if labels is not None:
+        column = label_column(labels, class_names)
+        classes = column.classes or []
     if 0 < sum(one.colour != GREY for one in classes) <= len(PALETTE):
-        colours = np.array([one.colour for one in classes])[of_point]
+        colours = np.array([one.colour for one in classes])[column.values]
         order = np.random.default_rng(0).permutation(len(coordinates))  # no class covers the others
         axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)
         for one in classes:

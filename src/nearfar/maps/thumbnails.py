@@ -1,11 +1,9 @@
-"""Thumbnails of many images, packed into a few sheets for a page that needs no other file."""
+"""Thumbnails of images, alone and packed into sheets, as files and as data URLs."""
 
 from __future__ import annotations
 
 import base64
 import io
-import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import UInt8
@@ -13,19 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-SHEET = 2048  # pixels on a side: every browser can hold such an image
 JPEG_QUALITY = 85
 LOSSLESS = 16  # pixels: up to here a thumbnail is PNG
-
-
-@dataclass(frozen=True)
-class Sheets:
-    """Thumbnails in reading order, per_row * per_row to a full sheet; each has `size` px in the corner of its cell."""
-
-    size: int
-    cell: int
-    per_row: int
-    urls: list[str]
 
 
 def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) -> UInt8[Tensor, "images 3 small small"]:
@@ -43,36 +30,29 @@ def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) ->
     return images.expand(-1, 3, -1, -1)
 
 
-def pack_sheets(tiles: UInt8[Tensor, "images 3 side side"]) -> Sheets:
-    """Pack thumbnails into sheets, as data URLs: PNG up to 16 px, JPEG above.
-
-    Cells are multiples of 8 px, padded with the edge pixels, so that JPEG does not mix neighbours.
-    """
-    side = tiles.shape[-1]
-    cell = cell_of(side)
-    per_row = min(SHEET // cell, math.ceil(math.sqrt(len(tiles))))
-    sheets = (one_sheet(some, cell, per_row) for some in tiles.split(per_row * per_row))
-    urls = [data_url(sheet, lossless=side <= LOSSLESS) for sheet in sheets]
-    return Sheets(size=side, cell=cell, per_row=per_row, urls=urls)
-
-
 def cell_of(side: int) -> int:
-    """Side of the cell of a thumbnail, in pixels."""
+    """Side of the cell of a thumbnail on a sheet, in pixels: of JPEG a multiple of 8, so that neighbours do not mix."""
     return side if side <= LOSSLESS else -(-side // 8) * 8
 
 
-def one_sheet(tiles: UInt8[Tensor, "images 3 side side"], cell: int, per_row: int) -> UInt8[Tensor, "3 height width"]:
-    """Return thumbnails in reading order as one image."""
-    rows, beyond = -(-len(tiles) // per_row), cell - tiles.shape[-1]
+def one_sheet(tiles: UInt8[Tensor, "images 3 side side"], per_row: int) -> UInt8[Tensor, "3 height width"]:
+    """Return thumbnails in reading order as one image, each in the corner of its cell, padded with its edge pixels."""
+    side = tiles.shape[-1]
+    cell, rows = cell_of(side), -(-len(tiles) // per_row)
     sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
-    sheet[: len(tiles)] = F.pad(tiles.float(), (0, beyond, 0, beyond), mode="replicate").byte()
+    sheet[: len(tiles)] = F.pad(tiles.float(), (0, cell - side, 0, cell - side), mode="replicate").byte()
     return sheet.view(rows, per_row, 3, cell, cell).permute(2, 0, 3, 1, 4).reshape(3, rows * cell, per_row * cell)
 
 
 def data_url(image: UInt8[Tensor, "3 height width"], lossless: bool = False) -> str:
     """Return an image as a data URL: PNG if lossless, else JPEG."""
-    kind = "png" if lossless else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(encoded(image, lossless)).decode()}"
+    return as_url(encoded(image, lossless))
+
+
+def as_url(file: bytes) -> str:
+    """Return a PNG or JPEG file as a data URL."""
+    kind = "png" if file.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
 
 
 def encoded(image: UInt8[Tensor, "3 height width"], lossless: bool = False) -> bytes:

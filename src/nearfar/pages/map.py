@@ -1,8 +1,9 @@
 """The files of a map: an interactive page that opens from disk, one file or a folder for many images; a table.
 
-Browsers let a page from disk load neither data nor modules, but images and plain scripts: in a folder every part is a
-script that hands over its data (numbers as base64), and thumbnails are sheets of 256 in Z-order, so that neighbours on
-the map share a sheet. There are sheets of all images, and of the representatives of each zoom: the cells of a quadtree.
+A page reads its parts: names, columns, neighbours and regions, with numbers in base64, and sheets of thumbnails. One
+file holds them all. Browsers let a page from disk load neither data nor modules, but images and plain scripts: in a
+folder every part is a script that hands over its data, images are in Z-order, so that neighbours on the map share a
+sheet, and further sheets hold the representatives of each zoom: the cells of a quadtree.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -28,11 +28,11 @@ from nearfar.atomic import replacing
 from nearfar.data import Images
 from nearfar.data.memory import usable_cores
 from nearfar.maps import Map, MapQuality, save_map
-from nearfar.maps.columns import GREY, Column, coloured, described, packed
-from nearfar.maps.thumbnails import LOSSLESS, cell_of, encoded, one_sheet, pack_sheets, thumbnails
+from nearfar.maps.columns import GREY, described, label_column, packed
+from nearfar.maps.thumbnails import LOSSLESS, as_url, cell_of, encoded, one_sheet, thumbnails
 from nearfar.neighbours import Nearest, find_nearest
 from nearfar.pages.lists import ENLARGED, GATHERED, SIZE
-from nearfar.pages.template import page, script
+from nearfar.pages.template import script, write_page
 
 # Pixels of a thumbnail for at most so many images. A full page stays below about 30 MB.
 THUMBNAIL_SIZES = ((5_000, 64), (20_000, 32))
@@ -73,12 +73,13 @@ def write_map(
     """
     from nearfar.maps.draw import draw_map  # here: matplotlib takes a second to import
 
+    measured = {} if quality is None else quality.numbers()
+    kept = {} if quality is None else {"kept": quality.kept}
     endings = (*(BESIDE if saved is not None else BESIDE[:2]), page.suffix)
     with ExitStack() as stack:
         files = {ending: stack.enter_context(replacing(page.with_suffix(ending))) for ending in endings}
         if saved is not None:
             save_map(files[".safetensors"], saved)
-        measured = {} if quality is None else quality.numbers()
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")
         draw_map(files[".png"], coordinates, images.labels, images.class_names, images=images)
         write_map_page(
@@ -86,8 +87,8 @@ def write_map(
             coordinates,
             images,
             note=note,
-            columns={**(columns or {}), **({} if quality is None else {"kept": quality.kept})},
-            neighbours=None if near is None else near.cpu().numpy().astype(np.int32),
+            columns={**(columns or {}), **kept},
+            neighbours=None if near is None else near.numpy(),
             progress=progress,
         )
 
@@ -144,225 +145,151 @@ def write_map_page(
     columns: one value for each image, to colour the map by (`nearfar.maps.columns.described`). The column "kept" (share
     of the true neighbours that are near on the map, 0..1) is also drawn as opacity.
     neighbours: positions of the k nearest images in feature space, nearest first, -1 for none.
-    progress: called with (done, total) thumbnail sheets of a folder.
+    progress: called with (done, total) thumbnail sheets.
 
     Names are shown as they are, whatever characters they contain; labels give colours and a legend. Thumbnails of a
     file are at most 64 px for up to 5000 images and at most 32 px for up to 20 000; of more images the page shows a
     fixed random 20 000 and says so. Raises ValueError unless there is one image for each point, for no images, and for
     points that are not finite.
     """
-    count, path = len(points), Path(path)
-    if count == 0 or len(images) != count:
-        raise ValueError(f"a map page needs one image for each point, not {len(images)} for {count}")
-    if neighbours is not None and len(neighbours) != count:
-        raise ValueError(f"neighbours must have one row for each of the {count} images, not {len(neighbours)}")
+    total, path = len(points), Path(path)
+    if total == 0 or len(images) != total:
+        raise ValueError(f"a map page needs one image for each point, not {len(images)} for {total}")
+    if neighbours is not None and len(neighbours) != total:
+        raise ValueError(f"neighbours must have one row for each of the {total} images, not {len(neighbours)}")
     coordinates = np.asarray(points.detach().cpu(), dtype=float)
     if not np.isfinite(coordinates).all():
         raise ValueError("a map page needs finite points")
-    drawn = described(columns, count)
-    if path.suffix == ".html":
-        _write(path, note, _data(coordinates, images, drawn, neighbours))
-    else:
-        _write_folder(path, coordinates, images, drawn, neighbours, note=note, progress=progress)
-
-
-def _data(
-    coordinates: np.ndarray, images: Images, columns: list[Column], neighbours: np.ndarray | None
-) -> dict[str, Any]:
-    """The data of a page in one file; of too many images a fixed random sample."""
-    count = len(coordinates)
-    shown: np.ndarray = np.arange(count)
-    if count > MOST_IMAGES:
-        shown = np.sort(np.random.default_rng(0).choice(count, MOST_IMAGES, replace=False))
-    size = next(size for most, size in THUMBNAIL_SIZES if len(shown) <= most)
-    rows = torch.from_numpy(shown).split(512)  # a few at a time: images may be large
-    sheets = pack_sheets(torch.cat([thumbnails(images.pictures(some), size) for some in rows]))
-    coordinates = coordinates[shown]
-    square = Square.around(coordinates)
-    classes, of_point = coloured(None if images.labels is None else images.labels[shown], images.class_names)
-    near = None
-    if neighbours is not None:
-        near = {"k": neighbours.shape[1], **packed(_renumbered(neighbours, shown, count))}
-    return {
-        "points": [[float(f"{x:.5g}"), float(f"{y:.5g}")] for x, y in coordinates],
-        "names": [images.names[i] for i in shown],
-        "count": len(shown),
-        "total": count,
-        "grey": GREY,
-        "labels": None if images.labels is None else of_point.tolist(),
-        "classes": [asdict(one) for one in classes],
-        "columns": [{**column.description(), **packed(column.values[shown])} for column in columns],
-        "neighbours": near,
-        "square": asdict(square),
-        "levels": [
-            {"depth": level.depth, "points": packed(level.points), "counts": packed(level.counts)}
-            for level in levels(coordinates, square)
-        ],
-        "sheets": {"size": sheets.size, "cell": sheets.cell, "perRow": sheets.per_row, "urls": sheets.urls},
-    }
-
-
-def _write(path: Path, note: str, data: dict[str, Any], *, beside: bool = False) -> None:
-    whole = page("map.html", title="Map of the images", note=note, data=data, scripts=map_scripts(), beside=beside)
-    path.write_text(whole, encoding="utf-8")
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
-
-
-def _write_folder(
-    path: Path,
-    coordinates: np.ndarray,
-    images: Images,
-    columns: list[Column],
-    neighbours: np.ndarray | None,
-    *,
-    note: str,
-    progress: Progress | None = None,
-) -> None:
-    """Write the folder; the arguments are those of `write_map_page`, checked there."""
-    count = len(coordinates)
-    square = Square.around(coordinates)
-    order = np.argsort(z_order_keys(coordinates, square), kind="stable")
-    coordinates = coordinates[order]
-    parts = path / "parts"
-    parts.mkdir(parents=True)
-
-    def write(key: str, value: Any) -> None:
-        (parts / f"{key}.js").write_text(f"nearfarPart({_compact(key)},{_compact(value)})", encoding="ascii")
-
-    write("points", packed(coordinates.astype(np.float32)))
+    drawn = described(columns, total)
     if images.labels is not None:
-        classes, codes = coloured(images.labels, images.class_names)
-        columns = [Column("label", codes.astype(np.uint16), classes), *columns]
-    for number, column in enumerate(columns):
-        write(f"column-{number}", packed(column.values[order]))
-    pyramid = levels(coordinates, square)
-    for level in pyramid:
-        write(f"level-{level.depth}", {"points": packed(level.points), "counts": packed(level.counts)})
-    for block, start in enumerate(range(0, count, BLOCK)):
+        drawn.insert(0, label_column(images.labels, images.class_names))
+    one_file = path.suffix == ".html"
+    order = np.arange(total)
+    if one_file and total > MOST_IMAGES:
+        order = np.sort(np.random.default_rng(0).choice(total, MOST_IMAGES, replace=False))
+    square = square_around(coordinates[order])
+    if not one_file:
+        order = np.argsort(z_order_keys(coordinates, square), kind="stable")
+    coordinates = coordinates[order]
+    position = np.full(total + 1, -1, dtype=np.int32)  # of each image on the page; the last is for -1, no neighbour
+    position[order] = np.arange(len(order))
+    regions = levels(coordinates, square)
+
+    parts: dict[str, Any] = {"points": packed(coordinates.astype(np.float32))}
+    parts |= {f"column-{number}": packed(column.values[order]) for number, column in enumerate(drawn)}
+    for depth, (chosen, counts) in regions.items():
+        parts[f"level-{depth}"] = {"points": packed(chosen), "counts": packed(counts)}
+    for block, start in enumerate(range(0, len(order), BLOCK)):
         rows = order[start : start + BLOCK]
-        write(f"names-{block}", [images.names[i] for i in rows])
+        parts[f"names-{block}"] = [images.names[row] for row in rows]
         if neighbours is not None:
-            write(f"neighbours-{block}", packed(_renumbered(neighbours, order, count, slice(start, start + BLOCK))))
+            parts[f"neighbours-{block}"] = packed(position[neighbours[rows]])
 
-    size = min(images.image_size, next(size for most, size in FOLDER_SIZES if count <= most))
-    ending = "png" if size <= LOSSLESS else "jpg"
-    sets = {"all": order} | {str(level.depth): order[level.points] for level in pyramid}
-    for name in sets:
-        (path / "pictures" / name).mkdir(parents=True)
-    jobs = [(name, number) for name, rows in sets.items() for number in range(-(-len(rows) // PER_ROW**2))]
-
-    def draw(job: tuple[str, int]) -> None:
-        name, number = job
-        rows = torch.from_numpy(sets[name][number * PER_ROW**2 : (number + 1) * PER_ROW**2])
-        tiles = thumbnails(images.pictures(rows), size)
-        sheet = one_sheet(tiles, cell_of(size), PER_ROW)
-        (path / "pictures" / name / f"{number}.{ending}").write_bytes(encoded(sheet, size <= LOSSLESS))
-
-    for done, _ in enumerate(_in_threads(draw, iter(jobs)), 1):
-        if progress is not None:
-            progress(done, len(jobs))
-
+    limit = next(size for most, size in (THUMBNAIL_SIZES if one_file else FOLDER_SIZES) if len(order) <= most)
+    size = min(images.image_size, limit)
+    sheets = {"size": size, "cell": cell_of(size), "perRow": PER_ROW, "ending": "png" if size <= LOSSLESS else "jpg"}
     data = {
-        "folder": True,
         "block": BLOCK,
-        "count": count,
-        "total": count,
+        "count": len(order),
+        "total": total,
         "grey": GREY,
-        "columns": [column.description() for column in columns],
+        "columns": [column.description() for column in drawn],
         "neighbours": None if neighbours is None else {"k": neighbours.shape[1]},
-        "square": asdict(square),
-        "levels": [{"depth": level.depth} for level in pyramid],
-        "sheets": {"size": size, "cell": cell_of(size), "perRow": PER_ROW, "ending": ending},
+        "square": square._asdict(),
+        "levels": [{"depth": depth} for depth in regions],
+        "sheets": sheets,
     }
-    _write(path / "index.html", note, data, beside=True)
+    page = path
+    if one_file:
+        urls = [as_url(sheet) for _, sheet in _sheets(images, {"all": order}, size, progress)]
+        data |= {"parts": parts, "sheets": {**sheets, "urls": urls}}
+    else:
+        page = path / "index.html"
+        (path / "parts").mkdir(parents=True)
+        for key, value in parts.items():
+            text = ",".join(json.dumps(one, allow_nan=False, separators=(",", ":")) for one in (key, value))
+            (path / "parts" / f"{key}.js").write_text(f"nearfarPart({text})", encoding="ascii")
+        sets = {"all": order} | {str(depth): order[chosen] for depth, (chosen, _) in regions.items()}
+        for name in sets:
+            (path / "pictures" / name).mkdir(parents=True)
+        for key, sheet in _sheets(images, sets, size, progress):
+            (path / "pictures" / f"{key}.{sheets['ending']}").write_bytes(sheet)
+    about = {"title": "Map of the images", "note": note}
+    write_page(page, "map.html", **about, data=data, scripts=map_scripts(), beside=not one_file)
 
 
-def _renumbered(neighbours: np.ndarray, order: np.ndarray, count: int, rows: slice = slice(None)) -> np.ndarray:
-    """Return the neighbours of the images order[rows] by their positions in `order`; -1 for one that is not in it."""
-    position = np.full(count + 1, -1, dtype=np.int32)  # the last is for -1
-    position[order] = np.arange(len(order), dtype=np.int32)
-    return position[neighbours[order[rows]]]
+def _sheets(
+    images: Images, sets: Mapping[str, np.ndarray], size: int, progress: Progress | None
+) -> Iterator[tuple[str, bytes]]:
+    """Name and file of each sheet of thumbnails, drawn in a few threads with few in the queue."""
+    jobs = [
+        (f"{name}/{number}", rows)
+        for name, chosen in sets.items()
+        for number, rows in enumerate(torch.from_numpy(chosen).split(PER_ROW**2))
+    ]
 
+    def drawn(job: tuple[str, Tensor]) -> tuple[str, bytes]:
+        name, rows = job
+        sheet = one_sheet(thumbnails(images.pictures(rows), size), PER_ROW)
+        return name, encoded(sheet, lossless=size <= LOSSLESS)
 
-def _in_threads(work: Callable[[Any], None], jobs: Iterator[Any]) -> Iterator[None]:
-    """Do the jobs in order in a few threads, with few in the queue: after an error none is begun."""
-    workers = usable_cores()
+    workers, waiting, done = usable_cores(), iter(jobs), 0
     with ThreadPoolExecutor(workers) as pool:
-        while some := list(islice(jobs, 4 * workers)):
-            yield from pool.map(work, some)
+        while some := list(islice(waiting, 4 * workers)):
+            for one in pool.map(drawn, some):
+                yield one
+                done += 1
+                if progress is not None:
+                    progress(done, len(jobs))
 
 
-@dataclass(frozen=True)
-class Level:
-    """The occupied cells of one depth in Z-order: the position of the representative of each, and their counts."""
-
-    depth: int
-    points: Int[np.ndarray, " cells"]
-    counts: Int[np.ndarray, " cells"]
-
-
-@dataclass(frozen=True)
-class Square:
+class Square(NamedTuple):
     """The square around all points that the quadtree divides."""
 
     left: float
     bottom: float
     side: float
 
-    @classmethod
-    def around(cls, coordinates: Float[np.ndarray, "points 2"]) -> Square:
-        """The smallest square with its corner at the lowest coordinates."""
-        low = coordinates.min(axis=0)
-        side = float((coordinates.max(axis=0) - low).max())
-        return cls(float(low[0]), float(low[1]), side or 1.0)
+
+def square_around(coordinates: Float[np.ndarray, "points 2"]) -> Square:
+    """The smallest square with its corner at the lowest coordinates."""
+    low = coordinates.min(axis=0)
+    side = float((coordinates.max(axis=0) - low).max())
+    return Square(float(low[0]), float(low[1]), side or 1.0)
 
 
 def z_order_keys(coordinates: Float[np.ndarray, "points 2"], square: Square) -> UInt[np.ndarray, " points"]:
     """Return the position of each point along the Z-order curve (Morton 1966), 16 bits a side: uint32."""
-    unit = (np.asarray(coordinates, dtype=float) - (square.left, square.bottom)) / square.side
+    unit = (coordinates - (square.left, square.bottom)) / square.side
     bits = np.clip(unit * 2**16, 0, 2**16 - 1).astype(np.uint32)
     for shift, mask in ((8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)):
         bits = (bits | (bits << np.uint32(shift))) & np.uint32(mask)
     return bits[:, 0] | (bits[:, 1] << np.uint32(1))
 
 
-def levels(coordinates: Float[np.ndarray, "points 2"], square: Square) -> list[Level]:
-    """Return the levels from the coarsest down to where a cell holds two points on average.
+def levels(
+    coordinates: Float[np.ndarray, "points 2"], square: Square
+) -> dict[int, tuple[Int[np.ndarray, " cells"], Int[np.ndarray, " cells"]]]:
+    """Return a representative point and the number of points of each occupied cell, in Z-order, by depth.
 
-    The representative of a cell of the finest level is the point nearest to the mean of its points; above, that of the
-    fullest cell inside. Zooming in therefore keeps every representative on screen.
+    Depths go from the coarsest down to where a cell holds two points on average. The representative of a cell of the
+    finest level is the point nearest to the mean of its points; above, that of the fullest of the finest cells inside.
+    Zooming in therefore keeps every representative on screen.
     """
     keys = z_order_keys(coordinates, square)
-    order = np.argsort(keys, kind="stable")
-    keys, in_order = keys[order], np.asarray(coordinates, dtype=float)[order]
     depth = COARSEST
-    while depth < FINEST and 2 * len(_starts(keys >> np.uint32(2 * (16 - depth)))) < len(keys):
+    while depth < FINEST and 2 * len(np.unique(_cells(keys, depth))) < len(keys):
         depth += 1
-    cells = keys >> np.uint32(2 * (16 - depth))
-    starts = _starts(cells)
-    counts = np.diff(np.append(starts, len(cells)))
-    means = np.add.reduceat(in_order, starts) / counts[:, None]
-    far = np.square(in_order - np.repeat(means, counts, axis=0)).sum(axis=1)
-    found = [Level(depth, order[_least(far, starts)].astype(np.int32), counts.astype(np.int32))]
-    cells = cells[starts]
-    while depth > COARSEST:
-        depth, cells, below = depth - 1, cells >> np.uint32(2), found[-1]
-        starts = _starts(cells)
-        points, counts = below.points[_least(-below.counts, starts)], np.add.reduceat(below.counts, starts)
-        found.append(Level(depth, points, counts.astype(np.int32)))
-        cells = cells[starts]
-    return found[::-1]
+    _, cell, counts = np.unique(_cells(keys, depth), return_inverse=True, return_counts=True)
+    means = np.stack([np.bincount(cell, column) for column in coordinates.T], axis=1) / counts[:, None]
+    far = np.square(coordinates - means[cell]).sum(axis=1)
+    order = np.lexsort((far, -counts[cell]))  # the middle of the fullest cell comes first
+    found = {}
+    for one in range(COARSEST, depth + 1):
+        _, first, counts = np.unique(_cells(keys[order], one), return_index=True, return_counts=True)
+        found[one] = order[first].astype(np.int32), counts.astype(np.int32)
+    return found
 
 
-def _starts(cells: np.ndarray) -> np.ndarray:
-    """The beginning of each run of equal numbers."""
-    return np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
-
-
-def _least(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The position of the least value of each run."""
-    run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(values))))
-    return np.lexsort((values, run))[starts]
+def _cells(keys: np.ndarray, depth: int) -> np.ndarray:
+    return keys >> np.uint32(2 * (16 - depth))

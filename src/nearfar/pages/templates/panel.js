@@ -80,7 +80,7 @@ element("scale").onsubmit = (event) => {
 let searching = 0;
 const find = async (text) => {
   const wanted = text.toLowerCase(), mine = ++searching, found = new Set();
-  const size = data.block || count, starts = Array.from(names, (_, block) => block * size);
+  const size = data.block, starts = Array.from(names, (_, block) => block * size);
   await withNames(starts, (share) => {
     if (mine === searching && share < 1) element("found").textContent = "reading names: " + Math.round(100 * share) + " %";
   });

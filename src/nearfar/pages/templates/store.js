@@ -1,16 +1,17 @@
 "use strict";
-// What is known of the images. A page in one file holds all of it; a folder's parts are scripts and pictures beside the
-// page, loaded when they are asked for: a page from disk may load nothing else.
+// What is known of the images, in parts. A page in one file holds all of them; a folder's are scripts and pictures beside
+// the page, loaded when they are asked for: a page from disk may load nothing else.
 
 const element = (id) => document.getElementById(id);
 const number = (n) => n.toLocaleString("en").replace(/,/g, "\u202f");
 const data = JSON.parse(element("data").textContent);
 const { count, square, sheets } = data;
-const inFolder = Boolean(data.folder);
+const inFolder = !data.parts;
 
 // ---- parts ----
 const parts = new Map();
 const part = (key) => {
+  if (!inFolder) return data.parts[key];
   if (!parts.has(key)) {
     const script = document.createElement("script"), one = {};
     one.promise = new Promise((resolve, reject) => { one.resolve = resolve; one.reject = reject; });
@@ -34,15 +35,12 @@ const unpacked = ({ type, bytes }) => {
 
 // ---- places: x and y by turns ----
 let places = new Float32Array(2 * count);
-const loadPlaces = async () => {
-  if (inFolder) places = unpacked(await part("points"));
-  else data.points.forEach(([x, y], i) => { places[2 * i] = x; places[2 * i + 1] = y; });
-};
+const loadPlaces = async () => { places = unpacked(await part("points")); };
 
 // ---- names and neighbours, by blocks ----
-const names = inFolder ? new Array(Math.ceil(count / data.block)) : [data.names];
-const blockOf = (i) => (inFolder ? Math.floor(i / data.block) : 0);
-const nameOf = (i) => (names[blockOf(i)] ? names[blockOf(i)][inFolder ? i % data.block : i] : null);
+const names = Array.from({ length: Math.ceil(count / data.block) }, (_, b) => (inFolder ? null : part("names-" + b)));
+const blockOf = (i) => Math.floor(i / data.block);
+const nameOf = (i) => (names[blockOf(i)] ? names[blockOf(i)][i % data.block] : null);
 const loadNames = async (block) => {
   if (!names[block]) { names[block] = await part("names-" + block); parts.delete("names-" + block); }
 };
@@ -56,20 +54,15 @@ const withNames = async (ids, each = () => {}) => {
 const neighbourBlocks = new Map();
 const neighboursOf = async (i) => {
   const block = blockOf(i), { k } = data.neighbours;
-  if (!neighbourBlocks.has(block))
-    neighbourBlocks.set(block, unpacked(inFolder ? await part("neighbours-" + block) : data.neighbours));
-  const row = inFolder ? i % data.block : i;
+  if (!neighbourBlocks.has(block)) neighbourBlocks.set(block, unpacked(await part("neighbours-" + block)));
+  const row = i % data.block;
   return [...neighbourBlocks.get(block).subarray(row * k, row * k + k)].filter((j) => j >= 0);
 };
 
 // ---- columns: values are class numbers, or numbers with NaN where there is none ----
-const columns = data.columns.map((column, c) => ({
-  ...column, load: async () => unpacked(inFolder ? await part("column-" + c) : column),
-}));
-if (data.labels) // of a page in one file
-  columns.unshift({ name: "label", classes: data.classes, load: async () => Uint16Array.from(data.labels) });
+const columns = data.columns;
 const valuesOf = async (column) => {
-  column.values = column.values || await column.load();
+  column.values = column.values || unpacked(await part("column-" + columns.indexOf(column)));
   return column.values;
 };
 const shownValue = (column, i) => {
@@ -79,12 +72,12 @@ const shownValue = (column, i) => {
 };
 
 // ---- representatives of regions, by zoom ----
-const levels = data.levels.map((level) => ({ depth: level.depth, given: inFolder ? null : level }));
+const { levels } = data;
 const levelAt = (depth) => { // the one at this depth, if it is here; null before that
   const level = levels.find((one) => one.depth === depth);
   if (level && !level.points && !level.asked) {
     level.asked = true;
-    Promise.resolve(level.given || part("level-" + depth)).then(({ points, counts }) => {
+    Promise.resolve(part("level-" + depth)).then(({ points, counts }) => {
       [level.points, level.counts] = [unpacked(points), unpacked(counts)];
       draw();
     });

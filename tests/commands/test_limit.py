@@ -59,7 +59,7 @@ def test_a_map_draws_a_sample_and_finds_it_again(run, sorted_file, tmp_path, con
     )
     assert "--limit: 30 of 80 images, a random sample (seed 1)" in console.file.getvalue()
     found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())[0]
-    assert json.loads(found)["names"] == open_images(sorted_file).sampled(30, 1).names
+    assert json.loads(found)["parts"]["names-0"] == open_images(sorted_file).sampled(30, 1).names
     assert load_map(tmp_path / "m.safetensors").about["sample"] == 1
     new = nearfar.map_images(run, sorted_file, limit=5, seed=2, onto=page, out=tmp_path / "n.html", console=console)
     assert "--limit: 5 of 80 images, a random sample (seed 2)" in console.file.getvalue()

@@ -57,8 +57,14 @@ def drawn(page):
     return json.loads(page.with_suffix(".json").read_text()), note, described(page)
 
 
-def classes(column):
-    return [column["classes"][code]["name"] for code in np.frombuffer(base64.b64decode(column["bytes"]), "<u2")]
+def numbers_of(data, part, kind):
+    return np.frombuffer(base64.b64decode(data["parts"][part]["bytes"]), kind)
+
+
+def classes(data, name):
+    """The class of each image in a column."""
+    [place] = [i for i, column in enumerate(data["columns"]) if column["name"] == name]
+    return [data["columns"][place]["classes"][code]["name"] for code in numbers_of(data, f"column-{place}", "<u2")]
 
 
 @pytest.mark.parametrize("layout", ["projector", "finetune", "cluster-embedding"])
@@ -72,7 +78,7 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(layout, run, other
     assert numbers.pop("layout") == layout
     assert numbers == pytest.approx(quality.numbers(), rel=1e-5)
     assert note == f"The map {quality.words}"
-    assert np.allclose(data["points"], saved.coordinates, rtol=1e-3, atol=1e-3)
+    assert np.allclose(numbers_of(data, "points", "<f4").reshape(-1, 2), saved.coordinates)
     assert (saved.backbone is not None) == (layout == "finetune")
 
     own = nearfar.map_images(run, images_file, onto=page, out=tmp_path / "own.html", console=quiet)
@@ -83,9 +89,9 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(layout, run, other
 
     placed = nearfar.map_images(run, other, onto=tmp_path / "m.safetensors", out=tmp_path / "n.html", console=quiet)
     numbers, note, data = drawn(placed)
-    assert len(numbers["new"]) == 12 and len(data["points"]) == 92
-    assert np.allclose(data["points"][:80], saved.coordinates, rtol=1e-3, atol=1e-3)
-    assert [one["name"] for one in data["classes"]][-1] == "new images"
+    assert len(numbers["new"]) == 12 and data["count"] == 92
+    assert np.allclose(numbers_of(data, "points", "<f4").reshape(-1, 2)[:80], saved.coordinates)
+    assert classes(data, "label")[-12:] == ["new images"] * 12
     assert note.startswith("12 new images among 80, with ")
     nearest = torch.cdist(torch.tensor([[one["x"], one["y"]] for one in numbers["new"]]), saved.coordinates).argmin(1)
     assert (images.labels[nearest.numpy()] == np.arange(12) % 2).mean() >= 10 / 12
@@ -105,8 +111,7 @@ def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quie
     (tmp_path / "few.csv").write_text("name,site\n000007,north\n000075,south\n")
     page = nearfar.map_images(run, out=tmp_path / "m.html", layout="cluster-embedding", epochs=2, **options)
     _, _, data = drawn(nearfar.map_images(run, other, onto=page, out=tmp_path / "n.html", **options))
-    [site] = [column for column in data["columns"] if column["name"] == "site"]
-    named = [one for one in zip(data["names"], classes(site), strict=True) if one[1] != "none"]
+    named = [one for one in zip(data["parts"]["names-0"], classes(data, "site"), strict=True) if one[1] != "none"]
     assert named == [("000007", "north"), ("000075", "south"), ("000007", "north")]  # the last is new
     (tmp_path / "few.csv").write_text("name,site\nnowhere,north\n")
     with pytest.raises(ValueError, match="no name in column 'name' is that of an image"):
@@ -127,9 +132,10 @@ def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, quiet, monkeyp
     options = dict(epochs=1, num_views=2, columns=tmp_path / "about.csv", console=quiet)
     data = drawn(nearfar.map_images(run, **options))[2]
     shown = [one["name"] for one in data["columns"]]
-    assert shown == ["site", "outlierness", "density", "positive-pair retrieval", "kept"]
-    assert dict(zip(data["names"], classes(data["columns"][0]), strict=True))["000007"] == "north"
-    assert classes(data["columns"][0]).count("none") == 78 and set(classes(data["columns"][3])) <= {"yes", "no"}
+    assert shown == ["label", "site", "outlierness", "density", "positive-pair retrieval", "kept"]
+    site, retrieved = classes(data, "site"), classes(data, "positive-pair retrieval")
+    assert dict(zip(data["parts"]["names-0"], site, strict=True))["000007"] == "north"
+    assert site.count("none") == 78 and set(retrieved) <= {"yes", "no"}
     assert data["neighbours"]["k"] == 15
 
     monkeypatch.setattr("nearfar.pages.map.MOST_IMAGES", 50)

@@ -17,7 +17,8 @@ from torch import Tensor
 from nearfar.data import Images
 from nearfar.methods import Embeddings, Model, method_class
 from nearfar.networks import build_backbone
-from nearfar.training import Settings, loop
+from nearfar.training import loop
+from nearfar.training.settings import Settings
 from nearfar.views import plan
 
 PARTS = ("data", "views", "forward", "momentum encoder", "loss", "backward", "optimiser", "logging", "rest")

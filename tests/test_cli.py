@@ -163,7 +163,7 @@ def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsy
 
 
 def test_a_broken_installation_is_one_line(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nearfar.training", None)  # as if something that it imports were missing
+    monkeypatch.setitem(sys.modules, "nearfar.training.processes", None)  # as if something that it imports were missing
     assert main(["methods"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("nearfar: import of nearfar.training") and "pip install" in err and err.count("\n") == 1

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from nearfar.papers.reproduce import reproduce
     from nearfar.papers.transfer import transfer
     from nearfar.run import Run, load
-    from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped
+    from nearfar.training.loop import TrainingDiverged, TrainingStopped
+    from nearfar.training.processes import ProcessLost
 
 _HOMES = {
-    "ProcessLost": "training",
+    "ProcessLost": "training.processes",
     "Run": "run",
-    "TrainingDiverged": "training",
-    "TrainingStopped": "training",
+    "TrainingDiverged": "training.loop",
+    "TrainingStopped": "training.loop",
     "cluster_images": "commands.cluster",
     "completion_script": "commands.completion",  # for the command line only
     "doctor": "commands.doctor",

@@ -78,7 +78,8 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 def _failed(words: list[str], error: Exception) -> tuple[int, Any]:
     """Report an error of a verb in one line, with its exit code."""
     try:
-        from nearfar.training import ProcessLost, TrainingDiverged, TrainingStopped, is_follower
+        from nearfar.training.loop import TrainingDiverged, TrainingStopped
+        from nearfar.training.processes import ProcessLost, is_follower
     except (ImportError, RuntimeError, OSError) as broken:  # RuntimeError: a torchvision of another torch
         how = "a package is missing or broken: pip install --force-reinstall nearfar"
         return _complain(f"{first_line(broken)}; {how}", 1)
@@ -119,7 +120,7 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     """Call the function of a verb, and print its list of files where the output is piped."""
     from rich.console import Console
 
-    from nearfar.training import is_follower
+    from nearfar.training.processes import is_follower
 
     values.pop("json", None)
     values.pop("config", None)

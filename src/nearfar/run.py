@@ -16,7 +16,9 @@ from torch import nn
 from nearfar.atomic import replacing
 from nearfar.messages import first_line
 from nearfar.networks import Encoder, load_encoder
-from nearfar.training import Health, Settings, Verdict, read_metrics, verdict
+from nearfar.training.health import Health, Verdict, verdict
+from nearfar.training.run_folder import read_metrics
+from nearfar.training.settings import Settings
 
 PREDICTIONS, TRUTH = "predictions.npz", "truth"
 """What `evaluate` predicted last: an array of labels by the key of the result, and those that are right."""

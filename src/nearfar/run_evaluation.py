@@ -32,8 +32,9 @@ from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
-from nearfar.training import Settings, initial_backbone
+from nearfar.training.job import initial_backbone
 from nearfar.training.progress import shown
+from nearfar.training.settings import Settings
 
 Encoders = Mapping[str, Callable[[Tensor], Tensor]]
 Labelled = dict[str, tuple[Tensor, np.ndarray | None]]  # features and labels by split

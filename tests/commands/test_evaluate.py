@@ -12,7 +12,7 @@ from nearfar.data import open_images
 from nearfar.data.images import sample
 from nearfar.evaluation.results import sentence
 from nearfar.run_evaluation import open_labelled
-from nearfar.training import Settings
+from nearfar.training.settings import Settings
 
 ROWS = ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
 

@@ -11,10 +11,10 @@ import yaml
 from PIL import Image
 
 import nearfar
-from nearfar import training
+from nearfar.training import job as training_job
 from nearfar.pages.views import in_words
-from nearfar.training import Settings
 from nearfar.training.plan import plan_run
+from nearfar.training.settings import Settings
 from nearfar.views import View, ViewPlan, plan
 
 WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
@@ -92,8 +92,8 @@ def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, qu
         seen.update({path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "run").glob("*.html")})
         real(job, *given, **named)
 
-    real = training.launch
-    monkeypatch.setattr(training, "launch", launch)
+    real = training_job.launch
+    monkeypatch.setattr(training_job, "launch", launch)
     options = dict(
         epochs=1, batch_size=16, held_out=16, encoder="small", method="lorac", views="grayscale", console=quiet
     )

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from nearfar.cli import main
-from nearfar.training import read_metrics
+from nearfar.training.run_folder import read_metrics
 
 PRETRAIN = "pretrain DATA --epochs 2 --batch-size 16 --held-out 16 --encoder small --precision 32-true --log-every 1"
 SIZE = 64 * 2**20

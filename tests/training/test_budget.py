@@ -149,7 +149,7 @@ def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, quiet, monkeyp
         seen.append(job)
         raise InterruptedError
 
-    monkeypatch.setattr("nearfar.training.launch", launch)
+    monkeypatch.setattr("nearfar.training.job.launch", launch)
     with pytest.raises(InterruptedError):
         nearfar.pretrain(
             images_file, method="simclr", recipe="cifar", batch_size=16, out=str(tmp_path / "run"), console=quiet

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 import nearfar
 from nearfar.cli import main
 from nearfar.messages import as_words
-from nearfar.training import is_follower, read_metrics, world_size
+from nearfar.training.processes import is_follower, world_size
+from nearfar.training.run_folder import read_metrics
 
 QUIET_CORES = os.environ | {"OMP_NUM_THREADS": "1"}
 SETTINGS = dict(

@@ -13,7 +13,8 @@ import nearfar
 from nearfar import threads
 from nearfar.cli import main
 from nearfar.methods import Recipe, SimCLR
-from nearfar.training import loop, read_metrics
+from nearfar.training import loop
+from nearfar.training.run_folder import read_metrics
 
 CLOCKS = ("images_per_second", "data_wait")
 METHODS = {

@@ -20,7 +20,7 @@ def some(count, size=8, channels=1):
 def begun(data, tmp_path, monkeypatch, **options):
     """The settings with which training would begin, and what was said; nothing is trained."""
     seen = []
-    monkeypatch.setattr("nearfar.training.launch", lambda job, *given, **named: seen.append(job))
+    monkeypatch.setattr("nearfar.training.job.launch", lambda job, *given, **named: seen.append(job))
     monkeypatch.setattr("nearfar.commands.pretrain._finish", lambda folder, job: nearfar.Run(folder))
     console = Console(file=io.StringIO(), width=500)
     options = dict(epochs=1, encoder="small", precision="32-true") | options
@@ -66,7 +66,7 @@ def test_a_trial_of_speed_has_enough_images_for_the_loss(monkeypatch):
         return training_speed(*given, batch_size=batch_size, **named)
 
     monkeypatch.setattr(budget, "training_speed", speed)
-    given = nearfar.training.Settings("digits", method="wmse", precision="32-true")
+    given = nearfar.training.settings.Settings("digits", method="wmse", precision="32-true")
     views = plan("strong+strong", 8, 1)
     options = dict(candidates=[("small", 8, 8)], channels=1, images=40, seconds=1.0, console=Console(quiet=True))
     assert budget.choose_machine(given, WMSE(), lambda *_: views, **options).rate > 0

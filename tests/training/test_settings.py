@@ -11,8 +11,7 @@ import pytest
 import nearfar
 from nearfar.arguments import verb_app
 from nearfar.methods import SimCLR
-from nearfar.training import Described, Settings
-from nearfar.training.settings import settings_fields
+from nearfar.training.settings import Described, Settings, settings_fields
 from nearfar.views import View, ViewPlan
 
 NAMES = [one.name for one in settings_fields()]

@@ -6,8 +6,8 @@ import torch
 
 import nearfar
 from nearfar.run_evaluation import encoders_by_row
-from nearfar.training import Settings
 from nearfar.training.plan import plan_run
+from nearfar.training.settings import Settings
 
 
 def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path, quiet):

@@ -100,9 +100,9 @@ def _measured(console: Console) -> Machine:
     """What pretrain chooses for small images, by the measurement that it makes itself."""
     from dataclasses import replace
 
-    from nearfar.training import Settings
     from nearfar.training.budget import choose_machine, rungs
     from nearfar.training.plan import chosen_method, chosen_views, views_for
+    from nearfar.training.settings import Settings
     from nearfar.views import Views
 
     given = Settings(encoder="small")

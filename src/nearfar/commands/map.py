@@ -81,10 +81,9 @@ def map_images(
     from nearfar.pages.transform import transform
     from nearfar.run import Run, load
     from nearfar.run_features import features_shown, open_shown, sampled_shown
-    from nearfar.training import Described
     from nearfar.training.plan import chosen_views, lasting
     from nearfar.training.progress import shown
-    from nearfar.training.settings import LARGEST_SEED
+    from nearfar.training.settings import LARGEST_SEED, Described
 
     console = console or Console()
     run = Run.of(run)

@@ -41,9 +41,10 @@ def pretrain(settings: Settings, console: Console) -> Run:
     from nearfar.pages.views import write_views
     from nearfar.run import Run
     from nearfar.threads import use_threads
-    from nearfar.training import by_torchrun, follow, is_follower, launch, told_to_stop
     from nearfar.training.budget import choose_threads, usual_precision
+    from nearfar.training.job import follow, launch
     from nearfar.training.plan import default_folder, plan_run
+    from nearfar.training.processes import by_torchrun, is_follower, told_to_stop
     from nearfar.training.run_folder import CONFIG, beginning, clear
     from nearfar.training.start import write_start
 
@@ -106,7 +107,8 @@ def resume(
     from nearfar.allocator import reuse_memory
     from nearfar.run import Run
     from nearfar.threads import use_threads
-    from nearfar.training import follow, is_follower, launch, told_to_stop
+    from nearfar.training.job import follow, launch
+    from nearfar.training.processes import is_follower, told_to_stop
     from nearfar.training.run_folder import owned
     from nearfar.training.start import plan_resumed
 

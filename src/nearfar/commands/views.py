@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nearfar.data import Images
-    from nearfar.training import Settings
+    from nearfar.training.settings import Settings
     from nearfar.views import Views
 
 MOST_SHOWN = 1000  # images, or samples of a view: all are held in memory and on one page
@@ -103,7 +103,7 @@ def show_views(
 def _settings(data: Any, given: dict[str, Any]) -> Settings:
     """Return the settings of a run, or those of data with nothing else known."""
     from nearfar.run import Run
-    from nearfar.training import Settings
+    from nearfar.training.settings import Settings
 
     if isinstance(data, Run) or (isinstance(data, (str, Path)) and _is_run(Path(data))):
         settings = Run.of(data).settings

@@ -20,8 +20,7 @@ from nearfar.messages import as_words
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, find_weights, write_timm_folder
 from nearfar.run import Run
-from nearfar.training import Settings
-from nearfar.training.settings import settings_fields
+from nearfar.training.settings import Settings, settings_fields
 
 _OF_A_MACHINE = {"data", "out", "cache", "workers", "devices", "threads", "accelerator", "log_every", "tensorboard"}
 _OF_A_MACHINE |= {"minutes"}

@@ -19,8 +19,8 @@ from nearfar.neighbours import find_nearest
 from nearfar.pages.map import THUMBNAIL_SIZES, write_map
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown, sampled_shown
-from nearfar.training import Settings
 from nearfar.training.progress import shown
+from nearfar.training.settings import Settings
 
 OLD, NEW = "images of the map", "new images"  # classes
 

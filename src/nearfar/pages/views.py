@@ -15,7 +15,7 @@ from nearfar.data import Images, open_few
 from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.lists import ENLARGED
 from nearfar.pages.template import write_page
-from nearfar.training import Job
+from nearfar.training.job import Job
 from nearfar.training.seeding import stream
 from nearfar.views import View, ViewPlan, Views, make_views, names_in
 

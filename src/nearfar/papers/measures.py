@@ -27,12 +27,11 @@ from nearfar.methods import method_class
 from nearfar.papers.runs import PLANE
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
-from nearfar.training import Settings
 from nearfar.training.budget import training_speed
-from nearfar.training.checkpoint import load_checkpoint
 from nearfar.training.plan import chosen_views, views_for
-from nearfar.training.run_folder import CHECKPOINT
+from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
 from nearfar.training.seeding import stream
+from nearfar.training.settings import Settings
 from nearfar.training.start import plan_resumed
 
 MIB = 2**20

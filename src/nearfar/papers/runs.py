@@ -39,11 +39,11 @@ from nearfar.papers.protocols import result_names as protocol_names
 from nearfar.papers.standard_sets import PREFIX, name_with, standard_set
 from nearfar.papers.transfer import transfer
 from nearfar.run import PREDICTIONS, TRUTH
-from nearfar.training import Health, Settings
 from nearfar.training.environment import machine, software
+from nearfar.training.health import Health
 from nearfar.training.progress import duration, shown
 from nearfar.training.run_folder import CONFIG
-from nearfar.training.settings import check_hyperparameters, settings_fields
+from nearfar.training.settings import Settings, check_hyperparameters, settings_fields
 
 DONE = "measured.json"
 """In the folder of a run: what was measured on it, with commands and seconds."""

@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -57,18 +59,13 @@ def version_of(package: str) -> str | None:
 def _commit() -> str | None:
     """Return the commit of the source tree that nearfar runs from, None for an installed package."""
     root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists():
+    if not (root / ".git").exists() or shutil.which("git") is None:
         return None
-    try:
-        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip() or None
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
 
 
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    names = (
-        [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")] if cpuinfo.exists() else []
-    )
-    return names[0].split(":", 1)[1].strip() if names else platform.processor()
+    found = re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return found[1] if found else platform.processor()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,22 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from nearfar.data import Batches, CroppingBatches, Images, Stream, StreamBatches, rank_rows
+from nearfar.messages import one_line
 from nearfar.methods import Model, Recipe
 from nearfar.networks import layer_scales
-from nearfar.training.checkpoint import load_checkpoint, load_optimizer, of_this_run, save_checkpoint
 from nearfar.training.health import held_out_health
 from nearfar.training.optimizers import build_optimizer, rate_factor
 from nearfar.training.processes import StopRequest
 from nearfar.training.progress import Pace, TrainingProgress
-from nearfar.training.run_folder import CHECKPOINT, MetricsLog, SkippedImages, check_unmoved
+from nearfar.training.run_folder import (
+    CHECKPOINT,
+    MetricsLog,
+    SkippedImages,
+    check_unmoved,
+    load_checkpoint,
+    load_optimizer,
+    save_checkpoint,
+)
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep, MakeViews
@@ -89,11 +98,12 @@ def fit(
         )
     )
     gradient_of = GradientStep(fabric, model, settings.micro_batch)
+    stop = StopRequest()
     step, loss_sum, loss_count = 0, torch.zeros((), device=fabric.device), 0
     resumed = resume and checkpoint.is_file()
     if resumed:
         state = load_checkpoint(checkpoint, fabric.device)
-        with of_this_run(checkpoint):
+        with one_line(f"the checkpoint {checkpoint} is of another run"):
             model.load_state_dict(state["model"])
             load_optimizer(optimizer, state["optimizer"]["state"])
             fabric.strategy.precision.load_state_dict(state["precision"])
@@ -115,9 +125,9 @@ def fit(
             metrics.write(step, epoch=step / per_epoch, health=health.asdict())
 
     with (
-        MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero) as metrics,
+        closing(MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero)) as metrics,
         TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
-        StopRequest() as stop,
+        stop.listening(),
     ):
         if step == 0:
             log_health(at_an_end=True)
@@ -173,7 +183,7 @@ def fit(
             if stop.agreed(fabric.device) and not is_last:
                 save()
                 raise TrainingStopped(
-                    f"stopped after step {step} of {pace.steps}, saved; go on with: nearfar pretrain --resume {folder}"
+                    f"stopped after step {step} of {pace.steps}, saved; resume with: nearfar pretrain --resume {folder}"
                 )
     return pace.steps / per_epoch
 

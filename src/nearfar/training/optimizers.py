@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
+import timm.optim
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.messages import did_you_mean
 
-OPTIMIZERS = ("sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon")
+MOMENTUM = 0.9  # of all; for Adam and AdamW their first beta, beside 0.999
+TRUST, CLIPPED_TRUST = 0.001, 0.02  # of LARS and "larc"; of "larc-clip", as in solo-learn and by default in apex
 
 
 def build_optimizer(
@@ -22,7 +25,6 @@ def build_optimizer(
     *,
     lr: float,
     weight_decay: float,
-    momentum: float = 0.9,
     decay_all: bool = False,
     vector_lr: float = 1.0,
     constant: Iterable[nn.Module] = (),
@@ -30,38 +32,31 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Build an optimiser over all parameters of modules that take a gradient.
 
-    name: "sgd" (with momentum), "adam" (decay as part of the gradient) and "adamw" (`momentum` is their first beta; the
-    second is 0.999), "lars", "larc" and "larc-clip" (LARS as NVIDIA's apex and as solo-learn have it, see `LARS`) or
-    "muon".
+    name: "sgd" (with momentum 0.9), "adam" (decay as part of the gradient), "adamw", "lars", "larc" and "larc-clip"
+    (LARS as NVIDIA's apex and as solo-learn have it: timm's) or "muon".
     weight_decay: left off for parameters with one dimension or none (biases, normalisation, learnable temperatures),
     unless `decay_all` or "larc" is chosen. vector_lr: factor on the learning rate of those parameters.
     constant: modules within `modules` whose learning rate the schedule leaves alone; their groups hold
     `constant_lr` True (the predictor of SimSiam).
     lr_scales: factors on the learning rate by the id of a parameter, 1 for all others; `lr_scale` in the groups.
-    Raises ValueError for an unknown name, a number out of range, or modules without a parameter to train.
+    Raises ValueError for an unknown name.
     """
-    if name not in OPTIMIZERS:
-        raise ValueError(
-            f"unknown optimizer {name!r}: {did_you_mean(name, OPTIMIZERS, 'use ' + ', '.join(OPTIMIZERS))}"
-        )
-    if not (lr >= 0 and weight_decay >= 0 and 0 <= momentum < 1):
-        raise ValueError(
-            f"lr and weight decay must be 0 or more and momentum in [0, 1), got {lr}, {weight_decay} and {momentum}"
-        )
     decay_all = decay_all or name == "larc"
     groups = parameter_groups(modules, weight_decay, constant, lr_scales or {}, decay_all, vector_lr)
-    if not groups:
-        raise ValueError("there is no parameter to train")
-    if name == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=momentum)
-    if name in ("adam", "adamw"):
-        kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-        return kind(groups, lr=lr, betas=(momentum, 0.999))
-    if name == "muon":
-        return Muon(groups, lr=lr, momentum=momentum)
-    if name == "larc-clip":
-        return LARS(groups, lr=lr, momentum=momentum, trust=CLIPPED_TRUST, clip=True)
-    return LARS(groups, lr=lr, momentum=momentum, larc=name == "larc")
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM),
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "lars": LARS,
+        # apex without clipping scales and decays all parameters: SwAV and LORAC were trained so.
+        "larc": partial(timm.optim.Lars, momentum=MOMENTUM, trust_coeff=TRUST, eps=0.0),
+        # solo-learn lets no layer move faster than plain momentum would, and does not scale vectors.
+        "larc-clip": partial(timm.optim.Lars, momentum=MOMENTUM, trust_coeff=CLIPPED_TRUST, eps=0.0, trust_clip=True),
+        "muon": Muon,
+    }
+    if name not in kinds:
+        raise ValueError(f"unknown optimizer {name!r}: {did_you_mean(name, kinds, 'use ' + ', '.join(kinds))}")
+    return kinds[name](groups, lr=lr)
 
 
 def parameter_groups(
@@ -90,6 +85,7 @@ def parameter_groups(
             "weight_decay": weight_decay if decays else 0.0,
             "constant_lr": is_constant,
             "lr_scale": scale,
+            "always_adapt": decays,  # of timm's LARS: parameters that are scaled
         }
         for decays, is_constant, scale in sorted(parts, reverse=True)
     ]
@@ -99,13 +95,9 @@ def scaled_lr(base: float, batch_size: int, rule: str, reference: int = 256) -> 
     """Scale a learning rate that is meant for a batch of `reference` images to `batch_size`.
 
     rule: "linear" (base * batch / reference), "sqrt" (base * sqrt(batch / reference); the papers' 0.075 * sqrt(batch)
-    is reference 1) or "none". Raises ValueError for another rule or sizes below 1.
+    is reference 1) or "none".
     """
-    if batch_size < 1 or reference < 1:
-        raise ValueError(f"batch sizes must be 1 or more, got {batch_size} and {reference}")
     factors = {"linear": batch_size / reference, "sqrt": math.sqrt(batch_size / reference), "none": 1.0}
-    if rule not in factors:
-        raise ValueError(f"unknown rule {rule!r} for the learning rate: use linear, sqrt or none")
     return base * factors[rule]
 
 
@@ -133,45 +125,18 @@ def rate_factor(
     return final + (1 - final) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 
 
-CLIPPED_TRUST = 0.02
-"""Of "larc-clip": solo-learn's configurations and the default of apex."""
-
-
 class LARS(torch.optim.Optimizer):
-    """SGD with momentum whose step for each weight is scaled by trust * |w| / |g + weight_decay * w|.
+    """SGD with momentum 0.9 whose step for each weight is scaled by 0.001 * |w| / |g + weight_decay * w|.
 
     The decay is added to the gradient first; where either norm is 0 the ratio is 1. Parameters with at most one
     dimension (biases, normalisation) get plain momentum, no ratio and no decay. The learning rate is outside:
-    m <- momentum * m + ratio * (g + decay * w); w <- w - lr * m. Nothing is read back from the device.
-    larc: the ratio is trust * |w| / (|g| + weight_decay * |w|), as the ready-made implementations have it, and all
-    parameters are scaled, biases and norms too; where either norm is 0 there is no decay. So apex does it without
-    clipping, with which SwAV and LORAC were trained.
-    clip: that ratio too, but divided by the learning rate and at most 1, for parameters with more than one dimension
-    alone: no layer moves faster than plain momentum would move it. So solo-learn does it.
-    timm.optim.Lars has no form but larc and clip, whose steps are these; it lets a weight decay at the full rate where
-    the gradient is zero. In place of the first form it would be off by 1 % to 30 % at a weight decay of 0.01.
-    Raises ValueError for numbers out of range.
+    m <- 0.9 * m + ratio * (g + decay * w); w <- w - lr * m. Nothing is read back from the device.
+    timm.optim.Lars divides by |g| + weight_decay * |w|, which is off by 1 % to 30 % at a weight decay of 0.01.
     Source: You et al. 2017; in this form BYOL, Barlow Twins, VICReg, MoCo v3, SogCLR and SACLR.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        trust: float = 0.001,
-        larc: bool = False,
-        clip: bool = False,
-    ) -> None:
-        if lr < 0 or weight_decay < 0 or trust <= 0 or not 0 <= momentum < 1:
-            raise ValueError(
-                "LARS needs lr and weight_decay of 0 or more, trust above 0 and momentum in [0, 1), "
-                f"got {lr}, {weight_decay}, {trust}, {momentum}"
-            )
-        super().__init__(
-            params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust, larc=larc, clip=clip)
-        )
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -179,43 +144,35 @@ class LARS(torch.optim.Optimizer):
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            weights = [p for p in params if p.ndim > 1 or group["larc"]]
-            others = [p for p in params if not (p.ndim > 1 or group["larc"])]
-            self._descend(weights, _scaled_gradients(weights, group), group)
-            self._descend(others, [p.grad for p in others if p.grad is not None], group)
+            weights = [p for p in params if p.ndim > 1]
+            vectors = [p for p in params if p.ndim <= 1]
+            self._descend(weights, _scaled_gradients(weights, group["weight_decay"]), group["lr"])
+            self._descend(vectors, _gradients(vectors), group["lr"])
         return loss
 
-    def _descend(self, params: list[Tensor], updates: list[Tensor], group: dict[str, Any]) -> None:
+    def _descend(self, params: list[Tensor], updates: list[Tensor], lr: float) -> None:
         if not params:
             return
         for p in params:
             if "momentum" not in self.state[p]:
                 self.state[p]["momentum"] = torch.zeros_like(p)
         moving = [self.state[p]["momentum"] for p in params]
-        torch._foreach_mul_(moving, group["momentum"])
+        torch._foreach_mul_(moving, MOMENTUM)
         torch._foreach_add_(moving, updates)
-        torch._foreach_add_(params, moving, alpha=-group["lr"])
+        torch._foreach_add_(params, moving, alpha=-lr)
 
 
-def _scaled_gradients(weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+def _gradients(params: list[Tensor]) -> list[Tensor]:
+    return [p.grad for p in params if p.grad is not None]
+
+
+def _scaled_gradients(weights: list[Tensor], decay: float) -> list[Tensor]:
     if not weights:
         return []
-    gradients = [w.grad for w in weights if w.grad is not None]
-    decay = group["weight_decay"]
-    decayed = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
-    weight_norms = torch.stack(list(torch._foreach_norm(weights)))
-    if group["larc"] or group["clip"]:
-        norms = torch.stack(list(torch._foreach_norm(gradients)))
-        usable, below = (weight_norms > 0) & (norms > 0), norms + decay * weight_norms
-        shares = torch._foreach_mul(weights, list((decay * usable).to(weight_norms).unbind()))
-        decayed = torch._foreach_add(gradients, shares)
-    else:
-        below = torch.stack(list(torch._foreach_norm(decayed)))
-        usable = (weight_norms > 0) & (below > 0)
-    ratios = group["trust"] * weight_norms / below
-    if group["clip"]:
-        ratios = (ratios / group["lr"]).clamp_max(1)
-    ratios = torch.where(usable, ratios, 1.0)
+    decayed = torch._foreach_add(_gradients(weights), weights, alpha=decay)
+    above = torch.stack(torch._foreach_norm(weights))
+    below = torch.stack(torch._foreach_norm(decayed))
+    ratios = torch.where((above > 0) & (below > 0), TRUST * above / below, 1.0)
     return list(torch._foreach_mul(decayed, list(ratios.unbind())))
 
 
@@ -227,30 +184,16 @@ class Muon(torch.optim.Optimizer):
     """Muon for every weight with two or more dimensions, AdamW for the others (biases, normalisation).
 
     A weight is taken as a matrix [outputs, everything else], a convolution's too. With its gradient g:
-    m <- momentum * m + g,
-    w <- (1 - lr * weight_decay) * w - lr * 0.2 * sqrt(longer side) * orthogonal(g + momentum * m),
+    m <- 0.9 * m + g,
+    w <- (1 - lr * weight_decay) * w - lr * 0.2 * sqrt(longer side) * orthogonal(g + 0.9 * m),
     where `orthogonal` sets all singular values close to 1. The factor gives a step the size of one of AdamW, so that
     one learning rate serves both. torch.optim.Muon refuses convolutions, and timm.optim.Muon leaves depthwise ones to
     AdamW with Nesterov momentum; both round to bfloat16, which changes a step by 1.5 % (in float32 timm's is ours).
-    Raises ValueError for numbers out of range.
     Source: Jordan et al. 2024 (Muon); factor and decay: Liu et al. 2025 (Muon is Scalable for LLM Training), Eq. 4.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-    ) -> None:
-        if lr < 0 or weight_decay < 0 or not 0 <= momentum < 1:
-            raise ValueError(
-                "Muon needs lr and weight_decay of 0 or more and momentum in [0, 1), "
-                f"got {lr}, {weight_decay}, {momentum}"
-            )
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, betas=betas, eps=eps))
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -266,31 +209,31 @@ class Muon(torch.optim.Optimizer):
                 else:
                     self._adamw(p, group)
             for shape, weights in matrices.items():
-                directions = orthogonal(torch.stack([self._direction(w, group) for w in weights]))
+                directions = orthogonal(torch.stack([self._direction(w) for w in weights]))
                 rate = group["lr"] * 0.2 * max(shape) ** 0.5
                 for w, direction in zip(weights, directions.unbind(), strict=True):
                     w.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction.view(w.shape), alpha=rate)
         return loss
 
-    def _direction(self, w: Tensor, group: dict[str, Any]) -> Tensor:
+    def _direction(self, w: Tensor) -> Tensor:
         """The gradient with (Nesterov's) momentum, as a matrix."""
         assert w.grad is not None
         state = self.state[w]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(w)
-        state["momentum"].mul_(group["momentum"]).add_(w.grad)
-        return (w.grad + group["momentum"] * state["momentum"]).flatten(1)
+        state["momentum"].mul_(MOMENTUM).add_(w.grad)
+        return (w.grad + MOMENTUM * state["momentum"]).flatten(1)
 
     def _adamw(self, p: Tensor, group: dict[str, Any]) -> None:
         assert p.grad is not None
-        state, (first, second) = self.state[p], group["betas"]
+        state, (first, second) = self.state[p], (MOMENTUM, 0.999)
         if "steps" not in state:
             state |= {"steps": torch.zeros(()), "mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
         state["steps"] += 1
         state["mean"].lerp_(p.grad, 1 - first)
         state["square"].lerp_(p.grad.square(), 1 - second)
         steps = float(state["steps"])
-        spread = (state["square"] / (1 - second**steps)).sqrt_().add_(group["eps"])
+        spread = (state["square"] / (1 - second**steps)).sqrt_().add_(1e-8)
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.addcdiv_(state["mean"], spread, value=-group["lr"] / (1 - first**steps))
 

@@ -7,10 +7,10 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType, TracebackType
+from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -66,9 +66,6 @@ def check_processes(devices: int, batch_size: int, micro_batch: int | str | None
 @contextmanager
 def stopped_together() -> Iterator[None]:
     """Pass Ctrl-C on to the processes that this one started, so that they agree to stop; a second one ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -80,16 +77,13 @@ def stopped_together() -> Iterator[None]:
             if process.pid is not None:
                 os.kill(process.pid, signal.SIGINT)
 
-    before = {number: signal.signal(number, ask) for number in _asking()}
     try:
-        yield
+        with _handled(_asking(), ask):
+            yield
     except BaseException:
         for process in multiprocessing.active_children():
             process.terminate()
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -107,7 +101,7 @@ def closed_after() -> Iterator[None]:
 @contextmanager
 def told_clearly(devices: int, folder: str) -> Iterator[None]:
     """Turn the ways in which processes end into a ProcessLost that says in one line what happened and what to do."""
-    go_on = f"go on from the last checkpoint, if there is one, with: nearfar pretrain --resume {folder}"
+    go_on = f"resume from the last checkpoint, if there is one, with: nearfar pretrain --resume {folder}"
     try:
         yield
     except ProcessExitedException as error:
@@ -124,6 +118,23 @@ def told_clearly(devices: int, folder: str) -> Iterator[None]:
         if devices > 1 and (isinstance(error, dist.DistError) or any(sign in str(error) for sign in _LOST)):
             raise ProcessLost(f"another of the {devices} processes has ended or does not answer; {go_on}") from error
         raise
+
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+@contextmanager
+def _handled(signals: list[signal.Signals], handler: Handler) -> Iterator[None]:
+    """Handle signals in the `with` block, where this is the main thread, which alone can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)
 
 
 def _asking() -> list[signal.Signals]:
@@ -162,9 +173,6 @@ def told_to_stop() -> Iterator[None]:
 
     `StopRequest` and `stopped_together` take their place while a run trains.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     own, signals = os.getpid(), [signal.SIGTERM, *_hangup()]
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -176,16 +184,12 @@ def told_to_stop() -> Iterator[None]:
             _leave_terminal()
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in signals}
-    try:
+    with _handled(signals, stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class StopRequest:
-    """While entered, turns the first SIGINT, SIGTERM or SIGHUP into a request that all processes agree on.
+    """The first SIGINT, SIGTERM or SIGHUP, while `listening`, as a request to stop that all processes agree on.
 
     A terminal that closes asks as often as it likes; the second of the others is a KeyboardInterrupt.
     In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a
@@ -195,20 +199,12 @@ class StopRequest:
     def __init__(self) -> None:
         self._asked = False
         self._spawned = multiprocessing.parent_process() is not None
-        self._signals = [signal.SIGINT, *_hangup()] if self._spawned else _asking()
-        self._before: dict[int, object] = {}
 
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in self._signals:
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals in the `with` block."""
+        with _handled([signal.SIGINT, *_hangup()] if self._spawned else _asking(), self._ask):
+            yield
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if number in _hangup():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
+from math import inf
+from time import perf_counter
 from types import TracebackType
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.text import Text
 
 _OFTEN, _WINDOW = 0.01, 0.1  # of the time: the steps are fitted so often, to the speed over so long
 _SETTLED = 0.02  # a change of the remaining steps below this is left alone
-FIRST, INTERVAL = 8.0, 15.0  # seconds until the first plain line, and between lines
+INTERVAL = 15.0  # seconds between plain lines
 
 
 class Pace:
@@ -25,20 +25,16 @@ class Pace:
     Without a time the position is the number of steps done. With `seconds`, the number of steps left is fitted to the
     time left, as the speed of the machine changes: the position then moves more or less than one a step, and reaches
     its end with the last step, so that everything that is scheduled is too. Nothing ever jumps.
-    clock: returns seconds; what came before the start is not counted.
+    most: steps. clock: returns seconds; what came before the start is not counted.
     """
 
     def __init__(
-        self,
-        steps: int,
-        seconds: float | None = None,
-        most: int | None = None,
-        clock: Callable[[], float] | None = None,
+        self, steps: int, seconds: float | None = None, most: float = inf, clock: Callable[[], float] = perf_counter
     ) -> None:
         self.scheduled = self.steps = steps
         self.seconds, self.most = seconds, most
         self.from_step, self.from_position = 0, 0.0
-        self._clock = clock or time.perf_counter
+        self._clock = clock
         self._began = self._clock()
         self._marks = deque([(self._began, 0)])  # when which step was done, over the last share of the time
 
@@ -62,7 +58,7 @@ class Pace:
         then, before = self._marks[0]
         each = (now - then) / max(1, step - before)
         left = max(1, int((self.remaining() or 0.0) / each))
-        fitted = min(step + left, self.most or step + left)
+        fitted = int(min(step + left, self.most))
         return fitted if abs(fitted - self.steps) > _SETTLED * (self.steps - step) else self.steps
 
     def change(self, step: int, steps: int) -> None:
@@ -84,8 +80,7 @@ class Pace:
 class TrainingProgress:
     """Shows epoch, loss, images per second, the share of time spent waiting for data and the time left.
 
-    Where no bar can move a plain line is printed after the first step, then every 15 seconds, and at the end; and one
-    after eight seconds if the first step takes longer.
+    Where no bar can move a plain line is printed after the first step, then every 15 seconds, and at the end.
     """
 
     def __init__(self, console: Console, pace: Pace, done: int, per_epoch: int, shown: bool = True) -> None:
@@ -93,26 +88,21 @@ class TrainingProgress:
         self.started, self.first, self.last_line = 0.0, done, float("-inf")
         self.live = shown and shows_bars(console)
         self.plain = shown and not self.live
-        self.text = "the first step is under way"
+        self.text = "the first step"
         self.bar = Progress(
             SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
             console=console, disable=not self.live,
         )  # fmt: skip
         self.task = self.bar.add_task(self.text, total=1.0)
         self.bar.update(self.task, completed=self._share(done))
-        self.timer = threading.Timer(FIRST, self._print_line)
-        self.timer.daemon = True
 
     def __enter__(self) -> TrainingProgress:
         self.bar.start()
-        if self.plain:
-            self.timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.timer.cancel()
         self.bar.stop()
 
     def update(self, step: int, loss: float, rate: float, waiting: float) -> None:
@@ -121,24 +111,20 @@ class TrainingProgress:
 
     def advance(self, step: int) -> None:
         """Show that `step` steps are done, on a terminal at once."""
-        self.timer.cancel()
         epochs = f"epoch {step / self.per_epoch:.1f}/{self.pace.steps / self.per_epoch:.4g}"
         if step == self.first + 1:
-            self.text, self.started = "first step done", time.perf_counter()  # which takes longer than the others
+            self.text, self.started = "first step done", perf_counter()  # which takes longer than the others
         left = self.pace.remaining()
         if left is None and step > self.first + 1:
-            left = (time.perf_counter() - self.started) / (step - self.first - 1) * (self.pace.steps - step)
+            left = (perf_counter() - self.started) / (step - self.first - 1) * (self.pace.steps - step)
         text = f"{epochs}  {self.text}" + (f"  {duration(left)} left" if left is not None else "")
         self.bar.update(self.task, completed=self._share(step), description=text)
-        if self.plain and (time.perf_counter() - self.last_line > INTERVAL or step >= self.pace.steps):
-            self._print_line(text)
+        if self.plain and (perf_counter() - self.last_line > INTERVAL or step >= self.pace.steps):
+            self.console.print(Text(text))
+            self.last_line = perf_counter()
 
     def _share(self, step: int) -> float:
         return self.pace.position(step) / self.pace.scheduled
-
-    def _print_line(self, text: str | None = None) -> None:
-        self.console.print(Text(text or self.text))
-        self.last_line = time.perf_counter() if text else self.last_line
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""The folder of a run: who writes it, metrics.jsonl, skipped.txt, and what remains of a run that never began.
+"""The folder of a run: who writes it, its checkpoint, metrics.jsonl and skipped.txt.
 
 filelock holds the lock; it does not say who holds it, nor wait for the workers of a killed owner.
+A checkpoint is written whole or not at all, and read without running code.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+import torch
 
 from nearfar.atomic import NotWrittenError, check_text, replacing, told_clearly
 
@@ -150,14 +152,50 @@ def check_unmoved(folder: Path, home: os.stat_result) -> None:
         )
 
 
+PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "precision": dict, "pace": dict}
+PARTS |= {"step": int, "loss_sum": torch.Tensor, "loss_count": int}
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.stem}.*.partial{path.suffix}"):
+        left.unlink()  # of a process that was killed
+    with replacing(path) as unfinished, unfinished.open("wb") as file:  # our file: torch's own tells no reason
+        torch.save(state, file)
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read a checkpoint; only tensors and plain values are accepted. Raises ValueError for any other file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint at {path}; nothing to resume from")
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # anything, for what is no such file
+        raise ValueError(f"the checkpoint {path} is damaged or not a checkpoint of nearfar") from error
+    ours = isinstance(state, dict) and all(isinstance(state.get(name), kind) for name, kind in PARTS.items())
+    if not ours or state["loss_sum"].ndim or min(state["step"], state["loss_count"]) < 0:
+        raise ValueError(f"{path} is not a checkpoint of nearfar")
+    return state
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]) -> None:
+    """Load the state of each parameter, as a checkpoint holds it; all else of the optimiser comes from the settings.
+
+    Raises ValueError where a state does not fit its parameter.
+    """
+    own = optimizer.state_dict()
+    optimizer.load_state_dict(own | {"state": state})
+    for weights, values in optimizer.state.items():
+        if not all(isinstance(one, torch.Tensor) and one.shape in (weights.shape, ()) for one in values.values()):
+            raise ValueError("the state of the optimiser does not fit the weights")
+
+
 class MetricsLog:
     """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files beside it."""
 
-    def __init__(self, folder: Path, resume_step: int = -1, tensorboard: bool = False, writes: bool = True) -> None:
-        """resume_step: drop lines of later steps, which will be logged again; all by default.
-
-        writes: False on all processes but the first, whose log this is.
-        """
+    def __init__(self, folder: Path, resume_step: int, tensorboard: bool, writes: bool) -> None:
+        """resume_step: drop lines of later steps, which will be logged again. writes: on the first process alone."""
         self.path, self.writes = folder / METRICS, writes
         self.writer: Any = None
         if not writes:
@@ -185,15 +223,11 @@ class MetricsLog:
             for name, value in values.items():
                 inner = value if isinstance(value, dict) else {None: value}
                 for key, number in inner.items():
-                    if isinstance(number, (int, float)):
+                    if number is not None:
                         self.writer.add_scalar(name if key is None else f"{name}/{key}", number, step)
 
-    def __enter__(self) -> MetricsLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Write what tensorboard still holds."""
         if self.writer is not None:
             self.writer.close()
 

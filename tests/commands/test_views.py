@@ -11,8 +11,8 @@ import yaml
 from PIL import Image
 
 import nearfar
-from nearfar.training import job as training_job
 from nearfar.pages.views import in_words
+from nearfar.training import job as training_job
 from nearfar.training.plan import plan_run
 from nearfar.training.settings import Settings
 from nearfar.views import View, ViewPlan, plan

@@ -90,7 +90,7 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
     [
         ("lightning_fabric", {"training"}),
         ("torch.distributed", {"training", "pairs"}),
-        ("matplotlib", {"maps", "papers"}),
+        ("matplotlib", {"maps", "pages", "papers"}),
         ("rich", {"commands", "training", "run_features", "run_evaluation", "cli", "sklearn", "papers"}),
         ("cyclopts", {"arguments", "commands", "cli"}),
         ("timm", {"networks", "training"}),

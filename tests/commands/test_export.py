@@ -111,7 +111,7 @@ def test_push_writes_the_folder_that_timm_loads(run, images, expected, tmp_path,
     knn = run.results["trained"]["knn"]
     told = facts["model-index"][0]["results"][0]["metrics"]
     assert {"type": "accuracy", "value": knn, "name": "kNN"} in told
-    assert f"{100 * knn:.1f}" in next(line for line in card.splitlines() if line.startswith("| The trained encoder"))
+    assert f"{100 * knn:.1f}" in next(line for line in card.splitlines() if line.startswith("| Trained encoder"))
     assert "They started from random numbers." in card
     assert "Similarity Contrastive Estimation" in card.partition("## Citation")[2]
     assert str(run.path.parent) not in card and "halves.npz" not in card  # nothing of this machine

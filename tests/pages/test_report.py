@@ -1,15 +1,23 @@
+import base64
 import html
+import io
 import json
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
+from PIL import Image
 
-from nearfar.data import Images
-from nearfar.pages import write_map_page
+import nearfar
+from nearfar.data import Images, open_images
+from nearfar.networks import Encoder, build_backbone
+from nearfar.pages import report, write_map_page
 from nearfar.pages.report import write_report
+from nearfar.pages.template import number
 
 SETTINGS = {
     "data": "some/where/photos",
@@ -114,6 +122,42 @@ def test_curves_go_through_the_logged_numbers(tmp_path):
     assert "features: 9 at epoch 0" in page and "features: 60 at epoch 10" in page
 
 
+def test_higher_values_lie_higher_inside_the_axes_and_gaps_are_left_out(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    losses = [1.0, 9.0, math.nan, 4.0]
+    lines = [{"step": i, "epoch": 5.0 * i, "loss": loss, "lr": 0.5} for i, loss in enumerate(losses)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report_of(folder)
+    loss, rate = (
+        [tuple(map(float, pair.split(","))) for pair in points.split()]
+        for points in re.findall(r'points="(.*?)"', page)
+    )
+    ticks = dict(
+        re.findall(r'<text x="40" y="([\d.]+)" text-anchor="end">(.*?)</text>', page.partition("<h3>Learning")[0])
+    )
+    zero, ten = (next(float(y) - 4 for y, tick in ticks.items() if tick == shown) for shown in ("0", "10"))
+    assert [x for x, _ in loss] == pytest.approx(
+        [46, 46 + 274 / 3, 320], abs=0.1
+    )  # epochs 0, 5 and 15 of an axis to 15
+    assert [(zero - y) / (zero - ten) * 10 for _, y in loss] == pytest.approx([1, 9, 4], abs=0.05)
+    assert len({y for _, y in rate}) == 1 and "nan" not in page
+
+
+def test_many_points_become_means(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    lines = [{"step": i, "epoch": i / 100, "loss": float(i % 2)} for i in range(4800)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = re.findall(r"<title>loss: (.*?) at epoch", report_of(folder))
+    assert len(said) == 240 and set(said) == {"0.5"}
+
+
+def test_numbers_are_short():
+    shown = [number(x) for x in (0, 1.23456, -0.5, 1234.5, 1e-5, 2.5e7)]
+    assert shown == ["0", "1.235", "\u22120.5", "1234", "1e\u22125", "2.5e7"]
+
+
 def test_an_unlabelled_run_has_no_table_and_one_just_begun_has_a_report(tmp_path):
     assert "<h2>Evaluation</h2>" not in report_of(write_run(tmp_path / "run"))
     bare = tmp_path / "bare"
@@ -180,3 +224,78 @@ def test_a_damaged_file_does_not_take_the_report_with_it(file, text, tmp_path):
     assert "a/broken.png" in page
     if file != "metrics" and text[:2] in ("{", "[[", "11"):  # lines of metrics that are none are passed over
         assert f"{name} is damaged and left out" in page
+
+
+@pytest.fixture
+def encoder():
+    torch.manual_seed(0)
+    return Encoder(build_backbone("small", image_size=24, channels=3), 24, 3, [0.5] * 3, [0.25] * 3).eval()
+
+
+@pytest.fixture
+def pixels():
+    return np.random.default_rng(0).integers(0, 256, (40, 24, 24, 3), dtype=np.uint8)
+
+
+def brute_force(features, i, count):
+    cosine = F.normalize(features, dim=1) @ F.normalize(features[i], dim=0)
+    cosine[i] = -2
+    return cosine.topk(count).indices.tolist()
+
+
+def test_the_six_nearest_are_found_without_the_query_itself(encoder, pixels, tmp_path):
+    pixels[1] = pixels[0]  # a copy is a neighbour; the query is not
+    images = open_images(pixels)
+    report.write_neighbours(tmp_path, encoder, images, seed=3)
+    found = json.loads((tmp_path / "neighbours.json").read_text())
+    assert found["searched"] == found["images"] == 40 and len(found["queries"]) == 10
+    place = {picture["name"]: i for i, picture in found["pictures"].items()}
+    position = {int(i): images.names.index(name) for name, i in place.items()}
+    batch = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        features = {"encoder": encoder(batch), "raw_pixels": batch.flatten(1) / 255}
+    for query in found["queries"]:
+        for kind, rows in features.items():
+            near = [position[i] for i in query[kind]]
+            expected = brute_force(rows, position[query["image"]], 6)
+            assert [max(i, 1) for i in near] == [max(i, 1) for i in expected]  # 0 and 1 are copies, equally near
+    shown = found["pictures"][str(found["queries"][0]["image"])]
+    image = np.array(Image.open(io.BytesIO(base64.b64decode(shown["url"].split(",")[1]))))
+    own = pixels[images.names.index(shown["name"])].astype(int)
+    assert image.shape == (24, 24, 3) and np.abs(image.mean((0, 1)) - own.mean((0, 1))).max() < 3
+
+
+def test_the_same_seed_asks_for_the_same_images_and_few_images_have_few_neighbours(encoder, pixels, tmp_path):
+    written = []
+    for seed, count in ((0, 40), (0, 40), (1, 40), (0, 3), (0, 1)):
+        folder = tmp_path / str(len(written))
+        folder.mkdir()
+        report.write_neighbours(folder, encoder, open_images(pixels[:count]), seed)
+        written.append([path.read_text() for path in folder.iterdir()])
+    assert written[0] == written[1] != written[2]
+    assert [len(query["encoder"]) for query in json.loads(written[3][0])["queries"]] == [2, 2, 2]
+    assert written[4] == []
+
+
+def test_a_slow_encoder_searches_fewer_images(encoder, pixels, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "SECONDS", 0.0)
+    report.write_neighbours(tmp_path, encoder, open_images(pixels), seed=0)
+    found = json.loads((tmp_path / "neighbours.json").read_text())
+    assert (found["searched"], found["images"]) == (report.CHUNK, 40)
+
+
+def test_a_run_shows_them_in_its_report_and_again_without_the_data(tmp_path, quiet):
+    data = np.random.default_rng(1).integers(0, 256, (40, 16, 16), dtype=np.uint8)
+    np.save(tmp_path / "plain.npy", data)
+    options = dict(epochs=1, batch_size=16, held_out=8, limit=30, encoder="small", method="simclr", console=quiet)
+    run = nearfar.pretrain(str(tmp_path / "plain.npy"), out=tmp_path / "run", **options)
+    (tmp_path / "plain.npy").unlink()
+    for page in ((run.path / "report.html").read_text(), write_report(run.path).read_text()):
+        assert "among 30 of 30" in page
+        figures = re.findall(r'<figure class="near">.*?</figure>', page)
+        assert len(figures) == 10
+        for figure in figures:
+            alts = re.findall(r'<img src="data:image/png;base64,[^"]+" alt="([^"]+)"', figure)
+            assert [alt.split(":")[0] for alt in alts][:2] == ["Query", "By the encoder, 1"] and len(alts) == 13
+            query = alts[0].removeprefix("Query: ")
+            assert query not in [alt.partition(": ")[2] for alt in alts[1:]]

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jinja2 import UndefinedError
@@ -32,7 +33,7 @@ def test_a_page_runs_nothing_but_the_scripts_that_it_names():
 
 
 def test_a_value_is_text_and_one_that_is_missing_is_an_error(tmp_path):
-    assert "<script>" not in section("verdict", tone=HOSTILE, state=HOSTILE, words=HOSTILE)
+    assert "<script>" not in section("verdict", verdict=SimpleNamespace(state=HOSTILE, words=HOSTILE))
     with pytest.raises(UndefinedError):
         section("neighbours", found={"searched": 1})
     with pytest.raises(UndefinedError):

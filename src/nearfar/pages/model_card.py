@@ -9,16 +9,16 @@ import shlex
 import shutil
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 
 from nearfar.atomic import replacing, told_clearly
 from nearfar.data import photographs
-from nearfar.evaluation.results import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 from nearfar.messages import as_words
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, find_weights, write_timm_folder
+from nearfar.pages.report import NEIGHBOURS, results_shown
+from nearfar.pages.template import templates, words
 from nearfar.run import Run
 from nearfar.training.settings import Settings, settings_fields
 
@@ -26,7 +26,6 @@ _OF_A_MACHINE = {"data", "out", "cache", "workers", "devices", "threads", "accel
 _OF_A_MACHINE |= {"minutes"}
 _TAGS = ["timm", "image-feature-extraction", "self-supervised-learning", "nearfar"]
 TRIED = 8  # photographs on which timm's features are compared with ours
-_PLAIN = (str, int, float, list, tuple)
 
 
 def model_card(run: Run, name: str, licence: str | None, licence_of_start: str | None) -> str:
@@ -36,76 +35,52 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
     (results, a verdict) is left out.
     """
     settings, results = run.settings, run.results
-    on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name)
+    shown = results_shown(results) if results else {"columns": {}}
     method = method_class(settings.method) if settings.method in method_names() else None
-    columns = {
-        column: PROTOCOLS.get(column, column.replace("_", " ")) for column in accuracies(results or {"trained": {}})
-    }
-    channels, images, init = run.encoder.channels, "Images", settings.init or ""
+    init, images, start = settings.init or "", None, _start(settings)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file
-        images = f"{json.loads((run.path / 'neighbours.json').read_text())['images']:,} images"
+        images = json.loads((run.path / NEIGHBOURS).read_text())["images"]
     data = ModelCardData(
         library_name="timm",
         pipeline_tag="image-feature-extraction",
         tags=_TAGS,
         license=licence,
-        base_model=init.removeprefix("hf:") if init.startswith("hf:") else None,
+        base_model=start if init.startswith("hf:") else None,
         model_name=name,
         eval_results=[
             EvalResult("image-classification", "private", "labelled images", "accuracy", accuracy, metric_name=title)
-            for column, title in columns.items()
-            if (accuracy := results["trained"].get(column)) is not None
+            for key, title in shown["columns"].items()
+            if (accuracy := results["trained"].get(key)) is not None
         ],
     )
-    card = ModelCard.from_template(
-        data,
-        str(Path(__file__).parent / "templates" / "model_card.md"),
-        name=name,
-        source=f"hf-hub:{name}" if on_hub else f"local-dir:{name}",
-        encoder=run.encoder,
-        settings=settings,
-        images=images,
-        colours={1: "grey", 3: "in colour"}.get(channels, f"of {channels} channels"),
-        training=_training(settings, method.paper if method else ""),
-        verdict=run.verdict,
-        columns=list(columns.values()),
-        rows=[
-            [capital(ENCODERS[row]), *(_accuracy(results, row, one) for one in columns)]
-            for row in ENCODERS
-            if row in results
-        ],
-        sentence=sentence(results) if results else "",
-        licence=licence,
-        licence_of_start=licence_of_start,
-        start=_start(settings),
-        command=_command(settings),
-        citations=[
-            *([(method.__name__.lower(), method.paper)] if method and method.paper else []),
-            ("nearfar", f"nearfar {version('nearfar')}: contrastive representation learning for images"),
-        ],
-    )
-    return str(card)
-
-
-def _training(settings: Settings, paper: str) -> list[tuple[str, str]]:
-    facts = {
-        "method": _words(settings.method) + (f" ({paper})" if paper else ""),
+    used = ("epochs", "batch_size", "optimizer", "lr", "weight_decay", "views", "precision", "seed")
+    training = {
+        "method": words(settings.method) + (f" ({method.paper})" if method and method.paper else ""),
         **dict(settings.hyperparameters),
-        **{name: getattr(settings, name) for name in ("epochs", "batch_size", "optimizer", "lr", "weight_decay")},
-        "views": _words(settings.views),
-        "starting weights": _start(settings) or "none",
-        "precision": settings.precision,
-        "seed": settings.seed,
+        **{key: getattr(settings, key) for key in used},
+        "starting weights": start or None,
     }
-    used = {name: value for name, value in facts.items() if value not in (None, False, (), [])}
-    return [(name.replace("_", " "), _cell(value)) for name, value in used.items()]
-
-
-def _accuracy(results: dict[str, dict[str, float]], row: str, column: str) -> str:
-    if column not in results[row]:
-        return ""
-    number = f"{100 * results[row][column]:.1f}"
-    return f"**{number}**" if row in best_rows(results, column) else number
+    return (
+        templates()
+        .get_template("model_card.md")
+        .render(
+            **shown,
+            card_data=data.to_yaml(),
+            name=name,
+            on_hub=re.fullmatch(r"[\w.-]+/[\w.-]+", name),
+            encoder=run.encoder,
+            settings=settings,
+            images=images,
+            training=training,
+            verdict=run.verdict,
+            licence=licence,
+            licence_of_start=licence_of_start,
+            start=start,
+            command=_command(settings),
+            method=method,
+            version=version("nearfar"),
+        )
+    )
 
 
 def _start(settings: Settings) -> str:
@@ -113,7 +88,7 @@ def _start(settings: Settings) -> str:
     if settings.init is None:
         return ""
     if settings.init == "timm":
-        return f"timm's {_words(settings.encoder)}"
+        return f"timm's {words(settings.encoder)}"
     return settings.init.removeprefix("hf:") if settings.init.startswith("hf:") else "weights from a file"
 
 
@@ -124,20 +99,13 @@ def _command(settings: Settings) -> str:
         value = getattr(settings, one.name)
         if one.name == "init" and value is not None:
             value = value if value == "timm" or value.startswith("hf:") else "WEIGHTS"
-        if one.name not in _OF_A_MACHINE and isinstance(value, _PLAIN) and value != one.default:
+        if (
+            one.name not in _OF_A_MACHINE
+            and isinstance(value, str | int | float | list | tuple)
+            and value != one.default
+        ):
             given[one.name] = value
     return shlex.join(["nearfar", "pretrain", "DATA", *as_words(given | dict(settings.hyperparameters))])
-
-
-def _words(value: Any) -> str:
-    """A setting in words, also one that was an object of the user's own."""
-    return value if isinstance(value, str) else str(getattr(value, "words", getattr(value, "name", value)))
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else _words(value).replace("|", "\\|")
 
 
 def write_hub_folder(

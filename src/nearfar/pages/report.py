@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
+import math
 import os
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from nearfar.atomic import replacing
 from nearfar.data import Images, describe
 from nearfar.evaluation import extract, raw_pixels
 from nearfar.evaluation.results import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
-from nearfar.maps.thumbnails import LOSSLESS, data_url, thumbnails
+from nearfar.maps.thumbnails import LOSSLESS, as_url, data_url, thumbnails
 from nearfar.messages import first_line
 from nearfar.neighbours import nearest_rows
 from nearfar.networks import Encoder
-from nearfar.pages.charts import Curve, chart
 from nearfar.pages.map import map_scripts
-from nearfar.pages.template import policy, section, write_page
+from nearfar.pages.template import policy, section, words, write_page
 from nearfar.run import Run
 from nearfar.training.seeding import stream
 from nearfar.training.settings import read_yaml
-
-TONES = {"healthy": "good", "unclear": "unsure", "partly collapsed": "unsure", "not learning": "bad"}
 
 # Title, what it means, and the lines: key in metrics.jsonl or its "health", and name.
 TRAINING = (
@@ -54,6 +53,7 @@ HEALTH = (
 )
 STARTS = {"untrained": "random weights", "starting_weights": "starting weights", "trained": "this run"}
 """What a detector started from, in words."""
+MOST_POINTS = 240  # of a curve
 MOST_SKIPPED = 200
 NEIGHBOURS = "neighbours.json"
 QUERIES, NEAREST, SIZE = 10, 6, 64
@@ -73,20 +73,21 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
         raise FileNotFoundError(f"there is no run folder {folder}")
     run = Run(folder)
     nothing: dict[str, Any] = {}
-    settings, problem = _readable("config.yaml", lambda: _settings(folder), nothing)
+    config = folder / "config.yaml"
+    settings, problem = _readable(config.name, lambda: read_yaml(config) if config.is_file() else nothing, nothing)
     if title is None:
         known = {"method", "data"} <= set(settings)
-        title = f"{_words(settings['method'])} on {_named(settings['data'])}" if known else folder.name
+        title = f"{words(settings['method'])} on {_named(settings['data'])}" if known else folder.name
     about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
     parts: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("metrics.jsonl", lambda: _verdict(run)),
-        ("results.json", lambda: _numbers(run.results)),
+        ("metrics.jsonl", lambda: section("verdict", verdict=run.verdict)),
+        ("results.json", lambda: section("evaluation", **results_shown(run.results)) if run.results else ""),
         ("results.json", lambda: _detection(run.detection)),
         (NEIGHBOURS, lambda: _filled("neighbours", folder / NEIGHBOURS)),
         ("map.html", lambda: _map(folder)),
         ("metrics.jsonl", lambda: _curves(run.metrics)),
         ("views.json", lambda: _filled("views", folder / "views.json")),
-        ("config.yaml", lambda: _facts("Settings", settings)),
+        (config.name, lambda: section("facts", title="Settings", values=settings)),
         ("environment.json", lambda: _environment(folder)),
         ("skipped.txt", lambda: _skipped(folder)),
     )
@@ -124,72 +125,45 @@ def _readable(file: str, make: Callable[[], Made], otherwise: Made) -> tuple[Mad
         return otherwise, file
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    path = folder / "config.yaml"
-    return read_yaml(path) if path.is_file() else {}
-
-
 def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
-    facts = [f"{_words(settings['encoder'])} encoder"] if "encoder" in settings else []
-    if "image_size" in settings:
-        channels = "grey" if settings["channels"] == 1 else f"{settings['channels']} channels"
-        facts.append(f"{settings['image_size']} px, {channels}")
-    done = max((line.get("epoch", 0.0) for line in metrics), default=0.0)
-    if "epochs" in settings:
-        whole = done >= settings["epochs"]
-        length = f"{settings['epochs']:.4g} epochs"
-        facts.append(length if whole else f"{done:.3g} of {length} so far")
-    rates = sorted(line["images_per_second"] for line in metrics if "images_per_second" in line)
+    facts = []
+    if {"encoder", "image_size", "channels", "epochs"} <= set(settings):
+        facts.append(f"{words(settings['encoder'])} encoder")
+        facts.append(f"{settings['image_size']} px, {in_channels(settings['channels'])}")
+        done, length = (
+            max((line.get("epoch", 0.0) for line in metrics), default=0.0),
+            f"{settings['epochs']:.4g} epochs",
+        )
+        facts.append(length if done >= settings["epochs"] else f"{done:.3g} of {length} so far")
+    rates = [line["images_per_second"] for line in metrics if "images_per_second" in line]
     if rates:
-        facts.append(f"{rates[len(rates) // 2]:,.0f} images per second".replace(",", "\u202f"))
+        facts.append(f"{statistics.median(rates):,.0f} images per second".replace(",", "\u202f"))
     return " · ".join(facts)
 
 
-def _verdict(run: Run) -> str:
-    verdict = run.verdict
-    if verdict is None:
-        tone, state = "unsure", "no verdict"
-        words = "No images were held out, or training has not begun: nothing says yet whether this run is healthy."
-    else:
-        tone, state = TONES.get(verdict.state, "bad"), verdict.state
-        words = capital(verdict.words.removeprefix(f"{state.capitalize()}: "))
-    return section("verdict", tone=tone, state=capital(state), words=words)
+def in_channels(channels: int) -> str:
+    """Return a number of channels in words."""
+    return "grayscale" if channels == 1 else f"{channels} channels"
 
 
-def _numbers(results: dict[str, dict[str, float]]) -> str:
-    if not results:
-        return ""
+def results_shown(results: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return what a table of results shows: the numbers, names of rows and columns, the best rows, and a sentence."""
     columns = accuracies(results)
-    rows = [
-        {
-            "key": row,
-            "name": capital(name.removeprefix("a ").removeprefix("the ")),
-            "cells": [_accuracy(results[row], key, row in best_rows(results, key)) for key in columns],
-        }
-        for row, name in ENCODERS.items()
-        if row in results
-    ]
-    titles = [PROTOCOLS.get(key, key.replace("_", " ")) for key in columns]
-    return section("worth", columns=titles, rows=rows, said=sentence(results) if len(results) > 1 else "")
-
-
-def _accuracy(numbers: dict[str, float], key: str, best: bool = False) -> dict[str, Any]:
-    said = f"{100 * numbers[key]:.1f}" if key in numbers else "\u2013"
-    spread = f"{100 * numbers[f'{key}_std']:.1f}" if {key, f"{key}_std"} <= set(numbers) else ""
-    return {"said": said, "spread": spread, "best": best}
+    return {
+        "results": results,
+        "names": {row: capital(name.removeprefix("a ").removeprefix("the ")) for row, name in ENCODERS.items()},
+        "columns": {key: PROTOCOLS.get(key, key.replace("_", " ")) for key in columns},
+        "best": {key: best_rows(results, key) for key in columns},
+        "sentence": sentence(results),
+    }
 
 
 def _detection(detection: dict[str, dict[str, Any]]) -> str:
     tables = []
     for task, about in detection.items():
-        results = about["results"]
-        columns = [name for name in next(iter(results.values())) if "minutes" not in name]
-        rows = [
-            {"key": row, "name": STARTS.get(row, row), "cells": [_accuracy(numbers, name) for name in columns]}
-            for row, numbers in results.items()
-        ]
-        said = f"{about['detector']}, {about['train_images']} images to fit, {about['test_images']} to test"
-        tables.append({"title": f"{task}: {said}", "columns": columns, "rows": rows})
+        columns = {key: key for key in next(iter(about["results"].values())) if "minutes" not in key}
+        names = STARTS | {row: row for row in about["results"] if row not in STARTS}
+        tables.append({**about, "task": task, "columns": columns, "names": names})
     return section("detection", tables=tables) if tables else ""
 
 
@@ -203,38 +177,49 @@ def _map(folder: Path) -> str:
     whole = page.read_text(encoding="utf-8") if page.is_file() else ""
     known = bool(whole) and all(script in whole for script in map_scripts())  # others cannot run
     if picture.is_file() and not known:
-        data = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
         folded = (folder / "map" / "index.html").is_file()
-        return section("map", page="", picture=data, older=bool(whole), folder=folded)
+        return section("map", page="", picture=as_url(picture.read_bytes()), older=bool(whole), folder=folded)
     return section("map", page=whole, picture="", older=False, folder=False) if whole else ""
 
 
 def _curves(metrics: list[dict[str, Any]]) -> str:
     health = [{"epoch": line["epoch"], **line["health"]} for line in metrics if "health" in line]
-    figures = [
-        chart(title, note, [_curve(lines, key, name) for key, name in keys.items()])
-        for plans, lines in ((TRAINING, metrics), (HEALTH, health))
-        for title, note, keys in plans
-    ]
+    plans = [*((metrics, *chart) for chart in TRAINING), *((health, *chart) for chart in HEALTH)]
+    figures = [_chart(*plan) for plan in plans]
     return section("curves", figures=figures) if any(figures) else ""
 
 
-def _curve(lines: list[dict[str, Any]], key: str, name: str) -> Curve:
-    known = [line for line in lines if isinstance(line.get(key), (int, float)) and "epoch" in line]
-    return Curve(name, [line["epoch"] for line in known], [line[key] for line in known])
+def _chart(lines: list[dict[str, Any]], title: str, note: str, keys: dict[str, str]) -> str:
+    """A figure with a curve for each key that is known; of many points the means of neighbours."""
+    from matplotlib.ticker import MaxNLocator  # here: it takes a third of a second to import
+
+    curves = {}
+    for key, name in keys.items():
+        points = [(line["epoch"], line[key]) for line in lines if isinstance(line.get(key), (int, float))]
+        known = np.array([point for point in points if math.isfinite(point[1])])
+        parts = np.array_split(known, MOST_POINTS) if len(known) > MOST_POINTS else [[point] for point in known]
+        curves |= {name: [np.mean(part, axis=0).tolist() for part in parts]} if parts else {}
+    if not curves:
+        return ""
+    xs, ys = np.array([point for points in curves.values() for point in points]).T
+    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values
+    margin = float(ys.min() == ys.max())
+    across, up = ticks(0, xs.max() or 1), ticks(ys.min() - margin, ys.max() + margin)
+    return section("chart", title=title, note=note, curves=curves, across=across, up=up)
 
 
 def _environment(folder: Path) -> str:
     path = folder / "environment.json"
-    return _facts("Environment", _flat(json.loads(path.read_text()))) if path.is_file() else ""
+    return section("facts", title="Environment", values=_flat(json.loads(path.read_text()))) if path.is_file() else ""
 
 
 def _skipped(folder: Path) -> str:
     skipped = folder / "skipped.txt"
     lines = skipped.read_text(encoding="utf-8", errors="replace").splitlines() if skipped.is_file() else []
     listed = dict(line.partition("\t")[::2] for line in lines[:MOST_SKIPPED])
-    more = {"…": f"{len(lines) - MOST_SKIPPED} more in skipped.txt"} if len(lines) > MOST_SKIPPED else {}
-    return _facts(f"Skipped images ({len(lines)})", listed | more)
+    if len(lines) > MOST_SKIPPED:
+        listed["…"] = f"{len(lines) - MOST_SKIPPED} more in skipped.txt"
+    return section("facts", title=f"Skipped images ({len(lines)})", values=listed)
 
 
 def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -244,25 +229,9 @@ def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _facts(title: str, values: dict[str, Any]) -> str:
-    shown = [(key, _plain(value)) for key, value in values.items()]
-    return section("facts", title=title, values=shown) if shown else ""
-
-
-def _words(value: Any) -> str:
-    """A setting in words; one that was an object of the user's own is described in the file."""
-    return str(value["object"]) if isinstance(value, dict) and "object" in value else str(value)
-
-
 def _named(data: Any) -> str:
     """Data by the last part of its path, or of the paths of several sources."""
-    return describe(data) if isinstance(data, list) else Path(_words(data)).name
-
-
-def _plain(value: Any) -> str:
-    if value is None or value == []:
-        return "\u2013"
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else _words(value)
+    return describe(data) if isinstance(data, list) else Path(words(data)).name
 
 
 def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) -> None:

@@ -11,10 +11,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from nearfar.atomic import replacing
+from nearfar.evaluation.results import capital
 
 IMAGE = r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}"  # the address of an image in the page itself
 NOTHING = "'none'"
@@ -26,7 +27,7 @@ def page(name: str, *, scripts: Sequence[str] = (), beside: bool = False, **show
 
     scripts: texts of those in the page, or in a page that it holds: no other may run. beside: as for `policy`.
     """
-    text = _templates().get_template(name).render(policy=policy(*scripts, beside=beside), scripts=scripts, **shown)
+    text = templates().get_template(name).render(policy=policy(*scripts, beside=beside), scripts=scripts, **shown)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")  # the name of a folder need not be UTF-8
 
 
@@ -38,7 +39,7 @@ def write_page(path: Path, name: str, **shown: Any) -> None:
 
 def section(name: str, **shown: Any) -> Markup:
     """Return a part of a page from the macro of this name in sections.html."""
-    return getattr(_templates().get_template("sections.html").module, name)(**shown)
+    return getattr(templates().get_template("sections.html").module, name)(**shown)
 
 
 def script(*names: str) -> Markup:
@@ -68,17 +69,36 @@ def image_url(text: Any) -> str:
     return text
 
 
+def words(value: Any) -> str:
+    """Return a setting as text; for an object of the user's own, in the settings or in their file, its description."""
+    if value is None or value == []:
+        return "\u2013"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(words, value))
+    if isinstance(value, dict):
+        return str(value.get("object", value))
+    return f"{value:g}" if isinstance(value, float) else str(getattr(value, "words", getattr(value, "name", value)))
+
+
+def number(value: float) -> str:
+    """Return a number with at most four significant digits."""
+    shown = f"{value:.3g}" if value and not 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"
+    return shown.replace("e-0", "e-").replace("e+0", "e").replace("-", "\u2212")  # a minus sign
+
+
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """The templates with their filters; HTML is escaped."""
     made = Environment(
         loader=PackageLoader("nearfar.pages"),
-        autoescape=True,
+        autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters["image"] = image_url
+    made.filters |= {"image": image_url, "words": words, "number": number, "capital": capital}
+    made.filters["percent"] = lambda share: f"{100 * share:.1f}"
     made.globals["asset"] = _asset
     made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}  # ASCII
     return made

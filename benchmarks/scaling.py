@@ -31,8 +31,7 @@ KINDS = {
     "join_batches": "rows",
     "complete": "sums",
     "by_rows": "sums",
-    "ring_logistic_sum": "sums",
-    "_passing": "ring",
+    "added_up": "sums",
     "sum_gradients": "gradients",
 }
 
@@ -48,7 +47,7 @@ class Backbone(nn.Sequential):
 
 def count_bytes(counts: Counter[str]) -> None:
     """Wrap the collectives so that the bytes that this process receives are counted, by what they are for."""
-    gather, reduce, exchange = dist.all_gather, dist.all_reduce, dist.batch_isend_irecv
+    gather, reduce = dist.all_gather, dist.all_reduce
 
     def kind() -> str:
         frame = sys._getframe(2)
@@ -65,11 +64,7 @@ def count_bytes(counts: Counter[str]) -> None:
         counts[kind()] += round(own.nbytes * 2 * (world - 1) / world)
         reduce(own)
 
-    def batch_isend_irecv(messages: list[dist.P2POp]) -> list[dist.Work]:
-        counts[kind()] += sum(message.tensor.nbytes for message in messages if message.op is dist.irecv)
-        return exchange(messages)
-
-    dist.all_gather, dist.all_reduce, dist.batch_isend_irecv = all_gather, all_reduce, batch_isend_irecv
+    dist.all_gather, dist.all_reduce = all_gather, all_reduce
 
 
 def step(name: str, batch: int, dim: int, rank: int, world: int) -> int:
@@ -116,7 +111,7 @@ def exchanged() -> list[str]:
         found = [torch.load(f"{folder}/{world}.pt") for world in WORLDS]
     for cases in zip(*found, strict=True):
         name, batch, dim, *_ = cases[0]
-        for kind in ("rows", "ring", "sums"):
+        for kind in ("rows", "sums"):
             counts = [case[4].get(kind, 0) for case in cases]
             if any(counts):
                 lines.append(f"| {name} | {batch} | {dim} | {kind} | {' | '.join(map(size, counts))} |")

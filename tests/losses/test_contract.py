@@ -31,6 +31,7 @@ CASES = {  # o: online [batch, dim], O: online [3, batch, dim]; k, K: fixed like
     "ReSSL": (L.ReSSL, "okq"),
     "SCE": (L.SCE, "okq"),
     "SCE, batch": (L.SCE, "ok"),
+    "SCE, both": (lambda: L.SCE(batch_keys=True), "okq"),
     "SCE, free": (lambda: L.SCE(mu=1.0, eta=0.2), "okq"),
     "MoCo-M": (lambda: L.LORAC(beta=math.inf), "Okq"),
     "LORAC": (L.LORAC, "Okq"),
@@ -93,8 +94,8 @@ def test_float32_is_float64_and_only_the_online_branch_gets_a_gradient(name):
 
 
 @every_loss
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_inputs_are_computed_in_float32_and_autocast_changes_nothing(name, dtype):
+def test_half_inputs_are_computed_in_float32_and_autocast_changes_nothing(name):
+    dtype = torch.bfloat16
     half = inputs(name, dtype=dtype)
     value, gradients = evaluate(make(name), half)
     wanted, wanted_gradients = evaluate(make(name), [x.float() if x.is_floating_point() else x for x in half])
@@ -194,55 +195,22 @@ def test_a_missing_or_short_index_is_refused(name, index):
         make(name)(first, second, index)
 
 
-TEMPERED = [L.SimCLR, L.DCL, L.SigCLR, L.MoCo, L.MoCoV3, L.ReSSL, L.SCE, L.LORAC, L.JCL, L.NNCLR]
-TEMPERED += [lambda temperature, cls=cls: cls(6, temperature=temperature) for cls in (L.SogCLR, L.ISogCLR, L.SwAV)]
-
-
-@pytest.mark.parametrize("value", [0.0, -0.1, math.inf, math.nan])
-@pytest.mark.parametrize("loss", TEMPERED)
-def test_temperatures_out_of_range(loss, value):
-    with pytest.raises(ValueError, match="temperature must be"):
-        loss(temperature=value)
-
-
 X = torch.zeros(3, 6, 5)
-WRONG = {
-    "target_temperature must be a finite number above 0": [
-        lambda: L.ReSSL(target_temperature=0.0),
-        lambda: L.SCE(target_temperature=-1.0),
-    ],
-    "lam must be between 0 and 1": [lambda: L.SCE(lam=1.2), lambda: L.SCE(lam=-0.1)],
-    "mu must be a finite number, 0 or above": [lambda: L.SCE(mu=-0.1)],
-    "eta must be a finite number, 0 or above": [lambda: L.SCE(eta=math.nan)],
+WRONG = {  # beside those that tests/methods/test_ranges.py reaches through the methods
+    "temperature must be a finite number above 0": [lambda: L.SimCLR(math.nan), lambda: L.SwAV(6, temperature=0.0)],
     "variance must be a finite number above 0": [lambda: L.LORAC(variance=0.0)],
     "margin must be a finite number above 0": [lambda: L.LORAC(margin=-1.0)],
-    "beta must be above 0": [lambda: L.LORAC(beta=0.0), lambda: L.LORAC(beta=math.nan)],
+    "beta must be above 0": [lambda: L.LORAC(beta=math.nan)],
     "prior must be one of laplace, gaussian, constant": [lambda: L.LORAC(prior="student")],
     "batchwise=True needs prior='laplace'": [lambda: L.LORAC(prior="gaussian", batchwise=True)],
     "2 rows of an image or more": [lambda: L.LORAC(batchwise=True)(X[:1], X[0], X[0])],
-    "large": [lambda: L.LORAC()(X, X[0], X[0], large=X[:, :4])],
-    "lam must be a finite number, 0 or above": [lambda: L.JCL(lam=-1.0)],
-    "redundancy must be": [lambda: L.BarlowTwins(-1.0)],
-    "covariance must be": [lambda: L.VICReg(covariance=-1.0)],
-    "bias": [lambda: L.SigCLR(bias=math.nan)],
-    "iterations must be 1 or more": [lambda: L.WMSE(iterations=0)],
-    "sub_batch must be 2 or more": [lambda: L.WMSE(sub_batch=0)],
+    "large must be": [lambda: L.LORAC()(X, X[0], X[0], large=X[:, :4])],
     "whitening 5 features needs more than 5 images at a time, got 2": [lambda: L.WMSE(sub_batch=2)(X[0, :5], X[0, :5])],
-    "temperature": [lambda: L.ISogCLR(8, 0.9), lambda: L.ISogCLR(8, 0.5, (0.001, 0.7))],
-    "beta must be between": [lambda: L.ISogCLR(8, beta=1.5)],
-    "gradient_limit must be above 0": [lambda: L.ISogCLR(8, gradient_limit=0.0)],
-    "scale must be": [lambda: L.SACLR(10, "column")],
-    "negatives must be": [lambda value=value: L.SACLR(10, negatives=value) for value in (0, "some", 1.5)],
-    "kernel must be": [lambda: L.SACLR(10, kernel="linear")],
-    "alpha must be": [lambda: L.SACLR(10, alpha=1.2)],
-    "rho must be": [lambda: L.SACLR(10, rho=-0.1)],
-    "bandwidth must be": [lambda: L.SACLR(10, bandwidth=0.0), lambda: L.SACLR(10, kernel="cosine", bandwidth=0.01)],
-    "initial_partition must be": [lambda: L.SACLR(10, initial_partition=0.0)],
+    "temperature": [lambda: L.ISogCLR(8, 0.9), lambda: L.ISogCLR(8, 0.5, (0.001, 0.7)), lambda: L.SogCLR(8, 0.01)],
+    "negatives must be": [lambda: L.SACLR(10, negatives=1.5)],
+    "bandwidth must be": [lambda: L.SACLR(10, kernel="cosine", bandwidth=0.01)],
     "num_images must be": [lambda: L.SACLR(0)],
     "batch of at least 7": [lambda: L.SACLR(10, negatives=6)(X[0], X[0])],
-    "num_prototypes must be 2 or more": [lambda: L.SwAV(5, 1)],
-    "epsilon must be a finite number above 0": [lambda: L.SwAV(5, epsilon=0.0)],
-    "queue_size must be 0 or more": [lambda: L.SwAV(5, queue_size=-1)],
     "projections must be": [lambda: L.SwAV(5)(X[:1]), lambda: L.SwAV(4)(X)],
     "global_views must be between 1": [lambda: L.SwAV(5)(X[:2], global_views=3)],
     "global_views must be 2 with a queue": [lambda: L.SwAV(5, queue_size=4)(X, global_views=3)],
@@ -256,14 +224,6 @@ def test_wrong_arguments_are_named_in_one_line(message):
         with pytest.raises(ValueError, match=message) as error:
             wrong()
         assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", [*list(CASES)[: list(CASES).index("NegativeCosine")], "NNCLR"])  # pair reductions
-def test_double_backward_is_refused(name):
-    given = inputs(name)
-    online = given[CASES[name][1].lower().index("o")]
-    with pytest.raises(RuntimeError, match="create_graph"):
-        torch.autograd.grad(make(name)(*given), online, create_graph=True)
 
 
 class Largest(TorchDispatchMode):

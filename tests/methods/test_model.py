@@ -70,13 +70,6 @@ def test_views_of_each_branch(method, options, online, keys, build):
     assert set(embeddings) - set(without) == ({"key"} if keys else set())
 
 
-@pytest.mark.parametrize("hidden_norm", [False, True])
-def test_hidden_layers_of_mocos_projector_are_normalised_where_it_says_so(hidden_norm, build):
-    projector = build("moco-v2", hidden_norm=hidden_norm).online[1]
-    kinds = [type(layer) for layer in projector]
-    assert kinds == [nn.Linear, *[nn.BatchNorm1d] * hidden_norm, nn.ReLU, nn.Linear]
-
-
 PER_VIEW = ["byol", "simsiam", "moco-v2", "moco-v3", "barlow-twins", "vicreg", "ressl", "sce"]
 
 
@@ -133,14 +126,6 @@ def test_keys_that_are_shuffled_together(method, options, rows, build):
     assert seen == rows and embeddings["key"].shape[:2] == (sum(rows) // 6, 6)
 
 
-def test_query_and_key_see_the_views_that_are_theirs(build):
-    model = build("ressl").eval()
-    strong, weak = torch.randn(2, 4, 1, 4, 4)
-    embeddings = model([strong, weak])
-    torch.testing.assert_close(embeddings["projection"][0], model.online(strong))
-    torch.testing.assert_close(embeddings["key"][0], model.momentum_encoder(weak))
-
-
 @pytest.mark.parametrize("method", ["byol", "moco-v2", "moco-v3", "ressl", "sce", "lorac", "jcl"])
 def test_momentum_encoder_follows_after_the_step(method, build):
     model = build(method, momentum=0.75)
@@ -156,29 +141,6 @@ def test_momentum_encoder_follows_after_the_step(method, build):
         torch.testing.assert_close(parameter, 0.75 * before[f"networks.{name}"] + 0.25 * online[name])
     for name, buffer in model.momentum_encoder.networks.named_buffers():
         assert torch.equal(buffer, dict(model.online.named_buffers())[name])
-
-
-def test_a_momentum_encoder_whose_momentum_has_reached_one_stands_still(build):
-    model = build("byol")
-    embeddings = model([torch.randn(16, 1, 4, 4) for _ in range(2)])
-    with torch.no_grad():
-        model.online[0].net[1].weight.add_(1)
-    before = model.momentum_encoder.networks[0].net[1].weight.clone()
-    model.after_step(embeddings, 10, 10)
-    assert torch.equal(model.momentum_encoder.networks[0].net[1].weight, before)
-
-
-def test_queue_holds_the_last_keys_at_any_batch_size(build):
-    model = build("moco-v2", queue_size=7)
-    enqueued = []
-    for batch in (3, 5, 2, 9):
-        keys = torch.nn.functional.normalize(torch.randn(1, batch, 16), dim=-1)
-        model.after_step({"projection": keys, "key": keys}, 0, 10)
-        enqueued += list(keys[0])
-        last = torch.stack(enqueued[-7:])
-        held = model.queues[0]()
-        nearest = torch.cdist(last, held).min(1).values
-        assert nearest.max() < 1e-5
 
 
 def test_only_the_momentum_encoder_has_split_statistics():
@@ -237,54 +199,3 @@ def test_normalisation_stands_where_the_paper_has_it(method):
     assert (model.predictor and layers(model.predictor)) == predictor
     if model.predictor:
         assert (model.predictor[-1].bias is None) == (method == "moco-v3")
-
-
-def test_the_predictor_of_sce_is_moco_v3s(build):
-    predictor = build("sce", predictor=(32, 16)).predictor
-    assert layers(predictor) == HEADS["moco-v3"][1] and predictor[-1].bias is None
-
-
-def test_head_of_sce_on_imagenet():
-    sce = method_class("sce")
-    model = Model(sce(**sce.recipes["imagenet"].hyperparameters | {"queue_size": 8}), Brightness(), num_images=10)
-    assert layers(model.online[1]) == [*HIDDEN, *HIDDEN, LINEAR, FIXED]
-    assert [layer.out_features for layer in model.online[1] if isinstance(layer, nn.Linear)] == [2048, 2048, 256]
-
-
-def same_value(build, fake_embeddings, first, second):
-    """Compare two methods on the same embeddings and queue, at the end of training."""
-    one, other = (build(name, **options) for name, options in (first, second))
-    other.queues.load_state_dict(one.queues.state_dict())
-    for model in (one, other):
-        model.set_schedules(9, 10)
-    embeddings = fake_embeddings(one, 6, 0)
-    losses = [one.compute_loss(embeddings, None), other.compute_loss(embeddings, None)]
-    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-9)
-
-
-def test_moco_m_with_one_query_is_moco(build, fake_embeddings):
-    """With two views every key has one query: the mean of MoCo both ways."""
-    one = build("moco-m", large_views=2, small_views=0)
-    other = build("moco-v2")
-    embeddings = fake_embeddings(one, 6, 0)
-    both_ways = [
-        other.setup.pairing(
-            other.loss, {"projection": embeddings["projection"][[q]], "key": embeddings["key"][[k]]}, [queue()]
-        )
-        for q, k, queue in ((0, 1, one.queues[0]), (1, 0, one.queues[1]))
-    ]
-    assert one.compute_loss(embeddings, None).item() == pytest.approx(sum(both_ways).item() / 2, rel=1e-9)
-
-
-def test_lorac_whose_prior_never_starts_is_moco_m(build, fake_embeddings):
-    same_value(build, fake_embeddings, ("lorac", {"prior_start": 1.0}), ("moco-m", {}))
-    same_value(build, fake_embeddings, ("lorac-bs", {"beta": float("inf")}), ("moco-m", {}))
-
-
-def test_jcl_with_one_key_is_moco(build, fake_embeddings):
-    same_value(build, fake_embeddings, ("jcl", {"key_views": 1}), ("moco-v2", {}))
-
-
-def test_sce_at_lambda_one_is_moco(build, fake_embeddings):
-    options = {"lam": 1.0, "temperature": 0.2}
-    same_value(build, fake_embeddings, ("sce", options), ("moco-v2", {}))

@@ -1,11 +1,10 @@
 """Every pairing calls the loss as its table says, on the views that it names."""
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nearfar.methods.pairing import Pairing, all_views, both_ways, queries_against_keys, two_views
+from nearfar.methods.pairing import Pairing, both_ways, queries_against_keys
 
 
 class Recorder(nn.Module):
@@ -41,31 +40,6 @@ def calls(pairing, **state):
     return seen, named[0], value.item()
 
 
-def test_two_views():
-    assert calls(two_views()) == ([(0, 1)], {}, 1.0)
-    assert (two_views().online_views, two_views().momentum_views) == ((0, 1), ())
-
-
-def test_all_views():
-    assert calls(all_views(4)) == ([([0, 1, 2, 3],)], {}, 1.0)
-
-
-@pytest.mark.parametrize(("kind", "first"), [("projection", 0), ("prediction", 100)])
-def test_the_second_views_key_and_a_queue(kind, first):
-    pairing = queries_against_keys(query=kind)
-    queue = torch.zeros(5, 2)
-    seen, named, value = calls(pairing, queue=queue)
-    assert (seen, value) == ([(first, 201)], 1.0)
-    assert named.keys() == {"queue"} and named["queue"] is queue
-    assert (pairing.online_views, pairing.momentum_views) == ((0,), (1,))
-
-
-def test_both_ways():
-    assert calls(both_ways("prediction", "key")) == ([(100, 201), (101, 200)], {}, 1.5)
-    assert calls(both_ways("prediction", "key", join="sum")) == ([(100, 201), (101, 200)], {}, 3.0)
-    assert calls(both_ways("projection", "prediction"))[0] == [(0, 101), (1, 100)]
-
-
 def test_keys_against_the_queries_of_all_other_views():
     pairs = [(1, 200), (2, 200), (3, 200), (0, 201), (2, 201), (3, 201)]
     assert calls(queries_against_keys(4, both_ways=True)) == (pairs, {}, (1 + 2 + 4 + 8 + 16 + 32) / 6)
@@ -74,24 +48,13 @@ def test_keys_against_the_queries_of_all_other_views():
     assert queries_against_keys(4, both_ways=True).momentum_views == (0, 1)
 
 
-def test_a_queue_for_the_keys_of_each_view():
-    """A query meets the earlier keys of its key's view."""
-    pairing = queries_against_keys(both_ways=True, queue_per_view=True)
-    loss, embeddings, queues = Recorder(), embeddings_of(pairing), [torch.zeros(5, 2), torch.ones(5, 2)]
-    pairing(loss, embeddings, queues)
-    assert [(int(rows[1][0, 0]), int(named["queue"][0, 0])) for rows, named in loss.calls] == [(200, 0), (201, 1)]
-    assert [int(rows[0, 0]) for rows in pairing.rows_to_enqueue(embeddings)] == [200, 201]
-    assert (pairing.num_queues, queries_against_keys(both_ways=True).num_queues) == (2, 1)
-
-
-def test_state_and_constants_reach_every_call():
-    pairing = Pairing(
-        terms=((("projection", 0),), (("projection", 2),)),
-        named={"large": (("projection", (2, 0)), ("key", 1))},
-        constants={"weight": 3},
-    )
+def test_the_mean_or_the_sum_and_state_and_named_rows_reach_every_call():
+    assert calls(both_ways("prediction", "key")) == ([(100, 201), (101, 200)], {}, 1.5)
+    assert calls(both_ways("prediction", "key", join="sum")) == ([(100, 201), (101, 200)], {}, 3.0)
+    terms = ((("projection", 0),), (("projection", 2),))
+    pairing = Pairing(terms=terms, named={"large": (("projection", (2, 0)), ("key", 1))})
     seen, named, _ = calls(pairing, index=None)
-    assert seen == [(0,), (2,)] and (named["index"], named["weight"]) == (None, 3)
+    assert seen == [(0,), (2,)] and named["index"] is None
     assert named["large"][:, 0, 0].tolist() == [2, 0, 201]
 
 

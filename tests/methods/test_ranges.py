@@ -82,18 +82,3 @@ def test_every_number_has_a_wrong_value(name):
     switches = {field.name for field in fields(method_class(name)) if isinstance(field.default, bool)}
     tested = {number for method, number, _ in CASES if method == name}
     assert {field.name for field in fields(method_class(name))} == tested | switches
-
-
-def test_extremes_that_are_allowed(build):
-    for method, options in [
-        ("lorac", {"beta": float("inf")}),
-        ("sce", {"queue_size": 0}),
-        ("sce", {"lam": 0.0}),
-        ("sce", {"lam": 1.0}),
-        ("byol", {"momentum": 1.0}),
-        ("moco-v2", {"queue_size": 1}),
-        ("saclr", {"alpha": 0.0, "rho": 1.0}),
-        ("sogclr", {"gamma": 1.0}),
-        ("jcl", {"lam": 0.0, "key_views": 1}),
-    ]:
-        build(method, **options)

@@ -9,8 +9,6 @@ from torch import nn
 from nearfar.methods import (
     Head,
     Method,
-    MoCoV1,
-    MoCoV2,
     Model,
     Pairing,
     Setup,
@@ -22,7 +20,7 @@ from nearfar.methods import (
     register_method,
     registry,
 )
-from nearfar.methods.method import Constant
+from nearfar.methods.method import Cosine
 from nearfar.methods.pairing import two_views
 
 LISTED = """barlow-twins byol dcl dclw isogclr jcl lorac lorac-bs moco-m moco-v1 moco-v2 moco-v3 nnclr ressl saclr sce
@@ -30,10 +28,14 @@ LISTED = """barlow-twins byol dcl dclw isogclr jcl lorac lorac-bs moco-m moco-v1
 
 
 class Spread(nn.Module):
-    """Mean squared distance of two views and of a third, which is a constant's share of the loss."""
+    """Mean squared distance of two views, times a share."""
 
-    def forward(self, first, second, share=1.0):
-        return (first - second).square().sum(-1).mean() * share
+    def __init__(self, share=1.0):
+        super().__init__()
+        self.share = share
+
+    def forward(self, first, second):
+        return (first - second).square().sum(-1).mean() * self.share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +54,8 @@ class Triplets(Method):
 
     def setup(self, num_images):
         terms = tuple((("projection", view), ("projection", (view + 1) % 3)) for view in range(3))
-        pairing = Pairing(terms=terms, join="sum", constants={"share": self.share})
-        return Setup(loss=Spread(), pairing=pairing, projector=Head(self.projector))
+        pairing = Pairing(terms=terms, join="sum")
+        return Setup(loss=Spread(self.share), pairing=pairing, projector=Head(self.projector))
 
 
 @pytest.fixture
@@ -66,35 +68,18 @@ def test_all_systems_of_the_papers_are_there():
     assert method_names() == LISTED.split()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "near"),
-    [("simclear", "simclr"), ("MoCo-V2", "moco-v2"), ("barlow_twins", "barlow-twins"), ("lorac-b", "lorac-bs")],
-)
-def test_an_unknown_name_gives_the_nearest(wrong, near):
-    with pytest.raises(ValueError, match=rf"there is no method '{wrong}': did you mean '{near}'\?"):
-        method_class(wrong)
-
-
-@pytest.mark.parametrize("word", ["xyzzy", "recipe", "schedules"])
-def test_a_name_far_from_all_gives_the_way_to_the_list(word):
-    with pytest.raises(ValueError, match="there is no method"):
-        method_class(word)
-    with pytest.raises(ValueError, match="nearfar methods"):
+def test_an_unknown_name_gives_the_nearest_or_the_way_to_the_list():
+    for wrong, near in [("simclear", "simclr"), ("MoCo-V2", "moco-v2"), ("barlow_twins", "barlow-twins")]:
+        with pytest.raises(ValueError, match=rf"there is no method '{wrong}': did you mean '{near}'\?"):
+            method_class(wrong)
+    with pytest.raises(ValueError, match=r"there is no method 'xyzzy': .*nearfar methods"):
         method_class("xyzzy")
 
 
 def test_names_and_classes_are_inverse(name):
     cls = method_class(name)
     assert method_name(cls) == method_name(cls()) == name
-
-
-def test_a_class_that_is_not_registered_has_no_name():
-    @dataclass(frozen=True, kw_only=True)
-    class Warmer(SimCLR):
-        temperature: float = 0.5
-
-    assert method_name(Warmer()) is None and method_name(Triplets) is None
-    assert method_name(SimCLR()) == "simclr"
+    assert method_name(Triplets) is None
 
 
 def test_an_own_method_is_trained_by_name(own, build):
@@ -164,7 +149,7 @@ def test_a_pairing_needs_the_networks_that_it_names(build):
     key = Pairing(terms=((("projection", 0), ("key", 1)),))
     with pytest.raises(ValueError, match=r"the pairing uses 'key', but .* only 'projection' and 'prediction'$"):
         Setup(loss=Spread(), pairing=key, projector=Head((4,)), predictor=Head((4,)))
-    for part in ({"momentum": Constant(0.9)}, {"queue_size": 5}):
+    for part in ({"momentum": Cosine(0.9)}, {"queue_size": 5}):
         with pytest.raises(ValueError, match=r"pairing (uses|has) no 'key'"):
             Setup(loss=Spread(), pairing=two_views(), projector=Head((4,)), **part)
 
@@ -187,8 +172,3 @@ def test_a_method_from_a_recipe():
         SimCLR.from_recipe("stl10")
     with pytest.raises(ValueError, match=r"no hyperparameter 'temprature': did you mean 'temperature'\?"):
         SimCLR.from_recipe(temprature=0.1)
-
-
-def test_mocos_two_versions_are_two_classes():
-    assert not issubclass(MoCoV2, MoCoV1) and not issubclass(MoCoV1, MoCoV2)
-    assert (MoCoV1().temperature, MoCoV2().temperature) == (0.07, 0.2)

@@ -32,10 +32,9 @@ def encoder_of(name: str, size: int, channels: int) -> tuple[Encoder, torch.Tens
     return encoder.eval(), images
 
 
-@pytest.mark.parametrize(("name", "size", "channels"), [("test_vit", 64, 1)])  # the small net: tests/commands
-def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path, name, size, channels):
+def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    encoder, images = encoder_of(name, size, channels)
+    encoder, images = encoder_of("test_vit", 64, 1)  # the small net: tests/commands
     said = export_onnx(encoder, tmp_path / "net.onnx", images)
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
     for count in (1, 5):
@@ -44,9 +43,9 @@ def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path, name, s
             expected = encoder(images[:count]).numpy()
         np.testing.assert_allclose(features, expected, atol=1e-4)
         assert np.abs(features - expected).max() <= said + 1e-6 < 1e-4
-    assert session.get_inputs()[0].shape == ["batch", channels, size, size]
+    assert session.get_inputs()[0].shape == ["batch", 1, 64, 64]
     about = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
-    assert (about["size"], about["channels"], about["dtype"]) == (size, channels, "uint8")
+    assert (about["size"], about["channels"], about["dtype"]) == (64, 1, "uint8")
 
 
 def test_a_program_of_torch_gives_the_same_features(tmp_path):
@@ -111,10 +110,3 @@ def spoilt(encoder: Encoder) -> dict[str, torch.Tensor]:
     state = {name: value.clone() for name, value in encoder.backbone.net.state_dict().items()}
     state["conv.weight"] *= 2
     return state
-
-
-@pytest.mark.parametrize("channels", [1, 3, 5])
-def test_photographs_are_real_and_the_same_each_time(channels):
-    images = photographs(4, 24, channels)
-    assert images.shape == (4, channels, 24, 24) and torch.equal(images, photographs(4, 24, channels))
-    assert images.float().std((1, 2, 3)).min() > 20 and len(images.flatten(1).unique(dim=0)) == 4

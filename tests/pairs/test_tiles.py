@@ -5,7 +5,6 @@ import torch
 from torch.nn.functional import cross_entropy, logsigmoid, normalize, softplus
 
 from nearfar.pairs import (
-    arithmetic,
     blocks,
     cauchy,
     cosine,
@@ -171,7 +170,7 @@ def inputs_of(case, batch, dim, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(
-    ("batch", "dim", "tile"), [(2, 3, 512), (11, 16, 5), (11, 16, 11), (11, 16, 512), (37, 24, 8), (64, 128, 512)]
+    ("batch", "dim", "tile"), [(2, 3, 512), (11, 16, 5), (11, 16, 11), (37, 24, 8), (64, 128, 512)]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @every_case
@@ -257,14 +256,6 @@ def test_a_view_without_gradient_and_a_row_of_zeros():
     assert torch.equal(first.grad, both[0]) and second.grad is None and first.grad.isfinite().all()
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_bad_shapes_are_refused():
-    with pytest.raises(ValueError, match="at least two images"):
-        log_sum_exp(*views(1, 4), cosine(0.1))
-    with pytest.raises(ValueError, match="equal shape"):
-        log_sum_exp(torch.ones(3, 4), torch.ones(4, 4), cosine(0.1))
-
-
 def test_across_gives_two_direction_info_nce_and_the_siglip_loss():
     first, second = views(23, 12)
     signs, dots = 2 * torch.eye(23) - 1, normalize(first, dim=1) @ normalize(second, dim=1).T
@@ -278,7 +269,7 @@ def test_across_gives_two_direction_info_nce_and_the_siglip_loss():
     torch.testing.assert_close(siglip, -logsigmoid(signs * (dots * scale + bias)).sum() / 23)
 
 
-@pytest.mark.parametrize(("batch", "count"), [(2, 1), (5, 1), (5, 2), (5, 4), (200, 64), (200, 65), (200, 199)])
+@pytest.mark.parametrize(("batch", "count"), [(2, 1), (5, 4), (200, 64), (200, 65), (200, 199)])
 def test_samples_are_different_others(batch, count):
     others = sample_others(batch, count)
     assert others.shape == (batch, count)
@@ -301,22 +292,3 @@ def test_every_subset_is_equally_likely(monkeypatch, one_by_one):
     assert len(possible) == 5 * 6  # 4 over 2 subsets for each of 5 images
     chi_square = ((possible - rounds / 6).square() / (rounds / 6)).sum().item()
     assert chi_square < 60  # 25 degrees of freedom: above 60 once in 10 000 seeds
-
-
-@pytest.mark.parametrize("count", [0, 5, 9])
-def test_impossible_samples_are_refused(count):
-    with pytest.raises(ValueError, match="negatives per image"):
-        sample_others(5, count)
-
-
-@pytest.mark.parametrize("onednn", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_products_by_onednn_and_by_torch(monkeypatch, dtype, onednn):
-    if not onednn:
-        monkeypatch.setattr(arithmetic, "_onednn_works", lambda: False)
-    x, y = (torch.randn(n, 128, generator=torch.Generator().manual_seed(0)).double() for n in (64, 33))
-    tile = arithmetic.dot_products(x.to(dtype), y.to(dtype))
-    torch.testing.assert_close(tile.double(), x @ y.T, rtol=1e-5, atol=1e-4)
-    total = torch.ones(33, 128, dtype=dtype)
-    arithmetic.add_product_(total, tile.T, x.to(dtype))
-    torch.testing.assert_close(total.double(), 1 + (x @ y.T).T @ x, rtol=1e-5, atol=1e-3)

@@ -25,15 +25,6 @@ def test_floats_give_the_views_of_their_bytes(side, channels):
             assert (one - other).abs().max() < (6 / 255 / 0.25 if side > 48 else 1e-4)
 
 
-def test_floats_that_were_cropped_are_left_as_they_are_by_a_plain_view():
-    images = torch.rand(4, 5, 16, 16)
-    kept = images.clone()
-    the_plan = ViewPlan("one", (View(size=16, flip=1.0),))
-    [view] = make_views([images], the_plan, seeded(), [0.0] * 5, [1.0] * 5)
-    torch.testing.assert_close(view, kept.flip(3))
-    assert torch.equal(images, kept)
-
-
 def test_one_channel_is_lost_and_becomes_its_mean():
     images = torch.rand(200, 4, 8, 8, generator=seeded())
     still = dict(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)

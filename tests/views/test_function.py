@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from nearfar.views import ViewFunction, ViewPlan, make_views, plan
+from nearfar.views import ViewFunction, make_views, plan
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()])
@@ -57,18 +57,13 @@ def test_parts_of_a_batch_do_not_share_their_numbers(pictures):
     assert not torch.equal(parts[0], parts[1]) and torch.equal(parts[1], parts[2])
 
 
-@pytest.mark.parametrize("views", [ViewFunction(noisy, 32, 3), plan("multi-crop", 32, 3)], ids=["function", "plan"])
-def test_picked_views_are_made_alone(pictures, views):
-    one = views.pick([2])
-    assert len(one) == 1 and one.name == views.name
-    [small] = make_views(pictures(3, 3, 32), one, seeded(), MEAN, STD)
-    sizes = {"noisy": 8, "multi-crop": 14}
-    assert small.shape == (3, 3, sizes[views.name], sizes[views.name])
-    assert len(views.pick([0, 2]).pick([1])) == 1
-    if isinstance(views, ViewFunction):
-        whole = make_views(pictures(3, 3, 32), views, seeded(), MEAN, STD)
-        assert torch.equal(small, whole[2])
-        assert torch.equal(make_views(pictures(3, 3, 32), views.pick([1, 2]).pick([1]), seeded(), MEAN, STD)[0], small)
+def test_picked_views_are_made_alone(pictures):
+    views = ViewFunction(noisy, 32, 3)
+    *_, small = make_views(pictures(3, 3, 32), views, seeded(), MEAN, STD)
+    for picked in (views.pick([2]), views.pick([1, 2]).pick([1])):
+        [view] = make_views(pictures(3, 3, 32), picked, seeded(), MEAN, STD)
+        assert view.shape == (3, 3, 8, 8) and torch.equal(view, small)
+    assert [view.size for view in plan("multi-crop", 32, 3).pick([0, 2]).views] == [32, 14]
 
 
 def test_a_function_that_can_be_pickled_reaches_another_process(pictures):
@@ -101,33 +96,3 @@ def test_functions_that_give_no_views_are_refused(function, words):
 def test_crops_cannot_be_given_to_a_function(pictures):
     with pytest.raises(ValueError, match="from whole images, not from crops"):
         make_views([pictures(2, 3, 32)] * 2, ViewFunction(torchvision_views, 32, 3), seeded(), MEAN, STD)
-
-
-def test_a_plan_is_written_as_plain_values_and_read_back():
-    import yaml
-
-    for name in ("strong", "sce-multi-crop", "grayscale"):
-        views = plan(name, 32, 1)
-        assert ViewPlan.from_dict(yaml.safe_load(yaml.safe_dump(views.to_dict()))) == views
-    short = ViewPlan.from_dict({"views": [{"scale": [0.5, 1], "flip": 0}, {}]})
-    assert short.views[0].scale == (0.5, 1) and short.views[1].flip == 0.5 and short.views[1].size is None
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"views": [{}, {"scal": [0, 1]}]}, "view 1 of the plan has no 'scal'; did you mean 'scale'"),
-        ({"view": []}, "a view plan has no 'view'; did you mean 'views'"),
-        ({"name": "x"}, "needs 'views', a list"),
-        ({"views": "strong"}, "needs 'views', a list"),
-        ({"views": []}, "at least one view"),
-        ({"views": ["strong"]}, "view 0 of the plan is given as names and values, got 'strong'"),
-        ({"views": [{"scale": 0.5}]}, r"view 0 of the plan: scale is a range \[low, high\], got 0.5"),
-        ({"views": [{"flip": "often"}]}, "flip is a number, got 'often'"),
-        ({"views": [{"flip": 2}]}, "probability from 0 to 1"),
-        ("strong", "a view plan is given as names and values"),
-    ],
-)
-def test_plain_values_that_are_no_plan_are_refused(values, words):
-    with pytest.raises(ValueError, match=words):
-        ViewPlan.from_dict(values)

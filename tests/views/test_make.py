@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as V
 
-from nearfar.views import View, ViewPlan, make_views, plan, plan_names
+from nearfar.views import View, ViewPlan, make, make_views, plan, plan_names
 from nearfar.views.sampling import sample_view, uniform_table
 
 
@@ -16,7 +16,7 @@ def seeded(seed=0):
 
 @pytest.mark.parametrize("name", plan_names())
 def test_every_plan_runs_on_every_kind_of_image(pictures, name):
-    for size, channels in ((8, 1), (32, 3), (28, 1), (64, 3), (32, 4)):
+    for size, channels in ((8, 1), (32, 3), (64, 4)):
         images = pictures(3, channels, size)
         the_plan = plan(name, size, channels)
         views = make_views(images, the_plan, seeded(), [0.5] * channels, [0.25] * channels)
@@ -63,13 +63,15 @@ def test_a_view_is_the_chain_of_torchvisions_functions(pictures):
 
 def test_the_same_seed_gives_the_same_views_and_the_generator_moves_on(pictures):
     images, strong = pictures(6, 3, 32), plan("strong", 32, 3)
-    generator = seeded(1)
+    before, generator = images.clone(), seeded(1)
     first = make_views(images, strong, generator, *unit(3))
     second = make_views(images, strong, generator, *unit(3))
     again = make_views(images, strong, seeded(1), *unit(3))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], second[0])
     assert not torch.equal(first[0], first[1])
+    make_views([images, images], strong, seeded(1), *unit(3))
+    assert torch.equal(images, before)
 
 
 @pytest.mark.parametrize(
@@ -84,29 +86,12 @@ def test_rows_of_a_batch_are_what_the_whole_batch_gives_them(pictures, name, siz
 
 
 def test_a_batch_in_many_chunks_is_a_batch_in_one(pictures, monkeypatch):
-    from nearfar.views import make
-
     images, the_plan = pictures(9, 3, 32), plan("strong-gamma", 32, 3)
     one = make_views(images, the_plan, seeded(), *unit(3))
     monkeypatch.setattr(make, "_CPU_VALUES", 2 * 3 * 32 * 32)
     many = make_views(images, the_plan, seeded(), *unit(3))
     for a, b in zip(one, many, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
-
-
-def test_images_of_a_batch_get_their_own_parameters(pictures):
-    same = pictures(2, 3, 32)[1:].expand(16, -1, -1, -1)
-    view = make_views(same, plan("strong", 32, 3), seeded(), *unit(3))[0]
-    gaps = torch.cdist(view.flatten(1), view.flatten(1)) + torch.eye(16) * 1e9
-    assert gaps.min() > 1
-
-
-def test_normalisation_is_the_last_step(pictures):
-    images = pictures(4, 3, 32)
-    mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
-    plain = make_views(images, plan("strong", 32, 3), seeded(), *unit(3))[1]
-    normal = make_views(images, plan("strong", 32, 3), seeded(), mean, std)[1]
-    torch.testing.assert_close(normal, V.normalize(plain, mean, std), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["sce-multi-crop", "microscope+microscope-small"])
@@ -144,17 +129,7 @@ def test_a_device_gives_the_views_of_the_cpu(pictures, name, size, channels):
         assert ((a - b.cpu()).abs() > 4 / 255).float().mean() < 1e-3
 
 
-def test_inputs_are_left_as_they_were(pictures):
-    images = pictures(4, 3, 32)
-    before = images.clone()
-    make_views(images, plan("strong-gamma", 32, 3), seeded(), *unit(3))
-    make_views([images, images], plan("strong-gamma", 32, 3), seeded(), *unit(3))
-    assert torch.equal(images, before)
-
-
-@pytest.mark.parametrize(
-    "wrong", ["float", "type", "shape", "mean", "std", "rows", "list", "crop", "oblong", "generator"]
-)
+@pytest.mark.parametrize("wrong", ["float", "type", "shape", "mean", "std", "rows", "list", "crop", "oblong"])
 def test_wrong_input_is_refused_with_what_to_do(pictures, wrong):
     images, the_plan = pictures(4, 3, 32), plan("weak", 32, 3)
     mean, std = unit(3)
@@ -172,7 +147,6 @@ def test_wrong_input_is_refused_with_what_to_do(pictures, wrong):
             (images[..., :16], ViewPlan("one", (View(),)), seeded(), mean, std),
             {},
         ),
-        "generator": ("rows", (images, the_plan, seeded(), mean, std), {"rows": slice(0, 2)}),
     }
     message, args, kwargs = calls[wrong]
     with pytest.raises(ValueError, match=message):

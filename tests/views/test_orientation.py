@@ -41,19 +41,3 @@ def test_a_turned_view_is_the_view_turned(pictures):
     assert sampled.quarters.min() == 1
     for before, after, quarters in zip(still, turned, sampled.quarters.tolist(), strict=True):
         torch.testing.assert_close(after, before.rot90(quarters, (1, 2)), atol=1e-5, rtol=0)
-
-
-def test_a_plan_in_plain_values_has_the_new_numbers_and_an_old_one_reads_as_without():
-    both = ViewPlan("mine", (replace(WHOLE, flip_vertical=0.25, rot90=0.75), WHOLE))
-    plain = both.to_dict()
-    assert (plain["views"][0]["flip_vertical"], plain["views"][0]["rot90"]) == (0.25, 0.75)
-    assert ViewPlan.from_dict(plain) == both
-    for view in plain["views"]:
-        del view["flip_vertical"], view["rot90"]
-    assert ViewPlan.from_dict(plain).views == (WHOLE, WHOLE)
-
-
-@pytest.mark.parametrize("name", ["flip_vertical", "rot90"])
-def test_probabilities_are_checked(name):
-    with pytest.raises(ValueError, match=f"{name} is a probability"):
-        View(**{name: 1.5})

@@ -23,21 +23,13 @@ def same_order(count):
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-@pytest.mark.parametrize("as_bytes", [True, False])
-def test_each_factor_is_torchvisions_adjustment(pictures, which, as_bytes):
-    images = pictures(6, 3, 32)
-    ours = jitter_(images / 255, one_factor(which), NOT, *same_order(6))
-    for image, factor, mine in zip(images, FACTORS, ours, strict=True):
-        theirs = ADJUST[which](image if as_bytes else image / 255, factor)
-        assert (mine - (theirs / 255 if as_bytes else theirs)).abs().max() <= STEP
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_brightness_and_contrast_of_one_channel_are_torchvisions(pictures, which):
-    images = pictures(6, 1, 28)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_each_factor_is_torchvisions_adjustment(pictures, which, channels):
+    images = pictures(6, channels, 32)
     ours = jitter_(images / 255, one_factor(which), NOT, *same_order(6))
     for image, factor, mine in zip(images, FACTORS, ours, strict=True):
         assert (mine - ADJUST[which](image / 255, factor)).abs().max() <= STEP
+        assert (mine - ADJUST[which](image, factor) / 255).abs().max() <= STEP
 
 
 def test_saturation_and_hue_leave_other_channel_counts_alone(pictures):
@@ -50,14 +42,13 @@ def test_saturation_and_hue_leave_other_channel_counts_alone(pictures):
     torch.testing.assert_close(changed[3], images[3])
 
 
-@pytest.mark.parametrize("as_bytes", [True, False])
-def test_hue_is_torchvisions(pictures, as_bytes):
+def test_hue_is_torchvisions(pictures):
     images = pictures(9, 3, 32)
     turns = [-0.5, -0.3, -0.1, -0.01, 0.0, 0.05, 0.1, 0.37, 0.5]
     ours = turn_hue(images / 255, torch.tensor(turns))
     for image, turn, mine in zip(images, turns, ours, strict=True):
-        theirs = V.adjust_hue(image if as_bytes else image / 255, turn)
-        assert (mine - (theirs / 255 if as_bytes else theirs)).abs().max() <= STEP
+        assert (mine - V.adjust_hue(image / 255, turn)).abs().max() <= STEP
+        assert (mine - V.adjust_hue(image, turn) / 255).abs().max() <= STEP
 
 
 def test_hue_at_the_corners_of_the_colour_cube_and_between_is_torchvisions():
@@ -93,7 +84,6 @@ def test_grayscale_is_torchvisions(pictures):
 def test_solarize_is_torchvisions(pictures):
     images = pictures(2, 3, 16)
     assert (solarize_(images / 255) - V.solarize(images, 128) / 255).abs().max() <= STEP
-    torch.testing.assert_close(solarize_(images / 255, 0.3), V.solarize(images / 255, 0.3))
 
 
 @pytest.mark.parametrize(("side", "kernel", "channels"), [(32, 3, 3), (64, 7, 1), (96, 9, 3), (40, 23, 2)])
@@ -110,11 +100,6 @@ def test_blur_is_torchvisions_with_a_sigma_for_each_image(pictures, side, kernel
 
 def test_the_kernel_is_a_tenth_of_the_side():
     assert [kernel_size(side) for side in (8, 32, 64, 96, 160, 224)] == [3, 3, 7, 9, 17, 23]
-
-
-def test_an_image_of_two_pixels_can_be_blurred():
-    flat = torch.full((1, 1, 2, 2), 0.25)
-    torch.testing.assert_close(blur(flat, torch.tensor([1.0]), 5), flat)
 
 
 def test_noise_has_each_images_own_deviation_and_is_clamped():

@@ -52,12 +52,6 @@ def test_probabilities_are_those_of_the_view():
     assert close((d.factors != 1).any(1).float().mean(), FULL.jitter)
 
 
-def test_probabilities_of_zero_and_one_are_certain():
-    d = sampled(View(flip=0.0, grayscale=1.0))
-    assert not d.flip.any()
-    assert d.grayscale.all()
-
-
 def test_amounts_fill_their_ranges():
     d = sampled(FULL)
     jittered = d.hue != 0
@@ -128,14 +122,6 @@ def test_an_image_too_narrow_for_any_crop_gives_the_largest_central_box():
     uniform = torch.rand(1, BOX_NUMBERS, generator=torch.Generator(), dtype=torch.float64)
     boxes = [sample_boxes(uniform, *size, (1.0, 1.0), (3 / 4, 4 / 3)) for size in ((10, 100), (90, 9))]
     assert torch.cat(boxes).tolist() == [[0, 43, 10, 13], [39, 0, 12, 9]]
-
-
-def test_samples_depend_on_seed_and_place_in_the_batch_alone():
-    two = plan("asymmetric", 32, 3)
-    table = uniform_table(two, torch.Generator().manual_seed(4), 10)
-    assert torch.equal(table, uniform_table(two, torch.Generator().manual_seed(4), 10))
-    assert torch.equal(table[3:7], uniform_table(two, torch.Generator().manual_seed(4), 10, slice(3, 7)))
-    assert not torch.equal(table, uniform_table(two, torch.Generator().manual_seed(5), 10))
 
 
 def test_views_and_images_are_sampled_independently():

@@ -1,4 +1,4 @@
-"""One clear line for every wrong argument of a loss."""
+"""One clear line for every wrong number of a loss or method; `pairs.arithmetic` checks the tensors."""
 
 import math
 
@@ -26,41 +26,14 @@ def at_least(least: int, **values: int) -> None:
             raise ValueError(f"{name} must be {least} or more, got {value}")
 
 
-def same_rows(least: int = 1, **tensors: Tensor) -> None:
-    """Raise ValueError unless the tensors share one shape [batch, dim] with `least` rows or more."""
-    (first, x), *others = tensors.items()
-    if x.ndim != 2:
-        raise ValueError(f"{first} must be [batch, dim], got shape {list(x.shape)}")
-    for name, y in others:
-        if y.shape != x.shape:
-            raise ValueError(f"{first} and {name} must have the same shape, got {list(x.shape)} and {list(y.shape)}")
-    batch_size(x.shape[0], least)
-
-
-def same_views(stacked: dict[str, Tensor], rows: dict[str, Tensor], least: int = 1) -> None:
-    """Raise ValueError unless one tensor is [views, batch, dim] and the other [batch, dim], sizes equal."""
-    ((many, xs),), ((one, x),) = stacked.items(), rows.items()
-    if xs.ndim != 3 or xs.shape[0] < 1:
-        raise ValueError(f"{many} must be [views, batch, dim] with 1 view or more, got shape {list(xs.shape)}")
-    if x.shape != xs.shape[1:]:
-        raise ValueError(
-            f"{one} must be [batch, dim] like each view of {many}, got {list(x.shape)} and {list(xs.shape)}"
-        )
-    batch_size(x.shape[0], least)
-
-
-def batch_size(rows: int, least: int) -> None:
-    """Raise ValueError unless the batch has `least` images or more."""
-    if rows < least:
-        raise ValueError(f"the batch must hold {least} images or more, got {rows}")
-
-
-def queue_of(dim: int, queue: Tensor) -> None:
-    """Raise ValueError unless the queue is [K, dim] with one row or more."""
-    if queue.ndim != 2 or queue.shape[1] != dim:
-        raise ValueError(f"queue must be [keys, {dim}] like the embeddings, got shape {list(queue.shape)}")
-    if queue.shape[0] < 1:
-        raise ValueError("queue must hold 1 key or more, got 0")
+def same_views(rows: Tensor, **views: Tensor) -> None:
+    """Raise ValueError unless each of `views` is [views, batch, dim], around `rows` [batch, dim]."""
+    for name, stacked in views.items():
+        if rows.ndim != 2 or stacked.ndim != 3 or len(stacked) < 1 or stacked.shape[1:] != rows.shape:
+            shapes = f"{list(stacked.shape)} for rows {list(rows.shape)}"
+            raise ValueError(
+                f"{name} must be [views, batch, dim] and the other rows must be [batch, dim], got {shapes}"
+            )
 
 
 def fraction(**values: float) -> None:

@@ -20,7 +20,7 @@ from nearfar.pairs.arithmetic import (
     unit_rows,
     without_autocast,
 )
-from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
+from nearfar.pairs.joined import on_joined_batch
 
 PRIORS = ("laplace", "gaussian", "constant")
 
@@ -72,6 +72,7 @@ class LORAC(nn.Module):
         self.margin = margin
         self.gather = gather
 
+    @on_joined_batch("queries", "key", "large")
     def forward(
         self,
         queries: Float[Tensor, "queries batch dim"],
@@ -79,23 +80,9 @@ class LORAC(nn.Module):
         queue: Queue,
         large: Float[Tensor, "rows batch dim"] | None = None,
     ) -> Scalar:
-        return (self._of_the_batch if self.batchwise else self._of_each_image)(queries, key, queue, large)
-
-    @on_joined_batch("queries", "key", "large")
-    def _of_the_batch(self, queries: Tensor, key: Tensor, queue: Tensor, large: Tensor | None) -> Tensor:
-        return self._info_nce(queries, key, queue, large)
-
-    @averaged_over_ranks("queries")
-    def _of_each_image(self, queries: Tensor, key: Tensor, queue: Tensor, large: Tensor | None) -> Tensor:
-        return self._info_nce(queries, key, queue, large)
-
-    def _info_nce(self, queries: Tensor, key: Tensor, queue: Tensor, large: Tensor | None) -> Tensor:
-        checks.same_views({"queries": queries}, {"key": key})
-        checks.queue_of(key.shape[1], queue)
-        if large is not None:
-            checks.same_views({"large": large}, {"key": key})
+        checks.same_views(key, queries=queries, **({} if large is None else {"large": large}))
         queries, key = unit_rows(queries), unit_rows(key.detach())
-        negative, _ = attend(queries.flatten(0, 1), queue.detach(), self.temperature)
+        negative, _ = attend(queries.flatten(0, 1), queue, self.temperature)
         positive = vecdot(queries, key) / self.temperature  # [M-1, batch]
         if self.beta != math.inf:
             if large is None:

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import attend, attend_in_batch, cosine, log_sum_exp
-from nearfar.pairs.arithmetic import Queue, Rows, Scalar, Views, accumulation_dtype, unit_rows
-from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
+from nearfar.pairs.arithmetic import Queue, Rows, Scalar, Views, accumulation_dtype, check_queue, check_rows, unit_rows
+from nearfar.pairs.joined import on_joined_batch
 
 TILE = 2**20  # similarities with the queue in memory at once
 
@@ -28,12 +28,11 @@ class MoCo(nn.Module):
         self.temperature = temperature
         self.gather = gather
 
-    @averaged_over_ranks("query")
+    @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
-        checks.same_rows(query=query, key=key)
-        checks.queue_of(query.shape[1], queue)
+        check_rows(query=query, key=key)
         query, key = unit_rows(query), unit_rows(key.detach())
-        negative, _ = attend(query, queue.detach(), self.temperature)
+        negative, _ = attend(query, queue, self.temperature)
         return -F.logsigmoid(vecdot(query, key) / self.temperature - negative).mean()
 
 
@@ -54,7 +53,6 @@ class MoCoV3(nn.Module):
 
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows) -> Scalar:
-        checks.same_rows(2, query=query, key=key)
         positive, negative = attend_in_batch(query, key, self.temperature)
         return -2 * self.temperature * F.logsigmoid(positive - negative).mean()
 
@@ -79,16 +77,15 @@ class JCL(nn.Module):
         self.lam = lam
         self.gather = gather
 
-    @averaged_over_ranks("query")
+    @on_joined_batch("query", "keys")
     def forward(self, query: Rows, keys: Views, queue: Float[Tensor, "negatives dim"]) -> Scalar:
-        checks.same_views({"keys": keys}, {"query": query})
-        checks.queue_of(query.shape[1], queue)
+        checks.same_views(query, keys=keys)
         query, keys = unit_rows(query), unit_rows(keys.detach())
         mean = keys.mean(0)
         positive = vecdot(query, mean) / self.temperature
         spread = vecdot(query, keys - mean).square().mean(0)  # q' Sigma q
         excess = self.lam / (2 * self.temperature**2) * spread
-        negative, _ = attend(query, queue.detach(), self.temperature)
+        negative, _ = attend(query, queue, self.temperature)
         return (excess - F.logsigmoid(positive + excess - negative)).mean()
 
 
@@ -110,8 +107,8 @@ class NNCLR(nn.Module):
 
     @on_joined_batch("projection", "prediction")
     def forward(self, projection: Rows, prediction: Rows, queue: Queue) -> Scalar:
-        checks.same_rows(2, projection=projection, prediction=prediction)
-        checks.queue_of(projection.shape[1], queue)
+        check_rows(2, projection=projection, prediction=prediction)
+        check_queue(projection.shape[1], queue)
         neighbour, kernel = nearest(projection, queue), cosine(self.temperature)
         positive, (negative, _) = log_sum_exp(neighbour, prediction, kernel, across=True)
         return -F.logsigmoid(positive - negative).mean()

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import attend, attend_in_batch, relate_in_batch
-from nearfar.pairs.arithmetic import PerImage, Queue, Rows, Scalar, unit_rows
-from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
+from nearfar.pairs.arithmetic import PerImage, Queue, Rows, Scalar, check_rows, unit_rows
+from nearfar.pairs.joined import on_joined_batch
 
 
 class ReSSL(nn.Module):
@@ -26,11 +26,10 @@ class ReSSL(nn.Module):
         self.target_temperature = target_temperature
         self.gather = gather
 
-    @averaged_over_ranks("query")
+    @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
-        checks.same_rows(query=query, key=key)
-        checks.queue_of(query.shape[1], queue)
-        query, key, queue = unit_rows(query), unit_rows(key.detach()), queue.detach()
+        check_rows(query=query, key=key)
+        query, key = unit_rows(query), unit_rows(key.detach())
         negative, _ = attend(query, queue, self.temperature)
         _, target_key = attend(key, queue, self.target_temperature)
         return (negative - vecdot(query, target_key) / self.temperature).mean()
@@ -73,26 +72,14 @@ class SCE(nn.Module):
         self.eta = eta
         self.batch_keys = batch_keys
 
+    @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue | None = None) -> Scalar:
-        if queue is not None and self.batch_keys:
-            return self._against_both(query, key, queue)
-        return self._in_batch(query, key) if queue is None else self._against_queue(query, key, queue)
-
-    @on_joined_batch("query", "key")
-    def _in_batch(self, query: Rows, key: Rows) -> Scalar:
-        checks.same_rows(2, query=query, key=key)
-        return self._mixed(*relate_in_batch(query, key, self.temperature, self.target_temperature))
-
-    @averaged_over_ranks("query")
-    def _against_queue(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
-        checks.same_rows(query=query, key=key)
-        positive, negative, relation, _ = self._relate(query, key, queue)
-        return self._mixed(positive, negative, relation)
-
-    @on_joined_batch("query", "key")
-    def _against_both(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
-        checks.same_rows(2, query=query, key=key)
+        if queue is None:
+            return self._mixed(*relate_in_batch(query, key, self.temperature, self.target_temperature))
+        check_rows(query=query, key=key)
         positive, queued, queue_relation, queue_target = self._relate(query, key, queue)
+        if not self.batch_keys:
+            return self._mixed(positive, queued, queue_relation)
         _, others, relation = relate_in_batch(query, key, self.temperature, self.target_temperature)
         _, target = attend_in_batch(key.detach(), key, self.target_temperature)
         share = torch.sigmoid(target - queue_target)  # of the soft targets that the batch's keys have
@@ -101,10 +88,9 @@ class SCE(nn.Module):
 
     def _relate(self, query: Tensor, key: Tensor, queue: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q.k/t, log sum exp(q.queue/t), q.(mean key of the target)/t and log sum exp(k.queue/t_m) of each image."""
-        checks.queue_of(query.shape[1], queue)
         query, key = unit_rows(query), unit_rows(key.detach())
-        negative, _ = attend(query, queue.detach(), self.temperature)
-        target, target_key = attend(key, queue.detach(), self.target_temperature)
+        negative, _ = attend(query, queue, self.temperature)
+        target, target_key = attend(key, queue, self.target_temperature)
         positive, relation = (vecdot(query, other) / self.temperature for other in (key, target_key))
         return positive, negative, relation, target
 

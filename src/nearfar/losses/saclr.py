@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nearfar.losses import checks
 from nearfar.pairs import Kernel, cauchy, cosine, gaussian, sample_others, sampled_sum, weighted_sum
-from nearfar.pairs.arithmetic import Index, Rows, Scalar
+from nearfar.pairs.arithmetic import Index, Rows, Scalar, check_rows
 from nearfar.pairs.joined import on_joined_batch
 
 
@@ -75,7 +75,7 @@ class SACLR(nn.Module):
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None = None) -> Scalar:
-        checks.same_rows(2, z1=z1, z2=z2)
+        check_rows(2, z1=z1, z2=z2)
         batch, kernel, normaliser = len(z1), self._kernel(), self.partition
         if self.scale == "row":
             normaliser = normaliser[checks.index_of(batch, index, 'scale="matrix" works without')]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.pairs import joined_batch, logistic_sum
+from nearfar.pairs import logistic_sum
 from nearfar.pairs.arithmetic import Rows, Scalar, accumulation_dtype
 from nearfar.pairs.joined import on_joined_batch
 
@@ -23,14 +22,12 @@ class SigCLR(nn.Module):
     Bias: the parameter `bias`, or with `learn_bias=False` the number `bias`; None is no bias. The four rows of Table 2
     are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters, without weight decay.
     Defaults: temperature 0.2 fixed, bias -10 learned.
-    Inside `pairs.around_ring` it takes a process's own rows and returns the joined batch's value (`RingLoss`).
     Source: SigCLR, Section 2 and Appendix A.2.
 
     Differs from the paper: its pseudocode averages over all 4 B^2 entries; this follows its formula, the sum over pairs
     divided by the 2B rows.
     """
 
-    ring: ClassVar[Literal[True]] = True
     bias: nn.Parameter | float | None
 
     def __init__(
@@ -50,25 +47,11 @@ class SigCLR(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learn_temperature else None
         self.bias = nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
 
-    @on_joined_batch("z1", "z2", ring=ring)
+    @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        checks.same_rows(z1=z1, z2=z2)
-        batch = joined_batch(z1)
-        checks.batch_size(batch, 2)
+        batch = len(z1)
         number = torch.zeros((), dtype=accumulation_dtype(z1, z2), device=z1.device)
         scale = number + 1 / self.temperature if self.log_scale is None else self.log_scale.exp()
         bias = number if self.bias is None else number + self.bias
         positive, negatives = logistic_sum(z1, z2, scale, bias)
         return negatives / (2 * batch) - F.logsigmoid(scale * positive + bias).sum() / batch
-
-
-@runtime_checkable
-class RingLoss(Protocol):
-    """A loss that takes each process's own rows and never needs the joined batch.
-
-    With several processes a loop gathers the embeddings and calls its loss on the joined batch, inside
-    `pairs.shared_rows`; a loss that declares `ring = True` it calls on the process's own rows, inside
-    `pairs.around_ring`. Either way value and gradients are those of the joined batch, complete on every process.
-    """
-
-    ring: ClassVar[Literal[True]]

@@ -44,7 +44,6 @@ class SogCLR(nn.Module):
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
-        checks.same_rows(2, z1=z1, z2=z2)
         index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
         positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
         mean = (negative - math.log(2 * len(z1) - 2)).exp()
@@ -117,7 +116,6 @@ class ISogCLR(nn.Module):
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
-        checks.same_rows(2, z1=z1, z2=z2)
         index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
         temperatures = self.temperatures[index]
         cosines, negative, mean_cosine = per_image_log_sum_exp(z1, z2, temperatures)

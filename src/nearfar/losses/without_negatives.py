@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import sample_order
-from nearfar.pairs.arithmetic import Rows, Scalar, Views, accumulation_dtype, unit_rows
-from nearfar.pairs.joined import averaged_over_ranks, on_joined_batch
+from nearfar.pairs.arithmetic import Rows, Scalar, Views, accumulation_dtype, check_rows, unit_rows
+from nearfar.pairs.joined import on_joined_batch
 
 
 class NegativeCosine(nn.Module):
@@ -26,9 +26,9 @@ class NegativeCosine(nn.Module):
         super().__init__()
         self.gather = gather
 
-    @averaged_over_ranks("prediction")
+    @on_joined_batch("prediction", "projection")
     def forward(self, prediction: Rows, projection: Rows) -> Scalar:
-        checks.same_rows(prediction=prediction, projection=projection)
+        check_rows(prediction=prediction, projection=projection)
         return 2 - 2 * vecdot(unit_rows(prediction), unit_rows(projection.detach())).mean()
 
 
@@ -48,7 +48,7 @@ class BarlowTwins(nn.Module):
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        checks.same_rows(2, z1=z1, z2=z2)
+        check_rows(2, z1=z1, z2=z2)
         a, b = (F.batch_norm(z.to(accumulation_dtype(z)), None, None, training=True) for z in (z1, z2))
         c = a.T @ b / len(a)  # [dim, dim]
         diagonal = c.diagonal()
@@ -80,7 +80,7 @@ class VICReg(nn.Module):
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        checks.same_rows(2, z1=z1, z2=z2)
+        check_rows(2, z1=z1, z2=z2)
         z1, z2 = (z.to(accumulation_dtype(z)) for z in (z1, z2))
         spread = (_hinge(z1) + _hinge(z2)) / 2
         correlated = _covariance(z1) + _covariance(z2)
@@ -127,7 +127,7 @@ class WMSE(nn.Module):
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        checks.same_rows(2, z1=z1, z2=z2)
+        check_rows(2, z1=z1, z2=z2)
         batch, dim = z1.shape
         sub_batch = self.sub_batch or 2 * dim
         parts = max(1, batch // sub_batch)
@@ -232,7 +232,7 @@ class SwAV(nn.Module):
         if projections.ndim != 3 or projections.shape[0] < 2 or projections.shape[2] != dim:
             shape = list(projections.shape)
             raise ValueError(f"projections must be [2 views or more, batch, {dim}] like the prototypes, got {shape}")
-        checks.batch_size(projections.shape[1], 2)
+        check_rows(2, projections=projections[0])
         if not 1 <= global_views <= len(projections):
             raise ValueError(f"global_views must be between 1 and the {len(projections)} views, got {global_views}")
         if self.queue.shape[1] and global_views != len(self.queue):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Constant, Head, Method, Schedule, Setup, Switch, loss_default
+from nearfar.methods.method import Cosine, Head, Method, Schedule, Setup, Switch, loss_default
 from nearfar.methods.pairing import Pairing, Rows
 from nearfar.methods.recipe import Recipe, lars_on_imagenet, small_data
 from nearfar.methods.registry import register_method
@@ -76,7 +76,7 @@ class _ManyCrops(Method):
             loss=loss,
             pairing=pairing,
             projector=Head(self.projector, hidden_norm=False),
-            momentum=Constant(self.momentum),
+            momentum=Cosine(self.momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
             schedules=schedules,

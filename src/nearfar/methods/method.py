@@ -28,29 +28,15 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class Constant:
-    """The same value throughout."""
-
-    value: float
-
-    def __call__(self, epoch: float, epochs: float) -> float:
-        return self.value
-
-
-@dataclass(frozen=True)
 class Cosine:
-    """From `start` to `end` along half a cosine (the momentum of BYOL's momentum encoder)."""
+    """From `start` to `end` along half a cosine (the momentum of BYOL's momentum encoder); constant without `end`."""
 
     start: float
-    end: float
+    end: float | None = None
 
     def __call__(self, epoch: float, epochs: float) -> float:
-        return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * min(epoch / epochs, 1.0)))
-
-
-def rising(momentum: float, final: float | None) -> Schedule:
-    """The momentum of a momentum encoder: along half a cosine to `final`, constant without."""
-    return Constant(momentum) if final is None else Cosine(momentum, final)
+        end = self.start if self.end is None else self.end
+        return end + (self.start - end) * 0.5 * (1 + math.cos(math.pi * min(epoch / epochs, 1.0)))
 
 
 @dataclass(frozen=True)
@@ -71,10 +57,6 @@ class Switch:
     after: Any
     fraction: float = 0.5
     at_epoch: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise ValueError(f"a switch needs a fraction of the epochs between 0 and 1, got {self.fraction}")
 
     def __call__(self, epoch: float, epochs: float) -> Any:
         turn = self.fraction * epochs if self.at_epoch is None else self.at_epoch

@@ -7,7 +7,7 @@ from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Constant, Cosine, Head, Method, Ramp, Setup, loss_default, rising
+from nearfar.methods.method import Cosine, Head, Method, Ramp, Setup, loss_default
 from nearfar.methods.pairing import Pairing, both_ways, queries_against_keys
 from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars_on_imagenet, sgd, small_data, solo_learn
 from nearfar.methods.registry import register_method
@@ -48,7 +48,7 @@ class _MoCo(Method):
             pairing=queries_against_keys(both_ways=self.symmetric, queue_per_view=self.queue_per_view),
             projector=Head(self.projector, hidden_norm=self.hidden_norm),
             view_statistics=True,
-            momentum=rising(self.momentum, self.final_momentum),
+            momentum=Cosine(self.momentum, self.final_momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
             online_norm_groups=self.online_norm_groups,
@@ -187,7 +187,7 @@ class JCL(Method):
             loss=losses.JCL(self.temperature, self.lam),
             pairing=Pairing(terms=((("projection", 0), keys),), enqueued=(keys,)),
             projector=Head(self.projector, hidden_norm=False),
-            momentum=Constant(self.momentum),
+            momentum=Cosine(self.momentum),
             queue_size=self.queue_size,
             schedules={"lam": Ramp(self.lam)},
             norm_groups=self.norm_groups,

@@ -110,11 +110,8 @@ def _one_by_one(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) ->
 
 def _by_size(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Tensor:
     """Apply a network with one forward for each size of view; returns [views, batch, dim] in the views' order."""
-    sizes = sorted({view.shape[1:] for view in views}, reverse=True)
-    rows: list[Tensor | None] = [None] * len(views)
-    for size in sizes:
+    rows: dict[int, Tensor] = {}
+    for size in sorted({view.shape[1:] for view in views}, reverse=True):
         members = [i for i, view in enumerate(views) if view.shape[1:] == size]
-        out = network(torch.cat([views[i] for i in members])).chunk(len(members))
-        for i, rows_of_view in zip(members, out, strict=True):
-            rows[i] = rows_of_view
-    return torch.stack([row for row in rows if row is not None])
+        rows |= zip(members, network(torch.cat([views[i] for i in members])).chunk(len(members)), strict=True)
+    return torch.stack([rows[i] for i in range(len(views))])

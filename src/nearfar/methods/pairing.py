@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ class Pairing:
     """A table of the calls of a loss on one batch; views are named by their number.
 
     terms: the calls, each with its positional arguments. join: the loss is the "mean" or the "sum" of their values.
-    constants: further keyword arguments, the same in every call.
     named: further rows by the argument's name, the same in every call; the views of several entries are joined.
     enqueued: what enters the queue after the step, where there is one; several views in one entry enter as the mean of
     their unit rows. Default: every key.
@@ -33,7 +32,6 @@ class Pairing:
 
     terms: tuple[tuple[Rows, ...], ...]
     join: Literal["mean", "sum"] = "mean"
-    constants: Mapping[str, Any] = field(default_factory=dict)
     named: Mapping[str, tuple[Rows, ...]] = field(default_factory=dict)
     enqueued: tuple[Rows, ...] | None = None
     queues: tuple[int, ...] | None = None
@@ -42,12 +40,11 @@ class Pairing:
         self, loss: nn.Module, embeddings: Embeddings, queues: Sequence[Tensor] = (), **state: Tensor | None
     ) -> Tensor:
         """Return the scalar loss; each call gets its queue, where there are any, and `state` (the images' index)."""
-        rows = {name: self._join(embeddings, entries) for name, entries in self.named.items()}
-        named: dict[str, Any] = {**rows, **state, **self.constants}
+        named = {name: self._join(embeddings, entries) for name, entries in self.named.items()}
         values = []
         for number, term in enumerate(self.terms):
             queue = {"queue": queues[self.queues[number] if self.queues else 0]} if queues else {}
-            values.append(loss(*(self._select(embeddings, rows) for rows in term), **queue, **named))
+            values.append(loss(*(self._select(embeddings, rows) for rows in term), **queue, **named, **state))
         return torch.stack(values).mean() if self.join == "mean" else torch.stack(values).sum()
 
     @property

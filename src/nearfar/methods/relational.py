@@ -7,7 +7,7 @@ from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Cosine, Head, Method, Setup, loss_default, rising
+from nearfar.methods.method import Cosine, Head, Method, Setup, loss_default
 from nearfar.methods.pairing import queries_against_keys
 from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars_on_imagenet, sgd, small_data, solo_learn
 from nearfar.methods.registry import register_method
@@ -82,7 +82,7 @@ class ReSSL(Method):
             pairing=queries_against_keys(len(self.views), both_ways=self.symmetric),
             projector=Head(self.projector, hidden_norm=self.hidden_norm),
             view_statistics=True,
-            momentum=rising(self.momentum, self.final_momentum),
+            momentum=Cosine(self.momentum, self.final_momentum),
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
             online_norm_groups=self.online_norm_groups,

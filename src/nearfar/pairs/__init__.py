@@ -7,20 +7,18 @@ O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised i
 from nearfar.pairs.attention import attend, attend_in_batch, relate_in_batch
 from nearfar.pairs.exponential import log_sum_exp, per_image_log_sum_exp
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
-from nearfar.pairs.logistic import around_ring, joined_batch, logistic_sum
+from nearfar.pairs.logistic import logistic_sum
 from nearfar.pairs.shares import gather_rows, shared_rows
 from nearfar.pairs.weighted import sample_order, sample_others, sampled_sum, weighted_sum
 
 __all__ = [
     "Kernel",
-    "around_ring",
     "attend",
     "attend_in_batch",
     "cauchy",
     "cosine",
     "gather_rows",
     "gaussian",
-    "joined_batch",
     "log_sum_exp",
     "logistic_sum",
     "per_image_log_sum_exp",

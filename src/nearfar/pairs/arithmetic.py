@@ -1,4 +1,4 @@
-"""What every reduction agrees on: the accumulation dtype, unit rows, one backward pass, and fast matrix products."""
+"""What every reduction agrees on: dtypes, unit rows, shapes, one backward pass, and fast matrix products."""
 
 from __future__ import annotations
 
@@ -43,6 +43,26 @@ def unit_rows(rows: Float[Tensor, "*rows dim"], dtype: torch.dtype | None = None
     """Every row scaled to length one (a zero row stays zero), in `dtype`; None: in the accumulation dtype."""
     rows = rows.to(dtype or accumulation_dtype(rows))
     return rows / row_norms(rows)
+
+
+def check_rows(least: int = 1, **tensors: Tensor) -> None:
+    """Raise ValueError unless the tensors share one shape [batch, dim] with `least` rows or more."""
+    (first, x), *others = tensors.items()
+    if x.ndim != 2:
+        raise ValueError(f"{first} must be [batch, dim], got shape {list(x.shape)}")
+    for name, y in others:
+        if y.shape != x.shape:
+            raise ValueError(f"{first} and {name} must have the same shape, got {list(x.shape)} and {list(y.shape)}")
+    if len(x) < least:
+        raise ValueError(f"the batch must hold {least} images or more, got {len(x)}")
+
+
+def check_queue(dim: int, queue: Tensor) -> None:
+    """Raise ValueError unless the queue is [keys, dim] with one key or more."""
+    if queue.ndim != 2 or queue.shape[1] != dim:
+        raise ValueError(f"queue must be [keys, {dim}] like the embeddings, got shape {list(queue.shape)}")
+    if len(queue) < 1:
+        raise ValueError("queue must hold 1 key or more, got 0")
 
 
 def refuse_double_backward() -> None:

@@ -17,6 +17,8 @@ from nearfar.pairs.arithmetic import (
     Rows,
     accumulation_dtype,
     add_product_,
+    check_queue,
+    check_rows,
     dot_products,
     refuse_double_backward,
     row_norms,
@@ -43,16 +45,9 @@ def attend(
     backward pass costs nothing more); the mean key and `keys` carry no gradient. Both results are float32, or
     float64 if an input is float64. Rows need not be unit vectors. Memory: one tile and the two results.
 
-    Raises ValueError without keys, for a temperature that is not positive, or for unequal dimensions.
+    Raises ValueError without keys or for unequal dimensions.
     """
-    if keys.ndim != 2 or query.ndim != 2 or keys.shape[1] != query.shape[1]:
-        raise ValueError(
-            f"query [rows, dim] and keys [keys, dim] do not fit: {tuple(query.shape)}, {tuple(keys.shape)}"
-        )
-    if len(keys) < 1:
-        raise ValueError("the queue is empty: at least one key is needed")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
+    check_queue(query.shape[1], keys)
     return _Attend.apply(query, keys.detach(), float(temperature))
 
 
@@ -122,7 +117,7 @@ def attend_in_batch(query: Rows, keys: Rows, temperature: float) -> tuple[PerIma
     gradient. The time of one attention; memory: a few panels of rows and tiles beside the gradient. Dtypes are those of
     `log_sum_exp`. Where processes share rows each does its own.
 
-    Raises ValueError for tensors of different shape, a batch of one, or a temperature that is not positive.
+    Raises ValueError for tensors of different shape and a batch of one.
     """
     positive, negative = _attend(query, keys, temperature, None)
     return positive, negative
@@ -141,12 +136,7 @@ def relate_in_batch(
 
 
 def _attend(query: Tensor, keys: Tensor, temperature: float, key_temperature: float | None) -> tuple[Tensor, ...]:
-    if query.ndim != 2 or query.shape != keys.shape or len(query) < 2:
-        raise ValueError(
-            f"query and keys must be [batch, dim] of two images or more, got {tuple(query.shape)}, {tuple(keys.shape)}"
-        )
-    if not temperature > 0 or not (key_temperature is None or key_temperature > 0):
-        raise ValueError(f"temperatures must be positive, got {temperature} and {key_temperature}")
+    check_rows(2, query=query, keys=keys)
     return _Others.apply(query, keys.detach(), temperature, key_temperature)
 
 

@@ -10,7 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.pairs.arithmetic import EPSILON, PerImage, PerRow, accumulation_dtype, add_product_, dot_products
+from nearfar.pairs.arithmetic import (
+    EPSILON,
+    PerImage,
+    PerRow,
+    accumulation_dtype,
+    add_product_,
+    check_rows,
+    dot_products,
+)
 from nearfar.pairs.kernels import Kernel
 from nearfar.pairs.shares import active_shares
 
@@ -63,12 +71,7 @@ class Blocks:
         shared: bool = False,
         most_rows: int | None = None,
     ) -> None:
-        if first.ndim != 2 or first.shape != second.shape:
-            raise ValueError(
-                f"two views of equal shape [batch, dim] are needed, got {tuple(first.shape)} and {tuple(second.shape)}"
-            )
-        if len(first) < 2:
-            raise ValueError(f"at least two images are needed, or there are no negatives; got a batch of {len(first)}")
+        check_rows(2, first=first, second=second)
         self.views = (first, second)
         self.batch, self.dim = first.shape
         self.unit = unit
@@ -253,6 +256,10 @@ class Blocks:
     def completed(self, statistic: Tensor) -> PerRow:
         """A number per row with those of the other processes' rows, where processes share the rows."""
         return statistic if self.shares is None else self.shares.complete(statistic)
+
+    def added_up(self, numbers: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """Sums over own rows, added up over the processes where they share the rows."""
+        return numbers if self.shares is None else self.shares.added_up(numbers)
 
     def as_inputs(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients in the dtypes of the views."""

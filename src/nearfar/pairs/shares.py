@@ -26,6 +26,10 @@ class Shares:
         counts = [rows.stop - rows.start for rows in self.rows]
         return per_row.copy_(gather_rows(per_row[:, self.rows[self.rank]].T, counts).T)
 
+    def added_up(self, numbers: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """Add up each number over the ranks; every rank must call it."""
+        return gather_rows(numbers[None], [1] * len(self.rows)).sum(0)
+
 
 _active: Shares | None = None
 

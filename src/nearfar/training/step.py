@@ -11,9 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nearfar.data import rank_rows
-from nearfar.losses.sigclr import RingLoss
 from nearfar.methods import Embeddings, Model
-from nearfar.pairs import around_ring, shared_rows
+from nearfar.pairs import shared_rows
 from nearfar.pairs.shares import gather_rows, world_size
 
 MakeViews = Callable[[slice], list[Tensor]]
@@ -53,8 +52,7 @@ class GradientStep:
     def __call__(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
         """Leave the gradient of the joined batch in the parameters; return the loss and the embeddings.
 
-        The embeddings are those of the joined batch, or this rank's own for a `RingLoss`.
-
+        The embeddings are those of the joined batch.
         make_views: of this rank's rows. index: [own rows] image numbers. batch: rows on all ranks together.
         seed: of dropout and of the loss's samples, the same on every rank.
         """
@@ -89,22 +87,17 @@ class GradientStep:
 
         world, rank = self.fabric.world_size, self.fabric.global_rank
         shares = [rank_rows(batch, other, world) for other in range(world)]
-        if world > 1 and isinstance(self.model.loss, RingLoss):
-            offset, context = 0, around_ring([rows.stop - rows.start for rows in shares], rank)
-        else:
-            own = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
-            index = join_batches(index, batch)
-            offset, context = shares[rank].start, shared_rows(shares, rank)
-        seen = {name: part.detach().requires_grad_(name != "key") for name, part in own.items()}
+        joined = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
+        seen = {name: part.detach().requires_grad_(name != "key") for name, part in joined.items()}
         torch.manual_seed(seed)
-        with context:
-            loss = self.model.compute_loss(seen, index)
+        with shared_rows(shares, rank):
+            loss = self.model.compute_loss(seen, join_batches(index, batch))
         self.fabric.backward(loss)
         loss = loss.detach()
 
         for rows in parts:
             out = graph if len(parts) == 1 else self._embed(make_views, rows, seed, with_keys=False)
-            mine = slice(offset + rows.start, offset + rows.stop)
+            mine = slice(shares[rank].start + rows.start, shares[rank].start + rows.stop)
             carried = [(out[name], part.grad[:, mine]) for name, part in seen.items() if part.grad is not None]
             torch.autograd.backward([part for part, _ in carried], [grad.to(part.dtype) for part, grad in carried])
         networks = [self.model.online] + ([self.model.predictor] if self.model.predictor is not None else [])

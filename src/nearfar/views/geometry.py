@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -13,14 +11,12 @@ from nearfar.views.photometric import luma, unit
 
 
 def affine(
-    images: Float[Tensor, "n channels side side"],
-    motion: Float[Tensor, "n 6"],
-    edge: Literal["border", "zeros"] = "border",
+    images: Float[Tensor, "n channels side side"], motion: Float[Tensor, "n 6"]
 ) -> Float[Tensor, "n channels side side"]:
-    """Move each image about its centre, bilinearly.
+    """Move each image about its centre, bilinearly; the border is repeated outwards.
 
     `motion` holds degrees (clockwise), shift to the right and down as shares of the side, zoom, and shear along x and y
-    in degrees, with torchvision's meaning. `edge`: what comes in from outside, the repeated border or zeros.
+    in degrees, with torchvision's meaning.
     """
     angle, right, down, zoom, shear_x, shear_y = motion.double().unbind(1)
     angle, shear_x, shear_y = angle.deg2rad(), shear_x.deg2rad(), shear_y.deg2rad()
@@ -34,7 +30,7 @@ def affine(
     shift = -inverse @ torch.stack([2 * right, 2 * down], 1)[:, :, None]
     theta = torch.cat([inverse, shift], 2).float().to(images.device)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode=edge, align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
 _MATRIX_SIDE = 48

@@ -123,9 +123,9 @@ def turn_hue(images: Float[Tensor, "n 3 h w"], hue: Float[Tensor, " n"]) -> Floa
     return far.mul_(sixfold[:, None]).add_(base[:, None])
 
 
-def solarize_(images: Float[Tensor, "n c h w"], threshold: float = 0.5) -> Float[Tensor, "n c h w"]:
-    """Replace every value x at or above `threshold` by 1 - x."""
-    above = (images >= threshold).float()
+def solarize_(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+    """Replace every value x at or above 0.5 by 1 - x."""
+    above = (images >= 0.5).float()
     return images.addcmul_(above, 1 - 2 * images)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nearfar.messages import did_you_mean
+from nearfar.messages import one_line
 
 Range = tuple[float, float]
 _PROBABILITIES = (
@@ -128,35 +128,10 @@ class ViewPlan:
 
         What a view leaves out has its default. Raises ValueError for unknown names and for values of the wrong kind.
         """
-        _known(values, ("name", "views"), "a view plan")
-        views = values.get("views")
-        if not isinstance(views, Sequence) or isinstance(views, str):
-            raise ValueError(f"a view plan needs 'views', a list with the numbers of each view, got {views!r}")
-        return cls(str(values.get("name", "own")), tuple(_view(number, each) for number, each in enumerate(views)))
-
-
-def _view(number: int, values: Any) -> View:
-    what = f"view {number} of the plan"
-    defaults = asdict(View())
-    _known(values, tuple(defaults), what)
-    given: dict[str, Any] = {}
-    for name, value in values.items():
-        is_range = isinstance(defaults[name], tuple)
-        parts = value if is_range and isinstance(value, (list, tuple)) else [value]
-        kinds = int if name == "size" else (int, float)
-        plain = all(isinstance(part, kinds) and not isinstance(part, bool) for part in parts)
-        if not (plain and len(parts) == 1 + is_range) and not (name == "size" and value is None):
-            kind = "a range [low, high]" if is_range else "a whole number" if name == "size" else "a number"
-            raise ValueError(f"{what}: {name} is {kind}, got {value!r}")
-        numbers = [part if name == "size" else float(part) for part in parts]
-        given[name] = tuple(numbers) if is_range else numbers[0]
-    return View(**given)
-
-
-def _known(values: Any, names: Sequence[str], what: str) -> None:
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{what} is given as names and values, got {values!r}")
-    for name in values:
-        if name not in names:
-            hint = did_you_mean(str(name), names, f"it has {', '.join(names)}")
-            raise ValueError(f"{what} has no {name!r}; {hint}")
+        form = "a view plan has the form {name: mine, views: [{scale: [0.2, 1.0], flip: 0.5, ...}, ...]}"
+        with one_line(form, AttributeError, KeyError, TypeError, ValueError):
+            views = [
+                View(**{name: tuple(value) if isinstance(value, list) else value for name, value in view.items()})
+                for view in values["views"]
+            ]
+            return cls(**{"name": "own", **values, "views": tuple(views)})

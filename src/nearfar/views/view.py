@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -130,8 +130,9 @@ class ViewPlan:
         """
         form = "a view plan has the form {name: mine, views: [{scale: [0.2, 1.0], flip: 0.5, ...}, ...]}"
         with one_line(form, AttributeError, KeyError, TypeError, ValueError):
-            views = [
-                View(**{name: tuple(value) if isinstance(value, list) else value for name, value in view.items()})
-                for view in values["views"]
-            ]
-            return cls(**{"name": "own", **values, "views": tuple(views)})
+            return cls(**{"name": "own", **values, "views": tuple(map(_view, values["views"]))})
+
+
+def _view(values: Mapping[str, Any]) -> View:
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return View(**given)

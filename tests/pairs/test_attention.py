@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from nearfar.pairs import attend, attend_in_batch, attention, relate_in_batch
+from nearfar.pairs import attend, attend_in_batch, attention
 
 
 def inputs(rows, keys, dim, dtype=torch.float32):
@@ -58,7 +58,7 @@ CASES = {  # rows, keys (None: those of the batch), width
 def test_values_and_gradient_equal_the_full_matrix(tiles, shape, temperature, dtype):
     query, keys = inputs(*shape, dtype=dtype)
     exact, in_batch = query.detach().double().requires_grad_(), shape[1] is None
-    found = relate_in_batch(query, keys, temperature, 0.05) if in_batch else attend(query, keys, temperature)
+    found = attend_in_batch(query, keys, temperature, 0.05) if in_batch else attend(query, keys, temperature)
     expected = (batch_by_matrix if in_batch else queue_by_matrix)(exact, keys.detach().double(), temperature)
     # in float32 the logits themselves are rounded to about 1e-7 / temperature
     tolerance = 1e-11 if dtype == torch.float64 else max(2e-6, 4e-7 / temperature)
@@ -79,7 +79,7 @@ def test_values_and_gradient_equal_the_full_matrix(tiles, shape, temperature, dt
 @pytest.mark.parametrize("keys", [10, None])
 def test_only_the_query_gets_a_gradient_once_and_autocast_stays_outside(keys):
     query, keys, both = *inputs(4, keys, 5), keys is None
-    call = (lambda: relate_in_batch(query, keys, 0.2, 0.1)) if both else (lambda: attend(query, keys, 0.2))
+    call = (lambda: attend_in_batch(query, keys, 0.2, 0.1)) if both else (lambda: attend(query, keys, 0.2))
     results = call()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert all(torch.equal(a, b) for a, b in zip(results, call(), strict=True))

@@ -99,5 +99,5 @@ def test_attention_holds_one_tile():
 def test_keys_of_the_batch_fit_the_budget_too():
     query, keys = torch.randn(4500, 512, requires_grad=True), torch.randn(4500, 512)
     with Live(query, keys) as live:
-        (gradient,) = torch.autograd.grad(sum(pairs.relate_in_batch(query, keys, 0.1, 0.07)).sum(), query)
+        (gradient,) = torch.autograd.grad(sum(pairs.attend_in_batch(query, keys, 0.1, 0.07)).sum(), query)
     assert live.peak - gradient.nbytes < 2**24 + 16 * 2 * 4500  # one more [batch, dim] would be 9 MiB, B x B 77 MiB

@@ -7,6 +7,7 @@ import torch.multiprocessing as mp
 
 from nearfar.pairs import (
     attend,
+    attend_in_batch,
     blocks,
     cauchy,
     cosine,
@@ -14,7 +15,6 @@ from nearfar.pairs import (
     log_sum_exp,
     logistic_sum,
     per_image_log_sum_exp,
-    relate_in_batch,
     shared_rows,
     weighted_sum,
 )
@@ -46,7 +46,7 @@ CASES = {  # (first, second, a number for each row, keys) -> results, those with
     "weighted, cauchy": lambda a, b, number, _: weighted_sum(a, b, number, cauchy()),
     "logistic": logistic,
     "queue": lambda a, _, __, keys: attend(a, keys, 0.3),  # the number of queries does not divide
-    "in batch": lambda a, b, *_: relate_in_batch(a, b, 0.3, 0.2),
+    "in batch": lambda a, b, *_: attend_in_batch(a, b, 0.3, 0.2),
 }
 
 

@@ -6,7 +6,7 @@ from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.pairs import attend, attend_in_batch, relate_in_batch
+from nearfar.pairs import attend, attend_in_batch
 from nearfar.pairs.arithmetic import PerImage, Queue, Rows, Scalar, check_rows, unit_rows
 from nearfar.pairs.joined import on_joined_batch
 
@@ -75,12 +75,12 @@ class SCE(nn.Module):
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue | None = None) -> Scalar:
         if queue is None:
-            return self._mixed(*relate_in_batch(query, key, self.temperature, self.target_temperature))
+            return self._mixed(*attend_in_batch(query, key, self.temperature, self.target_temperature))
         check_rows(query=query, key=key)
         positive, queued, queue_relation, queue_target = self._relate(query, key, queue)
         if not self.batch_keys:
             return self._mixed(positive, queued, queue_relation)
-        _, others, relation = relate_in_batch(query, key, self.temperature, self.target_temperature)
+        _, others, relation = attend_in_batch(query, key, self.temperature, self.target_temperature)
         _, target = attend_in_batch(key.detach(), key, self.target_temperature)
         share = torch.sigmoid(target - queue_target)  # of the soft targets that the batch's keys have
         relation = share * relation + (1 - share) * queue_relation

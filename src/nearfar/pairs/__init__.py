@@ -4,7 +4,7 @@ Each returns the positives' logits and a number per row (or one for all) over th
 O(batch) arithmetic on these. Rows are raw embeddings of two views, normalised inside where the kernel needs it.
 """
 
-from nearfar.pairs.attention import attend, attend_in_batch, relate_in_batch
+from nearfar.pairs.attention import attend, attend_in_batch
 from nearfar.pairs.exponential import log_sum_exp, per_image_log_sum_exp
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
 from nearfar.pairs.logistic import logistic_sum
@@ -22,7 +22,6 @@ __all__ = [
     "log_sum_exp",
     "logistic_sum",
     "per_image_log_sum_exp",
-    "relate_in_batch",
     "sample_order",
     "sample_others",
     "sampled_sum",

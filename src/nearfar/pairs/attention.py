@@ -110,32 +110,18 @@ def attend_tiles(
     return (highest + mass.log2()).squeeze(1).div_(LOG2_E), mean_key.div_(mass)
 
 
-def attend_in_batch(query: Rows, keys: Rows, temperature: float) -> tuple[PerImage, PerImage]:
-    """q_i.k_i / t, and log sum_{j != i} exp(q_i.k_j / t), for each image i.
+def attend_in_batch(
+    query: Rows, keys: Rows, temperature: float, key_temperature: float | None = None
+) -> tuple[PerImage, ...]:
+    """q_i.k_i / t, and log sum_{j != i} exp(q_i.k_j / t), for each image i; with `key_temperature` t_k a third result.
 
-    Rows are raw embeddings and normalised here. Differentiable once with respect to the query, the keys carry no
-    gradient. The time of one attention; memory: a few panels of rows and tiles beside the gradient. Dtypes are those of
-    `log_sum_exp`. Where processes share rows each does its own.
+    That is sum_{j != i} w_ij q_i.k_j / t, where w_i is the softmax of k_i.k_j / t_k over j != i. Rows are raw embeddings
+    and normalised here. Differentiable once with respect to the query, the keys carry no gradient. The time of one
+    attention, with the third result of two (three for a large batch); memory: a few panels of rows and tiles beside the
+    gradient. Dtypes are those of `log_sum_exp`. Where processes share rows each does its own.
 
     Raises ValueError for tensors of different shape and a batch of one.
     """
-    positive, negative = _attend(query, keys, temperature, None)
-    return positive, negative
-
-
-def relate_in_batch(
-    query: Rows, keys: Rows, temperature: float, key_temperature: float
-) -> tuple[PerImage, PerImage, PerImage]:
-    """Both results of `attend_in_batch`, and sum_{j != i} w_ij q_i.k_j / t.
-
-    w_i is the softmax of k_i.k_j / t_k over j != i. Takes the time of two attentions (three for a large batch); memory
-    and errors as there.
-    """
-    positive, negative, relation = _attend(query, keys, temperature, key_temperature)
-    return positive, negative, relation
-
-
-def _attend(query: Tensor, keys: Tensor, temperature: float, key_temperature: float | None) -> tuple[Tensor, ...]:
     check_rows(2, query=query, keys=keys)
     return _Others.apply(query, keys.detach(), temperature, key_temperature)
 

@@ -115,10 +115,10 @@ def attend_in_batch(
 ) -> tuple[PerImage, ...]:
     """q_i.k_i / t, and log sum_{j != i} exp(q_i.k_j / t), for each image i; with `key_temperature` t_k a third result.
 
-    That is sum_{j != i} w_ij q_i.k_j / t, where w_i is the softmax of k_i.k_j / t_k over j != i. Rows are raw embeddings
-    and normalised here. Differentiable once with respect to the query, the keys carry no gradient. The time of one
-    attention, with the third result of two (three for a large batch); memory: a few panels of rows and tiles beside the
-    gradient. Dtypes are those of `log_sum_exp`. Where processes share rows each does its own.
+    The third is sum_{j != i} w_ij q_i.k_j / t, where w_i is the softmax of k_i.k_j / t_k over j != i. Rows are raw
+    embeddings and normalised here. Differentiable once with respect to the query, the keys carry no gradient. Takes the
+    time of one attention, of two (three for a large batch) with the third result; memory: a few panels of rows and
+    tiles beside the gradient. Dtypes are those of `log_sum_exp`. Where processes share rows each does its own.
 
     Raises ValueError for tensors of different shape and a batch of one.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -133,6 +133,6 @@ class ViewPlan:
             return cls(**{"name": "own", **values, "views": tuple(map(_view, values["views"]))})
 
 
-def _view(values: Mapping[str, Any]) -> View:
+def _view(values: Any) -> View:
     given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return View(**given)

@@ -42,9 +42,9 @@ Labelled = dict[str, tuple[Tensor, np.ndarray | None]]  # features and labels by
 
 @dataclass(frozen=True)
 class LabelledSets:
-    """The splits "train", "test" and perhaps "validation"."""
+    """The splits "train", "test" and perhaps "validation": `Images`, or others with a length that can be sampled."""
 
-    splits: Mapping[str, Images]
+    splits: Mapping[str, Any]
 
     def count(self, split: str) -> int:
         """Images of a split."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,7 +13,6 @@ import torch
 import torchvision.datasets
 from jaxtyping import Int
 from rich.console import Console
-from rich.text import Text
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
@@ -93,54 +92,32 @@ class Split:
     def __len__(self) -> int:
         return len(self.images)  # type: ignore[arg-type]
 
-    def features(self, encoders: Encoders, reading: Mapping[str, Any], console: Console, title: str) -> Labelled:
-        """Return features and labels by encoder; the images are read once, in pieces, and unreadable ones left out."""
-        parts: dict[str, list[Tensor]] = {name: [] for name in encoders}
+    def sampled(self, limit: int, seed: int) -> Split:
+        """The same with a random sample of so many images."""
+        rows = sample(len(self), limit, seed)
+        return Split(Subset(self.images, rows.tolist()), None if self.matrix is None else self.matrix[rows])
+
+
+def features_in_pieces(
+    splits: Mapping[str, Split], reading: Mapping[str, Any], encoders: Encoders, console: Console
+) -> Iterator[tuple[str, Labelled]]:
+    """Features and labels of every split, encoder by encoder; each image is read once, and left out if unreadable."""
+    found: dict[str, Labelled] = {row: {} for row in encoders}
+    device = "cuda" if torch.cuda.is_available() else None
+    for name, split in splits.items():
+        parts: dict[str, list[Tensor]] = {row: [] for row in encoders}
         labels: list[np.ndarray] = []
-        device = "cuda" if torch.cuda.is_available() else None
-        with shown(console, title) as progress:
-            for rows in torch.arange(len(self)).split(CHUNK):
-                images = open_images(Subset(self.images, rows.tolist()), **reading)
-                for name, encoder in encoders.items():
-                    parts[name].append(extract(encoder, images, device=device))
-                kept = rows[[int(name) for name in images.names]].numpy()
-                labels.append(images.labels if self.matrix is None else self.matrix[kept])  # type: ignore[arg-type]
-                progress(int(rows[-1]) + 1, len(self))
-        return {name: (torch.cat(pieces), np.concatenate(labels)) for name, pieces in parts.items()}
-
-
-@dataclass(frozen=True)
-class StandardSplits:
-    """The splits "train", "test" and perhaps "validation" of a standard set, with the methods of `LabelledSets`.
-
-    reading: image size and channels, as `open_images` takes them.
-    """
-
-    splits: Mapping[str, Split]
-    reading: Mapping[str, Any]
-
-    def count(self, split: str) -> int:
-        """Images of a split."""
-        return len(self.splits[split])
-
-    def limited(self, limit: int | None, seed: int, console: Console) -> StandardSplits:
-        """The same with a random sample of so many training images."""
-        train = self.splits["train"]
-        if limit is None or limit >= len(train):
-            return self
-        console.print(Text(f"--limit: {limit} of {len(train)} training images, a random sample (seed {seed})"))
-        rows = sample(len(train), limit, seed)
-        some = Split(Subset(train.images, rows.tolist()), None if train.matrix is None else train.matrix[rows])
-        return replace(self, splits={**self.splits, "train": some})
-
-    def features(self, encoders: Encoders, console: Console) -> Iterator[tuple[str, Labelled]]:
-        """Features and labels of every split, encoder by encoder."""
-        found = {
-            name: split.features(encoders, self.reading, console, f"{name} images")
-            for name, split in self.splits.items()
-        }
+        with shown(console, f"{name} images") as progress:
+            for rows in torch.arange(len(split)).split(CHUNK):
+                images = open_images(Subset(split.images, rows.tolist()), **reading)
+                for row, encoder in encoders.items():
+                    parts[row].append(extract(encoder, images, device=device))
+                known = rows[[int(one) for one in images.names]].numpy()
+                labels.append(images.labels if split.matrix is None else split.matrix[known])  # type: ignore[arg-type]
+                progress(int(rows[-1]) + 1, len(split))
         for row in encoders:
-            yield row, {name: of_split[row] for name, of_split in found.items()}
+            found[row][name] = torch.cat(parts[row]), np.concatenate(labels)
+    yield from found.items()
 
 
 def standard_set(source: str) -> tuple[str, StandardSet] | None:
@@ -156,25 +133,22 @@ def standard_set(source: str) -> tuple[str, StandardSet] | None:
     return name, STANDARD_SETS[name]
 
 
-def open_standard(
-    chosen: StandardSet, root: str | os.PathLike[str] | None, reading: Mapping[str, Any], seed: int = 0
-) -> StandardSplits:
+def open_standard(chosen: StandardSet, root: str | os.PathLike[str] | None, seed: int = 0) -> dict[str, Split]:
     """Open "train", "test" and, where there is one, "validation", from the files that lie in `root`.
 
-    Nothing is downloaded. reading: image size and channels. seed: of the splits that are drawn. Raises ValueError
-    without a root, FileNotFoundError without the files.
+    Nothing is downloaded. seed: of the splits that are drawn. Raises ValueError without a root, FileNotFoundError
+    without the files.
     """
     if root is None:
         raise ValueError(f"say where the files of torchvision's {chosen.kind} are: --root DIR")
     if chosen.drawn is not None:
         whole = _open(chosen, {}, root)
         train, test = _draw(np.asarray(getattr(whole, "y", None) or whole._labels), chosen.drawn, seed)
-        return StandardSplits({"train": Split(Subset(whole, train)), "test": Split(Subset(whole, test))}, reading)
+        return {"train": Split(Subset(whole, train)), "test": Split(Subset(whole, test))}
     parts = {"train": chosen.train, "validation": chosen.validation, "test": chosen.test}
     opened = {part: _open(chosen, which, root) for part, which in parts.items() if which is not None}
     several = chosen.metric == "eleven_point_map"
-    splits = {part: Split(images, _voc_labels(images) if several else None) for part, images in opened.items()}
-    return StandardSplits(splits, reading)
+    return {part: Split(images, _voc_labels(images) if several else None) for part, images in opened.items()}
 
 
 def _open(chosen: StandardSet, which: Mapping[str, Any], root: str | os.PathLike[str]) -> Any:
@@ -191,14 +165,14 @@ def _open(chosen: StandardSet, which: Mapping[str, Any], root: str | os.PathLike
 
 
 def _draw(labels: np.ndarray, numbers: tuple[int, int | None], seed: int) -> tuple[list[int], list[int]]:
-    """Positions of so many images of each class, and of so many others."""
+    """Positions of so many images of each class, and of so many others (None: all others)."""
     generator = np.random.default_rng(seed)
     train: list[int] = []
     test: list[int] = []
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label)).tolist()
         train += rows[: numbers[0]]
-        test += rows[numbers[0] : None if numbers[1] is None else sum(filter(None, numbers))]
+        test += rows[numbers[0] :][: numbers[1]]
     return train, test
 
 

@@ -74,9 +74,9 @@ def transfer(
     from nearfar.papers.detection import evaluate_detectors
     from nearfar.papers.detector import TASKS
     from nearfar.papers.protocols import PROTOCOLS, protocol_results
-    from nearfar.papers.standard_sets import OWN_DATA, name_with, open_standard, standard_set
+    from nearfar.papers.standard_sets import OWN_DATA, features_in_pieces, name_with, open_standard, standard_set
     from nearfar.run import Run
-    from nearfar.run_evaluation import add_to_results, encoders_by_row, open_labelled, show_results
+    from nearfar.run_evaluation import LabelledSets, add_to_results, encoders_by_row, open_labelled, show_results
     from nearfar.training.progress import shown
     from nearfar.training.settings import LARGEST_SEED
 
@@ -103,7 +103,7 @@ def transfer(
     if standard.metric == "eleven_point_map" and "transfer-sgd" in protocols:
         raise ValueError(f"transfer-sgd needs one label an image, those of {name} have several")
     if name:
-        sets: Any = open_standard(standard, root, run.settings.reading, seed).limited(limit, seed, console)
+        sets = LabelledSets(open_standard(standard, root, seed)).limited(limit, seed, console)
     elif root is not None:
         raise ValueError("--root is for data sets of torchvision: name one, such as torchvision:flowers102")
     else:
@@ -112,7 +112,8 @@ def transfer(
     encoders = encoders_by_row(run, encoder, baselines)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
-    for row, found in sets.features(encoders, console):
+    pieces = features_in_pieces(sets.splits, run.settings.reading, encoders, console) if name else None
+    for row, found in pieces or sets.features(encoders, console):
         for one in protocols:
             with shown(console, f"{row.replace('_', ' ')}: {one}") as progress:
                 numbers = protocol_results(one, found, standard.metric, standard.steps, seed, device, progress)

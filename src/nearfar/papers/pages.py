@@ -6,10 +6,11 @@ import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import matplotlib.axes
 import matplotlib.figure
 import matplotlib.image
@@ -18,7 +19,7 @@ import numpy as np
 from nearfar.atomic import replacing
 from nearfar.papers.claims import Judgement, Place, Values, holm, judge
 from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Size, Table
-from nearfar.papers.runs import PLANE, VERDICTS, Found, Known, folder_of, found_so_far, path_of, unpacked
+from nearfar.papers.runs import PLANE, VERDICTS, Known, folder_of, found_so_far, path_of, unpacked
 from nearfar.training.plan import MOST_HELD_OUT, SHARE_HELD_OUT
 from nearfar.training.progress import duration
 
@@ -26,19 +27,6 @@ CLAIMS = "claims.md"
 MOST_LINES = 12
 PANEL, HEIGHT = 4.5, 4.0  # inches
 BINS = 40
-HOW = """\
-Written by `nearfar reproduce` from the JSON of the tables beside it.
-
-- **Small** accuracies are those of a net of 0.3 million parameters after 20 epochs (120 on blood cells) on 2000 to 5000
-  images; the papers have 9000 images or more and 100 to 1000 epochs. They say nothing of the papers' scale. The page
-  of each table says what it ran.
-- A claim is **decided**, yes or no, if the 95 % interval of a difference lies on one side of its bound. Intervals are
-  over seeds, and over test images where predictions were saved. Counts, and memory of one run, have no interval: they
-  are compared as they are, equal within 1 %.
-- **Not decided**: the interval lies on both sides, or there is one seed. **Not run**: cells are missing.
-- **Holm** says whether a verdict survives Holm's correction for all tested claims of this page. Of claims whose
-  difference is nil, 5 % are decided by chance; a verdict that does not survive may be one of them."""
-
 Lists = Mapping[Place, Sequence[Any]]
 """By row and column, the number or the list of each seed."""
 
@@ -50,10 +38,15 @@ def write_outcome(
 
     missing: what must be put where for data that is not there. known: numbers of other tables.
     """
-    path, found = path_of(table, size, out), found_so_far(table, size, out, known)
+    path, found, scale = path_of(table, size, out), found_so_far(table, size, out, known), table.at(size)
     seeds = {(cell.row, cell.column): found[cell.place]["seeds"] for cell in table.cells(size)}
-    raw = {place: {seed: one["value"] for seed, one in each.items()} for place, each in seeds.items()}
-    values: Values = {} if table.measure == "curve" else {place: _means(each) for place, each in raw.items()}
+    lists = {place: [one["value"] for one in each.values()] for place, each in seeds.items() if each}
+    values: Values = {
+        place: {seed: statistics.fmean(one["value"]) if isinstance(one["value"], list) else one["value"]
+                for seed, one in each.items()}
+        for place, each in seeds.items()
+        if table.measure != "curve"
+    }  # fmt: skip
     right = {
         place: {seed: unpacked(one["right"]) for seed, one in each.items() if "right" in one}
         for place, each in seeds.items()
@@ -64,25 +57,44 @@ def write_outcome(
     with replacing(path.with_suffix(".json")) as unfinished:
         unfinished.write_text(json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n")
     picture = path.with_suffix(".png")
-    lists = {place: list(each.values()) for place, each in raw.items() if each}
     if lists:
         draw_table(picture, table, size, lists, out)
-    parts = [
-        _head(paper, table, size),
-        _laid_out(table, size, values) if values else "",
-        f"![{table.title}]({picture.name})" if lists and picture.is_file() else "",
-        _claims_laid_out(claims),
-        "\n".join(f"Not here: {where}" for where in missing),
-        _cost(found),
-    ]
+    metrics = {column.metric or scale.metric for column in scale.columns.values()}
+    notes: dict[str, list[str]] = {}
+    for row in table.rows.values() if values else ():
+        if row.note:
+            notes.setdefault(row.note, []).append(row.title)
+    numbers = [(cell, seed, one) for cell in found.values() for seed, one in cell["seeds"].items()]
+    runs = {(cell["key"], seed): one for cell, seed, one in numbers}
+    measured = {(cell["key"], cell["reading"], seed): one["seconds"] for cell, seed, one in numbers}
+    spent = sum(measured.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
+    text = _filled(
+        "table.md",
+        paper=paper,
+        table=table,
+        scale=scale,
+        small=size == "small",
+        paired=any(row.paper for row in table.rows.values()),
+        images=_images(paper, table, size),
+        how=(metrics.pop() if len(metrics) == 1 else ", ".join(scale.protocol)) or table.measure,
+        lines=_laid_out(table, size, values) if values else [],
+        notes=notes,
+        picture=picture.name if lists and picture.is_file() else "",
+        claims=claims,
+        missing=missing,
+        runs=list(runs.values()),
+        spent=duration(spent),
+        hardware=sorted({one.get("hardware", "a machine that was not noted") for one in runs.values()}),
+    )
     with replacing(path) as unfinished:
-        unfinished.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
     return path
 
 
-def _means(seeds: Mapping[str, float | list[float]]) -> dict[str, float]:
-    """By seed, a number or the mean of a list."""
-    return {seed: statistics.mean(value) if isinstance(value, list) else value for seed, value in seeds.items()}
+def _filled(template: str, **shown: Any) -> str:
+    text = (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8")
+    options: dict[str, Any] = dict(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    return jinja2.Template(text, undefined=jinja2.StrictUndefined, **options).render(**shown)
 
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
@@ -91,29 +103,6 @@ def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
     numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
     told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
     return told | ({"interval": [float(f"{end:.6g}") for end in judgement.interval]} if judgement.interval else {})
-
-
-def _lines(head: str, rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    body = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *body])
-
-
-def _head(paper: Paper, table: Table, size: Size) -> str:
-    """What the table is, from where, at which scale and in what."""
-    scale = table.at(size)
-    place = f"{paper.title} ({paper.authors} {paper.year})" if paper.authors else paper.title
-    lines = [f"# {table.title}", f"{place}, {table.source}."]
-    if size == "small":
-        paired = any(row.paper for row in table.rows.values())
-        order = " The paper's numbers are there for their order." if paired else ""
-        lines.append(f"**Small scale**, not the paper's size: {scale.says}.{order}")
-    metrics = {column.metric or scale.metric for column in scale.columns.values()}
-    how = (metrics.pop() if len(metrics) == 1 else ", ".join(scale.protocol)) or table.measure
-    if images := _images(paper, table, size):
-        lines.append(f"Images: {'; '.join(images)}.")
-    lines.append(f"In {table.unit or 'numbers'}; {how}; {table.better} is better; mean ± deviation over the seeds.")
-    return "\n\n".join(lines)
 
 
 def _images(paper: Paper, table: Table, size: Size) -> list[str]:
@@ -137,45 +126,32 @@ def _images(paper: Paper, table: Table, size: Size) -> list[str]:
     return list(found)
 
 
-def _laid_out(table: Table, size: Size, values: Values) -> str:
-    """The numbers: three cells for a column, or where there are many columns three lines for a row."""
-    columns = table.at(size).columns.values()
+def _laid_out(table: Table, size: Size, values: Values) -> list[list[str]]:
+    """The lines of the table: three cells for a column, or where there are many columns three lines for a row."""
+    columns, rows = list(table.at(size).columns.values()), table.rows.values()
 
-    def theirs(row: Row, column: Column) -> tuple[float, float | None] | None:
-        return row.paper.get(column.like or column.name)
+    def shown(row: Row, column: Column) -> list[str]:
+        theirs = row.paper.get(column.like or column.name)
+        ours = list(values.get((row.name, column.name), {}).values())
+        cells = [_spread(theirs)] if paired else []
+        cells.append(_spread(_mean_and_deviation(ours)))
+        if paired and size == "full":
+            cells.append(f"{statistics.mean(ours) - theirs[0]:+.2f}" if theirs and ours else "")
+        return cells
 
-    def ours(row: Row, column: Column) -> list[float]:
-        return list(values.get((row.name, column.name), {}).values())
-
-    def difference(row: Row, column: Column) -> str:
-        a, b = theirs(row, column), ours(row, column)
-        return "" if a is None or not b else f"{statistics.mean(b) - a[0]:+.2f}"
-
-    parts: dict[str, Callable[[Row, Column], str]] = {
-        "paper": lambda row, column: _spread(theirs(row, column)),
-        "ours": lambda row, column: _spread(_mean_and_deviation(ours(row, column))),
-    }
-    if not any(row.paper for row in table.rows.values()):
-        del parts["paper"]
-    elif size == "full":
-        parts["difference"] = difference
-    wide = len(columns) > 3
-    lines: list[list[str]] = []
-    if wide:
-        lines.append(["", "", *(column.title for column in columns)])
-        for row in table.rows.values():
-            lines += [[row.title, part, *(show(row, column) for column in columns)] for part, show in parts.items()]
+    paired = any(row.paper for row in rows)
+    parts = ["paper", "ours", "difference"][: 2 + (size == "full")] if paired else ["ours"]
+    if len(columns) > 3:
+        lines = [["", "", *(column.title for column in columns)]]
+        for row in rows:
+            by_part = zip(*(shown(row, column) for column in columns), strict=True)
+            lines += [[row.title, part, *cells] for part, cells in zip(parts, by_part, strict=True) if any(cells)]
     else:
-        lines.append(["", *(f"{column.title}, {part}" for column in columns for part in parts)])
-        for row in table.rows.values():
-            lines.append([row.title, *(show(row, column) for column in columns for show in parts.values())])
-    lines = [line for line in lines if any(line[1 + wide :])]
-    lines.insert(1, ["---"] * len(lines[0]))
-    noted: dict[str, list[str]] = {}
-    for row in table.rows.values():
-        noted.setdefault(row.note, []).append(row.title)
-    notes = (f"\n\n{'; '.join(titles)}: {note}." for note, titles in noted.items() if note)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "".join(notes)
+        lines = [["", *(f"{column.title}, {part}" for column in columns for part in parts)]]
+        for row in rows:
+            if any(cells := [cell for column in columns for cell in shown(row, column)]):
+                lines.append([row.title, *cells])
+    return [lines[0], ["---"] * len(lines[0]), *lines[1:]]
 
 
 def _mean_and_deviation(numbers: Sequence[float]) -> tuple[float, float | None] | None:
@@ -192,55 +168,34 @@ def _spread(number: tuple[float, float | None] | None) -> str:
     return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 
-def _claims_laid_out(claims: Sequence[Mapping[str, str]]) -> str:
-    if not claims:
-        return ""
-    rows = ([one["text"], one["section"], f"**{one['holds']}**", one["numbers"]] for one in claims)
-    return _lines("| what the paper says | where | holds here | |", rows)
-
-
-def _cost(found: Found) -> str:
-    """How many runs the table took, on what, and one of its commands."""
-    numbers = [(cell, seed, one) for cell in found.values() for seed, one in cell["seeds"].items()]
-    if not numbers:
-        return "Nothing was run."
-    runs = {(cell["key"], seed): one for cell, seed, one in numbers}
-    measured = {(cell["key"], cell["reading"], seed): one["seconds"] for cell, seed, one in numbers}
-    spent = sum(measured.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
-    where = "; ".join(sorted({one.get("hardware", "a machine that was not noted") for one in runs.values()}))
-    command = "\n".join(next(iter(runs.values()))["commands"])
-    return f"{len(runs)} runs, {duration(spent)} in sum, on {where}. The first of them:\n\n```\n{command}\n```"
-
-
 def write_claims(out: Path) -> Path:
     """Write claims.md into a folder of tables, and return its path."""
-    tables = tables_in(out)
-    claims = [(table["paper"], claim) for table in tables.values() for claim in table["claims"]]
-    tested = [claim for _, claim in claims if claim.get("p") is not None]
-    kept = holm([claim["p"] for claim in tested])
-    survives = {id(claim): stays for claim, stays in zip(tested, kept, strict=True)}
-    papers = dict.fromkeys(table["paper"] for table in tables.values())
-    sums = {
-        name: Counter(claim["holds"] for paper, claim in claims if name in (paper, "all")) for name in (*papers, "all")
-    }
-    rows = [[name, str(held.total()), *(str(held[each]) for each in VERDICTS)] for name, held in sums.items() if held]
-    decided = sum(claim["holds"] in ("yes", "no") for claim in tested)
-    said = (
-        f"{len(tested)} claims were tested, {decided} are decided, and {sum(kept)} of these survive Holm's correction."
+    papers: dict[str, list[dict[str, Any]]] = {}
+    for path, table in tables_in(out).items():
+        place = {
+            "table": path.stem.split(".")[0].replace("-", " ").capitalize(),
+            "page": path.with_suffix(".md").as_posix(),
+            "holm": "",
+        }
+        papers.setdefault(table["paper"], []).extend({**claim, **place} for claim in table["claims"])
+    papers = {name: claims for name, claims in papers.items() if claims}
+    tested = [claim for claims in papers.values() for claim in claims if "p" in claim]
+    survive = holm([claim["p"] for claim in tested])
+    for claim, survives in zip(tested, survive, strict=True):
+        if claim["holds"] in ("yes", "no"):
+            claim["holm"] = "survives" if survives else "does not"
+    sums = {name: Counter(claim["holds"] for claim in claims) for name, claims in papers.items()}
+    text = _filled(
+        "claims.md",
+        papers=papers,
+        sums=sums | {"all": sum(sums.values(), Counter())},
+        verdicts=VERDICTS,
+        tested=len(tested),
+        decided=sum(bool(claim["holm"]) for claim in tested),
+        survive=sum(survive),
     )
-    parts = ["# Which claims hold", HOW, _lines(f"| | claims | {' | '.join(VERDICTS)} |", rows), said]
-    for paper in papers:
-        lines = []
-        for path, table in tables.items():
-            link = f"[{path.stem.split('.')[0].replace('-', ' ').capitalize()}]({path.with_suffix('.md').as_posix()})"
-            for one in table["claims"] if table["paper"] == paper else ():
-                stays = survives.get(id(one)) if one["holds"] in ("yes", "no") else None
-                holm_says = {None: "", True: "survives", False: "does not"}[stays]
-                lines.append([one["text"], link, f"**{one['holds']}**", holm_says, one["numbers"]])
-        if lines:
-            parts.append(f"## {paper}\n\n" + _lines("| claim | table | holds here | Holm | |", lines))
     with replacing(out / CLAIMS) as unfinished:
-        unfinished.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
     return out / CLAIMS
 
 

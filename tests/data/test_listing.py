@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearfar.commands.embed import write_embeddings
 from nearfar.data import open_few, open_images
-from nearfar.evaluation import write_table
 
 LATIN = os.fsdecode(b"caf\xe9")  # a name that is not UTF-8
 
@@ -87,7 +87,7 @@ def test_names_that_are_not_utf8_or_hold_line_breaks(tmp_path, paint):
         assert all(len(line.splitlines()) == 1 and line.encode() for entry in images.skipped for line in entry)
     assert set(open_few(tmp_path / "in", 8).names) == set(shown)
     for ending in (".parquet", ".csv", ".npz"):
-        write_table(tmp_path / f"table{ending}", images.names, np.zeros((4, 2), np.float32), images.labels)
+        write_embeddings(tmp_path / f"table{ending}", images.names, np.zeros((4, 2), np.float32), images.labels)
     assert np.load(tmp_path / "table.npz")["name"].tolist() == images.names
 
 

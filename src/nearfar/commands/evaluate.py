@@ -71,7 +71,7 @@ def evaluate(
 
     from nearfar.atomic import check_folder, replacing
     from nearfar.data.sources.files import special
-    from nearfar.evaluation import Choices, check_protocols, evaluate_features, percent_of, probe_settings
+    from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
     from nearfar.messages import check_range
     from nearfar.pages.report import write_report
     from nearfar.run import PREDICTIONS, Run
@@ -107,7 +107,8 @@ def evaluate(
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    choices = Choices(probe_settings(probe or usual_probe_of(settings), probe_lr), seed, device, knn_temperature)
+    chosen = probe_settings(probe or usual_probe_of(settings), probe_lr)
+    how: dict[str, Any] = dict(probe=chosen, knn_temperature=knn_temperature, seed=seed, device=device)
     where: dict[str, Any] = dict(share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column)
     sets = open_labelled(settings, data, console, **where)
     encoders = encoders_by_row(run, encoder, baselines)
@@ -117,7 +118,7 @@ def evaluate(
         kept = predictions if row == "trained" else None
         with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as progress:
             results[row] = evaluate_features(
-                *splits["train"], *splits["test"], frozen, choices=choices, progress=progress, predictions=kept
+                *splits["train"], *splits["test"], frozen, **how, progress=progress, predictions=kept
             )
     with replacing(run.path / PREDICTIONS) as unfinished:
         np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]

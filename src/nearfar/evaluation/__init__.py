@@ -1,6 +1,6 @@
 """Evaluation of features: kNN, linear probes, few-shot classification, and fine-tuning."""
 
-from nearfar.evaluation.evaluate import PROTOCOLS, Choices, check_protocols, evaluate_features, result_names
+from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features, result_names
 from nearfar.evaluation.features import colour_histogram, extract, extract_view, hog, raw_pixels
 from nearfar.evaluation.finetune import FINETUNE, draw_labels, finetune_accuracies, listed_rows, percent_of, tuning
 from nearfar.evaluation.knn import Score, few_shot_accuracy, knn_accuracy, knn_predict, neighbours
@@ -14,15 +14,12 @@ from nearfar.evaluation.linear import (
     probe_settings,
     usual_probe,
 )
-from nearfar.evaluation.table import FORMATS, write_table
 
 __all__ = [
     "FINETUNE",
-    "FORMATS",
     "PROBES",
     "PROTOCOLS",
     "Accuracies",
-    "Choices",
     "Probe",
     "Score",
     "check_protocols",
@@ -47,5 +44,4 @@ __all__ = [
     "result_names",
     "tuning",
     "usual_probe",
-    "write_table",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,15 +17,6 @@ PROTOCOLS = ("knn", "knn_K", "linear", "linear-sgd", "few")
 KNN_DEFAULT = 20
 
 
-class Choices(NamedTuple):
-    """Settings of the protocols: those of linear-sgd, the seed, the device, and the temperature of kNN."""
-
-    probe: str | Probe = "saclr-cifar"
-    seed: int = 0
-    device: torch.device | str = "cpu"
-    knn_temperature: float = TEMPERATURE
-
-
 def evaluate_features(
     train_x: Features,
     train_y: Labels,
@@ -35,7 +25,9 @@ def evaluate_features(
     protocols: Sequence[str] = ("knn", "linear", "few"),
     seed: int = 0,
     *,
-    choices: Choices | None = None,
+    probe: str | Probe = "saclr-cifar",
+    knn_temperature: float = TEMPERATURE,
+    device: torch.device | str = "cpu",
     progress: Progress = None,
     predictions: dict[str, np.ndarray] | None = None,
 ) -> dict[str, float]:
@@ -45,16 +37,14 @@ def evaluate_features(
     protocol's own name. linear: key "linear". few: keys "one_label", "one_label_std", "five_labels", "five_labels_std"
     over 20 trials. linear-sgd, the papers' protocol: key "linear_sgd", from 100 classes on "linear_sgd_top5" too. Test
     images of a class without training images count as wrong in all of them; images with the label -1 (missing) are left
-    out. choices: by default the usual ones with `seed`. progress: called with (steps done, in all), for each protocol.
-    predictions: filled with the predicted label of each labelled test image, by the keys of kNN and linear, and with
-    the true labels as "truth".
+    out. probe, device: of linear-sgd. knn_temperature: of the votes. progress: called with (steps done, in all), for
+    each protocol. predictions: filled with the predicted label of each labelled test image, by the keys of kNN and
+    linear, and with the true labels as "truth".
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
     """
-    choices = choices or Choices(seed=seed)
     check_protocols(protocols)
     train_x, labels = labelled(train_x, train_y)
     test_x, truth = labelled(test_x, test_y, "test")
-    seed, device = choices.seed, choices.device
     results: dict[str, float] = {}
     predicted: dict[str, np.ndarray] = {"truth": truth}
     votes = {name: k for name in protocols if (k := _neighbours_of(name)) is not None}
@@ -64,7 +54,7 @@ def evaluate_features(
         classes, number = numbered(labels)
         cosine, index = neighbours(train_x, test_x, max(votes.values()))
         for name, k in votes.items():
-            winners = vote(cosine[:, :k], number[index[:, :k]], len(classes), choices.knn_temperature)
+            winners = vote(cosine[:, :k], number[index[:, :k]], len(classes), knn_temperature)
             predicted[name] = classes[winners.numpy()]
     if "linear" in protocols:
         predicted["linear"] = linear_predict(train_x, labels, test_x, seed=seed)
@@ -72,7 +62,7 @@ def evaluate_features(
     if predictions is not None:
         predictions.update(predicted)
     if "linear-sgd" in protocols:
-        right = linear_sgd_accuracies(train_x, labels, test_x, truth, choices.probe, seed, device, progress)
+        right = linear_sgd_accuracies(train_x, labels, test_x, truth, probe, seed, device, progress)
         results |= right.named("linear-sgd")
     if "few" in protocols:
         scores = few_shot_accuracy(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=seed)

@@ -24,7 +24,6 @@ def knn_accuracy(
     test_y: Labels,
     k: int = 20,
     temperature: float = TEMPERATURE,
-    chunk: int = 2048,
 ) -> float:
     """Accuracy of the weighted vote of the k nearest training images, 0..1.
 
@@ -33,7 +32,7 @@ def knn_accuracy(
     training images.
     """
     test_x, truth = labelled(test_x, test_y, "test")
-    return accuracy(knn_predict(train_x, train_y, test_x, k, temperature, chunk), truth)
+    return accuracy(knn_predict(train_x, train_y, test_x, k, temperature), truth)
 
 
 def knn_predict(
@@ -42,21 +41,19 @@ def knn_predict(
     test_x: Features,
     k: int = 20,
     temperature: float = TEMPERATURE,
-    chunk: int = 2048,
 ) -> Shaped[np.ndarray, " test"]:
     """Predicted label of each test image, one of the training labels.
 
-    Features [images, dim], compared by cosine. Memory beyond the features and one normalised copy of them: a few
-    tiles of at most chunk x chunk pairs and images x k neighbours.
+    Features [images, dim], compared by cosine.
     """
     train_x, labels = labelled(train_x, train_y)
     classes, number = numbered(labels)
-    cosine, index = neighbours(train_x, features(test_x, "test"), k, chunk)
+    cosine, index = neighbours(train_x, features(test_x, "test"), k)
     return classes[vote(cosine, number[index], len(classes), temperature).numpy()]
 
 
 def neighbours(
-    train_x: Float[Tensor, "train dim"], test_x: Float[Tensor, "test test_dim"], k: int, chunk: int = 2048
+    train_x: Float[Tensor, "train dim"], test_x: Float[Tensor, "test test_dim"], k: int
 ) -> tuple[Float[Tensor, "test k"], Int[Tensor, "test k"]]:
     """Cosine and position of the k nearest training rows of each test row, nearest first; see `nearest_rows`."""
     if not 1 <= k <= len(train_x):
@@ -68,7 +65,7 @@ def neighbours(
             f"training features have {train_x.shape[1]} dimensions and test features {test_x.shape[1]}: "
             "take both from the same encoder"
         )
-    found = nearest_rows(train_x, test_x, k, chunk=chunk)
+    found = nearest_rows(train_x, test_x, k)
     return 1 - found.distance, found.index
 
 
@@ -131,8 +128,6 @@ def sample_labels(
     labels: Shaped[np.ndarray, " images"], per_class: int, trials: int = 20, seed: int = 0
 ) -> list[Int[np.ndarray, " chosen"]]:
     """Positions of the labelled images of each trial: `per_class` of every class, without replacement."""
-    if per_class < 1 or trials < 1:
-        raise ValueError(f"labels per class and trials must be at least 1, got {per_class} and {trials}")
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     chosen = []
     for trial in range(trials):

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import matplotlib.axes
 import matplotlib.figure
 import matplotlib.image
 import numpy as np
 
 from nearfar.atomic import replacing
+from nearfar.pages.template import write_page
 from nearfar.papers.claims import Judgement, Place, Values, holm, judge
 from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Size, Table
 from nearfar.papers.runs import PLANE, VERDICTS, Known, folder_of, found_so_far, path_of, unpacked
@@ -68,8 +68,9 @@ def write_outcome(
     runs = {(cell["key"], seed): one for cell, seed, one in numbers}
     measured = {(cell["key"], cell["reading"], seed): one["seconds"] for cell, seed, one in numbers}
     spent = sum(measured.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
-    text = _filled(
-        "table.md",
+    write_page(
+        path,
+        "paper_table.md",
         paper=paper,
         table=table,
         scale=scale,
@@ -86,15 +87,7 @@ def write_outcome(
         spent=duration(spent),
         hardware=sorted({one.get("hardware", "a machine that was not noted") for one in runs.values()}),
     )
-    with replacing(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
     return path
-
-
-def _filled(template: str, **shown: Any) -> str:
-    text = (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8")
-    options: dict[str, Any] = dict(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    return jinja2.Template(text, undefined=jinja2.StrictUndefined, **options).render(**shown)
 
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
@@ -185,8 +178,9 @@ def write_claims(out: Path) -> Path:
         if claim["holds"] in ("yes", "no"):
             claim["holm"] = "survives" if survives else "does not"
     sums = {name: Counter(claim["holds"] for claim in claims) for name, claims in papers.items()}
-    text = _filled(
-        "claims.md",
+    write_page(
+        out / CLAIMS,
+        "paper_claims.md",
         papers=papers,
         sums=sums | {"all": sum(sums.values(), Counter())},
         verdicts=VERDICTS,
@@ -194,8 +188,6 @@ def write_claims(out: Path) -> Path:
         decided=sum(bool(claim["holm"]) for claim in tested),
         survive=sum(survive),
     )
-    with replacing(out / CLAIMS) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
     return out / CLAIMS
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import nearfar.losses as L
 import references as plain
-from nearfar.pairs import cosine, log_sum_exp, logistic_sum
+from nearfar.pairs import log_sum_exp, logistic_sum
 
 Loss = Callable[..., Tensor]
 QUEUE_BATCH = 256
@@ -179,7 +179,7 @@ def peer(owner: str, label: str, quantity: Quantity, make: Callable[[int], Loss]
 
 def two_set_info_nce(shape: Shape) -> Loss:
     def forward(z1: Tensor, z2: Tensor, index: Tensor) -> Tensor:
-        positive, (rows, columns) = log_sum_exp(z1, z2, cosine(0.1), across=True)
+        positive, (rows, columns) = log_sum_exp(z1, z2, 0.1, across=True)
         return (F.softplus(rows - positive) + F.softplus(columns - positive)).mean() / 2
 
     return forward

@@ -40,14 +40,6 @@ def calls(pairing, **state):
     return seen, named[0], value.item()
 
 
-def test_keys_against_the_queries_of_all_other_views():
-    pairs = [(1, 200), (2, 200), (3, 200), (0, 201), (2, 201), (3, 201)]
-    assert calls(queries_against_keys(4, both_ways=True)) == (pairs, {}, (1 + 2 + 4 + 8 + 16 + 32) / 6)
-    assert calls(queries_against_keys(2, "prediction", both_ways=True))[0] == [(101, 200), (100, 201)]
-    assert calls(queries_against_keys(4))[0] == [(0, 201), (2, 201), (3, 201)]
-    assert queries_against_keys(4, both_ways=True).momentum_views == (0, 1)
-
-
 def test_the_mean_or_the_sum_and_state_and_named_rows_reach_every_call():
     assert calls(both_ways("prediction", "key")) == ([(100, 201), (101, 200)], {}, 1.5)
     assert calls(both_ways("prediction", "key", join="sum")) == ([(100, 201), (101, 200)], {}, 3.0)
@@ -56,14 +48,6 @@ def test_the_mean_or_the_sum_and_state_and_named_rows_reach_every_call():
     seen, named, _ = calls(pairing, index=None)
     assert seen == [(0,), (2,)] and named["index"] is None
     assert named["large"][:, 0, 0].tolist() == [2, 0, 201]
-
-
-def test_each_term_reads_its_queue_and_each_entry_fills_one():
-    pairing = Pairing(terms=((("key", 0),), (("key", 1),)), queues=(1, 0))
-    loss, embeddings, queues = Recorder(), embeddings_of(pairing), [torch.zeros(5, 2), torch.ones(5, 2)]
-    pairing(loss, embeddings, queues)
-    assert [named["queue"] is queue for (_, named), queue in zip(loss.calls, queues[::-1], strict=True)] == [True, True]
-    assert [int(rows[0, 0]) for rows in pairing.rows_to_enqueue(embeddings)] == [200, 201]
 
 
 def test_views_are_found_by_their_number_and_not_by_their_place():
@@ -75,17 +59,6 @@ def test_views_are_found_by_their_number_and_not_by_their_place():
     (four, keys), (one, key) = (rows for rows, _ in loss.calls)
     assert [int(rows[0, 0]) for rows in (four, one, key)] == [4, 1, 203]
     assert keys[:, 0, 0].tolist() == [203, 202]
-
-
-def test_gradient_flows_through_stacked_views():
-    class Weighted(nn.Module):
-        def forward(self, rows):
-            return (rows * torch.tensor([1.0, 10.0]).view(2, 1, 1)).sum()
-
-    projection = torch.zeros(3, 2, 2, requires_grad=True)
-    pairing = Pairing(terms=((("projection", (2, 0)),), (("projection", (1, 2)),)), join="sum")
-    pairing(Weighted(), {"projection": projection}).backward()
-    assert projection.grad[:, 0, 0].tolist() == [10, 1, 11]
 
 
 def test_what_enters_the_queue():

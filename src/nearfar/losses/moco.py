@@ -7,7 +7,7 @@ from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.pairs import attend, attend_in_batch, cosine, log_sum_exp
+from nearfar.pairs import attend, attend_in_batch, log_sum_exp
 from nearfar.pairs.arithmetic import Queue, Rows, Scalar, Views, accumulation_dtype, check_queue, check_rows, unit_rows
 from nearfar.pairs.joined import on_joined_batch
 
@@ -109,8 +109,8 @@ class NNCLR(nn.Module):
     def forward(self, projection: Rows, prediction: Rows, queue: Queue) -> Scalar:
         check_rows(2, projection=projection, prediction=prediction)
         check_queue(projection.shape[1], queue)
-        neighbour, kernel = nearest(projection, queue), cosine(self.temperature)
-        positive, (negative, _) = log_sum_exp(neighbour, prediction, kernel, across=True)
+        neighbour = nearest(projection, queue)
+        positive, (negative, _) = log_sum_exp(neighbour, prediction, self.temperature, across=True)
         return -F.logsigmoid(positive - negative).mean()
 
 

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
-from nearfar.pairs import cosine, log_sum_exp
+from nearfar.pairs import log_sum_exp
 from nearfar.pairs.arithmetic import Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
 
@@ -25,7 +25,7 @@ class SimCLR(nn.Module):
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
+        positive, negative = log_sum_exp(z1, z2, self.temperature)
         return -F.logsigmoid(positive - negative).mean()
 
 
@@ -49,7 +49,7 @@ class DCL(nn.Module):
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
+        positive, negative = log_sum_exp(z1, z2, self.temperature)
         if self.weighted:
             cosines = positive.detach() * self.temperature
             positive = positive * (2 - len(z1) * (cosines / self.sigma).softmax(0))

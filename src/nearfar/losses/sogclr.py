@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from nearfar.losses import checks
-from nearfar.pairs import cosine, log_sum_exp, per_image_log_sum_exp
+from nearfar.pairs import log_sum_exp, per_image_log_sum_exp
 from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
 
@@ -45,7 +45,7 @@ class SogCLR(nn.Module):
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
         index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
-        positive, negative = log_sum_exp(z1, z2, cosine(self.temperature))
+        positive, negative = log_sum_exp(z1, z2, self.temperature)
         mean = (negative - math.log(2 * len(z1) - 2)).exp()
         u = moved(self.u[index], self.seen[index], mean.detach(), self.gamma)
         if self.training:

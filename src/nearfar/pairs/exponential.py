@@ -1,6 +1,6 @@
 """Log-sum-exp of each row over its negatives: two passes over the triangle, nothing of size n x n.
 
-With one kernel for all (`log_sum_exp`) the logits are symmetric; with a temperature for each image
+With one temperature for all (`log_sum_exp`) the logits are symmetric; with a temperature for each image
 (`per_image_log_sum_exp`) the logits s_ij / t_i are not.
 """
 
@@ -29,16 +29,16 @@ LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
 KEPT = 7 * 2**19  # elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
 
 
-def log_sum_exp(first: Rows, second: Rows, kernel: Kernel, *, across: bool = False) -> tuple[PerImage, PerRow]:
-    """u of the positive pairs, and log sum_j q_ij over the negatives j of every row i of both views.
+def log_sum_exp(first: Rows, second: Rows, temperature: float, *, across: bool = False) -> tuple[PerImage, PerRow]:
+    """s_ij / temperature of the positive pairs, and log sum_j exp(s_ij / temperature) over the negatives j of each row.
 
     The negatives of a row are all rows of both views except itself and its positive, or with `across` only the other
-    view's. Rows are raw embeddings; unit kernels normalise them. Differentiable once with respect to both views, in
+    view's. Rows are raw embeddings and normalised here. Differentiable once with respect to both views, in
     O(batch * dim) memory. Results are float32, or float64 if an input is.
 
     Raises ValueError for a batch of one and views of different shape.
     """
-    positive, sums = _LogSumExp.apply(first, second, kernel, across)
+    positive, sums = _LogSumExp.apply(first, second, cosine(temperature), across)
     return positive, sums
 
 
@@ -46,8 +46,8 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor, kernel: Kernel, across: bool) -> tuple[Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=kernel.unit, across=across, shared=True)
-            bounded = kernel.bound <= LARGEST_EXPONENT[blocks.dtype]
+            blocks = Blocks(first, second, unit=True, across=across, shared=True)
+            bounded = kernel.scale <= LARGEST_EXPONENT[blocks.dtype]
             keep = bounded and any(ctx.needs_input_grad) and blocks.elements() <= KEPT
             kept: list[Tensor] = []
             result = _sums(blocks, kernel, kept if keep else None).log_() if bounded else _stable(blocks, kernel)
@@ -64,12 +64,11 @@ class _LogSumExp(torch.autograd.Function):
         kernel, blocks = ctx.kernel, ctx.blocks
         with without_autocast(result):
             gradients = blocks.gradients()
-            mass = None if kernel.unit else blocks.statistic()
             if ctx.bounded:
-                _spread(blocks, kernel, grad / result.exp(), gradients, mass, ctx.kept)
+                _spread(blocks, kernel, grad / result.exp(), gradients, ctx.kept)
             else:
-                _spread_stable(blocks, kernel, grad, result, gradients, mass)
-            blocks.finish(gradients, kernel.scale, positive_grad, mass)
+                _spread_stable(blocks, kernel, grad, result, gradients)
+            blocks.finish(gradients, kernel.scale, positive_grad)
             return *blocks.as_inputs(gradients), None, None
 
 
@@ -85,9 +84,7 @@ def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
     return sums
 
 
-def _spread(
-    blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: Tensor, mass: Tensor | None, kept: list[Tensor]
-) -> None:
+def _spread(blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: Tensor, kept: list[Tensor]) -> None:
     """Gradient of sum_i weight_i sum_j q_ij: pair (i, j) weighs (weight_i + weight_j) dq/du."""
     buffer = blocks.buffer()
     for number, tile in enumerate(blocks.tiles(kernel.tile_scale)):
@@ -98,7 +95,7 @@ def _spread(
             blocks.mask_(tile, similarity)
         weights = shaped(buffer, tile)
         torch.add(blocks.part(weight, tile.i).unsqueeze(1), blocks.part(weight, tile.j), out=weights)
-        blocks.accumulate(gradients, mass, tile, kernel.times_slope_(weights, similarity))
+        blocks.accumulate(gradients, None, tile, kernel.times_slope_(weights, similarity))
 
 
 def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
@@ -117,9 +114,7 @@ def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
     return highest.div_(kernel.factor).add_(sums.log_())
 
 
-def _spread_stable(
-    blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: Tensor, mass: Tensor | None
-) -> None:
+def _spread_stable(blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: Tensor) -> None:
     """Gradient of sum_i weight_i log sum_j q_ij: pair (i, j) weighs weight_i p_ij + weight_j p_ji."""
     exponents = log_sums * kernel.factor
     buffer = blocks.buffer()
@@ -129,7 +124,7 @@ def _spread_stable(
         weights = torch.sub(exponent, blocks.part(exponents, tile.i).unsqueeze(1), out=shaped(buffer, tile))
         weights.exp2_().mul_(blocks.part(weight, tile.i).unsqueeze(1))
         exponent.sub_(blocks.part(exponents, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
-        blocks.accumulate(gradients, mass, tile, weights.add_(exponent))
+        blocks.accumulate(gradients, None, tile, weights.add_(exponent))
 
 
 def per_image_log_sum_exp(first: Rows, second: Rows, temperatures: PerImage) -> tuple[PerImage, PerRow, PerRow]:

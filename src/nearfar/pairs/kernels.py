@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,33 +11,25 @@ from nearfar.pairs.arithmetic import LOG2_E
 
 @dataclass(frozen=True)
 class Kernel:
-    """q = exp(u) if `exponential`, else 1 / u; made by `cosine`, `gaussian` and `cauchy`.
+    """q = exp(u) on unit rows (`unit`; the engine normalises), 1 / u on others: see `cosine`, `gaussian`, `cauchy`.
 
-    On unit rows (`unit`; the engine normalises) u = scale * z_i.z_j + constant, on other rows
-    u = constant - scale / 2 * |z_i - z_j|^2: either way du / dz_i = scale * (z_j, or z_j - z_i).
+    On unit rows u = scale * z_i.z_j + constant, on others u = constant - scale / 2 * |z_i - z_j|^2: either way
+    du / dz_i = scale * (z_j, or z_j - z_i).
     """
 
     unit: bool
     scale: float
     constant: float = 0.0
-    exponential: bool = True
 
     @property
     def factor(self) -> float:
         """What tiles of u are multiplied by: 2^x is several times cheaper than e^x on some CPUs."""
-        return LOG2_E if self.exponential else 1.0
+        return LOG2_E if self.unit else 1.0
 
     @property
     def tile_scale(self) -> float:
         """What dot products are multiplied by in a tile of factor * u."""
         return self.scale * self.factor
-
-    @property
-    def bound(self) -> float:
-        """The largest |u|; infinity where the rows are not unit vectors and q is an exponential."""
-        if self.unit:
-            return abs(self.scale) + abs(self.constant)
-        return math.inf if self.exponential else 0.0
 
     @property
     def at_zero(self) -> float:
@@ -47,16 +38,16 @@ class Kernel:
 
     def similarity_(self, tile: Tensor) -> Tensor:
         """q from factor * u, in place."""
-        return tile.exp2_() if self.exponential else tile.clamp_(min=1.0).reciprocal_()
+        return tile.exp2_() if self.unit else tile.clamp_(min=1.0).reciprocal_()
 
     def times_slope_(self, weights: Tensor, similarity: Tensor) -> Tensor:
         """weights * dq/du, in place: dq/du is q for exponentials and -q^2 for the reciprocal."""
         weights.mul_(similarity)
-        return weights if self.exponential else weights.mul_(similarity).neg_()
+        return weights if self.unit else weights.mul_(similarity).neg_()
 
     def log_similarity(self, u: Tensor) -> Tensor:
         """log q from u."""
-        return u if self.exponential else -u.log()
+        return u if self.unit else -u.log()
 
 
 def cosine(temperature: float) -> Kernel:
@@ -64,12 +55,11 @@ def cosine(temperature: float) -> Kernel:
     return Kernel(unit=True, scale=1 / temperature)
 
 
-def gaussian(bandwidth: float, unit: bool = True) -> Kernel:
-    """q = exp(-|z_i - z_j|^2 / (2 bandwidth^2)); on unit rows that is exp((s_ij - 1) / bandwidth^2)."""
-    scale = 1 / bandwidth**2
-    return Kernel(unit=unit, scale=scale, constant=-scale if unit else 0.0)
+def gaussian(bandwidth: float) -> Kernel:
+    """q = exp(-|z_i - z_j|^2 / (2 bandwidth^2)), which is exp((s_ij - 1) / bandwidth^2), on unit rows."""
+    return Kernel(unit=True, scale=1 / bandwidth**2, constant=-1 / bandwidth**2)
 
 
 def cauchy() -> Kernel:
     """q = 1 / (1 + |z_i - z_j|^2) on rows of any length."""
-    return Kernel(unit=False, scale=-2.0, constant=1.0, exponential=False)
+    return Kernel(unit=False, scale=-2.0, constant=1.0)

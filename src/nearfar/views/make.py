@@ -134,15 +134,12 @@ def make_views(
     of 0..1, for the normalisation that ends every view.
     rows, total: `images` are the `rows` of a batch of `total` images (default: all); samples are made for the whole
     batch, so that processes which share a batch see the views that one process would (not so for a ViewFunction).
-    Raises ValueError for images of other numbers, or that do not fit the plan, the rows or the channels.
+    Raises ValueError for images of other values or shapes, or that do not fit mean and std.
     """
     if isinstance(plan, ViewFunction) and not isinstance(images, Tensor):
         raise ValueError(f"the view function {plan.name} makes views from whole images, not from crops")
     sources = [images] * len(plan) if isinstance(images, Tensor) else list(images)
-    batch, channels = _check(sources, plan, generator, mean, std)
-    named = len(range(batch if total is None else total)[slice(None) if rows is None else rows])
-    if named != batch:
-        raise ValueError(f"{batch} images were given for {named} rows of a batch of {total or batch}")
+    batch, channels = _check(sources[0], mean, std)
     device = sources[0].device
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)[:, None, None]
     scale = torch.tensor([1 / s for s in std], device=device)[:, None, None]
@@ -155,8 +152,6 @@ def make_views(
         height, width = source.shape[2:]
         side = _side(view, source)
         is_cropped = not isinstance(images, Tensor)
-        if is_cropped and (height, width) != (side, side):
-            raise ValueError(f"view {i} of the plan is {side} pixels wide, its cropped images are {height} x {width}")
         sampled = sample_view(view, table[:, i], height, width, side)
         out = torch.empty(batch, channels, side, side, device=device)
         limit = _CPU_VALUES * torch.get_num_threads() if device.type == "cpu" else _DEVICE_VALUES
@@ -206,25 +201,17 @@ def _side(view: View, source: Tensor) -> int:
     return width
 
 
-def _check(
-    sources: list[Tensor], plan: Views, generator: torch.Generator, mean: Sequence[float], std: Sequence[float]
-) -> tuple[int, int]:
-    if len(sources) != len(plan):
-        raise ValueError(f"plan {plan.name!r} has {len(plan)} views, but {len(sources)} tensors of crops were given")
-    for source in sources:
-        if source.dtype != torch.uint8 and not source.is_floating_point():
-            raise ValueError(f"views are made from uint8 images, got {source.dtype}: give the raw pixels, 0 to 255")
-        if source.is_floating_point() and not ((source[:1] >= 0) & (source[:1] <= 1)).all():
-            raise ValueError("views are made from uint8 images or floats in 0..1, not normalised")
-        if source.ndim != 4:
-            raise ValueError(f"views are made from [batch, channels, height, width], got shape {list(source.shape)}")
-    batch, channels = sources[0].shape[:2]
-    if any(source.shape[:2] != (batch, channels) for source in sources):
-        raise ValueError("the cropped views differ in their number of images or channels")
+def _check(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> tuple[int, int]:
+    """The numbers of images and channels; ValueError for images of other values or shapes than `make_views` takes."""
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise ValueError(f"views are made from uint8 images, got {images.dtype}: give the raw pixels, 0 to 255")
+    if images.is_floating_point() and not ((images[:1] >= 0) & (images[:1] <= 1)).all():
+        raise ValueError("views are made from uint8 images or floats in 0..1, not normalised")
+    if images.ndim != 4:
+        raise ValueError(f"views are made from [batch, channels, height, width], got shape {list(images.shape)}")
+    batch, channels = images.shape[:2]
     if not len(mean) == len(std) == channels:
         raise ValueError(f"images have {channels} channels, but mean has {len(mean)} numbers and std has {len(std)}")
     if not min(std) > 0:
         raise ValueError(f"std must be positive in every channel, got {list(std)}: give a constant channel 1")
-    if generator.device.type != "cpu":
-        raise ValueError("samples come from a generator on the CPU: use torch.Generator()")
     return batch, channels

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import nearfar.losses as L
 from nearfar.losses import gather_rows
+from nearfar.pairs import attention, blocks
 
 OWN = [slice(0, 7), slice(7, 13)]  # rank 0 has a row more
 BATCH, IMAGES, PIXELS, DIM, QUEUE, STEPS = 13, 30, 6, 4, 20, 3
@@ -39,6 +40,7 @@ CASES = {  # a loss by its name and what sets it apart; how it is called
     "SigCLR": (L.SigCLR, VIEWS),
     "SigCLR, learned": (lambda **k: L.SigCLR(bias=-2.0, learn_temperature=True, **k), VIEWS),
     "SimCLR": (L.SimCLR, VIEWS),
+    "SimCLR, cold": (lambda **k: L.SimCLR(0.01, **k), VIEWS),
     "SogCLR": (lambda **k: L.SogCLR(IMAGES, **k), INDEXED),
     "SwAV": (lambda **k: L.SwAV(DIM, 5, queue_size=16, **k), "all views"),
     "VICReg": (L.VICReg, VIEWS),
@@ -109,6 +111,7 @@ def train(name, rank, gather=True, inside=False):
 
 def work(rank, path):
     torch.set_num_threads(1)
+    blocks.TILE_ROWS["cpu"], attention.TILE["cpu"], attention.ROWS = 4, 40, 3  # several blocks on each rank
     dist.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=2)
     results = {name: train(name, rank) for name in CASES}
     results |= {(name, "inside"): train(name, rank, inside=True) for name in WITH_PARAMETERS}

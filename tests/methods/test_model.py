@@ -39,35 +39,6 @@ def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
     torch.testing.assert_close(embeddings["key"][1], model.momentum_encoder(views[1]))
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "online", "keys"),
-    [
-        ("simclr", {}, 2, 0),
-        ("byol", {}, 2, 2),
-        ("moco-v1", {}, 1, 1),
-        ("moco-v2", {}, 1, 1),
-        ("moco-v3", {}, 2, 2),
-        ("moco-v2", {"symmetric": True}, 2, 2),
-        ("ressl", {}, 1, 1),
-        ("ressl", {"small_views": 4}, 5, 1),
-        ("ressl", {"small_views": 4, "symmetric": True}, 6, 2),
-        ("jcl", {"key_views": 4}, 1, 4),
-        ("sce", {}, 1, 1),
-        ("sce", {"symmetric": True}, 2, 2),
-        ("sce", {"small_views": 4}, 6, 2),
-        ("lorac", {"large_views": 3, "small_views": 5}, 8, 2),
-        ("swav", {"small_views": 6}, 8, 0),
-    ],
-)
-def test_views_of_each_branch(method, options, online, keys, build):
-    model = build(method, **options)
-    embeddings = model([torch.randn(4, 1, 4, 4) for _ in model.method.views])
-    assert len(embeddings["projection"]) == online
-    assert len(embeddings.get("key", [])) == keys
-    without = model([torch.randn(4, 1, 4, 4) for _ in model.method.views], with_keys=False)
-    assert set(embeddings) - set(without) == ({"key"} if keys else set())
-
-
 PER_VIEW = ["byol", "simsiam", "moco-v2", "moco-v3", "barlow-twins", "vicreg", "ressl", "sce"]
 
 

@@ -15,6 +15,7 @@ from nearfar.pairs import (
     per_image_log_sum_exp,
     sample_others,
     sampled_sum,
+    shared_rows,
     weighted,
     weighted_sum,
 )
@@ -284,3 +285,16 @@ def test_every_subset_is_equally_likely(monkeypatch, one_by_one):
     assert len(possible) == 5 * 6  # 4 over 2 subsets for each of 5 images
     chi_square = ((possible - rounds / 6).square() / (rounds / 6)).sum().item()
     assert chi_square < 60  # 25 degrees of freedom: above 60 once in 10 000 seeds
+
+
+def test_a_share_is_less_work(monkeypatch):
+    """With W processes each makes about 1/W of all ordered pairs, fewer where both rows are its own."""
+    both = views(17, 6)
+    monkeypatch.setitem(blocks.TILE_ROWS, "cpu", 1)
+
+    def pairs():
+        return sum(len(tile.x) * len(tile.y) for tile in blocks.Blocks(*both, unit=True, shared=True).tiles())
+
+    assert pairs() == 17 * 35
+    with shared_rows([slice(0, 6), slice(6, 12), slice(12, 17)], 1):
+        assert pairs() == 12 * (34 - 12) + 12 * 13 // 2

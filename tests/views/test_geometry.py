@@ -8,7 +8,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
 from nearfar.views import geometry, resize_square, with_channels
-from nearfar.views.geometry import affine, crop, resize_matrix
+from nearfar.views.geometry import affine, crop
 
 STEP = 2 / 255
 
@@ -50,15 +50,6 @@ def test_products_and_single_resizes_agree_at_a_large_scale(pictures):
     flip = torch.tensor([True, False, True, False])
     products = geometry._crop_product(images, box, 56, flip)
     assert (crop(images, box, 56, flip) - products).abs().max() <= 1 / 255
-
-
-def test_resize_weights_sum_to_one_and_stay_inside_the_stretch():
-    weight = resize_matrix(torch.tensor([5, 0, 9]), torch.tensor([6, 20, 1]), 20, 7)
-    torch.testing.assert_close(weight.sum(2), torch.ones(3, 7))
-    assert (weight >= 0).all()
-    assert weight[0, :, :5].abs().max() == 0
-    assert weight[0, :, 11:].abs().max() == 0
-    torch.testing.assert_close(weight[2, :, 9], torch.ones(7))
 
 
 SIDE = 32

@@ -25,7 +25,7 @@ class ViewFunction:
     function: [batch, channels, height, width], uint8, or float in 0..1 where images have more than 8 bits -> a sequence
     with one tensor [batch, channels, side, side] for each view, uint8 or float in 0..1; `make_views` normalises them.
     image_size, channels: of the images that it will get; with them it is tried once here, on two images of noise of
-    8 bits, to count its views. name: default, its own name.
+    8 bits, to count its views.
     Raises ValueError for a function that fails or returns anything else.
 
     Its random numbers must come from torch's global generator, on the images' device: that is seeded for each call
@@ -35,9 +35,9 @@ class ViewFunction:
     batch. For new processes it must be possible to pickle it.
     """
 
-    def __init__(self, function: ViewsOf, image_size: int, channels: int, name: str | None = None) -> None:
-        self.function, self.name = function, name or getattr(function, "__qualname__", type(function).__qualname__)
-        self.positions: tuple[int, ...] | None = None
+    def __init__(self, function: ViewsOf, image_size: int, channels: int) -> None:
+        self.function, self.name = function, getattr(function, "__qualname__", type(function).__qualname__)
+        self.positions: tuple[int, ...] = ()
         noise = torch.randint(0, 256, (2, channels, image_size, image_size), generator=torch.Generator().manual_seed(0))
         with one_line(f"the view function {self.name} fails"):
             views = self._call(noise.to(torch.uint8), 0)
@@ -50,14 +50,13 @@ class ViewFunction:
                 )
 
     def __len__(self) -> int:
-        return len(self.positions or ())
+        return len(self.positions)
 
     def pick(self, positions: Sequence[int]) -> ViewFunction:
         """The same function, of which only the views at these positions are used, in that order."""
-        own = self.positions or ()
         picked = object.__new__(ViewFunction)
         picked.function, picked.name = self.function, self.name
-        picked.positions = tuple(own[position] for position in positions)
+        picked.positions = tuple(self.positions[position] for position in positions)
         return picked
 
     def crops(self, image_size: int) -> None:
@@ -69,28 +68,25 @@ class ViewFunction:
         """Make the views as floats in 0..1; `start` is the place of the first image in the whole batch."""
         seed = int(torch.randint(2**62, (), generator=generator))
         views = self._call(images, seed + start)
-        chosen = [views[position] for position in self.positions or ()]
+        chosen = [views[position] for position in self.positions]
         return [view.float() / 255 if view.dtype == torch.uint8 else view.float() for view in chosen]
 
     def _call(self, images: Tensor, seed: int) -> list[Tensor]:
         with _seeded(images.device, seed):
             views = self.function(images.clone())  # it may change them in place, and a micro-batch comes twice
-        if isinstance(views, Tensor) or not isinstance(views, Sequence) or not views:
+        if not isinstance(views, Sequence) or len(views) <= max(self.positions, default=0):
+            given = f"{len(views)} views" if isinstance(views, Sequence) else f"a {type(views).__name__}"
             raise ValueError(
-                f"the view function {self.name} must return a list of tensors, not a {type(views).__name__}"
+                f"the view function {self.name} must return a list of views, as many each time, not {given}"
             )
-        if self.positions is not None and max(self.positions) >= len(views):
-            raise ValueError(f"the view function {self.name} gave {len(views)} views, and more before")
         for view in views:
-            right = isinstance(view, Tensor) and view.ndim == 4 and view.shape[:2] == images.shape[:2]
-            if not right or view.shape[2] != view.shape[3]:
-                given = list(view.shape) if isinstance(view, Tensor) else f"a {type(view).__name__}"
+            tensor = isinstance(view, Tensor) and (view.is_floating_point() or view.dtype == torch.uint8)
+            if not tensor or view.shape[:2] != images.shape[:2] or view.shape[2:] != view.shape[-1:] * 2:
+                given = f"{view.dtype} {list(view.shape)}" if isinstance(view, Tensor) else f"a {type(view).__name__}"
                 raise ValueError(
                     f"the view function {self.name} must give views [{len(images)}, {images.shape[1]}, side, side] of "
-                    f"these images, not {given}"
+                    f"these images, uint8 or floats in 0..1, not {given}"
                 )
-            if not view.is_floating_point() and view.dtype != torch.uint8:
-                raise ValueError(f"the view function {self.name} must give uint8 or floats in 0..1, not {view.dtype}")
         return list(views)
 
 

@@ -27,7 +27,7 @@ LINES = {
     "resume": "pretrain --resume run",
     "evaluate": "evaluate run",
     "embed": "embed run --out features.parquet",
-    "map": "map run --out map.html",
+    "map": "map run --epochs 20 --out map.html",
     "onto": "map run photos/a --onto map.html --out more.html",
     "search": "search run photos/a/1.png --out alike.html",
     "duplicates": "duplicates run --out copies.html",

@@ -100,11 +100,9 @@ def test_a_step_repeated_is_the_step_in_parts(name):
     assert all(torch.equal(repeated[key], parts[key]) for key in parts)
 
 
-@pytest.mark.parametrize("micro", [1, 4, 5])
-@pytest.mark.parametrize("name", METHODS)
-def test_frozen_statistics_make_micro_batches_exact(name, micro):
+def test_frozen_statistics_make_micro_batches_exact():
     """Batch normalisation that does not look at the batch leaves three steps of training the same."""
-    check(train(name, micro, norm="frozen")[1], train(name, None, norm="frozen")[1])
+    check(train("simclr", 4, norm="frozen")[1], train("simclr", None, norm="frozen")[1])
 
 
 def test_running_statistics_move_once_for_each_micro_batch():
@@ -129,11 +127,7 @@ def test_both_passes_see_the_same_views_and_dropout(monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(without_graph, with_graph, strict=True))
 
 
-def test_one_image_that_does_not_fit_is_an_error():
-    with pytest.raises(torch.OutOfMemoryError):
-        train("simclr", "auto", fits=0.5)
-
-
-def test_a_number_does_not_back_off():
-    with pytest.raises(torch.OutOfMemoryError):
-        train("simclr", 4, fits=3)
+def test_one_image_that_does_not_fit_is_an_error_and_a_number_does_not_back_off():
+    for micro, fits in (("auto", 0.5), (4, 3)):
+        with pytest.raises(torch.OutOfMemoryError):
+            train("simclr", micro, fits=fits)

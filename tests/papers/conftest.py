@@ -1,1 +1,8 @@
+"""Feature sets of the evaluation's tests, and the papers, each read once."""
+
+import functools
+
+from nearfar.papers.paper import read_paper
 from tests.evaluation.conftest import clouds as clouds
+
+paper = functools.cache(read_paper)

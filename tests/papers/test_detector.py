@@ -64,17 +64,6 @@ def test_anchors_stand_where_the_maps_are():
     assert centres[1, 2, 0].tolist() == [28, 14] and detector.roi_heads.box_roi_pool.scales[0] == 1 / 14
 
 
-def test_frozen_stages_stay_as_they_are(coco_folder):
-    settings = replace(DETECTORS["small"], **TINY, frozen=1)
-    one = encoder("small")
-    detector = build_detector(one, settings, "detect", 2)
-    fit_detector(detector, open_annotated(coco_folder)[0], settings, channels=3)
-    net = detector.backbone.maps.backbone.net
-    assert torch.equal(net.conv.weight, one.backbone.net.conv.weight)
-    assert torch.equal(net.norm.running_mean, one.backbone.net.norm.running_mean)
-    assert not torch.equal(net.blocks[0].conv1.weight, one.backbone.net.blocks[0].conv1.weight)
-
-
 def test_one_line_for_a_transformer_and_for_an_unknown_setting():
     with pytest.raises(ValueError, match=r"'vit_tiny_patch16_224' has feature maps of one size only: .*ResNets"):
         build_detector(encoder("vit_tiny_patch16_224", 32), DETECTORS["small"], "detect", 1)

@@ -3,9 +3,10 @@
 import matplotlib.axes
 import matplotlib.image
 import numpy as np
+import pytest
 
 from nearfar.papers.pages import draw_table, side_by_side
-from nearfar.papers.paper import read_paper
+from tests.papers.conftest import paper
 
 
 def test_pictures_of_runs_stand_side_by_side_in_their_order(tmp_path):
@@ -20,6 +21,16 @@ def test_pictures_of_runs_stand_side_by_side_in_their_order(tmp_path):
     assert all(len(found) > 10_000 for found in across) and across[0].max() < across[1].min()
 
 
+@pytest.mark.parametrize(
+    ("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True), ("lorac/figure-3", True)]
+)
+def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path, name, drawn):
+    table = paper(name.split("/")[0]).tables[name.split("/")[1]]
+    values = {(cell.row, cell.column): [1.0, 2.0] for cell in table.cells("small")}
+    draw_table(tmp_path / "figure.png", table, "small", values, tmp_path)
+    assert (tmp_path / "figure.png").is_file() == drawn
+
+
 def test_a_histogram_holds_all_seeds_of_a_row_and_every_row(tmp_path, monkeypatch):
     drawn, hist = {}, matplotlib.axes.Axes.hist
 
@@ -28,7 +39,7 @@ def test_a_histogram_holds_all_seeds_of_a_row_and_every_row(tmp_path, monkeypatc
         return hist(axes, numbers, edges, weights=weights, label=label, **how)
 
     monkeypatch.setattr(matplotlib.axes.Axes, "hist", noted)
-    table = read_paper("lorac").tables["figure-4c"]
+    table = paper("lorac").tables["figure-4c"]
     values = {("lorac", "imagenette"): [[1.0, 2.0], [3.0]], ("moco-m", "imagenette"): [[4.0, 9.0]]}
     draw_table(tmp_path / "norms.png", table, "small", values, tmp_path)
     assert drawn["LORAC"][0] == [1, 2, 3] and drawn["MoCo-M"][0] == [4, 9]

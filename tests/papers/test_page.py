@@ -7,13 +7,15 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nearfar.networks import build_backbone
 from nearfar.papers import pages
 from nearfar.papers.claims import holm, judge
-from nearfar.papers.paper import Claim, read_paper
+from nearfar.papers.paper import Claim
 from nearfar.papers.runs import known_in
+from tests.papers.conftest import paper
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAPERS = DOCS / "papers"
@@ -30,16 +32,15 @@ def anew(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "draw_table", lambda *args: None)
         for path in TABLES:
-            paper, table, size = table_of(path)
-            pages.write_outcome(paper, table, size, [], out, known)
+            pages.write_outcome(*table_of(path), [], out, known)
     pages.write_claims(out)
     return out
 
 
 def table_of(path):
-    paper = read_paper(path.split("/")[0])
+    read = paper(path.split("/")[0])
     name, *small = path.split("/")[1].removesuffix(".json").split(".")
-    return paper, paper.tables[name], "small" if small else "full"
+    return read, read.tables[name], "small" if small else "full"
 
 
 @pytest.mark.parametrize("path", TABLES)
@@ -58,13 +59,9 @@ def test_the_page_of_claims_follows_from_the_json(anew):
 def values_of(path):
     cells = json.loads((PAPERS / f"{path}.json").read_text())["cells"]
     return {
-        tuple(cell.split("/")): {s: mean_of(one["value"]) for s, one in found["seeds"].items()}
+        tuple(cell.split("/")): {s: np.mean(one["value"]) for s, one in found["seeds"].items()}
         for cell, found in cells.items()
     }
-
-
-def mean_of(value):
-    return statistics.mean(value) if isinstance(value, list) else value
 
 
 def cell_in(values, words):

@@ -5,6 +5,7 @@ import yaml
 
 from nearfar.papers.paper import paper_names, read_paper
 from nearfar.papers.runs import check_cells, has
+from tests.papers.conftest import paper
 
 OWN = {
     "title": "a paper",
@@ -73,13 +74,9 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
         (lambda table: table["claims"][0].update(better=["w", "x"]), "names a row w that is not there"),
         (lambda table: table["claims"][0].pop("better"), "needs one of better, not_worse, within, best and more"),
         (lambda table: table["small"].update(rows=["z"]), "the row z that is to be run is not there or has no run"),
-        (lambda table: table.update(cost="years"), "cost must be one of seconds"),
-        (lambda table: table.update(measure="curves"), "measure must be one of run, variables"),
         (lambda table: table.update(measure="curves"), "not curves: did you mean 'curve'"),
         (lambda table: table.update(seeds=0), "seeds must be 1 or more, not 0"),
         (lambda table: table["rows"]["x"].update(run=3), "row x: run takes names with values, not 3"),
-        (lambda table: table["columns"]["a"].update(evaluate=[1]), "column a: evaluate takes names with values"),
-        (lambda table: table["small"].update(common="x"), "small: common takes names with values, not 'x'"),
         (lambda table: table.update(cells={"x a": {"rum": {}}}), "cell x a: there is no key rum: did you mean 'run'"),
         (lambda table: table.update(rows=3), "expected names with values"),
     ],
@@ -90,27 +87,16 @@ def test_a_mistake_is_named_with_its_place(tmp_path, change, words):
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_one_protocol_may_be_a_word(tmp_path):
-    table = read_paper(written(tmp_path, lambda table: table.update(protocol="knn"))).tables["table-1"]
-    assert {cell.protocol for cell in table.cells("full")} == {("knn",)}
-
-
-def test_an_unknown_paper_gets_the_nearest_name():
-    with pytest.raises(ValueError, match="did you mean 'saclr'"):
-        read_paper("saclrr")
-
-
 @pytest.mark.parametrize("name", paper_names())
 def test_every_run_of_a_paper_has_settings_that_exist(name):
-    paper = read_paper(name)
-    for table in paper.tables.values():
+    for table in paper(name).tables.values():
         for size in ("full", "small") if table.small else ("full",):
             check_cells(table, size)
-            assert {cell.settings.get("data", "digits") for cell in table.cells(size)} <= {*paper.data, "digits"}
+            assert {cell.settings.get("data", "digits") for cell in table.cells(size)} <= {*paper(name).data, "digits"}
 
 
 def test_numbers_that_are_older_than_random_samples_count_as_run_only_where_nothing_was_sampled():
     for name, table, size, again in (("saclr", "table-15", "small", True), ("methods", "digits", "full", False)):
-        cell = read_paper(name).tables[table].cells(size)[0]
+        cell = paper(name).tables[table].cells(size)[0]
         found = {f"{cell.row}/{cell.column}": {"seeds": {"0": {"value": 1.0}, "1": {"value": 2.0, "versions": {}}}}}
         assert [has(found, cell, seed) for seed in (0, 1, 2)] == [not again, True, False]

@@ -9,16 +9,15 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import nearfar
 from nearfar.cli import main
-from nearfar.papers.pages import write_outcome
 from nearfar.papers.paper import read_paper
-from nearfar.papers.runs import add_tasks, packed, path_of, state_of, unpacked
+from nearfar.papers.runs import add_tasks, state_of, unpacked
 from nearfar.training.environment import machine
 from nearfar.training.run_folder import owned
+from tests.papers.conftest import paper
 
 OWN = """
 title: a paper
@@ -60,24 +59,20 @@ tables:
 """
 
 
-def test_what_there_is_is_listed_without_running_anything(tmp_path, capsys):
+def test_what_there_is_is_listed_without_running_anything(tmp_path, monkeypatch):
+    committed = Path("docs/papers").resolve()
     listed = nearfar.reproduce(out=str(tmp_path / "out"))
     assert {"saclr/table-7", "saclr/figure-2", "sigclr/table-4"} <= set(listed)
     assert listed["saclr/table-3"]["data"] == ["cifar10", "cifar100"]
     assert listed["saclr/table-1"]["state"] == "not run"
-    assert not (tmp_path / "out").exists()
-
-
-def test_numbers_that_come_with_the_source_are_listed(tmp_path, monkeypatch):
-    committed = Path("docs/papers").resolve()
-    listed = nearfar.reproduce(out=str(tmp_path / "out"))
     held = [claim["holds"] for claim in json.loads((committed / "saclr/table-7.json").read_text())["claims"]]
     assert listed["saclr/table-7"]["state"] == f"run (claims: yes {held.count('yes')}), in docs/papers"
     for path in committed.glob("*/*.json"):
         words = "small scale" if path.stem.endswith(".small") else "run"
         assert words in listed[f"{path.parent.name}/{path.stem.removesuffix('.small')}"]["state"]
+    assert not (tmp_path / "out").exists()
     monkeypatch.setattr("nearfar.papers.runs.COMMITTED", tmp_path / "nowhere")  # an installed wheel
-    assert {fact["state"] for fact in nearfar.reproduce(out=str(tmp_path / "out")).values()} == {"not run"}
+    assert {state_of(table, tmp_path) for table in paper("saclr").tables.values()} == {"not run"}
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +163,6 @@ def test_seeds_begin_where_the_table_says_and_rows_can_be_chosen(tmp_path):
     ("words", "told"),
     [
         (["saclr/table-33"], "saclr has no table-33: did you mean 'table-3'"),
-        (["sacl/table-3"], "did you mean 'saclr'"),
         (["saclr/table-3", "--only", "simclrr"], "runs no row simclrr: did you mean 'simclr'"),
         (["saclr/table-1", "--scale", "small"], "saclr/table-1 has no small scale"),
         (["missing.yaml"], "missing.yaml"),
@@ -186,11 +180,8 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
     ("was", "becomes", "told"),
     [
         ("metric: knn", "metric: knnn", "row simclr, column digits: there is no metric 'knnn': did you mean 'knn'"),
-        ("metric: knn", "metric: linear", "there is no metric 'linear'"),
-        ("protocol: [knn]", "protocol: [kmn]", "unknown protocol 'kmn': did you mean 'knn'"),
         ("epochs: 1,", "epochz: 1,", "there is no setting 'epochz': did you mean 'epochs'"),
         ("epochs: 1,", "epochs: 0,", "--epochs must be 1e-06 to 1000000000, not 0"),
-        ("method: simclr}", "method: simclrr}", "did you mean 'simclr'"),
         ("method: simclr}", "temperature: 0.1}", "method is missing"),
         ("method: simclr}", "method: simclr, temperature: hot}", "--temperature must be a number, not 'hot'"),
         (
@@ -211,52 +202,28 @@ def test_a_paper_that_cannot_be_run_is_refused_before_anything_runs(tmp_path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True), ("lorac/figure-3", True)]
-)
-def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path, name, drawn):
-    paper = read_paper(name.split("/")[0])
-    table = paper.tables[name.split("/")[1]]
-    number = {"value": 1.0, "commands": ["nearfar"], "seconds": 1.0, "hardware": "a machine"}
-    cells = {
-        f"{cell.row}/{cell.column}": {"key": cell.key, "reading": cell.reading, "seeds": {"0": number}}
-        for cell in table.cells("small")
-    }
-    written = path_of(table, "small", tmp_path).with_suffix(".json")
-    written.parent.mkdir()
-    written.write_text(json.dumps({"cells": cells}))
-    write_outcome(paper, table, "small", [], tmp_path)
-    assert written.with_suffix(".png").is_file() == drawn
-
-
-def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("own.yaml").write_text(OWN.replace("images: 1000", "images: -1").replace("scale: row", "scale: matrix"))
-    assert main(["reproduce", "own.yaml/table-2", "--jobs", "1"]) == 1
-    said = capsys.readouterr()
-    assert "1 of 1 runs failed" in said.err and "num_images must be 1 or more" in said.out
-    assert Path("reproduced/own/table-2.md").is_file()
-    assert read_paper("own.yaml").tables["table-2"].rows["row"].paper == {"n": (1000.0, None)}
-
-
-def test_a_number_that_is_not_there_fails_its_run_alone(tmp_path, monkeypatch, capsys):
-    """Top-5 accuracy is measured from 100 classes on, which is known when the run is evaluated."""
+def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    """By its own error, and by a top-5 accuracy, which is measured from 100 classes on."""
     monkeypatch.chdir(tmp_path)
     own = OWN.replace("protocol: [knn]\n    metric: knn", "protocol: [finetune-50]\n    metric: finetune_50_top5")
 
-    def run(children, words, environment, log):
+    def run(commands, words, environment, log):
         if words[2] == "evaluate":
             Path(words[3], "results.json").write_text(json.dumps({"trained": {"finetune_50": 0.5, "linear": 0.25}}))
+        if "row" in words[-2]:
+            log.write_text("nearfar: it is too large\n")
+            raise subprocess.CalledProcessError(1, words)
         return "7"
 
     monkeypatch.setattr("nearfar.papers.runs._Commands.run", run)
     Path("own.yaml").write_text(own)
     assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 1
     said = capsys.readouterr()
-    assert said.err == "nearfar: 1 of 3 runs failed; the same command tries them again\n"
+    assert said.err == "nearfar: 2 of 3 runs failed; the same command tries them again\n"
     assert "failed: ValueError: results.json has no finetune_50_top5, but finetune_50" in said.out
-    second = json.loads(Path("reproduced/own/table-2.json").read_text())["cells"]
-    assert [cell["seeds"]["0"]["value"] for cell in second.values()] == [7, 7]
+    assert "failed: nearfar: it is too large (see" in said.out
+    cells = json.loads(Path("reproduced/own/table-2.json").read_text())["cells"]
+    assert cells["matrix/n"]["seeds"]["0"]["value"] == 7 and not cells["row/n"]["seeds"]
 
 
 def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
@@ -272,8 +239,3 @@ def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
     (run,) = tmp_path.glob("reproduced/runs/simclr-digits-*-0/")
     with owned(run):  # nobody else has it
         assert (run / "checkpoints").is_dir()
-
-
-def test_packed_test_images_are_unpacked_as_they_were():
-    right = np.random.default_rng(0).uniform(size=1003) < 0.7
-    assert (unpacked(json.loads(json.dumps(packed(right)))) == right).all()

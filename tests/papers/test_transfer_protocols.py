@@ -80,36 +80,22 @@ def test_several_labels_are_measured_by_average_precision(clouds):
         transfer_sgd_accuracy(part, None, part, steps=5)
 
 
-@pytest.mark.parametrize("kind", [transfer_accuracy, transfer_sgd_accuracy])
-def test_the_last_fit_uses_the_validation_images_too(kind):
-    train = torch.eye(3)[[0, 1]], ["a", "b"]
-    validation = torch.eye(3)[[0, 1, 2]], ["a", "b", "c"]
-    test = torch.eye(3), ["a", "b", "c"]
-    options = {"penalties": (0.1,)} if kind is transfer_accuracy else {"steps": 200}
-    assert kind(train, validation, test, **options).score == 1.0
+@pytest.mark.parametrize(
+    ("kind", "options"), [(transfer_accuracy, {"penalties": (0.1,)}), (transfer_sgd_accuracy, {"steps": 200})]
+)
+def test_the_last_fit_uses_the_validation_images_too(kind, options):
+    train, validation = (torch.eye(3)[[0, 1]], ["a", "b"]), (torch.eye(3), ["a", "b", "c"])
+    assert kind(train, validation, validation, **options).score == 1.0
 
 
-def test_without_a_validation_split_a_fifth_of_the_training_images_chooses(splits, clouds):
-    train, validation, test = splits
-    whole = torch.cat([train[0], validation[0]]), np.concatenate([train[1], validation[1]])
-    few = dict(penalties=(0.01, 1.0, 100.0))
-    expected = transfer_accuracy(*splits, **few).score
-    assert transfer_accuracy(whole, None, test, **few).score == pytest.approx(expected, abs=0.02)
-
-
-def test_sgd_finds_a_rate_that_serves(clouds):
+def test_sgd_finds_a_rate_that_serves_on_a_fifth_of_the_training_images(clouds):
     train_x, train_y, test_x, test_y = clouds
     best = (test_x[:, :4].argmax(1).numpy() == test_y).mean()
     result = transfer_sgd_accuracy((train_x, train_y), None, (test_x, test_y), steps=300)
     assert result.score == pytest.approx(best, abs=0.03) and result.chosen in RATES
-
-
-def test_one_class_is_refused():
     one = torch.eye(2), ["a", "a"]
     with pytest.raises(ValueError, match="two classes"):
-        transfer_accuracy(one, one, one)
-    with pytest.raises(ValueError, match="validation images have no labels"):
-        transfer_accuracy((one[0], ["a", "b"]), (one[0], None), one)
+        transfer_accuracy(one, None, one)
 
 
 def test_all_images_are_one_svm_for_each_class_on_unit_features(clouds):
@@ -161,11 +147,6 @@ def test_by_hand():
     assert area_precision(THERE, SCORES) == pytest.approx((1 + 2 / 3 + 1 / 2) / 3)
 
 
-def test_a_wrong_first_place_costs_at_recall_0_too():
-    assert eleven_point_precision(np.array([False, True]), np.array([2.0, 1.0])) == pytest.approx(0.5)
-    assert area_precision(np.array([False, True]), np.array([2.0, 1.0])) == pytest.approx(0.5)
-
-
 def naive(there, scores):
     order = np.argsort(-scores)
     hits = there[order].cumsum()
@@ -194,9 +175,8 @@ def test_difficult_images_and_classes_that_nothing_shows_are_left_out():
 
 def test_accuracies_by_name():
     scores, truth = np.eye(3)[[0, 0, 0, 2]], np.array(["a", "a", "b", "c"])
-    classes = np.array(["a", "b", "c"])
-    assert measure("accuracy", truth, scores, classes) == 0.75
-    assert measure("mean_per_class", truth, scores, classes) == pytest.approx(2 / 3)
+    assert measure("accuracy", truth, scores, np.array(["a", "b", "c"])) == 0.75
+    assert measure("mean_per_class", truth, scores, np.array(["a", "b", "c"])) == pytest.approx(2 / 3)
 
 
 def test_the_results_of_a_protocol_by_name(clouds):
@@ -218,10 +198,6 @@ def test_the_results_of_a_protocol_by_name(clouds):
 FEW_PENALTIES = [1e4, 30.0, 1.0, 0.01]
 
 
-def log_loss(scores, y):
-    return float(-torch.log_softmax(scores.double(), 1)[torch.arange(len(y)), y].sum())
-
-
 @pytest.mark.parametrize(("count", "dim"), [(300, 12), (40, 60)])
 def test_every_penalty_of_the_path_gives_scikit_learns_optimum(clouds, count, dim, monkeypatch):
     """Of unscaled, shifted features, more images than dimensions and fewer."""
@@ -231,12 +207,9 @@ def test_every_penalty_of_the_path_gives_scikit_learns_optimum(clouds, count, di
     y = torch.from_numpy(clouds[1][:count])
     test = x.flip(0) + 0.1
     for penalty, classify in zip(FEW_PENALTIES, regularisation_path(x, y, 4, FEW_PENALTIES), strict=True):
-        best = LogisticRegression(C=1 / penalty, tol=1e-10, max_iter=20_000).fit(x.double().numpy(), y.numpy())
+        best = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=20_000).fit(x.double().numpy(), y.numpy())
         expected = torch.from_numpy(best.predict_proba(test.double().numpy()))
         torch.testing.assert_close(torch.softmax(classify(test).double(), 1), expected, rtol=0, atol=1e-3)
-        reached = log_loss(classify(x), y)
-        optimum = log_loss(torch.from_numpy(best.decision_function(x.double().numpy())), y)
-        assert reached == pytest.approx(optimum, rel=2e-3, abs=1e-3)
 
 
 def test_classes_of_several_labels_are_fitted_each_on_its_own_without_what_is_not_known(clouds):

@@ -40,11 +40,10 @@ class DetectorSettings:
     region). sides: pixels of an image's shorter side, one drawn for each image; the test takes the last. longest: at
     most so many pixels for the longer side. epochs, or steps: length of the training. batch_size: images of a step.
     optimizer: "sgd" with momentum 0.9, or "adamw". clip: gradient clipping norm. warmup: steps of a linear warmup, a
-    tenth of all at most. drops: shares of the steps after which the rate falls to a tenth. frozen: first stages of the
-    trunk that stay as they are. channels: of the pyramid. hidden: units of the box head. anchors: sides, as multiples
-    of a map's stride. pooled: whether the pyramid ends in one more map, of half the last one's size. regions: sampled
-    of each image for the heads. proposals: looked at on each map, in training and in the test. kept: of these, for an
-    image. workers: data-loading workers.
+    tenth of all at most. drops: shares of the steps after which the rate falls to a tenth. channels: of the pyramid.
+    hidden: units of the box head. anchors: sides, as multiples of a map's stride. pooled: whether the pyramid ends in
+    one more map, of half the last one's size. regions: sampled of each image for the heads. proposals: looked at on
+    each map, in training and in the test. kept: of these, for an image. workers: data-loading workers.
     """
 
     neck: str
@@ -60,7 +59,6 @@ class DetectorSettings:
     clip: float | None = None
     warmup: int = 1000
     drops: tuple[float, ...] = (2 / 3, 8 / 9)
-    frozen: int = 0
     channels: int = 256
     hidden: int = 1024
     anchors: tuple[float, ...] = (8,)
@@ -191,7 +189,6 @@ def build_detector(
         raise ValueError(f"detectors take grayscale images or colour, not {encoder.channels} channels")
     backbone = copy.deepcopy(encoder.backbone)
     backbone.requires_grad_(True)
-    backbone.freeze(settings.frozen)
     maps, wide = FeatureMaps(backbone, encoder.channels), settings.channels
     if settings.neck == "c4":
         stage, outputs = maps.split_last()

@@ -24,7 +24,7 @@ from nearfar.messages import first_line
 from nearfar.neighbours import nearest_rows
 from nearfar.networks import Encoder
 from nearfar.pages.map import map_scripts
-from nearfar.pages.template import policy, section, words, write_page
+from nearfar.pages.template import in_channels, policy, section, words, write_page
 from nearfar.run import Run
 from nearfar.training.seeding import stream
 from nearfar.training.settings import read_yaml
@@ -139,11 +139,6 @@ def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     if rates:
         facts.append(f"{statistics.median(rates):,.0f} images per second".replace(",", "\u202f"))
     return " · ".join(facts)
-
-
-def in_channels(channels: int) -> str:
-    """Return a number of channels in words."""
-    return "grayscale" if channels == 1 else f"{channels} channels"
 
 
 def results_shown(results: dict[str, dict[str, float]]) -> dict[str, Any]:

@@ -80,6 +80,11 @@ def words(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(getattr(value, "words", getattr(value, "name", value)))
 
 
+def in_channels(channels: int) -> str:
+    """Return a number of channels in words."""
+    return "grayscale" if channels == 1 else f"{channels} channels"
+
+
 def number(value: float) -> str:
     """Return a number with at most four significant digits."""
     shown = f"{value:.3g}" if value and not 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"

@@ -14,14 +14,13 @@ from nearfar.atomic import replacing
 from nearfar.data import Images, open_few
 from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.lists import ENLARGED
-from nearfar.pages.template import write_page
+from nearfar.pages.template import in_channels, write_page
 from nearfar.training.job import Job
 from nearfar.training.seeding import stream
 from nearfar.views import View, ViewPlan, Views, make_views, names_in
 
 SHOWN = 96  # pixels of the largest view on the page
 STORED = 128  # and at most in its data, for screens with more pixels
-DASH = "\u2013"
 IN_REPORT = 5  # images
 SAMPLES_IN_REPORT = 8  # of all views of an image together
 
@@ -32,32 +31,26 @@ def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dic
     That is a table of the views in words, and each image as it is and with `samples` samples of each view, which keep
     their sizes relative to each other. seed: of the samples.
     """
-    pixels = images.gather(torch.arange(len(images)))
-    drawn = sample_views(pixels, views, samples, seed)
-    largest = max(view.shape[-1] for view in drawn[0])
-    whole = STORED / largest if largest > STORED else 1.0
+    every = torch.arange(len(images))
+    drawn = sample_views(images.gather(every), views, samples, seed)
+    sizes = [view.shape[-1] for view in drawn[0]]
+    largest = max(sizes)
     factor = SHOWN // largest if largest < ENLARGED else SHOWN / largest
-    side = round(factor * largest)
+    stored = min(1.0, STORED / largest)
     chosen = slice(None) if images.shown is None else images.shown
-    originals = thumbnails(images.pictures(torch.arange(len(images))), STORED)
-    shrunk = [
-        [thumbnails(view[:, chosen], max(1, round(whole * view.shape[-1]))) for view in views_] for views_ in drawn
-    ]
+    originals = _urls(images.pictures(every), STORED)
+    made = [[_urls(view[:, chosen], round(stored * view.shape[-1])) for view in one] for one in drawn]
     shown = [
-        {
-            "name": name,
-            "original": _picture(originals[row], side, f"{name}, as it is"),
-            "views": [
-                [
-                    _picture(one[view][row], round(factor * size), f"{name}, view {view + 1}, sample {at + 1}")
-                    for at, one in enumerate(shrunk)
-                ]
-                for view, size in enumerate(one.shape[-1] for one in drawn[0])
-            ],
-        }
+        {"name": name, "url": originals[row], "views": [[one[view][row] for one in made] for view in range(len(sizes))]}
         for row, name in enumerate(images.names)
     ]
-    return {"side": side, "images": shown, **_table(views, images)}
+    sides = [round(factor * size) for size in sizes]
+    return {"side": max(sides), "sides": sides, "images": shown, **_table(views, images)}
+
+
+def _urls(images: UInt8[Tensor, "images channels side side"], size: int) -> list[str]:
+    tiles = thumbnails(images, max(1, size))
+    return [data_url(tile, lossless=tile.shape[-1] < ENLARGED) for tile in tiles]
 
 
 def sample_views(
@@ -79,11 +72,11 @@ def _table(views: Views, images: Images) -> dict[str, Any]:
     for number, (name, view) in enumerate(zip(names, views.views, strict=True), 1):
         columns.setdefault((name, view), []).append(number)
     words = [in_words(view, images.image_size, images.channels) for _, view in columns]
-    rows = [(row, [column[row] for column in words]) for row in words[0]]
+    rows = {row: [column[row] for column in words] for row in words[0]}
     return {
         "function": None,
-        "columns": [(name, _numbered(numbers)) for (name, _), numbers in columns.items()],
-        "rows": [(row, cells) for row, cells in rows if any(cells)],
+        "columns": [(name, numbers) for (name, _), numbers in columns.items()],
+        "rows": [(row, cells) for row, cells in rows.items() if any(cells)],
     }
 
 
@@ -130,20 +123,7 @@ def _share(value: float) -> str:
 
 def _range(bounds: tuple[float, float], unit: float = 1.0) -> str:
     low, high = (f"{unit * bound:.3g}" for bound in bounds)
-    return low if low == high else f"{low}{DASH}{high}"
-
-
-def _numbered(numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"view {numbers[0]}"
-    together = numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2
-    return f"views {_range((numbers[0], numbers[-1]))}" if together else f"views {', '.join(map(str, numbers))}"
-
-
-def _picture(tile: UInt8[Tensor, "3 side side"], shown: int, words: str) -> dict[str, Any]:
-    url = data_url(tile, lossless=tile.shape[-1] < ENLARGED)
-    enlarged = tile.shape[-1] < ENLARGED and shown > tile.shape[-1]
-    return {"url": url, "side": shown, "said": words, "enlarged": enlarged}
+    return low if low == high else f"{low}\u2013{high}"
 
 
 def write_views(folder: Path, job: Job) -> None:
@@ -158,5 +138,4 @@ def write_views(folder: Path, job: Job) -> None:
 
 def about(few: Images) -> str:
     """Count, size and channels of images, in words."""
-    channels = "grey" if few.channels == 1 else f"{few.channels} channels"
-    return f"{len(few)} images of {few.image_size} px, {channels}"
+    return f"{len(few)} images of {few.image_size} px, {in_channels(few.channels)}"

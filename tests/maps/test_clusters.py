@@ -13,11 +13,10 @@ from nearfar.maps import ClusterEmbedding, clusters_of
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr("nearfar.maps.clusters.ClusterEmbedding", partial(ClusterEmbedding, max_iter=250))
+    monkeypatch.setattr("nearfar.maps.clusters.ClusterEmbedding", partial(ClusterEmbedding, max_iter=150))
 
 
-@pytest.mark.parametrize("groups", [3, 7])
-def test_planted_groups_are_found_and_counted(groups):
+def test_planted_groups_are_found_and_counted(groups=7):
     generator = torch.Generator().manual_seed(0)
     centres = F.normalize(torch.randn(groups, 16, generator=generator), dim=1)
     truth = torch.arange(groups).repeat_interleave(torch.arange(groups) * 10 + 20)
@@ -39,9 +38,9 @@ def test_rows_beyond_those_that_make_the_plane_are_placed_among_them(monkeypatch
 
 def test_digits_fall_into_about_ten_groups_of_digits():
     digits = load_digits()
-    found = clusters_of(torch.from_numpy(digits.data[:900]).float())
+    found = clusters_of(torch.from_numpy(digits.data[:600]).float())
     assert 8 <= len(found.number.unique()) <= 14
-    assert adjusted_rand_score(digits.target[:900], found.number) > 0.5
+    assert adjusted_rand_score(digits.target[:600], found.number) > 0.5
 
 
 @pytest.mark.parametrize(("rows", "count"), [(40, 40), (60, 31)])

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearfar.neighbours.nearest import METRICS, Metric, nearest_rows
+from nearfar.neighbours.nearest import Metric, nearest_rows
 from nearfar.pairs import cauchy, sample_others, sampled_sum, weighted_sum
 
 MOST_EXACT = 1000  # points up to which every step is over all pairs
@@ -35,12 +35,11 @@ class ClusterEmbedding(BaseEstimator):
     Memory O(n * neighbours), time per step O(n^2 / 2) tiles of pairs if exact and O(n * negatives) if sampled.
 
     n_components: dimensions of the map. alpha: 0 gives the repulsion of t-SNE; nearer to 1 it gets weaker, clusters
-    tighter. affinity: "entropic" (p_j|i of that perplexity over 3 * perplexity neighbours) or "knn" (n_neighbors of
-    equal weight), either made symmetric. metric: "euclidean" or "cosine". max_iter: steps; in each, one neighbour
-    attracts a point (if exact, all do). learning_rate: of the first step; falls linearly to 0. negatives: with m, some
-    4 m + 1 random points repel each point in a step. exact: all do; "auto": up to 1000 points. init: "pca", "random" or
-    initial coordinates [n, n_components]. random_state: seed; torch's own state stays as it is. progress: called with
-    (steps done, steps).
+    tighter. perplexity: of p_j|i over 3 * perplexity neighbours, made symmetric. metric: "euclidean" or "cosine".
+    max_iter: steps; in each, one neighbour attracts a point (if exact, all do). learning_rate: of the first step; falls
+    linearly to 0. negatives: with m, some 4 m + 1 random points repel each point in a step. exact: all do; "auto": up
+    to 1000 points. init: "pca" (random coordinates for equal or too few rows), or initial coordinates
+    [n, n_components]. random_state: seed; torch's own state stays as it is. progress: called with (steps done, steps).
     Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n - 1)).
     Raises ValueError for numbers out of range, fewer than two rows and numbers that are not finite.
     Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster Embedding", 2023.
@@ -58,9 +57,7 @@ class ClusterEmbedding(BaseEstimator):
         n_components: int = 2,
         *,
         alpha: float = 0.5,
-        affinity: Literal["entropic", "knn"] = "entropic",
         perplexity: float = 30.0,
-        n_neighbors: int = 15,
         metric: Metric = "euclidean",
         max_iter: int = 1000,
         learning_rate: float = 0.5,
@@ -72,9 +69,7 @@ class ClusterEmbedding(BaseEstimator):
     ) -> None:
         self.n_components = n_components
         self.alpha = alpha
-        self.affinity = affinity
         self.perplexity = perplexity
-        self.n_neighbors = n_neighbors
         self.metric = metric
         self.max_iter = max_iter
         self.learning_rate = learning_rate
@@ -109,43 +104,35 @@ class ClusterEmbedding(BaseEstimator):
         return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(rows).numpy()
 
     def _check(self) -> None:
-        for name in ("n_components", "perplexity", "n_neighbors", "max_iter", "negatives"):
+        for name in ("n_components", "perplexity", "max_iter", "negatives"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be 0 to 1, not {self.alpha}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
-        choices = {"affinity": ("entropic", "knn"), "metric": METRICS, "exact": (True, False, "auto")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {getattr(self, name)!r}")
+        if self.exact not in (True, False, "auto"):
+            raise ValueError(f"exact must be True, False or 'auto', not {self.exact!r}")
 
     def _graph(self, rows: Tensor) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
         """The neighbours of each row, and p_j|i, which sums to one."""
-        entropic = self.affinity == "entropic"
-        k = min(round(3 * self.perplexity) if entropic else self.n_neighbors, len(rows) - 1)
+        k = min(round(3 * self.perplexity), len(rows) - 1)
         squared, index = nearest_squared(rows, None, k, self.metric)
-        if entropic:
-            return index, entropic_affinities(squared, min(self.perplexity, k))
-        return index, torch.full_like(squared, 1 / k)
+        return index, entropic_affinities(squared, min(self.perplexity, k))
 
     def _start(self, rows: Tensor) -> Tensor:
         shape = (len(rows), self.n_components)
         if not isinstance(self.init, str):
-            start = torch.as_tensor(np.asarray(self.init))
-            if tuple(start.shape) != shape or not start.is_floating_point() or not start.isfinite().all():
-                raise ValueError(f"init must be finite numbers {list(shape)}, not {list(start.shape)}")
-            return start.clone()
-        if self.init == "random" or min(rows.shape) < self.n_components or not rows.var(0).any():
-            return START * torch.randn(shape)
+            return torch.from_numpy(check_array(self.init, copy=True, dtype="numeric")).reshape(shape)
         if self.init != "pca":
-            raise ValueError(f"init must be 'pca', 'random' or an array, not {self.init!r}")
+            raise ValueError(f"init must be 'pca' or an array, not {self.init!r}")
+        noise = torch.randn(shape)
+        if min(rows.shape) < self.n_components or not rows.var(0).any():
+            return START * noise
         rows = F.normalize(rows, dim=1) if self.metric == "cosine" else rows
         pca = PCA(self.n_components, random_state=self.random_state)
         start = torch.from_numpy(pca.fit_transform(rows.numpy()))
-        start = START * start / start[:, 0].std().clamp_min(1e-12)
-        return start + 1e-2 * START * torch.randn(shape)  # so that equal rows can part
+        return START * (start / start[:, 0].std().clamp_min(1e-12) + 1e-2 * noise)  # noise, so that equal rows can part
 
     def _optimise(self, coordinates: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
         count, k = index.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -105,15 +105,13 @@ def _grouped(
     sample = np.random.default_rng(seed).permutation(len(unit))[:JUDGED]
     counts = [one for one in COUNTS if one <= max(2, (2 * len(first)) ** 0.5)] if count is None else [count]
     scores: dict[int, float] = {}
-    best: tuple[float, Any] = (-np.inf, None)
+    found: dict[int, np.ndarray] = {}
     for tried in counts:
-        means = MiniBatchKMeans(tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed).fit(
-            coordinates
-        )
+        means = MiniBatchKMeans(tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed)
+        means = means.fit(coordinates)
         if len(np.unique(means.labels_)) < tried:  # k-means on everything leaves no cluster empty
             means = KMeans(tried, init=means.cluster_centers_, n_init=1).fit(coordinates)
-        labels = means.labels_[sample]
+        found[tried], labels = means.labels_, means.labels_[sample]
         several = 1 < len(np.unique(labels)) < len(sample)
         scores[tried] = float(silhouette_score(coordinates[sample], labels)) if several else -1.0
-        best = max(best, (scores[tried], means.labels_), key=lambda one: one[0])
-    return best[1], scores
+    return found[max(scores, key=lambda tried: scores[tried])], scores

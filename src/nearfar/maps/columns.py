@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -91,10 +92,10 @@ def described(columns: Mapping[str, ArrayLike] | None, count: int) -> list[Colum
     frequent first, at most 500 and the rest together; other numbers are a scale. Raises ValueError for a column that
     does not have one value for each of `count` images, or has values of another kind.
     """
-    return [_described(name, np.asarray(values), count) for name, values in (columns or {}).items()]
+    return [_column(name, np.asarray(values), count) for name, values in (columns or {}).items()]
 
 
-def _described(name: str, values: np.ndarray, count: int) -> Column:
+def _column(name: str, values: np.ndarray, count: int) -> Column:
     if values.shape != (count,):
         raise ValueError(f"column '{name}' must have one value for each of the {count} images, not {values.shape}")
     if values.dtype.kind == "b":
@@ -102,32 +103,25 @@ def _described(name: str, values: np.ndarray, count: int) -> Column:
     if values.dtype.kind in "iu" and len(np.unique(values)) <= FEW:
         return _classes(name, values.astype(str))
     if values.dtype.kind in "iuf":
-        return _scale(name, values.astype(np.float32))
+        values = np.where(np.isfinite(values), values, np.nan).astype(np.float32)
+        low, high = (0.0, 1.0) if np.isnan(values).all() else map(float, np.nanpercentile(values, (1, 99)))
+        return Column(name, values, None, low, high if high > low else low + 1)
     if values.dtype.kind in "OUS":
         return _classes(name, np.array(["" if one is None or one != one else str(one) for one in values.tolist()]))
     raise ValueError(f"column '{name}' must hold numbers or text, not {values.dtype}")
 
 
-def _scale(name: str, values: np.ndarray) -> Column:
-    values = np.where(np.isfinite(values), values, np.float32(np.nan))
-    low, high = (0.0, 1.0) if np.isnan(values).all() else map(float, np.nanpercentile(values, (1, 99)))
-    return Column(name, values, None, low, high if high > low else low + 1)
-
-
 def _classes(name: str, text: np.ndarray) -> Column:
-    found, codes, counts = np.unique(text, return_inverse=True, return_counts=True)
-    missing = found == ""
-    ranked = np.lexsort((np.arange(len(found)), -counts, missing))  # frequent first, missing last
-    shown = [i for i in ranked if not missing[i]][:MOST_CLASSES]
-    classes = _in_colours(str(found[i]) for i in shown)
-    number = np.full(len(found), len(classes))
-    number[shown] = np.arange(len(shown))
-    if len(shown) < (~missing).sum():
+    count_of = Counter(text.tolist())
+    missing = count_of.pop("", 0)
+    ranked = sorted(count_of, key=lambda one: (-count_of[one], one))
+    classes = _in_colours(ranked[:MOST_CLASSES])
+    if len(ranked) > MOST_CLASSES:
         classes.append(Coloured(OTHERS, GREY))
-    if missing.any():
-        number[missing] = len(classes)
+    number = {one: min(rank, MOST_CLASSES) for rank, one in enumerate(ranked)} | {"": len(classes)}
+    if missing:
         classes.append(Coloured(NONE, GREY))
-    return Column(name, number[codes].astype(np.uint16), classes)
+    return Column(name, np.array([number[one] for one in text.tolist()], dtype=np.uint16), classes)
 
 
 def _in_colours(names: Iterable[str]) -> list[Coloured]:
@@ -157,26 +151,18 @@ def image_columns(
     among other views of all images, is its own. Exact unless `approximate`, in linear memory; time grows with the
     square of the number of images. features: those of the encoder. None for a single image.
     """
-    count = min(NEAREST, len(images) - 1)
-    if count < 1:
+    if len(images) < 2:
         return {}, None
     search = partial(find_nearest, approximate=approximate, report=report, progress=progress)
-    near = search(features, k=count)
+    near = search(features, k=min(NEAREST, len(images) - 1))
     device = "cuda" if torch.cuda.is_available() else None
+    how: dict[str, Any] = dict(device=device, progress=progress)
     first, second = (
-        extract_view(
-            encoder,
-            images,
-            views.pick([number % len(views)]),
-            stream(seed, "own view", number),
-            device=device,
-            progress=progress,
-        )
+        extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "own view", number), **how)
         for number in range(2)
     )
-    nearest = search(second, first, 1).index[:, 0]
-    found = (nearest == torch.arange(len(images))).numpy()
-    return {**neighbour_columns(near), "positive-pair retrieval": found}, near.index
+    found = search(second, first, 1).index[:, 0] == torch.arange(len(images))
+    return {**neighbour_columns(near), "positive-pair retrieval": found.numpy()}, near.index
 
 
 def neighbour_columns(near: Nearest) -> dict[str, np.ndarray]:
@@ -185,9 +171,8 @@ def neighbour_columns(near: Nearest) -> dict[str, np.ndarray]:
     - outlierness: distance to the last of them (Ramaswamy et al. 2000)
     - density: minus the common logarithm of the mean distance, in the order of the typicality of Hacohen et al. 2022
     """
-    distance = near.distance.cpu()
-    density = -distance.mean(1).clamp_min(LEAST).log10()
-    return {"outlierness": distance[:, -1].numpy(), "density": density.numpy()}
+    density = -near.distance.mean(1).clamp_min(LEAST).log10()
+    return {"outlierness": near.distance[:, -1].numpy(), "density": density.numpy()}
 
 
 def columns_of(

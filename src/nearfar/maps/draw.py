@@ -31,26 +31,20 @@ def draw_map(
 ) -> None:
     """Write a map to an image file, whose format follows its ending: .png, .svg, .pdf.
 
-    labels: class numbers, -1 for none; up to 20 classes are coloured with a legend, more are drawn in grey, as without
+    labels: class numbers, -1 for none; up to 20 classes are coloured with a legend, more are drawn in gray, as without
     labels. images: at most 400 of them are drawn over their points, without overlap.
-    Raises ValueError unless there is one label and one image for each point.
     """
     coordinates = np.asarray(points.detach().cpu(), dtype=float)
-    for name, given in (("labels", labels), ("images", images)):
-        if given is not None and len(given) != len(coordinates):
-            raise ValueError(f"{name} must be one for each of the {len(coordinates)} points, not {len(given)}")
-
     figure = matplotlib.figure.Figure(figsize=(9, 7), dpi=150, facecolor=PAPER, layout="constrained")
     axes = figure.subplots()
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_axis_off()
     x, y = coordinates.T
     size = float(np.clip(2.5e4 / max(len(coordinates), 1), 2, 24))
-    classes, colours = [], np.full(len(coordinates), GREY)
-    if labels is not None:
-        column = label_column(labels, class_names)
-        classes = column.classes or []
-    if 0 < sum(one.colour != GREY for one in classes) <= len(PALETTE):
+    column = None if labels is None else label_column(labels, class_names)
+    classes = (column and column.classes) or []
+    colours = np.full(len(coordinates), GREY)
+    if column is not None and 0 < sum(one.colour != GREY for one in classes) <= len(PALETTE):
         colours = np.array([one.colour for one in classes])[column.values]
         order = np.random.default_rng(0).permutation(len(coordinates))  # no class covers the others
         axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)

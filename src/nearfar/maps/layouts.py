@@ -91,38 +91,25 @@ def lay_out(
         coordinates = torch.from_numpy(embedding.fit_transform(features.numpy()))
         return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    how: dict[str, Any] = dict(device=device, progress=progress)
     seen = [
-        extract_view(
-            encoder,
-            images,
-            views.pick([number % len(views)]),
-            stream(seed, "map", number),
-            device=device,
-            progress=progress,
-        )
+        extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "map", number), **how)
         for number in range(num_views or NUM_VIEWS)
     ]
     alone = None if layout == "finetune" else epochs  # --epochs are those of the last stage
     projector = fit_projector(torch.stack(seen), features, epochs=alone, seed=seed, progress=progress)
     if layout == "projector":
         return Map(projector, projector(features), {"layout": layout})
-    encoder, projector = finetune_map(
-        encoder, projector, images, views, epochs=epochs, seed=seed, device=device, progress=progress
-    )
-    coordinates = projector(extract(encoder, images, device=device, progress=progress))
+    encoder, projector = finetune_map(encoder, projector, images, views, epochs=epochs, seed=seed, **how)
+    coordinates = projector(extract(encoder, images, **how))
     return Map(projector, coordinates, {"layout": layout}, encoder.backbone.net.state_dict())
 
 
 def save_map(path: str | os.PathLike[str], saved: Map) -> None:
-    """Write a map to a safetensors file; the features of a cluster embedding in half precision.
-
-    Raises ValueError for a placement that does not compare features by cosine, as every saved map does.
-    """
+    """Write a map to a safetensors file; the features of a cluster embedding, compared by cosine, in half precision."""
     tensors = {"coordinates": saved.coordinates}
     tensors |= {FUNCTION + name: value for name, value in saved.function.state_dict().items()}
     if isinstance(saved.function, NeighbourPlacement):
-        if saved.function.metric != "cosine":
-            raise ValueError("only placements that compare features by cosine are saved")
         tensors[FUNCTION + "features"] = saved.function.features.half()
         del tensors[FUNCTION + "coordinates"]
     tensors |= {BACKBONE + name: value for name, value in (saved.backbone or {}).items()}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import AdamW, lr_scheduler
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR
 
 from nearfar.data import Images
 from nearfar.evaluation import extract
@@ -17,15 +18,13 @@ from nearfar.losses import SACLR
 from nearfar.networks import Encoder
 from nearfar.views import Views, make_views
 
-BATCH_SIZE = 256
-HIDDEN = 256
+BATCH_SIZE, HIDDEN = 256, 256
 NEGATIVES = 8  # a few more than one: steadier steps at the same cost, as there are only two dimensions
 WEIGHT_DECAY = 0.1
-RATE, WARMUP_STEPS = 1e-2, 50
-LEAST_STEPS, LEAST_EPOCHS = 1400, 20
-FINETUNE_ENCODER_RATE, FINETUNE_RATE = 3e-4, 1e-3
+LEAST_EPOCHS = 20
+RATE, WARMUP_STEPS, LEAST_STEPS = 1e-2, 50, 1400
+FINETUNE_ENCODER_RATE, FINETUNE_RATE, FINETUNE_LEAST_STEPS = 3e-4, 1e-3, 300
 FINETUNE_WARMUP = 0.02  # of the steps: 10 of 450 epochs
-FINETUNE_LEAST_STEPS, FINETUNE_LEAST_EPOCHS = 300, 20
 
 
 class Projector(nn.Module):
@@ -86,33 +85,25 @@ def fit_projector(
     view_features: frozen backbone features of at least two augmented views of each image. features: those of the
     images without augmentation, whose coordinates are centred; default: the mean over the views.
     epochs: passes over the images; None: about 1400 steps, at least 20 passes. seed: of the weights and the batches.
-    progress: called with (epochs done, epochs) after each epoch.
+    progress: called with (steps done, steps).
     Returns the projector, on the input's device; the coordinates of `features` are centred, with the widest direction
     along x. It does not depend on torch's global random state and leaves it as it was. A single image lies at 0.
-    Raises ValueError for fewer than two views, no images, other shapes, numbers that are not finite and epochs below 1.
+    Raises ValueError for fewer than two views, no images, other shapes and numbers that are not finite.
     Source: SACLR, Figure 2 (pretrain in many dimensions, then train a 2-D projector), without normalisation.
     Differs from the paper: the backbone stays frozen, so only the projector is trained here.
     """
-    if view_features.ndim != 3 or view_features.shape[0] < 2 or view_features.shape[1] < 1:
-        shape = list(view_features.shape)
-        raise ValueError(
-            f"view_features must be [views, images, dim], of two views or more and at least one image, not {shape}"
-        )
-    features = view_features.mean(0) if features is None else features
-    if features.shape != view_features.shape[1:]:
-        expected = list(view_features.shape[1:])
-        raise ValueError(f"features must be [images, dim] = {expected}, not {list(features.shape)}")
+    shape = list(view_features.shape)
+    if len(shape) != 3 or shape[0] < 2 or shape[1] < 1 or (features is not None and list(features.shape) != shape[1:]):
+        given = "" if features is None else f" and {list(features.shape)}"
+        raise ValueError(f"a map needs features of two views or more, [views, images, dim], not {shape}{given}")
+    view_features = view_features.detach().float()
+    features = view_features.mean(0) if features is None else features.detach().float()
     if not (view_features.isfinite().all() and features.isfinite().all()):
         raise ValueError("some features are not finite; look at the encoder that made them")
-    if epochs is not None and epochs < 1:
-        raise ValueError(f"epochs must be at least 1, not {epochs}")
-    view_features, features = view_features.detach().float(), features.detach().float()
-    _, images, dim = view_features.shape
+    views, images, dim = shape
     batch = min(BATCH_SIZE, images)
-    epochs = epochs or max(LEAST_EPOCHS, -(-LEAST_STEPS // (images // batch)))
 
-    cuda = [features.device] if features.is_cuda else []
-    with torch.enable_grad(), torch.random.fork_rng(devices=cuda):
+    with torch.enable_grad(), torch.random.fork_rng(devices=[features.device] if features.is_cuda else []):
         torch.manual_seed(seed)
         projector = Projector(dim).to(features.device)
         if images == 1:
@@ -120,36 +111,20 @@ def fit_projector(
         unit = F.normalize(view_features, dim=-1)  # features are compared by cosine everywhere else
         projector.centre.copy_(unit.mean((0, 1)))
         projector.scale.copy_((unit - projector.centre).square().mean().sqrt().clamp_min(1e-6))
+        prepared = projector.prepared(view_features)
+
+        def pairs(index: Tensor) -> Iterable[Tensor]:
+            first = torch.randint(views, (batch,))
+            second = (first + torch.randint(1, views, (batch,))) % views  # another view than the first
+            return projector.net(torch.cat([prepared[first, index], prepared[second, index]])).chunk(2)
+
         loss = SACLR(images, negatives=min(NEGATIVES, batch - 1), kernel="cauchy").to(features.device)
-        _train(projector.net, loss, projector.prepared(view_features), epochs, batch, progress)
+        optimizer = AdamW(projector.net.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
+        epochs = epochs or _epochs(images, LEAST_STEPS)
+        _train(optimizer, loss, pairs, images, epochs, WARMUP_STEPS, progress)
     projector.partition.copy_(loss.partition)
     projector.rotate(features)
     return projector.requires_grad_(False)
-
-
-def _train(
-    projector: nn.Module,
-    loss: nn.Module,
-    view_features: Tensor,
-    epochs: int,
-    batch: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    views, images, _ = view_features.shape
-    optimizer = AdamW(projector.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
-    schedule = _schedule(optimizer, 1 / WARMUP_STEPS, WARMUP_STEPS, epochs * (images // batch))
-    for epoch in range(epochs):
-        order = torch.randperm(images)
-        for index in order[: images - images % batch].split(batch):
-            first = torch.randint(views, (batch,))
-            second = (first + torch.randint(1, views, (batch,))) % views  # another view than the first
-            z1, z2 = projector(torch.cat([view_features[first, index], view_features[second, index]])).chunk(2)
-            optimizer.zero_grad(set_to_none=True)
-            loss(z1, z2).backward()
-            optimizer.step()
-            schedule.step()
-        if progress is not None:
-            progress(epoch + 1, epochs)
 
 
 def finetune_map(
@@ -181,47 +156,59 @@ def finetune_map(
     """
     if len(images) < 2:
         raise ValueError("a map whose encoder is trained needs at least two images")
-    net = copy.deepcopy(encoder).requires_grad_(True).to(device)
+    net = copy.deepcopy(encoder).requires_grad_(True).to(device).train()
     head = copy.deepcopy(projector).requires_grad_(True).to(device)
-    batch = min(BATCH_SIZE, len(images))
-    per_epoch = len(images) // batch
-    epochs = epochs or max(FINETUNE_LEAST_EPOCHS, -(-FINETUNE_LEAST_STEPS // per_epoch))
-    steps = epochs * per_epoch
     plan = views.pick([0, min(1, len(views) - 1)])
     mean, std = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
-    loss = SACLR(
-        len(images), negatives=min(NEGATIVES, batch - 1), kernel="cauchy", initial_partition=float(projector.partition)
-    ).to(device)
+    generator = torch.Generator().manual_seed(seed)
+
+    def pairs(index: Tensor) -> Iterable[Tensor]:
+        made = make_views(images.gather(index).to(device), plan, generator, mean, std)
+        return [head.net(head.prepared(net.backbone(view).float())) for view in made]
+
+    negatives, partition = min(NEGATIVES, BATCH_SIZE - 1, len(images) - 1), float(projector.partition)
+    loss = SACLR(len(images), negatives=negatives, kernel="cauchy", initial_partition=partition).to(device)
     parts = [
         {"params": net.parameters(), "lr": FINETUNE_ENCODER_RATE},
         {"params": head.net.parameters(), "lr": FINETUNE_RATE},
     ]
-    optimizer = AdamW(parts, weight_decay=WEIGHT_DECAY)
-    schedule = _schedule(optimizer, 0.01, max(1, round(FINETUNE_WARMUP * steps)), steps)
-    generator = torch.Generator().manual_seed(seed)
-    cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
-    net.train()
-    with torch.enable_grad(), torch.random.fork_rng(devices=cuda):
+    epochs = epochs or _epochs(len(images), FINETUNE_LEAST_STEPS)
+    warmup = max(1, round(FINETUNE_WARMUP * epochs * (len(images) // min(BATCH_SIZE, len(images)))))
+    with torch.enable_grad(), torch.random.fork_rng(devices=[torch.device(device)] if "cuda" in str(device) else []):
         torch.manual_seed(seed)
-        for epoch in range(epochs):
-            order = torch.randperm(len(images), generator=generator)
-            for step, index in enumerate(order.split(batch)[:per_epoch], epoch * per_epoch + 1):
-                pair = make_views(images.gather(index).to(device), plan, generator, mean, std)
-                value = loss(*(head.net(head.prepared(net.backbone(view).float())) for view in pair))
-                optimizer.zero_grad(set_to_none=True)
-                value.backward()
-                optimizer.step()
-                schedule.step()
-                if progress is not None:
-                    progress(step, steps)
-            if not value.isfinite():
-                raise ValueError("training this map has diverged: use --layout projector")
+        _train(AdamW(parts, weight_decay=WEIGHT_DECAY), loss, pairs, len(images), epochs, warmup, progress)
     net, head = net.cpu().eval().requires_grad_(False), head.cpu().requires_grad_(False)
     head.rotate(extract(net, images, device=device))
     return net, head
 
 
-def _schedule(optimizer: AdamW, start: float, warmup: int, steps: int) -> lr_scheduler.ChainedScheduler:
-    """A linear rise from the share `start` of the rate, and a cosine to zero."""
-    rise = lr_scheduler.LinearLR(optimizer, start, total_iters=warmup)
-    return lr_scheduler.ChainedScheduler([rise, lr_scheduler.CosineAnnealingLR(optimizer, steps)])
+def _epochs(images: int, least_steps: int) -> int:
+    return max(LEAST_EPOCHS, -(-least_steps // (images // min(BATCH_SIZE, images))))
+
+
+def _train(
+    optimizer: AdamW,
+    loss: nn.Module,
+    pairs: Callable[[Tensor], Iterable[Tensor]],
+    images: int,
+    epochs: int,
+    warmup: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Minimise the loss of pairs of views of a batch of images: a linear rise of the rates, and a cosine to zero."""
+    batch = min(BATCH_SIZE, images)
+    steps, done = epochs * (images // batch), 0
+    rise = LinearLR(optimizer, 1 / warmup, total_iters=warmup)
+    schedule = ChainedScheduler([rise, CosineAnnealingLR(optimizer, steps)])
+    for _ in range(epochs):
+        for index in torch.randperm(images)[: images - images % batch].split(batch):
+            value = loss(*pairs(index))
+            optimizer.zero_grad(set_to_none=True)
+            value.backward()
+            optimizer.step()
+            schedule.step()
+            done += 1
+            if progress is not None:
+                progress(done, steps)
+        if not value.isfinite():
+            raise ValueError("training this map has diverged: choose another --layout")

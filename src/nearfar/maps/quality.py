@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -54,15 +54,9 @@ class MapQuality:
 
     def numbers(self) -> dict[str, float | int | None]:
         """All but the shares of single images, for JSON."""
-        return {
-            "images": self.images,
-            "neighbours": self.neighbours,
-            "neighbours_kept": self.neighbours_kept,
-            "trustworthiness": self.trustworthiness,
-            "ranked": self.ranked,
-            "knn_map": self.knn_map,
-            "knn_features": self.knn_features,
-        }
+        numbers = asdict(self)
+        del numbers["kept"]
+        return {**numbers, "neighbours_kept": self.neighbours_kept}
 
 
 def map_quality(
@@ -93,12 +87,11 @@ def map_quality(
     chosen = torch.arange(count)
     if count > most_ranked:
         chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most_ranked].sort().values
-    accuracy: tuple[float | None, float | None] = (None, None)
-    if labels is not None and (labels >= 0).any():
-        truth = torch.from_numpy(np.asarray(labels))
-        accuracy = left_out_accuracy(on_map, truth), left_out_accuracy(near, truth)
-    trust = trustworthiness(features, on_map[chosen], chosen)
-    return MapQuality(count, k, kept, trust, len(chosen), *accuracy)
+    quality = MapQuality(count, k, kept, trustworthiness(features, on_map[chosen], chosen), len(chosen))
+    if labels is None or not (labels >= 0).any():
+        return quality
+    truth = torch.from_numpy(labels)
+    return replace(quality, knn_map=left_out_accuracy(on_map, truth), knn_features=left_out_accuracy(near, truth))
 
 
 def trustworthiness(

@@ -6,7 +6,6 @@ largest difference anywhere, compared with the changes that JPEG makes there.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from jaxtyping import Float, Int64, Shaped, UInt8
 from PIL import Image
 from scipy.ndimage import gaussian_filter, maximum_filter, uniform_filter
 from torch import Tensor
+from torchvision.io import decode_jpeg, encode_jpeg
 
 from nearfar.data import Images
 
@@ -219,10 +219,5 @@ def altered(pixels: UInt8[Tensor, "images channels side side"]) -> list[UInt8[Te
 
 def _jpeg(pixels: UInt8[Tensor, "channels height width"], quality: int) -> UInt8[Tensor, "channels height width"]:
     """One image after JPEG: in colour if it has three channels, else channel by channel."""
-    parts = [pixels.permute(1, 2, 0)] if len(pixels) == 3 else list(pixels)
-    out = []
-    for part in parts:
-        file = io.BytesIO()
-        Image.fromarray(part.contiguous().numpy()).save(file, "JPEG", quality=quality)
-        out.append(torch.from_numpy(np.array(Image.open(file))))
-    return out[0].permute(2, 0, 1).contiguous() if len(pixels) == 3 else torch.stack(out)
+    parts = [pixels] if len(pixels) == 3 else pixels[:, None]
+    return torch.cat([decode_jpeg(encode_jpeg(part.contiguous(), quality)) for part in parts])

@@ -61,18 +61,11 @@ def write_contact_sheet(
 
 def figures_of(images: Images, paths: Sequence[str] | None, rows: Sequence[int], said: Sequence[str]) -> list[Figure]:
     """Return images, by their positions, each with a line on it. paths: of their files, where they have some."""
-    urls = pictures(images, rows)
+    urls: dict[int, str] = {}
+    for some in torch.tensor(sorted(set(rows)), dtype=torch.int64).split(GATHERED):
+        urls.update(zip(some.tolist(), map(picture, images.pictures(some)), strict=True))
     links = [None if paths is None else Path(paths[row]).absolute().as_uri() for row in rows]
     return [Figure(urls[row], images.names[row], line, link) for row, line, link in zip(rows, said, links, strict=True)]
-
-
-def pictures(images: Images, rows: Sequence[int]) -> dict[int, str]:
-    """Small pictures of images as data URLs, by their positions."""
-    wanted = torch.tensor(sorted(set(rows)), dtype=torch.int64)
-    urls: dict[int, str] = {}
-    for some in wanted.split(GATHERED):
-        urls.update(zip(some.tolist(), map(picture, images.pictures(some)), strict=True))
-    return urls
 
 
 def picture(pixels: Shaped[Tensor, "channels side side"]) -> str:
@@ -151,29 +144,19 @@ def write_duplicates_page(
     `distance` as well, for the slider. facts: by position, what the page says of an image: width, height, bytes and
     whether it is a link. command: that makes these lists again.
     """
+    alike = len(kinds) - 1
     place: dict[int, int] = {}
-    shown = []
-    for far, first, second, kind in sorted(links, key=lambda link: link[3] == len(kinds) - 1):  # copies first
+    near = []
+    for far, first, second, kind in sorted(links, key=lambda link: link[3] == alike):  # copies first
         if len(place.keys() | {first, second}) > MOST_IMAGES:
             break
-        shown.append([far, *(place.setdefault(row, len(place)) for row in (first, second)), kind])
-    urls = pictures(images, list(place))
+        near.append([far, *(place.setdefault(row, len(place)) for row in (first, second)), kind])
+    figures = figures_of(images, paths, list(place), [""] * len(place))
     told = [
-        {
-            "name": images.names[row],
-            "url": urls[row],
-            "href": None if paths is None else Path(paths[row]).as_uri(),
-            **facts[row],
-        }
-        for row in place
+        {"name": one.name, "url": one.url, "href": one.href, **facts[row]}
+        for row, one in zip(place, figures, strict=True)
     ]
-    data = {"images": told, "links": shown, "kinds": kinds, "alike": len(kinds) - 1}
-    write_page(
-        path,
-        "duplicates.html",
-        title="Near-duplicates",
-        about=f"among {len(images)} images",
-        data={**data, "distance": distance, "command": command},
-        left=len(links) - len(shown),
-        scripts=[script("duplicates.js")],
-    )
+    data = {"images": told, "links": near, "kinds": kinds, "alike": alike, "distance": distance, "command": command}
+    about, left = f"among {len(images)} images", len(links) - len(near)
+    scripts = [script("duplicates.js")]
+    write_page(path, "duplicates.html", title="Near-duplicates", about=about, data=data, left=left, scripts=scripts)

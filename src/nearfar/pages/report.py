@@ -88,7 +88,7 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
         ("metrics.jsonl", lambda: _curves(run.metrics)),
         ("views.json", lambda: _filled("views", folder / "views.json")),
         (config.name, lambda: section("facts", title="Settings", values=settings)),
-        ("environment.json", lambda: _environment(folder)),
+        ("environment.json", lambda: _filled("environment", folder / "environment.json")),
         ("skipped.txt", lambda: _skipped(folder)),
     )
     made = [_readable(file, make, "") for file, make in parts]
@@ -203,11 +203,6 @@ def _chart(lines: list[dict[str, Any]], title: str, note: str, keys: dict[str, s
     return section("chart", title=title, note=note, curves=curves, across=across, up=up)
 
 
-def _environment(folder: Path) -> str:
-    path = folder / "environment.json"
-    return section("facts", title="Environment", values=_flat(json.loads(path.read_text()))) if path.is_file() else ""
-
-
 def _skipped(folder: Path) -> str:
     skipped = folder / "skipped.txt"
     lines = skipped.read_text(encoding="utf-8", errors="replace").splitlines() if skipped.is_file() else []
@@ -215,13 +210,6 @@ def _skipped(folder: Path) -> str:
     if len(lines) > MOST_SKIPPED:
         listed["…"] = f"{len(lines) - MOST_SKIPPED} more in skipped.txt"
     return section("facts", title=f"Skipped images ({len(lines)})", values=listed)
-
-
-def _flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        flat |= _flat(value, f"{before}{key} ") if isinstance(value, dict) else {f"{before}{key}": value}
-    return flat
 
 
 def _named(data: Any) -> str:

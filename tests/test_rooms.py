@@ -35,7 +35,7 @@ MAY_IMPORT["pages"] = set(MAY_IMPORT) - {"arguments", "pairs", "losses"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above
 MAY_IMPORT["papers"] = set(MAY_IMPORT)  # and nobody imports the papers
 MAY_IMPORT |= {"sklearn": MAY_IMPORT["papers"], "timm": {"networks"}}  # adapters, for other libraries
-ANYWHERE = {"allocator", "atomic", "messages", "threads", "yaml_files"}  # know nothing of nearfar
+ANYWHERE = {"allocator", "atomic", "messages", "threads"}  # know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 
 

@@ -11,80 +11,51 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nearfar.commands.cluster import cluster_images
-    from nearfar.commands.demo import run_demo
-    from nearfar.commands.doctor import doctor
-    from nearfar.commands.duplicates import find_duplicates
-    from nearfar.commands.embed import embed
-    from nearfar.commands.evaluate import evaluate
-    from nearfar.commands.export import export
-    from nearfar.commands.map import map_images
-    from nearfar.commands.methods import list_methods
-    from nearfar.commands.pretrain import pretrain, resume
-    from nearfar.commands.push import push
-    from nearfar.commands.search import search_images
-    from nearfar.commands.select import select_images
-    from nearfar.commands.views import show_views
-    from nearfar.methods import register_method
-    from nearfar.papers.reproduce import reproduce
-    from nearfar.papers.transfer import transfer
-    from nearfar.run import Run, load
-    from nearfar.training.loop import TrainingDiverged, TrainingStopped
-    from nearfar.training.processes import ProcessLost
+    from nearfar.commands.doctor import doctor as doctor
+    from nearfar.commands.embed import embed as embed
+    from nearfar.commands.evaluate import evaluate as evaluate
+    from nearfar.commands.export import export as export
+    from nearfar.commands.export import push as push
+    from nearfar.commands.listing import cluster_images as cluster_images
+    from nearfar.commands.listing import find_duplicates as find_duplicates
+    from nearfar.commands.listing import search_images as search_images
+    from nearfar.commands.listing import select_images as select_images
+    from nearfar.commands.map import map_images as map_images
+    from nearfar.commands.pretrain import pretrain as pretrain
+    from nearfar.commands.pretrain import resume as resume
+    from nearfar.commands.starting import list_methods as list_methods
+    from nearfar.commands.starting import run_demo as run_demo
+    from nearfar.commands.views import show_views as show_views
+    from nearfar.methods import register_method as register_method
+    from nearfar.papers.reproduce import reproduce as reproduce
+    from nearfar.papers.transfer import transfer as transfer
+    from nearfar.run import Run as Run
+    from nearfar.run import load as load
+    from nearfar.training.loop import TrainingDiverged as TrainingDiverged
+    from nearfar.training.loop import TrainingStopped as TrainingStopped
+    from nearfar.training.processes import ProcessLost as ProcessLost
 
-_HOMES = {
-    "ProcessLost": "training.processes",
-    "Run": "run",
-    "TrainingDiverged": "training.loop",
-    "TrainingStopped": "training.loop",
-    "cluster_images": "commands.cluster",
-    "completion_script": "commands.completion",  # for the command line only
-    "doctor": "commands.doctor",
-    "embed": "commands.embed",
-    "evaluate": "commands.evaluate",
-    "find_duplicates": "commands.duplicates",
-    "export": "commands.export",
-    "list_methods": "commands.methods",
-    "load": "run",
-    "map_images": "commands.map",
-    "pretrain": "commands.pretrain",
-    "push": "commands.push",
-    "register_method": "methods",
-    "reproduce": "papers.reproduce",
-    "resume": "commands.pretrain",
-    "run_demo": "commands.demo",
-    "search_images": "commands.search",
-    "select_images": "commands.select",
-    "show_views": "commands.views",
-    "transfer": "papers.transfer",
+_NAMES = {
+    "commands.doctor": ["doctor"],
+    "commands.embed": ["embed"],
+    "commands.evaluate": ["evaluate"],
+    "commands.export": ["export", "push"],
+    "commands.listing": ["cluster_images", "find_duplicates", "search_images", "select_images"],
+    "commands.map": ["map_images"],
+    "commands.pretrain": ["pretrain", "resume"],
+    "commands.starting": ["completion_script", "list_methods", "run_demo"],
+    "commands.views": ["show_views"],
+    "methods": ["register_method"],
+    "pages.report": ["in_notebook"],
+    "papers.reproduce": ["reproduce"],
+    "papers.transfer": ["transfer"],
+    "run": ["Run", "load"],
+    "training.loop": ["TrainingDiverged", "TrainingStopped"],
+    "training.processes": ["ProcessLost"],
 }
-
-__all__ = [
-    "ProcessLost",
-    "Run",
-    "TrainingDiverged",
-    "TrainingStopped",
-    "__version__",
-    "cluster_images",
-    "doctor",
-    "embed",
-    "evaluate",
-    "export",
-    "find_duplicates",
-    "list_methods",
-    "load",
-    "map_images",
-    "pretrain",
-    "push",
-    "register_method",
-    "reproduce",
-    "resume",
-    "run_demo",
-    "search_images",
-    "select_images",
-    "show_views",
-    "transfer",
-]
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_INTERNAL = {"completion_script", "in_notebook"}  # for the command line, and for `Run`
+__all__ = sorted({"__version__", *_HOMES} - _INTERNAL)
 
 
 def __getattr__(name: str) -> Any:

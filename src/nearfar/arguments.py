@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from inspect import Parameter as Argument
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -55,13 +56,20 @@ GROUPS = {
 LAST = "Checkpoint and output"
 SEVERAL = ("data", "images")  # sources of images, where they are of any type
 RANGE, RANGE_WORDS = list[float] | Literal["full", "uint8"] | None, list[Literal["full", "uint8"] | float]
+HELP = ("--help", "-h", "--help-all")
+JSON = ("json", bool, "print one JSON object on stdout, and all else on stderr", False)
+NULL = ("null", bool, "where the output is piped: a zero byte behind each path, for xargs -0", False)
 PAGE: dict[str, Any] = {"help_format": "plaintext", "result_action": "return_value"}
-Known = Mapping[str, Sequence[str] | type]
 
 
 def function_of(verb: str) -> Callable[..., Any]:
     """Import the function behind a verb."""
     return getattr(nearfar, VERBS[verb])
+
+
+def examples_of(verb: str) -> list[str]:
+    """The lines of the module's docstring that show how a verb is used."""
+    return re.findall(f"^nearfar {verb}(?: .*)?$", inspect.getmodule(function_of(verb)).__doc__ or "", re.MULTILINE)
 
 
 def overview() -> App:
@@ -81,25 +89,19 @@ def verb_app(
     methods: Sequence[str] | None = None,
     recipe: str | None = None,
     full: bool = False,
-    known: Known | None = None,
+    choices: Mapping[str, Sequence[str]] | None = None,
 ) -> App:
     """The command line of a verb; that of `pretrain` has the hyperparameters of methods too, as the recipe sets them.
 
-    methods: by name; None for the default. full: the help of `pretrain` has all settings. known: words that options
-    take, or their type, for completion.
+    methods: by name; None for the default. full: the help of `pretrain` has all settings. choices: words that options
+    take, for completion.
 
     Raises ValueError for an unknown method or recipe.
     """
     function = function_of(verb)
-    examples = re.findall("^nearfar .*", inspect.getmodule(function).__doc__ or "", re.MULTILINE)
-    make = partial(_option, known or {})
-    app = App(
-        name=f"nearfar {verb}",
-        help_epilogue="\n".join(examples),
-        help_flags=("--help", "-h", "--help-all") if verb == "pretrain" else ("--help", "-h"),
-        version_flags=(),
-        **PAGE,
-    )
+    epilogue = "\n".join(examples_of(verb))
+    app = App(name=f"nearfar {verb}", help_epilogue=epilogue, help_flags=HELP, version_flags=(), **PAGE)
+    make = partial(_option, choices or {})
     options = _settings(make, methods, recipe, full) if verb == "pretrain" else _arguments(make, verb, function)
     app.default(with_signature(list(options), function.__doc__))
     return app
@@ -115,17 +117,13 @@ def with_signature(arguments: Sequence[Argument], documentation: str | None = No
     return stand_in
 
 
-JSON = ("json", bool, "print one JSON object on stdout, and all else on stderr", False)
-NULL = ("null", bool, "where the output is piped: a zero byte behind each path, for xargs -0", False)
-
-
 def _arguments(make: Callable[..., Argument], verb: str, function: Callable[..., Any]) -> Iterator[Argument]:
     """The arguments of a function that words can give, and the options that it need not know of."""
     meanings, names = of_arguments(inspect.getdoc(function) or ""), inspect.unwrap(function).__globals__
     for name, one in inspect.signature(function).parameters.items():
         if name not in OBJECTS - {verb}:
             folder = name == "run" and one.default is Argument.empty  # or a `Run`, a name for type checkers only
-            hint = str if folder else eval(one.annotation, names) if isinstance(one.annotation, str) else one.annotation
+            hint = str | Path if folder else eval(one.annotation, names)
             yield make(name, hint, meanings[name], one.default, one.kind)
     yield from (make(*one, negative="") for one in ([NULL, JSON] if verb in LISTING else [JSON]))
 
@@ -151,9 +149,11 @@ def _settings(
     for one in settings_fields():
         if one.name != "hyperparameters":
             yield grouped(one.name, hints[one.name], one.metadata["meaning"], one.default, not one.kw_only)
-    yield grouped("resume", str | None, "run folder to resume; give it alone, or with the data where that has moved")
+    yield grouped(
+        "resume", str | Path | None, "run folder to resume; give it alone, or with the data where that has moved"
+    )
     yield grouped("data_changed", bool, "with --resume: resume although the data has changed", False)
-    yield grouped("config", str | None, "YAML file with any of these settings")
+    yield grouped("config", str | Path | None, "YAML file with any of these settings")
     yield grouped(*JSON, negative="")
     names = [Settings.method] if methods is None else methods
     yield from _hyperparameters(make, names, recipe or Settings.recipe, full or bool(methods))
@@ -180,7 +180,7 @@ def _hyperparameters(
 
 
 def _option(
-    known: Known,
+    choices: Mapping[str, Sequence[str]],
     name: str,
     hint: Any,
     meaning: str,
@@ -190,16 +190,15 @@ def _option(
 ) -> Argument:
     """An argument as words give it: text for what may be of any type, one or more for a list, exact whole numbers."""
     several, placed = hint is Any and name in SEVERAL, kind is Argument.POSITIONAL_OR_KEYWORD
-    if hint is Any:
-        hint = list[str] if several and not placed else str
-    words = known.get(name, ())
-    hint = words if isinstance(words, type) else RANGE_WORDS if hint == RANGE else hint
+    if hint is Any:  # with Path, for which a shell completes files, where a word may be one
+        hint = list[str | Path] if several and not placed else str | Path if several else str
+    hint = RANGE_WORDS if hint == RANGE else hint
     taken = Parameter(
         converter=None if bool in (hint, *get_args(hint)) else partial(_value, hint),
         consume_multiple=None if several else 1,
         negative_iterable="",
         show_default=_default if default not in (None, False) else False,
-        choices=None if isinstance(words, type) else words or None,
+        choices=choices.get(name),
     )
     if placed:
         kind = Argument.VAR_POSITIONAL if several else Argument.POSITIONAL_ONLY

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -72,11 +71,11 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     except KeyboardInterrupt:
         return _complain("stopped", 130)
     except Exception as error:
-        return _failed(words, error)
+        return _failed(error)
 
 
-def _failed(words: list[str], error: Exception) -> tuple[int, Any]:
-    """Report an error of a verb in one line, with its exit code."""
+def _failed(error: Exception) -> tuple[int, Any]:
+    """Report an error of a verb in one line, with its exit code; what nobody foresaw below its traceback."""
     try:
         from nearfar.training.loop import TrainingDiverged, TrainingStopped
         from nearfar.training.processes import ProcessLost, is_follower
@@ -89,7 +88,12 @@ def _failed(words: list[str], error: Exception) -> tuple[int, Any]:
         return _complain(error, 2)
     if isinstance(error, TrainingStopped):  # all processes stop together; the first one says so
         return (130, None) if is_follower() else _complain(error, 130)
-    return _complain(_defect(words, error), 1)
+    said = f"{type(error).__name__}: {first_line(error)[:200]}"
+    if isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said:
+        advice = "try --micro-batch auto, or a smaller --batch-size or --image-size"
+        return _complain(f"out of memory ({said}); {advice}", 1)
+    traceback.print_exception(error)
+    return _complain(f"{said}. This is a defect of nearfar {nearfar.__version__}; please report it with the above", 1)
 
 
 def _parsed(verb: str, words: list[str]) -> dict[str, Any] | None:
@@ -162,34 +166,14 @@ def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
 def _stdout_to_stderr() -> Iterator[None]:
     """Send to stderr what is written to stdout meanwhile, by C++ and by processes that are started as well."""
     sys.stdout.flush()
-    try:
-        kept: int | None = os.dup(1)
-        os.dup2(2, 1)
-    except OSError:  # one of them is closed
-        kept = None
+    saved = os.dup(1)
+    os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        if kept is not None:
-            os.dup2(kept, 1)
-            os.close(kept)
-
-
-def _defect(words: list[str], error: Exception) -> str:
-    """Say what nobody foresaw, in one line, and where the rest is."""
-    told = f"{type(error).__name__}: {first_line(error)[:200]}"
-    if isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told:
-        return f"out of memory ({told}); try --micro-batch auto, or a smaller --batch-size or --image-size"
-    try:
-        number, name = tempfile.mkstemp(prefix="nearfar-", suffix=".txt")
-        with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"nearfar {nearfar.__version__}, Python {sys.version}, {sys.platform}\n{words}\n")
-            traceback.print_exception(error, file=file)
-        rest = f"with {name}, which holds the traceback"
-    except OSError as unwritten:
-        rest = f"and how to get there (the traceback could not be written: {unwritten})"
-    return f"{told}. This is a defect of nearfar; please report it {rest}"
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def _complain(error: object, code: int) -> tuple[int, dict[str, str]]:

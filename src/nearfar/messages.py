@@ -1,4 +1,4 @@
-"""Values as text and text as values: errors in one clear line, docstrings of arguments, options, JSON."""
+"""Values as text and text as values: errors in one clear line, docstrings of arguments, options, JSON, YAML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
+
+LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
 
 
 class RunsFailed(RuntimeError):
@@ -28,6 +31,18 @@ def check_range(option: str, value: float | None, least: float, most: float = ma
     if value is not None and not (least <= value <= most and abs(value) != math.inf):
         bounds = f"at least {least}" if most == math.inf else f"{least} to {most}"
         raise ValueError(f"{option} must be {bounds}, not {value}")
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError for a random seed that scikit-learn does not take."""
+    check_range("--seed", seed, 0, LARGEST_SEED)
+
+
+def check_choice(option: str, value: str, choices: Iterable[str]) -> None:
+    """Raise ValueError for a word that is none of the choices."""
+    if value not in choices:
+        near = did_you_mean(value, choices, f"choose {', '.join(choices)}")
+        raise ValueError(f"{option} cannot be {value!r}: {near}")
 
 
 def first_line(error: BaseException) -> str:
@@ -95,3 +110,32 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # of NumPy or torch
         return plain(value.tolist())
     return [plain(one) for one in value]
+
+
+def load_yaml(path: Path) -> Any:
+    """Return what a YAML file holds.
+
+    Raises yaml.YAMLError or ValueError for other files, for pipes and devices, which may never end, and for aliases
+    (*name) that make a small file large.
+    """
+    import yaml
+
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
+    text = path.read_text(encoding="utf-8")
+    most, known = 10_000 + 10 * len(text), dict[int, int]()
+
+    def size(node: Any) -> int:
+        """Characters and nodes of a document with its aliases written out."""
+        if id(node) not in known:
+            known[id(node)] = most  # where it holds itself
+            parts = [part for one in node.value for part in (one if isinstance(one, tuple) else [one])]
+            known[id(node)] = 1 + sum(1 if isinstance(part, str) else size(part) for part in parts)
+            if known[id(node)] > most:
+                raise ValueError("its aliases (*name) stand for far more than the file holds; write it without them")
+        return known[id(node)]
+
+    node = yaml.compose(text, yaml.SafeLoader)
+    if node is not None:
+        size(node)
+    return yaml.safe_load(text)

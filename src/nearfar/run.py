@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+import nearfar
 from nearfar.atomic import replacing
 from nearfar.messages import first_line
 from nearfar.networks import Encoder, load_encoder
@@ -25,13 +25,13 @@ PREDICTIONS, TRUTH = "predictions.npz", "truth"
 
 
 class Verb:
-    """A method of `Run` that is a function of a room above, a verb, with its arguments and documentation."""
+    """A method of `Run` that is a function of `nearfar`, with its arguments and documentation."""
 
-    def __init__(self, module: str, function: str) -> None:
-        self.module, self.function = module, function
+    def __init__(self, function: str) -> None:
+        self.function = function
 
     def __get__(self, run: Run | None, owner: type[Run]) -> Callable[..., Any]:
-        function = getattr(importlib.import_module(f"nearfar.{self.module}"), self.function)
+        function = getattr(nearfar, self.function)
         return function if run is None else MethodType(function, run)
 
 
@@ -41,19 +41,19 @@ class Run:
 
     path: Path
 
-    evaluate = Verb("commands.evaluate", "evaluate")
-    transfer = Verb("papers.transfer", "transfer")
-    embed = Verb("commands.embed", "embed")
-    map = Verb("commands.map", "map_images")
-    search = Verb("commands.search", "search_images")
-    duplicates = Verb("commands.duplicates", "find_duplicates")
-    select = Verb("commands.select", "select_images")
-    cluster = Verb("commands.cluster", "cluster_images")
-    export = Verb("commands.export", "export")
-    push = Verb("commands.push", "push")
-    views = Verb("commands.views", "show_views")
-    resume = Verb("commands.pretrain", "resume")
-    _repr_html_ = Verb("pages.report", "in_notebook")
+    evaluate = Verb("evaluate")
+    transfer = Verb("transfer")
+    embed = Verb("embed")
+    map = Verb("map_images")
+    search = Verb("search_images")
+    duplicates = Verb("find_duplicates")
+    select = Verb("select_images")
+    cluster = Verb("cluster_images")
+    export = Verb("export")
+    push = Verb("push")
+    views = Verb("show_views")
+    resume = Verb("resume")
+    _repr_html_ = Verb("in_notebook")
 
     @classmethod
     def of(cls, run: str | Path | Run) -> Run:
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, dict[str, float]]:
-        """What `evaluate` wrote, empty before: accuracies of the encoder and its rivals."""
+        """What `evaluate` wrote, empty before: accuracies of the encoder and the baselines."""
         return {row: numbers for row, numbers in self._written.items() if row != "detection"}
 
     @property
@@ -102,8 +102,8 @@ class Run:
     ) -> None:
         """Write results.json; what is not given stays as it is."""
         whole: dict[str, Any] = dict(self.results if rows is None else rows)
-        if kept := self.detection if detection is None else detection:
-            whole["detection"] = kept
+        if of_detectors := self.detection if detection is None else detection:
+            whole["detection"] = of_detectors
         with replacing(self.path / "results.json") as unfinished:
             unfinished.write_text(json.dumps(whole, indent=2) + "\n")
 
@@ -127,7 +127,7 @@ class Run:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the representation is healthy, in words; None for a run without held-out images."""
+        """Whether the representation is healthy, in words; None for a run without a validation set."""
         try:
             measured = [Health(**line["health"]) for line in self.metrics if "health" in line]
             return verdict(measured[-1], measured[0]) if measured else None
@@ -138,7 +138,7 @@ class Run:
 def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:
     """Return the encoder of a run in eval mode, with its preprocessing: uint8 [B, C, H, W] -> features [B, dim].
 
-    encoder: the module that was trained, where it was an object of your own; its weights are read from the run.
+    encoder: the trained module, if it was an object of your own; its weights are read from the run.
     Raises FileNotFoundError for a folder without an encoder, ValueError for a damaged one or a missing module.
     """
     return load_encoder(Run.of(run).path, encoder)

@@ -10,8 +10,8 @@ from PIL import Image
 
 import nearfar
 from nearfar.cli import main
-from nearfar.commands.doctor import usable_cores
 from nearfar.data import memory, open_images
+from nearfar.data.memory import usable_cores
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, quiet):
     def refused(folder):
         raise OSError(f"cannot write into {folder}: Read-only file system")
 
-    monkeypatch.setattr("nearfar.atomic.check_folder", refused)
+    monkeypatch.setattr("nearfar.commands.doctor.check_folder", refused)
     here, cache = nearfar.doctor(console=quiet)["problems"]
     assert "Read-only" in here and "--out" in here and "XDG_CACHE_HOME" in cache
 

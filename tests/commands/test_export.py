@@ -92,14 +92,34 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, quiet, monkeypatch):
     with pytest.raises(ValueError, match="nothing is kept"):
         nearfar.export(run, to="safetensors", out=tmp_path / "net.safetensors", console=quiet)
     with pytest.raises(ValueError, match="nothing is kept"):
-        nearfar.push(run, "a/b", to=tmp_path / "hub", console=quiet)
+        nearfar.push(run, "a/b", console=quiet)
     assert not list(tmp_path.iterdir())
 
 
-def test_push_writes_the_folder_that_timm_loads(run, images, expected, tmp_path, quiet):
-    place = nearfar.push(run, "someone/halves", to=tmp_path / "hub", license="mit", console=quiet)
-    folder = tmp_path / "hub"
-    assert place == str(folder)
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A folder in the place of the Hub, and the options with which repositories were made."""
+    options = {}
+
+    class Hub:
+        def __init__(self, **_):
+            pass
+
+        def create_repo(self, repo, **given):
+            options[repo] = given
+            return f"hub/{repo}"
+
+        def upload_folder(self, repo_id, folder_path, **_):
+            shutil.copytree(folder_path, tmp_path / "hub" / repo_id)
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    return tmp_path / "hub", options
+
+
+def test_push_sends_the_folder_that_timm_loads(run, images, expected, hub, quiet):
+    place = nearfar.push(run, "someone/halves", license="mit", private=True, console=quiet)
+    assert place == "hub/someone/halves" and hub[1] == {"someone/halves": {"private": True, "exist_ok": True}}
+    folder = hub[0] / "someone" / "halves"
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     torch.testing.assert_close(of_timm(run, folder, images), expected)
     _, metadata, card = (folder / "README.md").read_text().split("---\n", 2)
@@ -129,49 +149,26 @@ def test_the_command_on_the_card_trains_the_same_encoder(run, images_file, image
         torch.testing.assert_close(nearfar.load(tmp_path / "again")(images), expected)
 
 
-def test_push_sends_that_folder(run, images, expected, tmp_path, quiet, monkeypatch):
-    sent = {}
-
-    class Hub:
-        def __init__(self, **_):
-            pass
-
-        def create_repo(self, repo, **options):
-            sent[repo] = options
-            return f"hub/{repo}"
-
-        def upload_folder(self, repo_id, folder_path, **_):
-            sent["features"] = of_timm(run, folder_path, images)
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    assert nearfar.push(run, "someone/halves", private=True, console=quiet) == "hub/someone/halves"
-    assert sent["someone/halves"] == {"private": True, "exist_ok": True}
-    torch.testing.assert_close(sent["features"], expected)
-
-
-def test_mistakes_of_push_get_one_line(run, tmp_path, quiet, monkeypatch):
-    for name in (None, "halves", "a/b/c", "../x"):
+def test_mistakes_of_push_get_one_line(run, quiet, monkeypatch):
+    for name in ("halves", "a/b/c", "../x"):
         with pytest.raises(ValueError, match="nearfar push RUN owner/name"):
             nearfar.push(run, name, console=quiet)
-    with pytest.raises(ValueError, match="exists already"):
-        nearfar.push(run, "a/b", to=tmp_path, console=quiet)
 
     def refuse(*_, **__):
         raise RuntimeError("401 Unauthorized\nand more")
 
-    monkeypatch.setattr("nearfar.pages.model_card.write_hub_folder", lambda *_: 0.0)
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
     with pytest.raises(ValueError, match=r"^cannot push to a/b: 401 Unauthorized Log in") as caught:
         nearfar.push(run, "a/b", console=quiet)
     assert "\n" not in str(caught.value)
 
 
-def test_the_licence_of_starting_weights_is_told(run, images_file, tmp_path, quiet):
-    nearfar.push(run, "someone/halves", to=tmp_path / "hub", license="cc-by-4.0", console=quiet)
+def test_the_licence_of_starting_weights_is_told(run, images_file, hub, tmp_path, quiet):
+    nearfar.push(run, "a/first", license="cc-by-4.0", console=quiet)
     options = dict(epochs=1, batch_size=16, encoder="small", method="simclr", console=quiet)
-    again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(tmp_path / "hub"), **options)
-    nearfar.push(again, "someone/more", to=tmp_path / "more", console=quiet)
-    card = (tmp_path / "more" / "README.md").read_text()
+    again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(hub[0] / "a" / "first"), **options)
+    nearfar.push(again, "a/more", console=quiet)
+    card = (hub[0] / "a" / "more" / "README.md").read_text()
     assert "license: cc-by-4.0" in card and "which are under cc-by-4.0" in card
     assert str(tmp_path) not in card
 
@@ -197,5 +194,5 @@ def test_an_encoder_of_ones_own_is_exported_when_given_again(images_file, tmp_pa
     with pytest.raises(ValueError, match="which timm cannot build"):
         nearfar.export(run, to="timm", out=tmp_path / "hub", encoder=Own(), console=quiet)
     with pytest.raises(ValueError, match="give it again"):
-        nearfar.push(run, "a/b", to=tmp_path / "hub", console=quiet)
+        nearfar.push(run, "a/b", console=quiet)
     assert not (tmp_path / "hub").exists()

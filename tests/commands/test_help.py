@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from nearfar import cli
-from nearfar.arguments import GROUPS, VERBS, function_of, verb_app
+from nearfar.arguments import GROUPS, VERBS, examples_of, function_of, verb_app
 from nearfar.cli import main
 
 
@@ -41,7 +41,7 @@ def test_every_argument_says_what_it_means_and_can_be_given(verb):
 @pytest.mark.parametrize("verb", VERBS)
 def test_examples_can_be_run(verb, monkeypatch, capsys):
     """They are parsed as they are written; the function behind the verb is not called."""
-    examples = re.findall("^nearfar .*", inspect.getmodule(function_of(verb)).__doc__, re.MULTILINE)
+    examples = examples_of(verb)
     assert examples and all(example in page(capsys, verb, "--help") for example in examples)
     called = []
 

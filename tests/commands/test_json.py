@@ -79,13 +79,12 @@ def test_a_mistake_is_an_error_in_json_too(words, capsys):
     assert code == 2 and list(told) == ["error"] and err == f"nearfar: {told['error']}\n"
 
 
-def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, tmp_path, monkeypatch):
+def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, monkeypatch):
     def broken(*, console):
         print("by the way")
         raise KeyError("key")
 
     monkeypatch.setattr("nearfar.list_methods", broken)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code, told, err = said(capsys, "methods")
     assert code == 1 and told["error"].startswith("KeyError") and err.startswith("by the way\n")
 

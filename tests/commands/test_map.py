@@ -198,8 +198,6 @@ def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, ca
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (dict(layout="projektor"), "there is no --layout 'projektor': did you mean 'projector'"),
-        (dict(layout="tsne"), "choose one of projector, finetune, cluster-embedding"),
         (dict(layout="cluster-embedding", num_views=4), "without views"),
         (dict(onto="map", layout="projector"), "leave --layout, --num-views, --epochs, --label-column and views out"),
         (dict(onto="map"), "--onto adds other images to a map: name them"),

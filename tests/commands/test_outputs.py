@@ -68,10 +68,7 @@ def test_embeddings_replace_nothing(out, run, tmp_path, quiet, no_work):
 @pytest.mark.parametrize(
     ("verb", "option", "value"),
     [
-        *(
-            ("map_images", *each)
-            for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1), ("layout", "umap"))
-        ),
+        *(("map_images", *each) for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1))),
         *(("evaluate", *each) for each in (("limit", 0), ("seed", 2**32), ("test_share", 1.0), ("protocol", ["nn"]))),
     ],
 )

@@ -1,4 +1,4 @@
-"""Write the embedding of every image to a .parquet, .csv or .npz file.
+"""The verb that writes the features of images to a table.
 
 nearfar embed runs/photos --out photos.parquet
 nearfar embed runs/photos others/ --out others.csv
@@ -11,10 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.text import Text
+
+from nearfar.atomic import check_output, replacing
+
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow
-    from rich.console import Console
     from torch import nn
 
     from nearfar.run import Run
@@ -37,30 +41,26 @@ def embed(
 
     Args:
         run: run folder.
-        data: images to embed, of one or more sources; columns of a table of paths are kept. Default: that of the run.
+        data: images to embed, of one or more sources; columns of a table of paths are copied. Default: the data of the
+            run.
         out: file to write; it must not exist.
         split: part of the data. Default: everything.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
-        map: add places on the run's map, x and y, a small picture of each image and its 15 nearest, as embedding-atlas
+        map: add coordinates on the run's map, x and y, a thumbnail of each image and its 15 nearest, as embedding-atlas
             and Hugging Face datasets take them; .parquet alone, after nearfar map RUN.
-        encoder: the module that was trained, where it was an object of your own.
-        console: where progress is shown.
+        encoder: the trained module, if it was an object of your own.
+        console: console for progress and messages.
 
     Returns:
         The file that was written.
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    from nearfar.atomic import check_output
     from nearfar.maps import find_map, load_map, origin
     from nearfar.pages.map import IMAGE, table_columns
     from nearfar.run import Run
     from nearfar.run_features import features_shown, open_featured
     from nearfar.training.progress import shown
 
-    console = console or Console()
-    path, run = Path(out), Run.of(run)
+    run, console, path = Run.of(run), console or Console(), Path(out)
     check_output(path, FORMATS[:1] if map else FORMATS)
     file = find_map("map", run.path)
     saved = load_map(file) if map else None
@@ -75,8 +75,8 @@ def embed(
             coordinates = saved.coordinates
         else:
             own = saved.encoder(known.encoder)
-            features_ = features if own is known.encoder else features_shown(own, images, console, "features")
-            coordinates = saved.function(features_)
+            of_map = features if own is known.encoder else features_shown(own, images, console, "features")
+            coordinates = saved.function(of_map)
         with shown(console, "comparing images") as progress:
             added, pictures = table_columns(images, features, coordinates, progress), IMAGE
     write_embeddings(path, images.names, features.numpy(), images.labels, images.columns, added, pictures)
@@ -106,7 +106,6 @@ def write_embeddings(
     import pyarrow.csv
     import pyarrow.parquet
 
-    from nearfar.atomic import replacing
     from nearfar.data.sources.rows import marked_as_images
     from nearfar.data.table import as_arrays
 

@@ -1,4 +1,4 @@
-"""Evaluate the encoder against untrained baselines, on labelled images.
+"""The verb that evaluates a run on labelled images.
 
 nearfar evaluate runs/photos
 nearfar evaluate runs/photos labelled/ --protocol knn linear-sgd
@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
+from nearfar.atomic import check_folder, replacing
+from nearfar.messages import check_range, check_seed
+
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import nn
 
     from nearfar.run import Run
@@ -54,8 +58,8 @@ def evaluate(
         knn_temperature: of the neighbours' votes, exp(cosine / temperature); 0.1 in MoCo's CIFAR-10 notebook.
         labels: file with the names of the labelled images for finetune-P, one a line. Default: a draw from each class.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
-        encoder: the module that was trained, if it was an object of your own, with its weights before training.
-        console: where progress is shown.
+        encoder: the trained module, if it was an object of your own, with its weights before training.
+        console: console for progress and the table.
 
     Returns:
         Results 0..1 by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
@@ -67,12 +71,8 @@ def evaluate(
     """
     import numpy as np
     import torch
-    from rich.console import Console
 
-    from nearfar.atomic import check_folder, replacing
-    from nearfar.data.sources.files import special
     from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
-    from nearfar.messages import check_range
     from nearfar.pages.report import write_report
     from nearfar.run import PREDICTIONS, Run
     from nearfar.run_evaluation import (
@@ -84,14 +84,13 @@ def evaluate(
         usual_probe_of,
     )
     from nearfar.training.progress import shown
-    from nearfar.training.settings import LARGEST_SEED
 
-    console, run = console or Console(), Run.of(run)
+    run, console = Run.of(run), console or Console()
     protocol = [protocol] if isinstance(protocol, str) else protocol
     settings = run.settings
     check_range("--limit", limit, 1)
     check_range("--held-out", held_out, 1)
-    check_range("--seed", seed, 0, LARGEST_SEED)
+    check_seed(seed)
     check_range("--knn-temperature", knn_temperature, 1e-12)
     if not 0 < test_share < 1:
         raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
@@ -101,11 +100,9 @@ def evaluate(
     check_folder(run.path)
     if labels is not None and min(tuned.values(), default=100) == 100:
         raise ValueError("--labels is for finetune-P, such as finetune-1, which --protocol does not ask for")
-    if labels is not None and (what := special(labels)):
-        raise ValueError(f"--labels {labels} is {what}, not a text file")
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
-    listed = None if labels is None else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
+    listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = probe_settings(probe or usual_probe_of(settings), probe_lr)
     how: dict[str, Any] = dict(probe=chosen, knn_temperature=knn_temperature, seed=seed, device=device)

@@ -1,21 +1,29 @@
-"""Write the encoder for other tools: ONNX, torch.export, a timm folder, or one file of weights.
+"""The encoder for other tools, in files or on the Hugging Face Hub.
 
 nearfar export runs/photos --to onnx
 nearfar export runs/photos --to timm --out photos-encoder
+nearfar push runs/photos owner/name --private
 """
 
 from __future__ import annotations
 
+import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rich.console import Console
+from rich.text import Text
+
+from nearfar.atomic import check_folder, check_new_folder, check_output, check_text, replacing
+from nearfar.messages import check_choice, first_line
+
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import nn
 
     from nearfar.run import Run
 
-ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
+ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors", "timm": ""}
 
 
 def export(
@@ -30,17 +38,17 @@ def export(
 
     What was written is run on eight photographs and compared with the encoder; the largest difference is shown.
     "onnx" and "torch" take uint8 images [batch, channels, size, size], any number of them, and normalise them;
-    cutting the centre square and resizing it (bicubic, antialiased) is left to who calls.
+    cutting the centre square and resizing it (bicubic, antialiased) is left to the caller.
 
     Args:
         run: run folder.
         to: "onnx" (needs nearfar[onnx]), "torch" (for torch.export.load), "timm" (a folder for
-            timm.create_model("local-dir:FOLDER"), as `nearfar push` sends it), or "safetensors" (the weights, with the
-            preprocessing in the header).
+            timm.create_model("local-dir:FOLDER"), with a model card, as `nearfar push` sends it), or "safetensors" (the
+            weights, with the preprocessing in the header).
         out: file or folder to write; it must not exist. Default: in the folder "export" of the run, replaced if it is
             there.
-        encoder: the module that was trained, where it was an object of your own.
-        console: where the result is shown.
+        encoder: the trained module, if it was an object of your own.
+        console: console for progress and messages.
 
     Returns:
         The file or folder that was written.
@@ -48,40 +56,86 @@ def export(
     Raises:
         ValueError: for an encoder that cannot be exported so, or gives other features afterwards.
     """
-    from rich.console import Console
-    from rich.text import Text
-
-    from nearfar.atomic import check_folder, check_new_folder, check_output, check_text, replacing
     from nearfar.data import photographs
     from nearfar.networks import check_onnx, export_onnx, export_program, export_weights
     from nearfar.pages.model_card import TRIED, write_hub_folder
     from nearfar.run import Run, load
     from nearfar.training.progress import waiting
 
-    console = console or Console()
-    run = Run.of(run)
-    writers = {"onnx": export_onnx, "torch": export_program, "safetensors": export_weights}
-    if to not in (*writers, "timm"):
-        raise ValueError(f"--to must be {', '.join(writers)} or timm, not {to!r}")
+    run, console = Run.of(run), console or Console()
+    check_choice("--to", to, ENDINGS)
     if to == "onnx":
         check_onnx()
-    path = run.path / "export" / f"encoder{ENDINGS.get(to, '')}" if out is None else Path(out)
     if out is None:
-        path = path.with_name("timm") if to == "timm" else path
+        path = run.path / "export" / ("timm" if to == "timm" else f"encoder{ENDINGS[to]}")
         check_folder(run.path)
-    elif to == "timm":
-        check_new_folder(path)
+        path.parent.mkdir(exist_ok=True)
     else:
-        check_text(path)
-        check_output(path, [ENDINGS[to]])
+        path = Path(out)
+        if to == "timm":
+            check_new_folder(path)
+        else:
+            check_text(path)
+            check_output(path, [ENDINGS[to]])
     trained = load(run, encoder=encoder)
-    path.parent.mkdir(exist_ok=True)
     with waiting(console, "exporting"):
         if to == "timm":
-            error = write_hub_folder(path, run, trained, path.name)
+            apart = write_hub_folder(path, run, trained, path.name)
         else:
+            write = {"onnx": export_onnx, "torch": export_program, "safetensors": export_weights}[to]
             with replacing(path) as unfinished:
-                error = writers[to](trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))
-    told = f"{path} gives the same features: largest difference {error:.1e} on {TRIED} photographs"
-    console.print(Text(told), highlight=False)
+                apart = write(trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))
+    said = f"{path} gives the same features: largest difference {apart:.1e} on {TRIED} photographs"
+    console.print(Text(said), highlight=False)
     return path
+
+
+def push(
+    run: str | Path | Run,
+    repo: str,
+    *,
+    private: bool = False,
+    license: str | None = None,
+    console: Console | None = None,
+) -> str:
+    """Push the encoder to the Hugging Face Hub in timm's format, with a model card.
+
+    The card tells the data in counts, the settings, the verdict, the table of results, the licence and the command; it
+    does not tell where the data lies. `timm.create_model("hf-hub:owner/name", pretrained=True)` loads it.
+
+    Args:
+        run: run folder.
+        repo: "owner/name" of the model on the Hub; it is made if need be, and its files are replaced.
+        private: make a private repository.
+        license: of the model, such as "apache-2.0". Default: that of the starting weights, where it is known.
+        console: console for progress and messages.
+
+    Returns:
+        The address of the model.
+
+    Raises:
+        ValueError: for a wrong name, an encoder that timm cannot build, and where the Hub does not take it.
+    """
+    from huggingface_hub import HfApi
+
+    from nearfar.pages.model_card import write_hub_folder
+    from nearfar.run import Run
+
+    run, console = Run.of(run), console or Console()
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", repo):
+        raise ValueError("name the model as on the Hub: nearfar push RUN owner/name")
+    with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
+        folder = Path(scratch) / "model"
+        apart = write_hub_folder(folder, run, run.encoder, repo, license, online=True)
+        console.print(Text(f"timm gives the same features: largest difference {apart:.1e}"), highlight=False)
+        api = HfApi(library_name="nearfar")
+        try:
+            address = str(api.create_repo(repo, private=private, exist_ok=True))
+            api.upload_folder(repo_id=repo, folder_path=folder, commit_message="Push from nearfar")
+        except Exception as error:  # the network and the Hub fail in many ways
+            raise ValueError(
+                f"cannot push to {repo}: {first_line(error)[:200]} Log in with `hf auth login`, or write the folder "
+                "with `nearfar export RUN --to timm` and `hf upload` it where there is a network"
+            ) from error
+    console.print(Text(f"{run.path} -> {address}"))
+    return address

@@ -1,4 +1,4 @@
-"""Draw a 2-D map of the images, similar ones together: an interactive page and a figure.
+"""The verb that draws a map of images.
 
 nearfar map runs/photos
 nearfar map runs/photos new/ --onto map.html --out new.html
@@ -6,11 +6,17 @@ nearfar map runs/photos new/ --onto map.html --out new.html
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+from rich.text import Text
+
+from nearfar.atomic import PAGES, check_folder, check_output
+from nearfar.messages import check_range, check_seed
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import nn
 
     from nearfar.run import Run
@@ -26,7 +32,7 @@ def map_images(
     split: str | None = None,
     label_column: str | None = None,
     limit: int = 20_000,
-    layout: str | None = None,
+    layout: Literal["projector", "finetune", "cluster-embedding"] | None = None,
     num_views: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
@@ -67,15 +73,8 @@ def map_images(
     Returns:
         The page that was written.
     """
-    from dataclasses import replace
-
-    from rich.console import Console
-    from rich.text import Text
-
-    from nearfar.atomic import PAGES, check_folder, check_output
     from nearfar.maps import LAYOUTS, check_layout, lay_out, map_quality, origin
     from nearfar.maps.columns import columns_of, image_columns, read_table
-    from nearfar.messages import check_range
     from nearfar.pages.map import BESIDE, MOST_IMAGES, write_map
     from nearfar.pages.report import write_report
     from nearfar.pages.transform import transform
@@ -83,15 +82,14 @@ def map_images(
     from nearfar.run_features import features_shown, open_shown, sampled_shown
     from nearfar.training.plan import chosen_views, lasting
     from nearfar.training.progress import shown
-    from nearfar.training.settings import LARGEST_SEED, Described
+    from nearfar.training.settings import Described
 
-    console = console or Console()
-    run = Run.of(run)
+    run, console = Run.of(run), console or Console()
     settings = run.settings if show_channels is None else replace(run.settings, show_channels=show_channels)
     check_range("--limit", limit, 1)
     check_range("--num-views", num_views, 2, MOST_VIEWS)
     check_range("--epochs", epochs, 1, MOST_EPOCHS)
-    check_range("--seed", seed, 0, LARGEST_SEED)
+    check_seed(seed)
     if onto is not None and any(one is not None for one in (layout, num_views, epochs, views, label_column)):
         without = "--layout, --num-views, --epochs, --label-column and views"
         raise ValueError(f"--onto uses an existing map as it is: leave {without} out")

@@ -1,4 +1,4 @@
-"""Pretrain an encoder on images without labels and write a run folder.
+"""The verb that pretrains an encoder, and resumes an interrupted run.
 
 nearfar pretrain photos/ --minutes 30
 nearfar pretrain --resume runs/photos-simclr
@@ -13,10 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
+from nearfar.allocator import reuse_memory
+from nearfar.atomic import NotWrittenError, check_folder
 from nearfar.training.settings import Settings, arguments_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import nn
 
     from nearfar.methods import Method
@@ -35,8 +38,6 @@ def pretrain(settings: Settings, console: Console) -> Run:
     Raises:
         ValueError: for anything that cannot be run as requested; nothing is written then.
     """
-    from nearfar.allocator import reuse_memory
-    from nearfar.atomic import check_folder
     from nearfar.pages.report import write_report
     from nearfar.pages.views import write_views
     from nearfar.run import Run
@@ -88,12 +89,12 @@ def resume(
 
     Args:
         run: run folder.
-        data: the images, if they were an object of your own or have moved; likewise for method, encoder and views.
+        data: the images, if they were an object of your own or have moved; likewise method, encoder and views.
         devices: processes. Default: as many as the run had, or all that torchrun started.
         threads: CPU threads of each process from now on. Default: as many as before; with another number the last
             digits of the results differ from those of an uninterrupted run.
         data_changed: resume although the data has changed since the run began, if the method allows it.
-        console: where progress is shown.
+        console: console for progress and messages.
 
     Returns:
         The run.
@@ -102,9 +103,6 @@ def resume(
         ValueError: if an object is missing, the data has changed, another process writes the folder, or it is not
             that of a run.
     """
-    from rich.console import Console
-
-    from nearfar.allocator import reuse_memory
     from nearfar.run import Run
     from nearfar.threads import use_threads
     from nearfar.training.job import follow, launch
@@ -128,7 +126,6 @@ def resume(
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
     """Say how to resume if the disk is full or the folder was moved."""
-    from nearfar.atomic import NotWrittenError
     from nearfar.training.run_folder import CONFIG, check_unmoved
 
     home = folder.stat()

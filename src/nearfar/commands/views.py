@@ -1,4 +1,4 @@
-"""Show what the augmentation does to your images: originals and samples of their views, on one page.
+"""The verb that shows augmented views of images.
 
 nearfar views photos/ --views microscope
 nearfar views
@@ -10,9 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from nearfar.atomic import PAGES, check_output
+from nearfar.messages import check_range, check_seed
+
+if TYPE_CHECKING:
     from nearfar.data import Images
     from nearfar.training.settings import Settings
     from nearfar.views import Views
@@ -42,18 +47,18 @@ def show_views(
     Args:
         data: images, as for pretrain; or a run folder, for the data and views of that run. Without: list the presets.
         out: page to write, .html; it must not exist.
-        method: whose views to show, by name or as an object. Default: that of pretrain, or of the run.
+        method: method whose views to show, by name or as an object. Default: that of pretrain, or of the run.
         views: preset or view plan by name, a ViewPlan, or a callable on uint8 batches. Default: as pretrain chooses.
         image_size: pixels. Default: the images' own up to 96, else 224.
         crop_size: pixels of a view that is not small. Default: the image size, or two thirds of it for photographs.
-        channels: 1 or 3, or what the files have. Default: 1 where all pictures are grey, else what most have.
+        channels: 1 or 3, or what the files have. Default: 1 where all images are grayscale, else what most have.
         value_range: pixel values that become black and white, as for pretrain. Default: as pretrain chooses.
-        show_channels: channels that the pictures show, one or three, counted from 1. Default: the first three.
+        show_channels: channels to display, one or three, counted from 1. Default: the first three.
         split: part of the data. Default: that which pretrain would take.
-        images: how many images to show, evenly spaced over the data.
-        samples: how many samples of each view to show for an image.
-        seed: of the samples.
-        console: where it is said where the page is.
+        images: number of images to show, evenly spaced over the data.
+        samples: samples of each view of an image.
+        seed: random seed of the samples.
+        console: console for messages.
 
     Returns:
         The page that was written; without data, for each preset when to take it.
@@ -61,17 +66,10 @@ def show_views(
     Raises:
         ValueError: for anything that pretrain would refuse, or a page that exists already.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from nearfar.atomic import PAGES, check_output
     from nearfar.data import describe, open_few
     from nearfar.data.sources import are_paths
-    from nearfar.messages import check_range
     from nearfar.pages.template import write_page
     from nearfar.pages.views import about, views_shown
-    from nearfar.training.settings import LARGEST_SEED
     from nearfar.views import PRESETS
 
     console = console or Console()
@@ -85,10 +83,10 @@ def show_views(
     check_output(page, PAGES)
     check_range("--images", images, 1, MOST_SHOWN)
     check_range("--samples", samples, 1, MOST_SHOWN)
-    check_range("--seed", seed, 0, LARGEST_SEED)
-    asked = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
-    asked |= dict(value_range=value_range, show_channels=show_channels)
-    given = {name: value for name, value in asked.items() if value is not None}
+    check_seed(seed)
+    given = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
+    given |= dict(value_range=value_range, show_channels=show_channels)
+    given = {name: value for name, value in given.items() if value is not None}
     settings = _settings(data, given)
     few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)
     plan = _plan(settings, few, method_given="method" in given)
@@ -105,16 +103,11 @@ def _settings(data: Any, given: dict[str, Any]) -> Settings:
     from nearfar.run import Run
     from nearfar.training.settings import Settings
 
-    if isinstance(data, Run) or (isinstance(data, (str, Path)) and _is_run(Path(data))):
-        settings = Run.of(data).settings
+    if isinstance(data, Run) or (isinstance(data, (str, Path)) and (Path(data) / "environment.json").is_file()):
         if "method" in given:
             given = {"views": None, "hyperparameters": {}, "recipe": "small", **given}
-        return replace(settings, **given)
+        return replace(Run.of(data).settings, **given)
     return Settings(data=data, **given)
-
-
-def _is_run(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in ("config.yaml", "environment.json"))
 
 
 def _plan(settings: Settings, few: Images, method_given: bool) -> Views:

@@ -5,6 +5,7 @@ Written here since psutil does not know the limit of a container, and the semaph
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
@@ -19,8 +20,12 @@ Given, Made = TypeVar("Given"), TypeVar("Made")
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many cores this process may use: by its affinity, and by the limit of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        cores = min(cores, max(1, math.ceil(int(quota) / int(period))))  # "max" without a limit: ValueError
+    return cores
 
 
 def in_order(

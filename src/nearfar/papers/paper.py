@@ -14,8 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from nearfar.messages import did_you_mean, one_line
-from nearfar.yaml_files import load_yaml
+from nearfar.messages import did_you_mean, load_yaml, one_line
 
 Size = Literal["full", "small"]
 SIZES: tuple[Size, ...] = ("full", "small")

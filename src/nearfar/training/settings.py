@@ -35,8 +35,7 @@ from typing import (
 import yaml
 
 from nearfar.atomic import replacing
-from nearfar.messages import check_range, first_line
-from nearfar.yaml_files import load_yaml
+from nearfar.messages import LARGEST_SEED, check_range, first_line, load_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +52,6 @@ else:
 Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
 OBJECTS = ("data", "method", "encoder", "views")  # settings that may be an object instead of a name
 LARGEST_IMAGE = 2**14  # pixels
-LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
 
 
 def setting(
@@ -189,7 +187,7 @@ class Settings:
     precision: Precision = setting(
         "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of the first two", "auto"
     )
-    accelerator: str = setting("'auto', 'cpu' or 'cuda'", "auto")
+    accelerator: Literal["auto", "cpu", "cuda"] = setting("device type", "auto")
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
     )

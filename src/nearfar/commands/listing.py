@@ -1,0 +1,388 @@
+"""The verbs that list images: those most alike to given ones, copies, a choice of images to label, and groups.
+
+nearfar search runs/photos beach.jpg --k 20 --out beach.html
+nearfar search runs/photos beach.jpg --null | xargs -0 ls -l
+nearfar duplicates runs/photos
+nearfar duplicates runs/photos others/ --distance 0.02 --out others.html
+nearfar select runs/photos --n 200 --by typical
+nearfar select runs/photos beach.jpg --by near --n 50
+nearfar cluster runs/photos
+nearfar cluster runs/photos --clusters 12 --out groups.html
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nearfar.messages import check_choice, check_range, check_seed, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nearfar.run import Run
+
+DISTANCES = "The line below a name is its rank and its distance: 0 for copies."
+CENTRES = "The images nearest to the centre of each group, then those farthest from it, with their distances to it."
+TYPICAL, EDGE = 12, 4  # images of a group on the page: from its centre, and from its edge
+MOST_CLUSTERS = 1000
+BEYOND = 2.0  # times the distance: end of the slider on the page of duplicates
+MEANING = {
+    "diverse": "its distance to those before it",
+    "typical": "its mean distance to its neighbours",
+    "outlier": "its distance to its last neighbour",
+    "near": "its distance to the nearest image given",
+}
+ON_PAGE = 1000  # selected images
+
+
+def search_images(
+    run: str | Path | Run,
+    images: Any = (),
+    *,
+    data: Any = None,
+    k: int = 10,
+    out: str | Path | None = None,
+    split: str | None = None,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> dict[str, list[Any]]:
+    """Find the images most alike to given ones: a table, a contact sheet, paths for other commands.
+
+    Args:
+        run: run folder.
+        images: query images: names in the data, files, or text files with one name per line. In Python also pixels.
+        data: images to search. Default: the data of the run.
+        k: number of images to find for each query.
+        out: contact sheet to write, .html, with a .csv beside it; neither may exist. Default: none.
+        split: part of the data. Default: that of the run.
+        encoder: the trained module, if it was an object of your own.
+        console: console for the table.
+
+    Returns:
+        Columns "query", "rank" from 1, "name", "distance" (1 - cos of the features: 0 for copies) and, for images in
+        files, "path". An image of the data does not find itself.
+
+    Raises:
+        ValueError: for images that are missing or unreadable, and a k above the number of other images.
+    """
+    from nearfar.pages import lists
+    from nearfar.run import Run
+    from nearfar.run_features import nearest_shown, open_featured, queries_of
+
+    run, console = Run.of(run), console or Console()
+    page = None if out is None else lists.output_of(run, out, "search", lists.TABLE)
+    known = open_featured(run, data, split, encoder, console)
+    check_range("--k", k, 1, len(known.images) - 1)
+    asked = queries_of(images, known)
+    found = nearest_shown(known.features, k, console, asked.features, asked.own)
+    rows = found.index.flatten().tolist()
+    columns: dict[str, list[Any]] = {
+        "query": [name for name in asked.names for _ in range(k)],
+        "rank": list(range(1, k + 1)) * len(asked.names),
+        "name": [known.images.names[row] for row in rows],
+        "distance": found.distance.flatten().tolist(),
+        **known.files(rows),
+    }
+    table = Table("image", "", "most alike", "distance")
+    for query, rank, name, far in zip(*(columns[key] for key in ("query", "rank", "name", "distance")), strict=True):
+        table.add_row(Text(query if rank == 1 else ""), str(rank), Text(name), f"{far:.4f}")
+    console.print(table)
+    if page is not None:
+        lines = [f"{rank}: {far:.4f}" for rank, far in zip(columns["rank"], columns["distance"], strict=True)]
+        near = lists.figures_of(known.images, known.paths, rows, lines)
+        groups = []
+        for i, (name, pixels) in enumerate(zip(asked.names, asked.pixels, strict=True)):
+            shown = pixels if known.images.shown is None else pixels[known.images.shown]
+            query = lists.Figure(lists.picture(shown), name, "query", marked=True)
+            groups.append(lists.Group([query, *near[i * k : (i + 1) * k]]))
+        about = f"among {len(known.images)} images"
+        lists.write_contact_sheet(page, "Images most alike", about, DISTANCES, groups=groups)
+        lists.write_table(page.with_suffix(lists.TABLE), columns)
+        console.print(Text(f"contact sheet -> {page}"))
+    return columns
+
+
+def find_duplicates(
+    run: str | Path | Run,
+    data: Any = None,
+    *,
+    distance: float | None = None,
+    out: str | Path | None = None,
+    split: str | None = None,
+    approximate: bool = False,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> dict[str, list[Any]]:
+    """Find copies of images, exact, resized or encoded again, and images that are nearly alike.
+
+    Args:
+        run: run folder.
+        data: images to compare. Default: the data of the run.
+        distance: largest 1 - cos of the features for images that are alike but no copies; the page has a slider to
+            choose it by eye. Default: a tenth of the median distance of any two. Copies are confirmed by their pixels
+            at full size, up to the distance by which features move when images are halved in size or saved as JPEG of
+            quality 50 (measured on 128 images).
+        out: page to write, .html, with a .csv, and a .list of the files whose bytes another file has, beside it; none
+            may exist. Default: duplicates.html in the run folder, which is replaced.
+        split: part of the data. Default: that of the run.
+        approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
+            share of the true nearest neighbours that it finds is reported.
+        encoder: the trained module, if it was an object of your own.
+        console: console for progress and messages.
+
+    Returns:
+        Columns "group" from 1; "kind": "first", "same file", "same pixels" or "copy" in a group of copies, else
+        "alike"; "kept": False for an image with the bytes of an image that is kept; "name", "distance" to the first of
+        the group, "width", "height", "bytes" and, for images in files, "path".
+        The first of a group has the most pixels, then the largest file, then the shortest name. Groups of copies come
+        first. An image that is kept can be in a group that is alike, too. Nothing is removed, and images with other
+        bytes are for a person to look at: no list for removal names them.
+
+    Raises:
+        ValueError: for a distance below 0 or above 2, or fewer than two images.
+    """
+    from torch.nn.functional import normalize
+
+    from nearfar.evaluation import extract
+    from nearfar.neighbours import KINDS, alike_distance, copy_distance, facts_of, find_links, members_at
+    from nearfar.pages import lists
+    from nearfar.run import Run
+    from nearfar.run_features import open_featured
+    from nearfar.training.progress import shown
+    from nearfar.training.seeding import stream
+
+    run, console = Run.of(run), console or Console()
+    check_range("--distance", distance, 0, 2)
+    page = lists.output_of(run, out, "duplicates", lists.TABLE, lists.FILES)
+    known = open_featured(run, data, split, encoder, console)
+    images, features = known.images, normalize(known.features, dim=1)
+    near = alike_distance(features, stream(0, "pairs")) if distance is None else distance
+    moved = copy_distance(partial(extract, known.encoder), images, features, stream(0, "altered"))
+    with shown(console, "comparing images") as progress:
+        how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)
+        links = find_links(images, features, max(moved, BEYOND * near), **how)
+    facts = {row: facts_of(images, row) for row in sorted({row for link in links for row in link[1:3]})}
+    members = members_at(links, facts, images.names, near)
+    rows = [member.row for member in members]
+    first = {member.group: member.row for member in reversed(members)}
+    apart = (features[[first[member.group] for member in members]] - features[rows]).square().sum(1) / 2
+    columns: dict[str, list[Any]] = {
+        "group": [member.group for member in members],
+        "kind": [member.kind for member in members],
+        "kept": [member.kept for member in members],
+        "name": [images.names[row] for row in rows],
+        "distance": apart.tolist(),
+        **{field: [getattr(facts[row], field) for row in rows] for field in ("width", "height", "bytes")},
+        **known.files(rows),
+    }
+    words = [word for word in (data if isinstance(data, (list, tuple)) else [data]) if isinstance(word, (str, Path))]
+    words = ["nearfar", "duplicates", run.path, *words, *([] if split is None else ["--split", split])]
+    shapes = {row: one._asdict() for row, one in facts.items()}
+    lists.write_duplicates_page(
+        page, images, known.paths, links, shapes, kinds=KINDS, distance=near, command=shlex.join(map(str, words))
+    )
+    lists.write_table(page.with_suffix(lists.TABLE), columns)
+    same, pixels, again, _ = (columns["kind"].count(kind) for kind in KINDS)
+    said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
+    console.print(Text(f"{same + pixels + again} of {len(images)} images are copies of others: {said}"))
+    groups = len({member.group for member in members if member.kind == "alike"})
+    console.print(Text(f"{groups} groups of others are nearly alike, at a distance of up to {near:.3g}"))
+    console.print(Text(f"look first -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was removed"))
+    if "path" in columns:
+        files = page.with_suffix(lists.FILES)
+        gone = [path for path, keep in zip(columns["path"], columns["kept"], strict=True) if not keep]
+        lists.write_files(files, gone)
+        if gone:
+            command = f"to archive and then remove what is the same file, byte for byte: {lists.removing(files)}"
+            console.print(Text(command), soft_wrap=True)  # a command that is broken into lines is another command
+    return columns
+
+
+def select_images(
+    run: str | Path | Run,
+    images: Any = (),
+    *,
+    n: int = 100,
+    by: Literal["diverse", "typical", "outlier", "near"] = "diverse",
+    data: Any = None,
+    labelled: Any = (),
+    k: int = 10,
+    out: str | Path | None = None,
+    split: str | None = None,
+    approximate: bool = False,
+    seed: int = 0,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> dict[str, list[Any]]:
+    """Choose images to label or to look at: diverse, typical, odd ones, or those near others.
+
+    Args:
+        run: run folder.
+        images: for --by near: names in the data, files, or text files with one name per line.
+        n: number of images to choose.
+        by: "diverse" (farthest point first: covers everything, odd images too), "typical" (TypiClust: one from the
+            centre of each cluster; best for very few labels), "outlier" (far from its k-th neighbour), or "near"
+            (nearest to any of the images given). docs/neighbours.md has the sources.
+        data: images to choose from. Default: the data of the run.
+        labelled: images that have labels already, given like `images` (on the command line one name or text file): they
+            are left out, diverse continues from them, and typical prefers clusters without them.
+        k: for --by outlier: the neighbour whose distance counts.
+        out: page to write, .html, with a .csv and a .list of the files beside it; none may exist. Default:
+            selection.html in the run folder, which is replaced.
+        split: part of the data. Default: that of the run.
+        approximate: for --by outlier and near: search with faiss's index instead of comparing all pairs.
+        seed: random seed of the clusters, for --by typical.
+        encoder: the trained module, if it was an object of your own.
+        console: console for progress and messages.
+
+    Returns:
+        Columns "rank" from 1, "name", "distance" (which one depends on `by`) and, for images in files, "path".
+        Nothing is moved or copied.
+
+    Raises:
+        ValueError: for more images than there are, an unknown `by`, or missing or superfluous images for it.
+    """
+    import torch
+
+    from nearfar.neighbours import diverse_rows, remote_rows, typical_rows
+    from nearfar.pages import lists
+    from nearfar.run import Run
+    from nearfar.run_features import nearest_shown, open_featured, places_of, queries_of
+    from nearfar.training.progress import waiting
+
+    run, console = Run.of(run), console or Console()
+    check_choice("--by", by, MEANING)
+    asked = images is not None and (isinstance(images, (str, Path)) or len(images) > 0)
+    if asked != (by == "near"):
+        raise ValueError("--by near needs images, and nothing else does: nearfar select RUN IMAGE... --by near")
+    check_seed(seed)
+    page = lists.output_of(run, out, "selection", lists.TABLE, lists.FILES)
+    known = open_featured(run, data, split, encoder, console)
+    names = known.images.names
+    places = places_of([labelled] if isinstance(labelled, (str, Path)) else list(labelled or ()), known)
+    if missing := [word for word, row in places if row < 0]:
+        near = did_you_mean(missing[0], names[:20_000], "see `nearfar embed` for the names")
+        raise ValueError(f"--labelled: {missing[0]!r} is not an image of the data: {near}")
+    done = torch.tensor(sorted({row for _, row in places}), dtype=torch.int64)
+    check_range("--n", n, 1, len(names) - len(done))
+    check_range("--k", k, 1, len(names) - 1 if by == "outlier" else math.inf)
+    if by == "near":
+        queries = queries_of(images, known)
+        others = torch.ones(len(names), dtype=torch.bool)
+        others[queries.own[queries.own >= 0]] = False
+        others[done] = False
+        check_range("--n", n, 1, int(others.sum()))
+        found = nearest_shown(queries.features, 1, console, known.features[others], approximate=approximate)
+        distance, order = found.distance[:, 0].sort(stable=True)
+        chosen, distance = others.nonzero()[:, 0][order[:n]], distance[:n]
+    elif by == "outlier":
+        far = nearest_shown(known.features, k, console, approximate=approximate).distance
+        far[done] = -1
+        chosen, distance = remote_rows(far, n)
+    else:
+        with waiting(console, "choosing"):
+            if by == "diverse":
+                chosen, distance = diverse_rows(known.features, n, done)
+            else:
+                chosen, distance = typical_rows(known.features, n, seed, done)
+    rows = chosen.tolist()
+    columns = {
+        "rank": list(range(1, n + 1)),
+        "name": [names[row] for row in rows],
+        "distance": distance.tolist(),
+        **known.files(rows),
+    }
+    lines = [f"{rank}: {far:.4f}" for rank, far in enumerate(columns["distance"][:ON_PAGE], 1)]
+    note = f"The line below a name is its rank, and {MEANING[by]}."
+    about = f"{n} of {len(names)} images" + (f", the first {ON_PAGE}" if n > ON_PAGE else "")
+    figures = lists.figures_of(known.images, known.paths, rows[:ON_PAGE], lines)
+    lists.write_contact_sheet(page, f"Selected: {by}", about, note, figures=figures)
+    lists.write_table(page.with_suffix(lists.TABLE), columns)
+    console.print(Text(f"{n} images -> {page} and {page.with_suffix(lists.TABLE).name}"))
+    if "path" in columns:
+        files = page.with_suffix(lists.FILES)
+        lists.write_files(files, columns["path"])
+        console.print(Text(f"to pack copies of them into an archive: {lists.copying(files)}"), soft_wrap=True)
+    return columns
+
+
+def cluster_images(
+    run: str | Path | Run,
+    data: Any = None,
+    *,
+    clusters: int | None = None,
+    out: str | Path | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    encoder: nn.Module | None = None,
+    console: Console | None = None,
+) -> dict[str, list[Any]]:
+    """Group the images without labels, and show each group by a few of its images.
+
+    Args:
+        run: run folder.
+        data: images to group. Default: the data of the run.
+        clusters: number of groups; fewer if fewer images are distinct. Default: the number from 2 to 60 with the
+            largest silhouette (Rousseeuw 1987) on the plane, which keeps neighbours, where k-means finds the groups.
+        out: page to write, .html, with a .csv beside it; neither may exist. Default: clusters.html in the run folder,
+            which is replaced.
+        split: part of the data. Default: that of the run.
+        seed: random seed of the plane and of k-means.
+        encoder: the trained module, if it was an object of your own.
+        console: console for progress and messages.
+
+    Returns:
+        Columns "name", "cluster" (from 1, the largest first), "distance" (1 - cos of the features to the centre of the
+        cluster) and, for images in files, "path"; in the order of the data.
+
+    Raises:
+        ValueError: for fewer images than clusters, or fewer than three.
+    """
+    from nearfar.maps import clusters_of
+    from nearfar.pages import lists
+    from nearfar.run import Run
+    from nearfar.run_features import open_featured
+    from nearfar.training.progress import shown
+
+    run, console = Run.of(run), console or Console()
+    check_range("--clusters", clusters, 1, MOST_CLUSTERS)
+    check_seed(seed)
+    page = lists.output_of(run, out, "clusters", lists.TABLE)
+    known = open_featured(run, data, split, encoder, console, least=max(3, clusters or 3))
+    with shown(console, "grouping images") as progress:
+        found = clusters_of(known.features, clusters, seed, progress)
+    columns = {
+        "name": list(known.images.names),
+        "cluster": (found.number + 1).tolist(),
+        "distance": found.distance.tolist(),
+        **known.files(list(range(len(known.images)))),
+    }
+    count = int(found.number.max()) + 1
+    about = f"{len(known.images)} images in {count} group{'s' * (count > 1)}"
+    if count < (clusters or 0):
+        about += f" and not {clusters}, since no more of them are distinct"
+    elif clusters is None and found.scores:
+        about += f", the number of {min(found.scores)} to {max(found.scores)} with the largest silhouette"
+        about += f" ({max(found.scores.values()):.2f})"
+    table, groups = Table("group", "images", "at its centre"), []
+    for number in range(1, count + 1):
+        members = found.members(number - 1)
+        centre, edge = members[:TYPICAL], members[TYPICAL:][-EDGE:]
+        lines = [f"{found.distance[row]:.3f}" for row in centre]
+        lines += [f"{found.distance[row]:.3f}, at the edge" for row in edge]
+        figures = lists.figures_of(known.images, known.paths, centre + edge, lines)
+        groups.append(lists.Group(figures, f"Group {number}", f"{len(members)} images"))
+        table.add_row(str(number), str(len(members)), Text(known.images.names[members[0]]))
+    lists.write_contact_sheet(page, "Groups of images", about, CENTRES, groups=groups)
+    lists.write_table(page.with_suffix(lists.TABLE), columns)
+    console.print(table)
+    console.print(Text(f"{about} -> {page} and {page.with_suffix(lists.TABLE).name}"))
+    return columns

@@ -1,0 +1,125 @@
+"""The verbs to begin with: the whole job on an example, the list of methods, and completion for a shell.
+
+nearfar demo
+nearfar demo photos/ --minutes 8 --out runs/photos
+nearfar methods
+nearfar completion bash > ~/.local/share/bash-completion/completions/nearfar
+nearfar completion zsh > ~/.zfunc/_nearfar
+nearfar completion fish > ~/.config/fish/completions/nearfar.fish
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from nearfar.run import Run
+
+EPOCHS = 75
+MINUTES = 8.0  # of training; the rest is for evaluation and map
+
+
+def run_demo(
+    data: Any = "digits",
+    *,
+    out: str = "runs/demo",
+    minutes: float | None = None,
+    seed: int = 0,
+    console: Console | None = None,
+) -> Run:
+    """The whole job on scikit-learn's digits, offline in about a minute, or on a folder of photographs in ten.
+
+    That is to pretrain, to evaluate, to draw the map and to write the report.
+
+    Args:
+        data: images, as `pretrain` takes them; those with labels are evaluated. Default: scikit-learn's digits.
+        out: run folder to write; it must not exist.
+        minutes: time for the pretraining. Default: 75 epochs for digits, 8 minutes for anything else.
+        seed: random seed.
+        console: console for progress and messages.
+
+    Returns:
+        The run.
+
+    Raises:
+        ValueError: for data that cannot be read, or where `out` exists.
+    """
+    import nearfar
+    from nearfar.training.plan import open_data
+
+    console = console or Console()
+    started = time.perf_counter()
+    length: dict[str, Any] = dict(minutes=MINUTES if minutes is None else minutes)
+    if minutes is None and data == "digits":
+        length = dict(epochs=EPOCHS, precision="32-true")  # the same numbers on every machine
+    run = nearfar.pretrain(data, out=out, seed=seed, console=console, **length)
+    if getattr(open_data(run.settings, console), "labels", None) is not None:  # a stream has none
+        run.evaluate(console=console)
+    run.map(console=console)
+    if run.verdict is not None:
+        console.print(Text(run.verdict.words))
+    for name in ("report.html", "map.html", "results.json"):
+        if (run.path / name).is_file():
+            console.print(Text(f"  {Path(out) / name}"))
+    console.print(f"done in {time.perf_counter() - started:.0f} s")
+    return run
+
+
+def list_methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]:
+    """List the methods: paper, what each needs, and its default hyperparameters.
+
+    Args:
+        console: console for the table. Default: no table.
+
+    Returns:
+        For each method its "paper", its "needs" and its "defaults".
+    """
+    from nearfar.methods import describe, method_class, method_names
+
+    facts = {name: describe(method_class(name)) for name in method_names()}
+    if console is not None:
+        table = Table("method", "paper", "needs", "hyperparameters", title="nearfar methods")
+        for name, fact in facts.items():
+            numbers = ", ".join(f"{key} {value}" for key, value in fact["defaults"].items())
+            table.add_row(name, fact["paper"], ", ".join(fact["needs"]), numbers)
+        console.print(table)
+    return facts
+
+
+def completion_script(shell: Literal["bash", "zsh", "fish"], *, console: Console | None = None) -> str:
+    """Print a script that lets bash, zsh or fish complete verbs, options and their values.
+
+    Write it to the file where the shell looks for it, as below, and again after an update of nearfar or timm.
+
+    Args:
+        shell: bash, zsh or fish.
+        console: not used: the script goes to stdout as it is.
+
+    Returns:
+        The script.
+    """
+    from cyclopts import App
+
+    from nearfar.arguments import VERBS, verb_app
+    from nearfar.methods import method_class, method_names
+    from nearfar.networks import encoder_names
+    from nearfar.views import PRESETS
+
+    choices = {
+        "encoder": encoder_names(),
+        "method": method_names(),
+        "recipe": sorted({name for method in method_names() for name in method_class(method).recipes}),
+        "views": list(PRESETS),
+    }
+    app = App(name="nearfar")
+    for verb in VERBS:
+        app.command(verb_app(verb, method_names(), full=True, choices=choices), name=verb)
+    script = app.generate_completion(shell=shell)
+    print(script)
+    return script

@@ -9,24 +9,20 @@ from nearfar.atomic import NotWrittenError, check_folder, replacing
 from nearfar.networks import Encoder, build_backbone, save_encoder
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path):
-    path = tmp_path / "results.json"
-    path.write_text("old")
-    with replacing(path) as unfinished:
-        unfinished.write_text("new")
-        assert path.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
-    assert path.read_text() == "new"
-
-
-def test_an_error_leaves_the_file_as_it_was(tmp_path):
-    path = tmp_path / "results.json"
-    path.write_text("old")
-    with pytest.raises(OSError, match="No space"), replacing(path) as unfinished:
-        unfinished.write_text("half")
-        raise OSError("No space left on device")
-    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
-    assert path.read_text() == "old"
+def test_a_file_or_folder_is_replaced_as_a_whole_or_stays(tmp_path):
+    path, folder = tmp_path / "results.json", tmp_path / "map"
+    for text in ("old", "new"):
+        with replacing(path) as unfinished, replacing(folder) as other:
+            unfinished.write_text(text)
+            other.mkdir()
+            (other / text).touch()
+    assert path.read_text() == "new" and [file.name for file in folder.iterdir()] == ["new"]
+    for place in (path, folder):
+        with pytest.raises(OSError, match="No space"), replacing(place) as unfinished:
+            unfinished.write_text("half")
+            raise OSError("No space left on device")
+    assert path.read_text() == "new" and [file.name for file in folder.iterdir()] == ["new"]
+    assert {file.name for file in tmp_path.iterdir()} == {"results.json", "map"}
 
 
 def test_a_full_disk_is_named_whatever_a_library_says(tmp_path):

@@ -1,22 +1,26 @@
-"""The nearest name, the first line of an error, and what a docstring says of each argument."""
+"""Errors in one line, choices, what a docstring says of each argument, and values as JSON."""
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
 
-from nearfar.messages import did_you_mean, first_line, of_arguments, one_line
+from nearfar.messages import as_json, check_choice, did_you_mean, first_line, of_arguments, one_line, plain
 
 
 def test_the_nearest_names_are_offered():
     assert did_you_mean("resnet81", ["small", "resnet18"]) == "did you mean 'resnet18'?"
     assert did_you_mean("xyz", ["small"], otherwise="see --help") == "see --help"
     assert did_you_mean("resnt", ["resnet18", "resnet50"], most=2) == "did you mean 'resnet50' or 'resnet18'?"
-
-
-def test_the_first_line_of_an_error():
-    assert first_line(ValueError("one\ntwo")) == "one"
-    assert first_line(ValueError()) == "ValueError"
+    for word, says in (("nearest", "--by cannot be 'nearest': did you mean 'near'"), ("x", "choose near, far")):
+        with pytest.raises(ValueError, match=says):
+            check_choice("--by", word, ["near", "far"])
 
 
 def test_errors_of_the_kinds_given_become_one_line():
+    assert first_line(ValueError("one\ntwo")) == "one" and first_line(ValueError()) == "ValueError"
     with pytest.raises(ValueError, match=r"^cannot read it: at byte 7$") as caught, one_line("cannot read it"):
         raise RuntimeError("at byte 7\nand more")
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -31,3 +35,17 @@ def test_the_docstring_of_an_argument_is_one_line():
     docs += "\nReturns:\n    k: no."
     assert of_arguments(docs) == {"data": "images, as one reads them: a folder.", "k": "how many."}
     assert of_arguments("First line.") == {}
+
+
+def test_every_kind_of_value_has_a_plain_form():
+    values = {
+        1: np.float32(0.5), "rows": np.arange(3), "tensor": torch.ones(1, 2), "path": Path("a/b"),
+        "yes": np.bool_(True), "tuple": (1, None), "nothing": float("nan"), "most": float("inf"), "count": np.int64(7),
+        "name": "caf\udce9",
+    }  # fmt: skip
+    assert json.loads(as_json(values)) == {
+        "1": 0.5, "rows": [0, 1, 2], "tensor": [[1.0, 1.0]], "path": "a/b", "yes": True, "tuple": [1, None],
+        "nothing": None, "most": None, "count": 7, "name": "caf\udce9",
+    }  # fmt: skip
+    assert type(plain(np.int64(7))) is int
+    assert as_json(Path("a")) == '{"path": "a"}' and as_json("b") == '{"result": "b"}'

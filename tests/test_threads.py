@@ -1,95 +1,57 @@
-"""The fastest number of threads, one number for a run, and never another than the user's."""
+"""The fastest number of threads, one number for a process, and never another than the user's."""
 
 import pytest
 import torch
 
 from nearfar import threads
+from nearfar.evaluation import extract
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Two or more threads to choose among; the seconds of a trial are those of a table that a test may change."""
+    """Two threads, and trials whose seconds a test says: an iterator by the number of threads."""
     seconds, before = {}, torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    clock = [0.0]
-    monkeypatch.setattr(threads.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(threads, "_trial", lambda count, at_most: seconds[count])
-    yield seconds, clock
+    monkeypatch.setattr(threads, "_chosen", None)
+    monkeypatch.setattr(threads, "_trial", lambda count, at_most: next(seconds[count]))
+    torch.set_num_threads(2)
+    yield seconds
     torch.set_num_threads(before)
 
 
-def test_the_fastest_number_is_taken(machine):
-    seconds, clock = machine
-    torch.set_num_threads(4)
-    watch = threads.Threads()
-    seconds |= {1: 4.0, 2: 2.0, 3: 1.4, 4: 1.0}
-    watch.adapt()
-    assert torch.get_num_threads() == 4
-    seconds |= {2: 3.0, 3: 2.0, 4: 9.0}  # another process takes a core
-    watch.adapt()
-    assert torch.get_num_threads() == 4  # not time to try yet
-    clock[0] += threads.SECONDS
-    watch.adapt()
-    assert torch.get_num_threads() == 3
-    seconds |= {3: 1.4, 4: 1.0}  # and gives it back
-    clock[0] += threads.SECONDS
-    watch.adapt()
-    assert torch.get_num_threads() == 3  # trials are rarer while cores are taken
-    clock[0] += threads.SECONDS
-    watch.adapt()
-    assert torch.get_num_threads() == 4
-
-
-def test_a_number_that_is_as_good_is_kept(machine):
-    seconds, _ = machine
-    torch.set_num_threads(2)
-    watch = threads.Threads()
-    seconds |= {1: 1.0, 2: 1.1}
-    watch.adapt()
+@pytest.mark.parametrize(
+    ("one", "two", "fastest"),
+    [
+        ([4.0] * 5, [1.0] * 5, 2),
+        ([1.0] * 5, [9.0] * 5, 1),  # another process takes a core
+        ([1.0] * 5, [1.1] * 5, 2),  # what is as good stays
+        ([1.8] * 5, [1.0, 9.0, 1.0, 9.0, 1.0], 2),  # slow trials do not decide
+    ],
+)
+def test_the_number_with_the_best_median_is_taken_once(one, two, fastest, machine):
+    machine |= {1: iter(one), 2: iter(two)}
+    assert threads.fastest_threads() == fastest == threads.fastest_threads()  # the trials are used up
     assert torch.get_num_threads() == 2
 
 
-def test_all_threads_are_there_again_for_who_comes_next(machine):
-    seconds, _ = machine
-    torch.set_num_threads(2)
-    seconds |= {1: 1.0, 2: 9.0}
-    with threads.Threads() as watch:
-        watch.adapt()
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
-    with threads.Threads("cuda") as watch:
-        watch.adapt()
-        assert torch.get_num_threads() == 2
-
-
-def test_the_users_number_stays(machine, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    torch.set_num_threads(2)
-    threads.Threads().adapt()  # a trial would fail: the table is empty
-    assert torch.get_num_threads() == 2 == threads.fastest_threads()
-
-
-def test_one_slow_trial_does_not_decide_for_a_run(machine, monkeypatch):
-    torch.set_num_threads(2)
-    taken = {1: iter([1.8] * 5), 2: iter([1.0, 9.0, 1.0, 9.0, 1.0])}
-    monkeypatch.setattr(threads, "_trial", lambda count, at_most: next(taken[count]))
-    assert threads.fastest_threads() == 2
-    taken |= {1: iter([1.8] * 5), 2: iter([9.0, 9.0, 1.0, 9.0, 1.0])}
-    assert threads.fastest_threads() == 1
-    assert torch.get_num_threads() == 2
-
-
-def test_a_number_in_use_is_held(machine):
-    seconds, _ = machine
-    seconds |= {1: 9.0, 2: 1.0}
-    torch.set_num_threads(2)
+def test_the_number_of_the_user_or_of_a_run_stays(machine, monkeypatch):
     with threads.use_threads(1):
-        with threads.use_threads(1):
-            pass
-        with threads.Threads() as watch:
-            watch.adapt()
-        assert torch.get_num_threads() == 1 == threads.fastest_threads()
+        assert threads.fastest_threads() == 1  # a trial would fail: there are no seconds
     assert torch.get_num_threads() == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert threads.fastest_threads() == 2
+
+
+def test_features_are_computed_with_the_fastest_number(machine):
+    machine |= {1: iter([1.0] * 5), 2: iter([9.0] * 5)}
+    seen = []
+
+    def encoder(images):
+        seen.append(torch.get_num_threads())
+        return images.flatten(1)
+
+    extract(encoder, torch.rand(20, 1, 4, 4), batch_size=10)
+    assert seen == [1, 1] and torch.get_num_threads() == 2
 
 
 def test_a_trial_leaves_random_numbers_and_modes_alone():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, and move what was written there to `path` in one step.
 
     The temporary file keeps the ending of `path`. After an error it is removed and `path` is as it was before. A folder
-    may be written instead of a file; one that is there is then moved aside first, so that replacing it takes two steps.
+    may be written instead of a file; one that is there is then removed first, so that replacing it takes two steps.
     Raises NotWrittenError for a full disk, and other errors as they are.
     """
     path = Path(path)
@@ -32,10 +33,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with told_clearly(path):
             yield unfinished
             if unfinished.is_dir():
-                _replace_folder(unfinished, path)
-                return
-            with unfinished.open("rb+") as file:
-                os.fsync(file.fileno())
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with unfinished.open("rb+") as file:
+                    os.fsync(file.fileno())
             os.replace(unfinished, path)
     except BaseException:
         if unfinished.is_dir():
@@ -43,19 +44,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         else:
             unfinished.unlink(missing_ok=True)
         raise
-
-
-def _replace_folder(unfinished: Path, path: Path) -> None:
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    if path.is_dir():
-        os.rename(path, old)
-    try:
-        os.rename(unfinished, path)
-    except OSError:
-        if old.is_dir():
-            os.rename(old, path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -87,12 +75,9 @@ def check_text(path: str | os.PathLike[str]) -> None:
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raise OSError, one line, where nothing can be written into a folder: it is missing, read-only or full."""
-    probe = Path(folder) / f".nearfar.{os.getpid()}.partial"
     try:
-        try:
-            probe.write_bytes(bytes(PROBE))
-        finally:
-            probe.unlink(missing_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(PROBE))
     except OSError as error:
         raise OSError(f"cannot write into {folder}: {error.strerror}") from error
 

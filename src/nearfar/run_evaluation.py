@@ -1,4 +1,4 @@
-"""Labelled images to evaluate the encoder of a run on, the baselines that it is compared with, and their results."""
+"""Labelled images to evaluate the encoder of a run on, its baselines, and their results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from nearfar.evaluation.results import ENCODERS, accuracies, best_rows, sentence
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder
 from nearfar.run import Run, load
-from nearfar.run_features import features_shown, open_shown
+from nearfar.run_features import features_shown, open_shown, sampled_shown
 from nearfar.training.job import initial_backbone
 from nearfar.training.progress import shown
 from nearfar.training.settings import Settings
@@ -53,10 +53,7 @@ class LabelledSets:
     def limited(self, limit: int | None, seed: int, console: Console) -> LabelledSets:
         """The same with a random sample of so many training images."""
         train = self.splits["train"]
-        if limit is None or limit >= len(train):
-            return self
-        console.print(Text(f"--limit: {limit} of {len(train)} training images, a random sample (seed {seed})"))
-        return LabelledSets({**self.splits, "train": train.sampled(limit, seed)})
+        return LabelledSets({**self.splits, "train": sampled_shown(train, limit or len(train), seed, console)})
 
     def features(self, encoders: Encoders, console: Console) -> Iterator[tuple[str, Labelled]]:
         """Features and labels of every split, encoder by encoder."""
@@ -78,7 +75,7 @@ def open_labelled(
     validation: bool = False,
     label_column: str | None = None,
 ) -> LabelledSets:
-    """Open the training and test split of labelled images, or cut one set into two with the same shares of each class.
+    """Open the training and test split of labelled images, or split one set, with the same shares of each class.
 
     data: None for those of the run with these settings, with its limit. share: of the images for the test. limit: size
     of a random sample of the training images. held_out: test on so many of the other training images instead.
@@ -95,8 +92,8 @@ def open_labelled(
         images = _with_labels(open_shown(source, console, **reading), console)
         opened = dict(zip(("train", "test"), _stratified(images, share, seed, console), strict=True))
     splits = {part: _with_labels(images, console) for part, images in opened.items()}
+    train = splits["train"]
     if held_out is not None:
-        train = splits["train"]
         left = np.setdiff1d(np.arange(len(train)), sample(len(train), limit, drawn_by))
         if len(left) < held_out:
             raise ValueError(f"--held-out {held_out}: {len(left)} training images are left; lower it, or lower --limit")
@@ -106,9 +103,8 @@ def open_labelled(
 
 def _with_labels(images: Images, console: Console) -> Images:
     """The images that have a label."""
-    if images.labels is None or (known := images.labels >= 0).sum() < 1:
-        what = f"the {images.split} images" if images.split else "these images"
-        raise ValueError(f"{what} have no labels to evaluate with; the report's verdict needs none")
+    if images.labels is None or not (known := images.labels >= 0).any():
+        raise ValueError(f"the {images.split or 'given'} images have no labels to evaluate with")
     if known.all():
         return images
     console.print(Text(f"{(~known).sum()} of {len(images)} images have no label and are left out"))
@@ -185,9 +181,8 @@ def finetuned(
     options["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     for row, encoder in encoders.items():
         if isinstance(encoder, Encoder):
-            with shown(console, f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels") as progress:
-                how = tuning(percent)
-                found[row] = finetune_accuracies(encoder, train, test, rows, how, progress=progress, **options)
+            with shown(console, f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels") as options["progress"]:
+                found[row] = finetune_accuracies(encoder, train, test, rows, tuning(percent), **options)
     return found
 
 

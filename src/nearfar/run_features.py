@@ -1,10 +1,11 @@
-"""Images with the features that the encoder of a run gives them, and the images that a person asks with."""
+"""Images with the features that the encoder of a run gives them, and query images."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,37 +42,43 @@ COMPARED = 20_000  # names that a misspelt one is compared with
 class Featured:
     """Images with the encoder, and the features that it gives them; these are computed when they are first asked for.
 
-    The run folder keeps those of the last data: features.safetensors, valid for the very encoder and data. Where it
+    The run folder holds those of the last data: features.safetensors, valid for the very encoder and data. Where it
     cannot be written, that is said and the features are used all the same.
     """
 
     images: Images
     encoder: Encoder
     folder: Path
-    source: Any
-    split: str | None
     console: Console
 
     @cached_property
     def features(self) -> Float[Tensor, "images dim"]:
         """The features, float32 on the CPU; ValueError where they are not finite."""
-        path = self.folder / FILE
-        key = _key(self)
-        features = _kept(path, key)
-        if features is None:
-            features = features_shown(self.encoder, self.images, self.console, "computing features")
-            try:
-                with replacing(path) as unfinished:
-                    save_file({"features": features}, unfinished, metadata={"key": key})
-            except (OSError, SafetensorError) as error:  # which a full disk raises too
-                self.console.print(Text(f"the features are not kept for the next time: {first_line(error)}"))
+        path, key = self.folder / FILE, self._key()
+        with suppress(OSError, SafetensorError), safe_open(path, "pt") as file:
+            if (file.metadata() or {}).get("key") == key:
+                return file.get_tensor("features")
+        features = features_shown(self.encoder, self.images, self.console, "computing features")
+        try:
+            with replacing(path) as unfinished:
+                save_file({"features": features}, unfinished, metadata={"key": key})
+        except (OSError, SafetensorError) as error:  # which a full disk raises too
+            self.console.print(Text(f"the features are not saved for the next time: {first_line(error)}"))
         return features
+
+    def _key(self) -> str:
+        """What features depend on, in one word: the encoder's files, the data and how it was opened."""
+        images = self.images
+        digests = images.table["digest"].to_pylist()
+        opened = [digests, images.names, images.image_size, images.channels, images.value_range]
+        files = [(self.folder / file).read_bytes() for file in (WEIGHTS, CONFIG)]
+        return digest([*files, json.dumps(opened).encode()])
 
     @cached_property
     def paths(self) -> list[str] | None:
         """The images' files; None where they are not files of their own."""
         originals = self.images.originals
-        if originals is None or len(originals) == 0 or not isinstance(originals[0], str):
+        if not originals or not isinstance(originals[0], str):  # others are read when they are asked for
             return None
         paths = [path for path in originals if isinstance(path, str)]
         return paths if len(paths) == len(originals) else None
@@ -98,25 +105,7 @@ def open_featured(
     images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
     if len(images) < least:
         raise ValueError(f"there are only {len(images)} images in {images.source}, and {least} are needed")
-    return Featured(images, trained, run.path, source, split, console)
-
-
-def _key(known: Featured) -> str:
-    """What features depend on, in one word: the encoder's files, the data and how it was opened."""
-    images = known.images
-    opened = [images.table["digest"].to_pylist(), images.names, images.image_size, images.channels, images.value_range]
-    files = [(known.folder / file).read_bytes() for file in (WEIGHTS, CONFIG)]
-    return digest([*files, json.dumps(opened).encode()])
-
-
-def _kept(path: Path, key: str) -> Tensor | None:
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, "pt") as file:
-            return file.get_tensor("features") if (file.metadata() or {}).get("key") == key else None
-    except (SafetensorError, OSError):  # damaged: computed again and replaced
-        return None
+    return Featured(images, trained, run.path, console)
 
 
 def nearest_shown(
@@ -173,7 +162,7 @@ def sampled_shown(images: Images, limit: int, seed: int, console: Console) -> Im
 
 @dataclass(frozen=True)
 class Queries:
-    """Images to ask with. `own`: their positions in the data, -1 for others; `pixels`: as the encoder takes them."""
+    """Query images. `own`: their positions in the data, -1 for others; `pixels`: as the encoder takes them."""
 
     names: list[str]
     features: Float[Tensor, "queries dim"]
@@ -188,23 +177,26 @@ def queries_of(given: Any, data: Featured) -> Queries:
     and files, one a line or with a zero byte between them. ValueError for a word that is nothing of this, for files
     that are no images, and where nothing is given.
     """
+    net = data.encoder
     words = [given] if isinstance(given, (str, os.PathLike)) else given
     if not (isinstance(words, (list, tuple)) and all(isinstance(word, (str, os.PathLike)) for word in words)):
-        size, channels, value_range = _form(data)
-        others = open_images(given, image_size=size, channels=channels, value_range=value_range or EIGHT_BITS)
+        form = dict(image_size=net.image_size, channels=net.channels, value_range=net.value_range or EIGHT_BITS)
+        others = open_images(given, **form)
         pixels = list(others.gather(torch.arange(len(others))))
-        return Queries(others.names, extract(data.encoder, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
-    names, rows, pixels = [], [], []
+        return Queries(others.names, extract(net, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
+    names, rows, features, pixels = [], [], [], []
     for word, row in places_of(words, data):
-        names.append(printable(word) if row < 0 else data.images.names[row])
         rows.append(row)
-        pixels.append(_decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0])
+        if row < 0:
+            names.append(printable(word))
+            pixels.append(_decoded(word, data))
+            features.append(extract(net, pixels[-1][None])[0])
+        else:
+            names.append(data.images.names[row])
+            pixels.append(data.images.gather(torch.tensor([row]))[0])
+            features.append(data.features[row])
     if not names:
         raise ValueError("name the images to look for: their names in the data, files, or a text file of either")
-    features = [
-        extract(data.encoder, one[None])[0] if row < 0 else data.features[row]
-        for row, one in zip(rows, pixels, strict=True)
-    ]
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
 
 
@@ -232,13 +224,9 @@ def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
     return out
 
 
-def _form(data: Featured) -> tuple[int, int, list[float] | None]:
-    return data.encoder.image_size, data.encoder.channels, data.encoder.value_range
-
-
 def _decoded(word: str, data: Featured) -> Shaped[Tensor, "channels side side"]:
     if not Path(word).is_file():
         near = did_you_mean(word, data.images.names[:COMPARED], "see `nearfar embed` for the names")
         raise ValueError(f"{printable(word)!r} is neither an image of the data nor a file: {near}")
     with one_line(f"cannot read {printable(word)!r} as an image"):
-        return pixels_of(word, *_form(data))
+        return pixels_of(word, data.encoder.image_size, data.encoder.channels, data.encoder.value_range)

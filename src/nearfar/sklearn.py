@@ -21,13 +21,12 @@ from nearfar.data import Images
 from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.maps.projector import fit_projector
-from nearfar.messages import check_range
+from nearfar.messages import LARGEST_SEED, check_range
 from nearfar.networks import Encoder
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
 from nearfar.training.plan import chosen_views
 from nearfar.training.seeding import stream
-from nearfar.training.settings import LARGEST_SEED
 
 
 class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -91,7 +90,7 @@ class ContrastiveEncoder(_Estimator):
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the features (N, D), float32; of a folder in the order of its files, without unreadable ones."""
-        return self._features(X, self._console).numpy()
+        return self._features(X).numpy()
 
     def _fit(self, X: Any, folder: str) -> tuple[Run, Images]:
         images = self._open(X, True, image_size=self.image_size)
@@ -102,11 +101,11 @@ class ContrastiveEncoder(_Estimator):
         self.verdict_ = run.verdict.words if run.verdict else ""
         return run, images
 
-    def _features(self, X: Any, console: Console) -> torch.Tensor:
+    def _features(self, X: Any) -> torch.Tensor:
         check_is_fitted(self)
         net: Encoder = self.encoder_
         form = dict(image_size=net.image_size, channels=net.channels, value_range=net.value_range or EIGHT_BITS)
-        return features_shown(net, self._open(X, False, **form), console, "features").cpu()
+        return features_shown(net, self._open(X, False, **form), self._console, "features").cpu()
 
     def _open(self, X: Any, fitting: bool, **form: Any) -> Images:
         if isinstance(X, (str, os.PathLike)):
@@ -125,24 +124,24 @@ class ContrastiveEncoder(_Estimator):
     def _pixels(self, X: Any, fitting: bool) -> np.ndarray:
         """Return arrays as nearfar takes them: with three axes or more, uint8 or uint16."""
         least = 2 if fitting else 1
-        if (np.ndim(X) if isinstance(X, (list, tuple)) else getattr(X, "ndim", 2)) > 2:
+        if np.ndim(X) > 2:
             array = check_array(X, allow_nd=True, dtype=None, ensure_min_samples=least, input_name="X", estimator=self)
         else:
             array = validate_data(self, X, reset=fitting, dtype="numeric", ensure_min_samples=least)
-            numbers = array.shape[1]
-            shape = self.image_shape or 2 * (math.isqrt(numbers),)
-            if self.image_shape is None and math.prod(shape) != numbers:
-                raise ValueError(f"rows of {numbers} numbers are no square images: give image_shape=(height, width)")
-            array = array.reshape(len(array), *shape)
+            side = math.isqrt(array.shape[1])
+            if self.image_shape is None and side**2 != array.shape[1]:
+                raise ValueError(
+                    f"rows of {array.shape[1]} numbers are no square images: give image_shape=(height, width)"
+                )
+            array = array.reshape(len(array), *(self.image_shape or (side, side)))
         whole = self.value_range is None and array.dtype in (np.uint8, np.uint16, np.bool_)
         if fitting:
             self.value_range_ = None if whole else tuple(map(float, self.value_range or (array.min(), array.max())))
         if whole:
             return array
-        seen = getattr(self, "value_range_", None)
-        if seen is None:
+        if getattr(self, "value_range_", None) is None:
             raise ValueError(f"the images of fit were no {array.dtype} arrays: set value_range, or give uint8")
-        low, high = seen
+        low, high = self.value_range_
         unit = np.clip((array.astype(np.float64) - low) / ((high - low) or 1.0), 0, 1)
         return np.rint(255 * unit).astype(np.uint8)  # as in files of the same images
 
@@ -187,17 +186,17 @@ class ContrastiveMap(_Estimator):
             plan = chosen_views(run.settings.given("views"), run.settings)
         for name in (name for name in vars(self.estimator_) if name.endswith("_") and name != "encoder_"):
             setattr(self, name, getattr(self.estimator_, name))
-        seed = self._seed()
+        seed, show = self._seed(), (images, self._console, "features")
         every = [(plan.pick([n % len(plan)]), stream(seed, "map", n)) for n in range(self.num_views)]
-        views = [features_shown(self.encoder_, images, self._console, "features", *one).cpu() for one in every]
-        features = features_shown(self.encoder_, images, self._console, "features").cpu()
-        self.projector_ = fit_projector(torch.stack(views), features, epochs=self.epochs, seed=seed)
+        views = torch.stack([features_shown(self.encoder_, *show, *one).cpu() for one in every])
+        features = features_shown(self.encoder_, *show).cpu()
+        self.projector_ = fit_projector(views, features, epochs=self.epochs, seed=seed)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the coordinates (N, 2), float32."""
         check_is_fitted(self)
-        return self.projector_(self.estimator_._features(X, self._console)).numpy()
+        return self.projector_(self.estimator_._features(X)).numpy()
 
     @property
     def encoder_(self) -> Encoder:

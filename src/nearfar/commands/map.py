@@ -93,8 +93,8 @@ def map_images(
     if onto is not None and any(one is not None for one in (layout, num_views, epochs, views, label_column)):
         without = "--layout, --num-views, --epochs, --label-column and views"
         raise ValueError(f"--onto uses an existing map as it is: leave {without} out")
-    layout = layout or LAYOUTS[0]
-    check_layout(layout, num_views)
+    chosen: str = layout or LAYOUTS[0]
+    check_layout(chosen, num_views)
     if out is None:
         check_folder(run.path)
     else:
@@ -117,7 +117,7 @@ def map_images(
     features = features_shown(trained, images, console, "features")
     with shown(console, "laying out the map") as progress:
         how: dict[str, Any] = dict(num_views=num_views, epochs=epochs, seed=seed, progress=progress)
-        made = lay_out(layout, trained, images, features, plan, **how)
+        made = lay_out(chosen, trained, images, features, plan, **how)
     with shown(console, "comparing images") as progress:
         how = dict(seed=seed, approximate=approximate, report=console.print, progress=progress)
         found, near = image_columns(trained, images, features, plan, **how)
@@ -129,7 +129,7 @@ def map_images(
     note = "" if quality is None else f"The map {quality.words}"
     page = Path(out) if out is not None else run.path / ("map.html" if len(images) <= MOST_IMAGES else "map")
     with shown(console, "thumbnails") as progress:
-        how = dict(numbers={"layout": layout}, note=note, columns=colours | found, near=near, progress=progress)
+        how = dict(numbers={"layout": chosen}, note=note, columns=colours | found, near=near, progress=progress)
         write_map(page, images, made.coordinates, quality, saved=made, **how)
     if out is None:
         if not page.suffix:

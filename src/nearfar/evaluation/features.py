@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nearfar.data import Images
 from nearfar.networks import Encoder
-from nearfar.threads import Threads
+from nearfar.threads import fastest_threads, use_threads
 from nearfar.views import Views, eight_bits, make_views, unit
 
 ORIENTATIONS, CELL, CLIP = 9, 8, 0.2  # of HOG, as in the paper
@@ -43,10 +43,9 @@ def extract(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     out: Tensor | None = None
-    with _in_use(encoder, device) as place, Threads(place.type) as threads, torch.no_grad():
+    threads = fastest_threads() if batch_size < count else torch.get_num_threads()  # a trial takes as long as a batch
+    with _in_use(encoder, device) as place, use_threads(threads), torch.no_grad():
         for index in torch.arange(count).split(batch_size):
-            if batch_size < count:  # a trial takes as long as a small batch
-                threads.adapt()
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
             features = encoder(pixels.to(place))
             if features.ndim != 2 or len(features) != len(index):

@@ -343,7 +343,7 @@ def test_what_the_page_of_duplicates_holds(run, quiet, tmp_path):
         (["search", "RUN", "000.png", "--k", "84"], "--k must be 1 to 83"),
         (["search", "RUN", "000.png", "--kk", "4"], "Did you mean --k?"),
         (["select", "RUN", "--n", "85"], "--n must be 1 to 84, not 85"),
-        (["select", "RUN", "--by", "nearest"], "did you mean 'near'"),
+        (["select", "RUN", "--by", "nearst"], 'Did you mean "near"?'),
         (["select", "RUN", "--by", "near"], "--by near needs images"),
         (["select", "RUN", "000.png"], "--by near needs images"),
         (["duplicates", "RUN", "--distance", "-1"], "--distance must be 0 to 2"),

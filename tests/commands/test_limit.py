@@ -69,7 +69,7 @@ def test_a_map_draws_a_sample_and_finds_it_again(run, sorted_file, tmp_path, con
 
 def test_a_few_labels_are_a_sample(run, console):
     found = nearfar.evaluate(run, limit=12, protocol=["linear"], seed=5, baselines=False, console=console)
-    assert "--limit: 12 of 64 training images, a random sample (seed 5)" in console.file.getvalue()
+    assert "--limit: 12 of 64 images, a random sample (seed 5)" in console.file.getvalue()
     assert 0 <= found["trained"]["linear"] <= 1
     nearfar.evaluate(run, protocol=["linear"], seed=5, baselines=False, console=console)
-    assert "--limit: 20 of 64 training images, a random sample (seed 3)" in console.file.getvalue()
+    assert "--limit: 20 of 64 images, a random sample (seed 3)" in console.file.getvalue()

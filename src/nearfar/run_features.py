@@ -153,8 +153,8 @@ def open_shown(source: Any, console: Console, **options: Any) -> Images:
         return open_images(source, progress=progress, **options)
 
 
-def sampled_shown(images: Images, limit: int, seed: int, console: Console) -> Images:
-    """Return at most `limit` of the images, a random sample, and say so where it is one."""
+def sampled_shown(images: Any, limit: int, seed: int, console: Console) -> Any:
+    """Return at most `limit` of the images, or of others that can be sampled, and say so where it is a sample."""
     if limit < len(images):
         console.print(Text(f"--limit: {limit} of {len(images)} images, a random sample (seed {seed})"))
     return images.sampled(limit, seed)

@@ -139,9 +139,10 @@ class ContrastiveEncoder(_Estimator):
             self.value_range_ = None if whole else tuple(map(float, self.value_range or (array.min(), array.max())))
         if whole:
             return array
-        if getattr(self, "value_range_", None) is None:
+        seen = getattr(self, "value_range_", None)
+        if seen is None:
             raise ValueError(f"the images of fit were no {array.dtype} arrays: set value_range, or give uint8")
-        low, high = self.value_range_
+        low, high = seen
         unit = np.clip((array.astype(np.float64) - low) / ((high - low) or 1.0), 0, 1)
         return np.rint(255 * unit).astype(np.uint8)  # as in files of the same images
 

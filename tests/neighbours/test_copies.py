@@ -25,17 +25,13 @@ def test_the_difference_is_none_for_the_same_and_root_two_for_unrelated_images()
     assert pixel_difference(noise, noise).tolist() == [0, 0]
     assert pixel_difference(noise[:1], noise[1:]).item() == pytest.approx(2**0.5, rel=0.02)
     assert pixel_difference(noise, noise / 10)[0] > 1  # another contrast is another image
-
-
-def test_plain_images_are_copies_only_where_they_have_the_same_colour():
     plain = torch.full((1, 3, 16, 16), 200.0)
     assert pixel_difference(plain, plain + 0.3).item() <= COPY < pixel_difference(plain, plain + 2).item()
 
 
-@pytest.mark.parametrize("grey", [False, True])
-def test_altered_images_are_copies_and_other_crops_are_not(photographs, grey):
-    pixels = photographs.gather(torch.arange(40))
-    pixels = pixels[:, :1] if grey else pixels
+@pytest.mark.parametrize("channels", [1, 3])
+def test_altered_images_are_copies_and_other_crops_are_not(photographs, channels):
+    pixels = photographs.gather(torch.arange(40))[:, :channels]
     shrunk = [small_images(open_images(one.clone()), torch.arange(40)) for one in (pixels, *altered(pixels))]
     assert not any(torch.equal(pixels, one) for one in altered(pixels))
     for one in shrunk[1:]:
@@ -76,10 +72,9 @@ def picture(request):
     return photograph if request.param == "photograph" else numbered(381506)
 
 
-@pytest.mark.parametrize("grey", [False, True])
-@pytest.mark.parametrize("kernel", ["BOX", "BILINEAR", "LANCZOS"])
-def test_copies_differ_nowhere_by_more_than_jpeg_would(picture, grey, kernel):
-    picture, (width, height) = picture.convert("L") if grey else picture, picture.size
+@pytest.mark.parametrize(("mode", "kernel"), [("RGB", "BOX"), ("L", "BILINEAR"), ("RGB", "LANCZOS")])
+def test_copies_differ_nowhere_by_more_than_jpeg_would(picture, mode, kernel):
+    picture, (width, height) = picture.convert(mode), picture.size
     kernel = Image.Resampling[kernel]
     less = picture.crop((0, 0, width - 1, height - 1))  # as where a size is rounded
     copies = [saved(picture, "JPEG", quality=quality) for quality in (30, 50, 75, 90)]
@@ -94,7 +89,7 @@ def test_copies_differ_nowhere_by_more_than_jpeg_would(picture, grey, kernel):
 
 def test_one_digit_makes_another_form():
     form = planes(numbered(381506))
-    for number in (381508, 381596, 881506, 331506):
+    for number in (381508, 881506, 331506):
         other = numbered(number)
         for copy in (other, saved(other, "JPEG", quality=50), saved(other, "JPEG", quality=30)):
             assert local_difference(form, planes(copy)) > 1.5 * LOCAL

@@ -1,9 +1,7 @@
-"""The nearest rows, against all pairs in float64 and against scikit-learn."""
+"""The nearest rows, against all pairs in float64."""
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
-from sklearn.neighbors import NearestNeighbors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearfar.neighbours import nearest_rows
@@ -19,9 +17,7 @@ def all_pairs(rows, queries, metric):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-@pytest.mark.parametrize(
-    ("count", "k", "chunk"), [(900, 7, None), (900, 7, 100), (900, 1, 899), (900, 300, 64), (5, 4, 2)]
-)
+@pytest.mark.parametrize(("count", "k", "chunk"), [(900, 7, None), (900, 1, 899), (900, 300, 64), (5, 4, 2)])
 def test_they_are_those_of_all_pairs(metric, count, k, chunk):
     rows = torch.randn(count, 16, generator=torch.Generator().manual_seed(count)) + 3
     distances = all_pairs(rows, rows, metric).fill_diagonal_(torch.inf)
@@ -30,15 +26,6 @@ def test_they_are_those_of_all_pairs(metric, count, k, chunk):
     torch.testing.assert_close(found.distance.double(), expected.values[:, :k], rtol=1e-5, atol=1e-7)
     assert (found.index == expected.indices[:, :k]).double().mean() > 0.999
     assert not (found.index == torch.arange(count)[:, None]).any()
-
-
-def test_they_are_those_of_scikit_learn_on_digits():
-    pixels = load_digits().data
-    rows = torch.from_numpy(pixels)
-    found = nearest_rows(rows[:1500], rows[1500:], 5, metric="euclidean")
-    distance, index = NearestNeighbors(n_neighbors=5).fit(pixels[:1500]).kneighbors(pixels[1500:])
-    torch.testing.assert_close(found.distance, torch.from_numpy(distance).float())
-    assert (found.index.numpy() == index).mean() > 0.98  # pixels are whole numbers: the others are equally far
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -92,11 +79,11 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_no_matrix_of_all_pairs_is_made():
-    rows, done = torch.randn(6000, 8), []
+    rows, done = torch.randn(2000, 8), []
     with LargestTensor() as seen:
-        nearest_rows(rows, k=5, chunk=200, progress=lambda now, total: done.append((now, total)))
-    assert seen.largest <= 6000 * 8
-    assert done == [(200 * (i + 1), 6000) for i in range(30)]
+        nearest_rows(rows, k=5, chunk=100, progress=lambda now, total: done.append((now, total)))
+    assert seen.largest <= 2000 * 8
+    assert done == [(100 * (i + 1), 2000) for i in range(20)]
 
 
 def test_what_cannot_be_searched_is_named():

@@ -115,7 +115,15 @@ def test_an_unhealthy_run_is_named_in_its_colour(tmp_path, changes, tone, state)
 def test_curves_go_through_the_logged_numbers(tmp_path):
     page = report_of(write_run(tmp_path / "run"))
     titles = re.findall(r"<figcaption><h3>(.*?)</h3>", page)
-    health_titles = ["Effective rank", "Spread", "Own view found", "Alignment", "Uniformity", "RankMe", "LiDAR"]
+    health_titles = [
+        "Effective rank",
+        "Spread",
+        "Positive-pair retrieval",
+        "Alignment",
+        "Uniformity",
+        "RankMe",
+        "LiDAR",
+    ]
     assert titles == ["Loss", "Learning rate", *health_titles]
     assert "RankMe: 31 at epoch 10" in page and "LiDAR: 52 at epoch 10" in page
     assert "loss: 4.967 at epoch 0.1" in page and "loss: 1.667 at epoch 10" in page

@@ -29,28 +29,6 @@ from nearfar.run import Run
 from nearfar.training.seeding import stream
 from nearfar.training.settings import read_yaml
 
-# Title, what it means, and the lines: key in metrics.jsonl or its "health", and name.
-TRAINING = (
-    ("Loss", "Mean of the steps since the point before. Comparable only within one method.", {"loss": "loss"}),
-    ("Learning rate", "Warm-up, then cosine.", {"lr": "learning rate"}),
-)
-HEALTH = (
-    (
-        "Effective rank",
-        "Dimensions in use on held-out images.",
-        {"effective_rank": "features", "embedding_rank": "embeddings"},
-    ),
-    (
-        "Spread",
-        "0: all images at one point; 1: as far apart as can be.",
-        {"feature_spread": "features", "embedding_spread": "embeddings"},
-    ),
-    ("Own view found", "Share of images whose other view is nearer than any other image.", {"own_view": "own view"}),
-    ("Alignment", "Squared distance of two views of an image; 0: equal, 2: unrelated.", {"alignment": "alignment"}),
-    ("Uniformity", "Lower is more even; 0: all images at one point.", {"uniformity": "uniformity"}),
-    ("RankMe", "Directions that the embeddings use. Higher is better, among similar runs.", {"rankme": "RankMe"}),
-    ("LiDAR", "Directions that tell images apart, but not views of one image. Higher is better.", {"lidar": "LiDAR"}),
-)
 STARTS = {"untrained": "random weights", "starting_weights": "starting weights", "trained": "this run"}
 """What a detector started from, in words."""
 MOST_POINTS = 240  # of a curve
@@ -179,28 +157,26 @@ def _map(folder: Path) -> str:
 
 def _curves(metrics: list[dict[str, Any]]) -> str:
     health = [{"epoch": line["epoch"], **line["health"]} for line in metrics if "health" in line]
-    plans = [*((metrics, *chart) for chart in TRAINING), *((health, *chart) for chart in HEALTH)]
-    figures = [_chart(*plan) for plan in plans]
-    return section("curves", figures=figures) if any(figures) else ""
+    return section("curves", metrics=metrics, health=health, points=points_of, ticks=ticks)
 
 
-def _chart(lines: list[dict[str, Any]], title: str, note: str, keys: dict[str, str]) -> str:
-    """A figure with a curve for each key that is known; of many points the means of neighbours."""
-    from matplotlib.ticker import MaxNLocator  # here: it takes a third of a second to import
-
+def points_of(lines: list[dict[str, Any]], keys: dict[str, str]) -> dict[str, list[list[float]]]:
+    """Return the epochs and finite values of each key that is known, by its name; of many the means of neighbours."""
     curves = {}
     for key, name in keys.items():
         points = [(line["epoch"], line[key]) for line in lines if isinstance(line.get(key), (int, float))]
         known = np.array([point for point in points if math.isfinite(point[1])])
         parts = np.array_split(known, MOST_POINTS) if len(known) > MOST_POINTS else [[point] for point in known]
         curves |= {name: [np.mean(part, axis=0).tolist() for part in parts]} if parts else {}
-    if not curves:
-        return ""
-    xs, ys = np.array([point for points in curves.values() for point in points]).T
-    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values
-    margin = float(ys.min() == ys.max())
-    across, up = ticks(0, xs.max() or 1), ticks(ys.min() - margin, ys.max() + margin)
-    return section("chart", title=title, note=note, curves=curves, across=across, up=up)
+    return curves
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return a few round numbers that lie around low..high."""
+    from matplotlib.ticker import MaxNLocator  # here: it takes a third of a second to import
+
+    margin = float(low == high)
+    return MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low - margin, high + margin).tolist()
 
 
 def _skipped(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ SAMPLES_IN_REPORT = 8  # of all views of an image together
 def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dict[str, Any]:
     """Return what the section "views" shows, as JSON can hold it.
 
-    That is a table of the views in words, and each image as it is and with `samples` samples of each view, which keep
+    That is the distributions of the views, and each image as it is and with `samples` samples of each view, which keep
     their sizes relative to each other. seed: of the samples.
     """
     every = torch.arange(len(images))
@@ -63,67 +64,19 @@ def sample_views(
 
 
 def _table(views: Views, images: Images) -> dict[str, Any]:
-    """A column for each distribution of views, with its numbers in words; or the name of the function."""
+    """The distributions of views with the numbers of their views; or the name of the function that makes them."""
     if not isinstance(views, ViewPlan):
         return {"function": str(views.name)}
     names = names_in(views.name)
     names = names if len(names) == len(views) else (views.name,) * len(views)
-    columns: dict[tuple[str, View], list[int]] = {}
-    for number, (name, view) in enumerate(zip(names, views.views, strict=True), 1):
-        columns.setdefault((name, view), []).append(number)
-    words = [in_words(view, images.image_size, images.channels) for _, view in columns]
-    rows = {row: [column[row] for column in words] for row in words[0]}
-    return {
-        "function": None,
-        "columns": [(name, numbers) for (name, _), numbers in columns.items()],
-        "rows": [(row, cells) for row, cells in rows.items() if any(cells)],
-    }
-
-
-def in_words(view: View, image_size: int, channels: int) -> dict[str, str]:
-    """Return what a view does to images, in words, of one or more lines; empty where it leaves them as they are.
-
-    Shares are those of all images; amounts are the largest, or a range that is sampled from evenly.
-    """
-    moves = [
-        f"turned by up to {view.degrees:g}°" if view.degrees else "",
-        f"shifted by up to {_share(view.translate)} of the side" if view.translate else "",
-        f"zoomed {_range(view.zoom)} times" if view.zoom != (1.0, 1.0) else "",
-        f"sheared by up to {view.shear:g}°" if view.shear else "",
+    numbers: dict[tuple[str, View], list[int]] = {}
+    for number, key in enumerate(zip(names, views.views, strict=True), 1):
+        numbers.setdefault(key, []).append(number)
+    kinds = [
+        {**asdict(view), "name": name, "numbers": of_kind, "size": view.size or images.image_size}
+        for (name, view), of_kind in numbers.items()
     ]
-    colours = [f"{name} ±{_share(getattr(view, name))}" for name in ("brightness", "contrast") if getattr(view, name)]
-    if channels == 3:
-        colours += [f"saturation ±{_share(view.saturation)}"] if view.saturation else []
-        colours += [f"hue ±{360 * view.hue:g}°"] if view.hue else []
-    return {
-        "Size": f"{view.size or image_size} px",
-        "Crop": f"{_range(view.scale, 100)} % of the area" if view.scale[0] < 1 else "",
-        "Width to height": _range(view.ratio) if view.ratio != (1.0, 1.0) else "",
-        "Flipped left to right": _some(view.flip),
-        "Flipped upside down": _some(view.flip_vertical),
-        "Turned by 90°, 180° or 270°": _some(view.rot90),
-        "Moved": _some(view.affine, moves),
-        "Light and colour" if channels == 3 else "Light": _some(view.jitter if any(colours) else 0.0, colours),
-        "Without colour": _some(view.grayscale if channels == 3 else 0.0),
-        "Without one channel": _some(view.drop if channels > 1 else 0.0),
-        "Blurred": _some(view.blur, [f"by {_range(view.sigma)} px"]),
-        "Bright parts inverted": _some(view.solarize),
-        "Noise": _some(view.noise, [f"{_range(view.noise_std, 100)} % of the full range"]),
-    }
-
-
-def _some(probability: float, amounts: list[str] | None = None) -> str:
-    said = ",\n".join(filter(None, amounts or []))
-    return _share(probability) + (f": {said}" if said else "") if probability else ""
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.3g}\u00a0%"
-
-
-def _range(bounds: tuple[float, float], unit: float = 1.0) -> str:
-    low, high = (f"{unit * bound:.3g}" for bound in bounds)
-    return low if low == high else f"{low}\u2013{high}"
+    return {"function": None, "kinds": kinds, "channels": images.channels}
 
 
 def write_views(folder: Path, job: Job) -> None:

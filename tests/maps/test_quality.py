@@ -66,15 +66,11 @@ def test_images_without_a_label_neither_vote_nor_count(clusters):
     assert map_quality(features, coordinates, np.full(240, -1)).knn_map is None
 
 
-def test_few_images_take_fewer_neighbours(clusters):
-    features, coordinates, _ = clusters
-    assert map_quality(features[:9], coordinates[:9]).neighbours == 4
-    assert map_quality(features[:2], coordinates[:2]) is None
-
-
 def test_the_line_for_a_person(clusters):
     features, coordinates, labels = clusters
     words = map_quality(features, features[:, :2], labels).words
     assert words.startswith("keeps ") and "of the 15 nearest neighbours, trustworthiness 0." in words
     assert "15-NN accuracy" in words and words.endswith("% in the features")
     assert "accuracy" not in map_quality(features, coordinates).words
+    assert map_quality(features[:9], coordinates[:9]).neighbours == 4
+    assert map_quality(features[:2], coordinates[:2]) is None

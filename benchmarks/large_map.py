@@ -63,15 +63,8 @@ def made_up(source: Images, count: int) -> tuple[torch.Tensor, Images, dict[str,
     middle, spread = rng.normal(size=(60, 2)) * 8, rng.uniform(0.2, 1.5, 60)
     places = middle[group] + rng.normal(size=(count, 2)) * spread[group, None]
     names = [f"camera_{row % 7}/2024-{row % 12 + 1:02}/image_{i:07}.jpg" for i, row in enumerate(rows)]
-    images = Images(
-        source.pixels,
-        names=names,
-        image_size=source.image_size,
-        channels=source.channels,
-        labels=None if source.labels is None else source.labels[rows],
-        class_names=source.class_names,
-        rows=rows,
-    )
+    images = source.subset(rows)
+    images.names = names
     columns = {"outlierness": rng.exponential(size=count).astype(np.float32), "kept": rng.uniform(size=count)}
     neighbours = rng.integers(0, count, (count, 15), dtype=np.int32)
     return torch.from_numpy(places).float(), images, columns, neighbours

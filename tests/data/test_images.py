@@ -28,11 +28,6 @@ def test_consecutive_subsets_are_not_copied(images):
     assert len(images.subset([]).pixels) == 0
 
 
-def test_positions_out_of_range_are_refused(images):
-    with pytest.raises(ValueError, match=r"0\.\.19"):
-        images.subset([20])
-
-
 def test_split_holdout_divides_and_depends_on_the_seed_only(images):
     rest, held = images.split_holdout(6, seed=3)
     assert (len(rest), len(held)) == (14, 6)
@@ -42,8 +37,3 @@ def test_split_holdout_divides_and_depends_on_the_seed_only(images):
     assert len(images.split_holdout(0, seed=3)[1]) == 0
     with pytest.raises(ValueError, match="split_holdout"):
         images.split_holdout(20, seed=0)
-
-
-def test_gather_is_contiguous_for_channels_last_sources(images):
-    batch = images.gather(torch.tensor([4, 0]))
-    assert batch.is_contiguous() and batch.dtype == torch.uint8 and (batch == images.pixels[[4, 0]]).all()

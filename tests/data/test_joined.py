@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.data import Batches, CroppingBatches, describe, difference, list_splits, open_few, open_images, scan
+from nearfar.data import Batches, CroppingBatches, describe, difference, list_splits, open_images, scan
 
 
 def held(images, rows):
@@ -95,14 +95,6 @@ def test_size_and_channels_suit_all(tmp_path, paint):
         open_images([tmp_path / "colour", tmp_path / "five.npy"])
 
 
-def test_one_more_source_decodes_that_one_alone(places, decodes):
-    open_images(places[:2])
-    before = len(decodes)
-    images = open_images(places)
-    assert len(decodes) - before == 2
-    assert torch.equal(images.pixels[8:], open_images(places[2]).pixels)
-
-
 def test_splits_that_all_sources_have(tmp_path, paint):
     for i, name in enumerate(["a/train/0.png", "a/test/1.png", "b/train/2.png", "b/test/3.png", "plain/4.png"]):
         paint(tmp_path / name, i)
@@ -131,12 +123,6 @@ def test_batches_of_stored_pixels_and_of_crops_from_the_files(places):
     crops = [(8, (1.0, 1.0), (1.0, 1.0))]
     [(views, index)] = list(CroppingBatches(unstored, 10, 0, crops=crops, workers=0).epoch(0))
     assert torch.equal(views[0], images.pixels[index])
-
-
-def test_a_few_and_how_many(places):
-    assert len(scan(places)) == 10 and scan([places[0], "digits"]) is None
-    few = open_few(places, 4)
-    assert few.names == ["cat/1.png", "dog/4.png", "ant/1.png", "cat/2.png", "loose/0.png", "loose/1.png"]
 
 
 def test_a_change_is_told_with_its_source(places, paint):

@@ -5,7 +5,6 @@ import socket
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from nearfar.commands.embed import write_embeddings
 from nearfar.data import open_few, open_images
@@ -38,16 +37,6 @@ def test_a_pipe_as_the_source_is_refused(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(ValueError, match="is a named pipe, neither a file nor a folder"):
         open_images(tmp_path / name)
-
-
-def test_metadata_cannot_name_what_is_not_an_image_of_the_folder(tmp_path, paint):
-    paint(tmp_path / "in" / "0.png", 0)
-    os.mkfifo(tmp_path / "in" / "pipe.png")
-    (tmp_path / "in" / "metadata.csv").write_text("file_name,kind\n0.png,1\npipe.png,2\nmissing.png,3\n")
-    images = open_images(tmp_path / "in", label_column="kind")
-    assert images.names == ["0.png"] and images.labels.tolist() == [1]
-    assert dict(images.skipped)["missing.png"] == "named in the metadata, and not an image in the folder"
-    assert list(images.originals) == [str(tmp_path / "in" / "0.png")]
 
 
 def test_a_folder_that_cannot_be_read_is_listed(tmp_path, paint, monkeypatch):
@@ -89,18 +78,3 @@ def test_names_that_are_not_utf8_or_hold_line_breaks(tmp_path, paint):
     for ending in (".parquet", ".csv", ".npz"):
         write_embeddings(tmp_path / f"table{ending}", images.names, np.zeros((4, 2), np.float32), images.labels)
     assert np.load(tmp_path / "table.npz")["name"].tolist() == images.names
-
-
-def test_names_of_metadata_beside_names_that_are_not_utf8(tmp_path, paint):
-    paint(tmp_path / "0.png", 0)
-    paint(tmp_path / f"{LATIN}.png", 1)
-    (tmp_path / "metadata.csv").write_text("file_name,kind\n0.png,1\n")
-    assert open_images(tmp_path, label_column="kind").names == ["0.png"]
-    assert len(open_images(tmp_path)) == 2
-
-
-def test_a_root_that_is_not_utf8(tmp_path):
-    root = tmp_path / LATIN
-    root.mkdir()
-    Image.new("RGB", (8, 8)).save(root / "0.png")
-    assert open_images(root).names == ["0.png"]

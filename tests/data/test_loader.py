@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.data import Batches, open_images, rank_rows
+from nearfar.data import Batches, open_images
 
 
 @pytest.fixture
@@ -41,13 +41,6 @@ def test_the_order_depends_on_seed_and_epoch_only(images):
     assert len({tuple(order(seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
 
 
-def test_the_global_generators_are_left_alone(images):
-    torch.manual_seed(0)
-    state = torch.get_rng_state()
-    everything(Batches(images, 5, seed=1), 0)
-    assert (torch.get_rng_state() == state).all()
-
-
 @pytest.mark.parametrize("start", range(6))
 def test_starting_later_gives_the_rest(images, start):
     batches = Batches(images, 5, seed=2, drop_last=False)
@@ -63,10 +56,6 @@ def test_processes_share_each_batch(images, world_size):
         assert (torch.cat([part[step][0] for part in parts]) == pixels).all()
         sizes = [len(part[step][1]) for part in parts]
         assert sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] <= 1
-
-
-def test_rank_rows():
-    assert [rank_rows(8, rank, 3) for rank in range(3)] == [slice(0, 3), slice(3, 6), slice(6, 8)]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +100,3 @@ def test_errors_while_gathering_reach_the_loop(images, monkeypatch):
         for _ in Batches(images, 2, seed=0).epoch(0):
             seen += 1
     assert seen == 2 and threads() == []
-
-
-def test_subsets_are_numbered_from_zero(images):
-    part = images.subset(range(10, 20))
-    for pixels, index in Batches(part, 5, seed=0).epoch(0):
-        assert pixels[:, 0, 0, 0].tolist() == (index + 10).tolist()

@@ -34,14 +34,6 @@ def test_threads_share_and_more_than_all_is_lent_to_one_alone():
     assert all(sum(at_once) <= 100 or len(at_once) == 1 for at_once in most)
 
 
-def test_an_error_gives_the_memory_back():
-    memory = SharedMemory(100)
-    with pytest.raises(ValueError, match="broken"), memory.lent(60):
-        assert memory.free == 40
-        raise ValueError("broken")
-    assert memory.free == 100
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_has_all_of_it():
     memory = SharedMemory(100)
@@ -74,22 +66,3 @@ def test_impossible_sizes(tmp_path, paint, size):
     for ask in (lambda: open_images(tmp_path, image_size=size), lambda: open_few(tmp_path, 1, image_size=size)):
         with pytest.raises(ValueError, match=rf"image_size must lie in 1\.\.{LARGEST}"):
             ask()
-
-
-def test_large_results_are_decoded_few_at_a_time(tmp_path, paint, monkeypatch):
-    """Not 32 at once in each thread, and then eight times as much for the statistics."""
-    from nearfar.data import cache as building
-
-    for i in range(4):
-        paint(tmp_path / f"{i}.png", i)
-    sizes = []
-    real = building._chunks
-
-    def chunks(records, most):
-        for chunk in real(records, most):
-            sizes.append(len(chunk))
-            yield chunk
-
-    monkeypatch.setattr(building, "_chunks", chunks)
-    open_images(tmp_path, image_size=2048, cache=False)
-    assert sizes == [1, 1, 1, 1]

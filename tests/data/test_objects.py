@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset
 
-from nearfar.data import CroppingBatches, describe, list_splits, open_images
+from nearfar.data import describe, list_splits, open_images
 
 
 def noise(*shape):
@@ -100,24 +100,6 @@ def test_unreadable_items_are_skipped_and_listed(tmp_path):
         open_images(Items([]))
 
 
-def test_labels_may_be_missing_or_of_any_whole_kind():
-    image = noise(8, 8)
-    labels = [3, np.int64(1), torch.tensor(2), None, "cat"]
-    assert open_images(Items([(image, label) for label in labels])).labels.tolist() == [3, 1, 2, -1, -1]
-    assert open_images(Items([(image,), (image, {"boxes": []})])).labels is None
-    named = Items([(image, 1), (image, 0)])
-    named.classes = ["ant", "bee"]
-    assert open_images(named).class_names == ["ant", "bee"]
-
-
-def test_torchs_own_data_sets_work():
-    pixels = torch.from_numpy(noise(6, 3, 8, 8))
-    data = TensorDataset(pixels, torch.arange(6))
-    part = open_images(Subset(data, [4, 2]))
-    assert torch.equal(part.pixels, pixels[[4, 2]]) and part.labels.tolist() == [4, 2]
-    assert torch.equal(open_images([image for image in pixels]).pixels, pixels)
-
-
 class NoLength(Dataset):
     def __getitem__(self, number):
         assert number < 100, "indexed without end"
@@ -158,12 +140,6 @@ def test_memory_is_bounded_before_it_is_filled():
         open_images(data, cache_limit=63_999)
     assert len(data.asked) == 1
     assert len(open_images(data, cache_limit=64_000)) == 1000
-
-
-def test_splits_of_objects_without_splits():
-    assert list_splits(Items([1])) == []
-    with pytest.raises(ValueError, match="'torch Dataset Items of 1 images' is not divided into splits"):
-        open_images(Items([noise(8, 8)]), split="test")
 
 
 def table(count=3, path=None):
@@ -251,12 +227,3 @@ def test_images_reach_another_process(tmp_path, paint):
     assert int(done.stdout) == int(cached.pixels.sum())
     streamed = open_images(tmp_path / "pics", cache=False)
     assert torch.equal(pickle.loads(pickle.dumps(streamed)).gather(torch.arange(6)), cached.pixels)
-
-
-def test_tables_that_are_not_kept_as_pixels_are_cropped_by_workers(tmp_path):
-    Image.fromarray(noise(9, 9, 3)).save(tmp_path / "a.png")
-    images = open_images(table(4, tmp_path / "a.png"), cache=False)
-    assert not images.stored and len(images) == 4
-    crops = [(9, (1.0, 1.0), (1.0, 1.0))]
-    for (view,), index in CroppingBatches(images, 2, 0, crops=crops, workers=1).epoch(0):
-        assert torch.equal(view, images.gather(index))

@@ -35,16 +35,6 @@ def parquet(path, rows, **columns):
 # folders
 
 
-def test_flat_folder_is_sorted_and_unlabelled(tmp_path, paint):
-    painted = {name: paint(tmp_path / name, i) for i, name in enumerate(["b.png", "a.png", "c.bmp"])}
-    images = open_images(tmp_path)
-    assert images.names == ["a.png", "b.png", "c.bmp"]
-    assert images.labels is None and images.class_names is None and images.skipped == []
-    assert (images.image_size, images.channels, len(images), images.split) == (8, 3, 3, None)
-    for i, name in enumerate(images.names):
-        assert (images.pixels[i].numpy() == first(painted[name])).all()
-
-
 def test_class_folders_give_labels_and_other_depths_do_not(tmp_path, paint):
     for i, name in enumerate(["cat/0.png", "cat/1.png", "ant/0.png", "dog/x.png"]):
         paint(tmp_path / name, i)
@@ -76,21 +66,6 @@ def test_an_image_beside_the_class_folders_has_no_label(tmp_path, paint, split, 
     for i in range(2):
         paint(tmp_path / split / f"more {i}.png", i)
     assert open_images(tmp_path).labels is None  # most images lie in no class folder
-
-
-def test_one_class_folder_or_deep_folders_are_no_classes(tmp_path, paint):
-    paint(tmp_path / "one" / "only" / "0.png", 0)
-    paint(tmp_path / "one" / "only" / "1.png", 1)
-    assert open_images(tmp_path).labels is None
-    assert open_images(tmp_path / "one").labels is None
-
-
-def test_hidden_files_and_other_files_are_left_out(tmp_path, paint):
-    for name in ("a.png", ".hidden/b.png", "__MACOSX/a.png", "._a.png"):
-        paint(tmp_path / name, 0)
-    (tmp_path / "notes.txt").write_text("no image")
-    images = open_images(tmp_path)
-    assert images.names == ["a.png"] and images.skipped == []
 
 
 def test_names_that_look_like_patterns_are_names(tmp_path, paint):
@@ -128,18 +103,6 @@ def test_a_class_called_train_is_a_class(tmp_path, paint):
         open_images(tmp_path, split="test")
 
 
-def test_labels_from_a_metadata_file_only_when_asked(tmp_path, paint):
-    for i in range(3):
-        paint(tmp_path / f"{i}.png", i)
-    (tmp_path / "metadata.csv").write_text("file_name,kind\n2.png,moss\n0.png,fern\n1.png,moss\n")
-    assert open_images(tmp_path).labels is None
-    images = open_images(tmp_path, label_column="kind")
-    assert images.names == ["0.png", "1.png", "2.png"]
-    assert images.labels.tolist() == [0, 1, 1] and images.class_names == ["fern", "moss"]
-    with pytest.raises(ValueError, match=r"no column 'sort' for labels; its columns: .*kind"):
-        open_images(tmp_path, label_column="sort")
-
-
 def test_unreadable_images_are_skipped_and_listed(tmp_path, paint, monkeypatch):
     for i in range(4):
         paint(tmp_path / f"{i}.png", i)
@@ -173,13 +136,6 @@ def test_size_and_channels_that_are_not_given(tmp_path, paint):
     assert tuple(fixed.pixels.shape) == (5, 1, 10, 10)
 
 
-def test_97_pixels_are_no_longer_small(tmp_path, paint):
-    paint(tmp_path / "a" / "0.png", 0, size=96, mode="L")
-    paint(tmp_path / "b" / "0.png", 0, size=97, mode="L")
-    assert open_images(tmp_path / "a").image_size == 96
-    assert open_images(tmp_path / "b").image_size == 224
-
-
 def test_image_files_are_a_source(tmp_path, paint, monkeypatch, decodes):
     painted = {name: paint(tmp_path / name, i) for i, name in enumerate(["x/1.png", "y/1.png", "y/0.png"])}
     given = [tmp_path / name for name in painted]
@@ -201,14 +157,6 @@ def test_image_files_are_a_source(tmp_path, paint, monkeypatch, decodes):
         open_images(["y/1.png", "./y/1.png"])
     with pytest.raises(FileNotFoundError, match=r"there is no file or folder 'y/2\.png'"):
         open_images(["y/1.png", "y/2.png"])
-
-
-def test_image_files_beside_folders(tmp_path, paint):
-    for i, name in enumerate(["a/0.png", "a/1.png", "0.png", "2.png"]):
-        paint(tmp_path / name, i)
-    images = open_images([tmp_path / "a", tmp_path / "2.png"])
-    assert images.names == ["0.png", "1.png", "2.png"] and images.labels is None
-    assert open_images([tmp_path / "a", tmp_path / "0.png"]).names == ["a/0.png", "a/1.png", "0.png"]
 
 
 # Parquet
@@ -262,19 +210,6 @@ def test_parquet_rows_cannot_point_outside_the_folder(tmp_path, paint):
     assert [name for name, _ in images.skipped] == ["000000", "000001", "000002"]
 
 
-def test_damaged_parquet_is_one_line(tmp_path):
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 this is no parquet file")
-    with pytest.raises(ValueError, match="cannot read") as error:
-        open_images(tmp_path / "a.parquet")
-    assert "\n" not in str(error.value)
-
-
-def test_parquet_without_images(tmp_path):
-    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match="no column of images; its columns: a"):
-        open_images(tmp_path)
-
-
 def test_cifar10():
     if not CIFAR.is_dir():
         pytest.skip("needs ../shared/data/cifar10")
@@ -324,16 +259,3 @@ def test_all_images_unreadable(tmp_path):
     with pytest.raises(ValueError, match=r"none of the 2 images in .* can be read; a.png: not an image") as error:
         open_images(tmp_path)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("options", "words"), [({"image_size": 0}, "image_size"), ({"channels": -1}, "channels")])
-def test_impossible_numbers(tmp_path, paint, options, words):
-    paint(tmp_path / "a.png", 0)
-    with pytest.raises(ValueError, match=words):
-        open_images(tmp_path, **options)
-
-
-def test_more_channels_than_image_files_can_have(tmp_path, paint):
-    paint(tmp_path / "a.png", 0)
-    with pytest.raises(ValueError, match="1 or 3"):
-        open_images(tmp_path, channels=4)

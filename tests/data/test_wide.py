@@ -1,6 +1,5 @@
 """Images of more than 8 bits and of any number of channels: what is read, and how numbers become 0..1."""
 
-import json
 import pickle
 import struct
 import zlib
@@ -11,7 +10,6 @@ import torch
 from PIL import Image
 
 from nearfar.data import Batches, CroppingBatches, open_few, open_images
-from nearfar.data.cache import default_folder
 from nearfar.data.decoding import decode
 from nearfar.data.formats import raw
 
@@ -82,27 +80,6 @@ def test_a_range_can_be_given_for_all_or_refused(scans):
             open_images(folder, value_range=wrong)
 
 
-def test_the_way_to_eight_bits_is_as_it_was_and_no_old_cache_hides_the_new_one(scans):
-    folder, _ = scans
-    narrow = open_images(folder, value_range="uint8")  # what earlier versions wrote, in the same place
-    expected = [decode(str(folder / f"{i}.png"), 20, 1) for i in range(8)]
-    assert narrow.pixels.dtype == torch.uint8 and narrow.value_range is None
-    assert (narrow.pixels.numpy() == np.stack(expected)).all()
-    assert open_images(folder).pixels.dtype == torch.uint16
-
-
-def test_pictures_of_eight_bits_are_kept_as_they_were(tmp_path, paint):
-    for i in range(3):
-        paint(tmp_path / "images" / f"{i}.png", i, 12)
-    images = open_images(tmp_path / "images")
-    [entry] = default_folder().glob("*/entry.json")
-    assert (entry.parent / "pixels.u8").stat().st_size == 3 * 3 * 12 * 12
-    assert json.loads(entry.read_text())["form"][2] is None
-    assert images.value_range is None and images.gather(torch.arange(3)).dtype == torch.uint8
-    with pytest.raises(ValueError, match="1 or 3 channels, and 5 are read"):
-        open_images(tmp_path / "images", channels=5)
-
-
 def test_eight_bits_in_sixteen_are_the_same_picture(tmp_path):
     """Pixels times 257 with the full range give the floats of the 8-bit file; resized, within its two roundings."""
     (tmp_path / "narrow").mkdir()
@@ -171,23 +148,6 @@ def test_other_numbers_of_channels_are_left_out_by_name(tmp_path):
     assert "7 channels, and 5 are read" in images.skipped[0][1] and "8 bits" in images.skipped[1][1]
     assert open_images(tmp_path).pixels.dtype == torch.uint16  # they do not decide how many bits are kept
     assert open_images(tmp_path, channels=7).names == ["1.tif"]
-
-
-def test_with_pictures_of_eight_bits_among_them_all_have_eight_unless_a_range_is_given(scans, paint):
-    folder, numbers = scans
-    painted = paint(folder / "9.png", 1, (20, 24), mode="L")[2:22]
-    mixed = open_images(folder)
-    expected = [decode(str(folder / f"{i}.png"), 20, 1) for i in (0, 9)]
-    assert mixed.value_range is None and (mixed.pixels[[0, 8]].numpy() == np.stack(expected)).all()
-    wide = open_images(folder, value_range=(0, 4095))
-    np.testing.assert_allclose(wide.gather(torch.tensor([8]))[0, 0] * 255, painted, atol=0.01)
-    np.testing.assert_allclose(wide.gather(torch.tensor([0]))[0, 0], numbers[0, 2:22] / 4095, atol=1e-5)
-
-
-def test_a_range_for_pictures_of_eight_bits_changes_nothing(tmp_path, paint):
-    for i in range(2):
-        paint(tmp_path / f"{i}.png", i, 8)
-    assert torch.equal(open_images(tmp_path, value_range=(0, 99)).pixels, open_images(tmp_path).pixels)
 
 
 def test_dicom_is_rescaled_and_black_is_low(tmp_path):
@@ -294,11 +254,3 @@ def test_a_line_says_that_images_of_eight_bits_make_eight_bits_of_all(tmp_path, 
         f"'{tmp_path}' holds images of 8 bits and of more: all become 8 bits; "
         "--value-range LOW HIGH keeps the others as they are"
     ]
-
-
-def test_images_that_are_open_can_show_other_channels(tmp_path):
-    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "a.png")
-    images = open_images(tmp_path)
-    assert open_images(images, show_channels=[2]).shown == [1] and images.shown is None
-    with pytest.raises(ValueError, match="show_channels must be one or three numbers from 1 to 3"):
-        open_images(images, show_channels=[4])

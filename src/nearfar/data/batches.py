@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import queue
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from nearfar.data.decoding import PICTURE, to_array, to_pil, whole_planes
-from nearfar.data.images import Images, Originals
+from nearfar.data.decoding import PICTURE, pixels_of, reason, to_array, to_pil, whole_planes
+from nearfar.data.images import Images
 from nearfar.views.sampling import BOX_NUMBERS, sample_boxes
 
 Range = tuple[float, float]
@@ -148,17 +149,12 @@ class CroppingBatches:
         workers: int = 2,
         pin: bool = False,
     ) -> None:
-        for size, scale, ratio in crops:
-            if size < 1 or not 0 < scale[0] <= scale[1] <= 1 or not 0 < ratio[0] <= ratio[1]:
-                raise ValueError(f"a crop needs size >= 1, 0 < scale <= 1 and ratio > 0, got {(size, scale, ratio)}")
-        if not crops:
-            raise ValueError("crops must name at least one view")
-        originals = images.originals
-        if originals is None:
+        if images.originals is None:
             raise ValueError("these images have no original files to crop from; use Batches")
-        self.images, self.workers, self.pin = images, workers, pin and torch.cuda.is_available()
+        self.images, self.workers, self.pin = images, workers, pin
         self.order = Order(len(images), batch_size, seed, rank, world_size, drop_last)
-        self.views = CropViews(originals, images.names, images.channels, seed, list(crops), images.value_range)
+        get = images.originals.__getitem__
+        self.takes = Takes(get, images.image_size, images.channels, images.value_range, seed, crops)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -167,44 +163,70 @@ class CroppingBatches:
         self, epoch: int, start: int = 0
     ) -> Iterator[tuple[list[Shaped[Tensor, "batch channels size size"]], Int64[Tensor, " batch"]]]:
         """(one tensor per view, uint8 or float in 0..1, the images' positions) for every step from `start` on."""
-        steps = [[(epoch, int(i)) for i in index] for index in self.order.steps(epoch, start)]
-        loader: DataLoader[Any] = DataLoader(
-            self.views,
-            batch_sampler=steps,
-            num_workers=self.workers,
-            collate_fn=self.views.join,
-            pin_memory=self.pin,
+        for views, index, failed in loaded(self.takes, epoch, self.order.steps(epoch, start), self.workers, self.pin):
+            for row, why in failed.items():
+                name = self.images.names[row]
+                raise ValueError(f"'{name}' was readable when the data was opened and is not now: {why}")
+            yield views, index
+
+
+def loaded(
+    takes: Takes, epoch: int, steps: Iterable[Sequence[int] | Any], workers: int, pin: bool
+) -> Iterator[tuple[Any, Int64[Tensor, " batch"], dict[int, str]]]:
+    """What `Takes` makes of the images of every step, their positions, and why some of them cannot be read."""
+    return iter(
+        DataLoader(
+            takes,
+            batch_sampler=([(epoch, int(i)) for i in index] for index in steps),  # type: ignore[arg-type]
+            num_workers=workers,
+            collate_fn=takes.join,
+            pin_memory=pin and torch.cuda.is_available(),
             generator=torch.Generator(),  # or each epoch would take numbers from the global one
         )
-        yield from loader
+    )
 
 
-class CropViews(Dataset[Any]):
-    """The crops of one image, by (epoch, index)."""
+class Takes(Dataset[Any]):
+    """What a batch takes of each image, by (epoch, position): a crop for every view, or its pixels without `crops`.
+
+    get: gives the encoded image at a position.
+    """
 
     def __init__(
         self,
-        originals: Originals,
-        names: list[str],
+        get: Callable[[int], bytes | str],
+        image_size: int,
         channels: int,
-        seed: int,
-        crops: list[Crop],
         value_range: list[float] | None,
+        seed: int,
+        crops: Sequence[Crop] | None,
     ) -> None:
-        self.originals, self.names, self.channels, self.seed, self.crops = originals, names, channels, seed, crops
-        self.value_range = value_range
-        # decoding may shrink a JPEG as long as the smallest crop still has the pixels of its view
-        self.at_least = math.ceil(max(size * math.sqrt(max(r[1], 1 / r[0]) / s[0]) for size, s, r in crops))
+        for size, scale, ratio in crops or ():
+            if size < 1 or not 0 < scale[0] <= scale[1] <= 1 or not 0 < ratio[0] <= ratio[1]:
+                raise ValueError(f"a crop needs size >= 1, 0 < scale <= 1 and ratio > 0, got {(size, scale, ratio)}")
+        if crops is not None and not crops:
+            raise ValueError("crops must name at least one view")
+        self.get, self.seed, self.crops = get, seed, crops
+        self.image_size, self.channels, self.value_range = image_size, channels, value_range
+        if (
+            crops is not None
+        ):  # decoding may shrink a JPEG as long as the smallest crop still has the pixels of its view
+            self.at_least = math.ceil(max(size * math.sqrt(max(r[1], 1 / r[0]) / s[0]) for size, s, r in crops))
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], int]:
+    def __getitem__(self, key: tuple[int, int]) -> tuple[int, list[Tensor] | str]:
         epoch, index = key
+        data = self.get(index)
         try:
-            image = self._whole(self.originals[index])
-        except Exception as error:
-            raise ValueError(f"'{self.names[index]}' was readable when the data was opened and is not now") from error
+            if self.crops is None:
+                return index, [pixels_of(data, self.image_size, self.channels, self.value_range)]
+            return index, self._views(self._whole(data), epoch, index)
+        except Exception as error:  # decoders raise anything on damaged data
+            return index, reason(error)
+
+    def _views(self, image: Image.Image | Tensor, epoch: int, index: int) -> list[Tensor]:
         height, width = image.shape[1:] if isinstance(image, Tensor) else (image.height, image.width)
         views = []
-        for view, (size, scale, ratio) in enumerate(self.crops):
+        for view, (size, scale, ratio) in enumerate(self.crops or ()):
             state = np.random.SeedSequence([self.seed, epoch, index, view]).generate_state(1, np.uint64)
             generator = torch.Generator().manual_seed(int(state[0]))
             uniform = torch.rand(1, BOX_NUMBERS, generator=generator, dtype=torch.float64)
@@ -217,7 +239,7 @@ class CropViews(Dataset[Any]):
                 part = image.crop((left, top, left + wide, top + tall))
                 smaller = part.resize((size, size), Image.Resampling.BILINEAR)
                 views.append(torch.tensor(to_array(smaller, self.channels)))
-        return views, index
+        return views
 
     def _whole(self, data: bytes | str) -> Image.Image | Shaped[Tensor, "channels height width"]:
         """A Pillow image of 8 bits, or the planes of any other."""
@@ -226,11 +248,20 @@ class CropViews(Dataset[Any]):
         image = to_pil(data, self.at_least)
         return image.convert("L") if self.channels == 1 else image
 
-    def join(self, items: list[tuple[list[Tensor], int]]) -> tuple[list[Tensor], Tensor]:
-        """Items to one batch; a process may have no share of an incomplete last batch."""
-        kind = torch.uint8 if self.value_range is None else torch.float32
-        views = [torch.empty(len(items), self.channels, size, size, dtype=kind) for size, _, _ in self.crops]
-        for row, (crops, _) in enumerate(items):
-            for view, crop in zip(views, crops, strict=True):
-                view[row] = crop
-        return views, torch.tensor([index for _, index in items], dtype=torch.int64)
+    def join(self, items: list[tuple[int, list[Tensor] | str]]) -> tuple[Any, Tensor, dict[int, str]]:
+        """One batch; another image stands in for one that cannot be read. A process may have no share of the last one.
+
+        Views are a list with one tensor for each; without crops there is one tensor.
+        """
+        failed = {index: made for index, made in items if isinstance(made, str)}
+        whole = [(index, made) for index, made in items if not isinstance(made, str)]
+        if whole:
+            spare = itertools.cycle(whole)
+            items = [next(spare) if index in failed else (index, made) for index, made in items]
+            views = [torch.stack(crops) for crops in zip(*(made for _, made in items), strict=True)]
+        else:
+            kind = torch.uint8 if self.value_range is None else torch.float32
+            sizes = [self.image_size] if self.crops is None else [size for size, _, _ in self.crops]
+            views = [torch.empty(0, self.channels, size, size, dtype=kind) for size in sizes]
+        index = torch.tensor([index for index, _ in items], dtype=torch.int64)
+        return views if self.crops is not None else views[0], index, failed

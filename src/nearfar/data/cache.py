@@ -3,8 +3,8 @@
 A data set lies in a folder named by a hash of the digests of its images, their size, channels and value range; labels
 and names are no part of it. All data sets together have a limit, beyond which those used longest ago are removed.
 
-A data set that was not finished has no entry.json and is not read. That of an earlier format, of pixels whose number
-does not fit, or whose pixel file has another size or time of modification than when it was finished is decoded again.
+A data set that was not finished has no entry.json and is not read. That of an earlier format, or whose pixel file has
+another size or time of modification than when it was finished, is decoded again.
 Not detected: bytes that the disk itself damages, or that are changed while the time is put back.
 """
 
@@ -43,9 +43,7 @@ FORMAT = 5  # raise it when decoding or this layout changes: older caches are th
 ENTRY, DIGESTS = "entry.json", "digests.arrow"
 _CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-_KEY = re.compile(r"([0-9a-f]{32})(\.part-\w+)?")
-_TABLE = re.compile(r"[0-9a-f]{32}\.(arrow|range)")
-_FILES = re.compile(r"entry\.json|digests\.arrow|pixels\.\w+")
+_NAME = re.compile(r"[0-9a-f]{32}(\.part-\w+|\.arrow|\.range)?")
 used: set[Path] = set()  # the data sets that this process has opened
 
 Progress = Callable[[int, int | None], None]
@@ -68,7 +66,7 @@ class Entry:
     """What the cache knows about a data set besides its pixels.
 
     `count`: images with pixels; `problems`: of those that could not be decoded, by their position among those tried;
-    `mean`, `std`: per channel in 0..1; `stored`: whether pixels are kept; `lineage`: the same for all states of one
+    `mean`, `std`: per channel in 0..1; `stored`: whether pixels are stored; `lineage`: the same for all states of one
     data set; `state`: size and time of modification of the file of pixels.
     """
 
@@ -121,8 +119,7 @@ def _loaded(home: Path) -> tuple[Entry, Tensor | None] | None:
             return None
         pixels = None
         if entry.stored:
-            whole = entry.form.bytes_of(entry.count)
-            if not entry.state == _state(_pixels_file(home, entry.form)) == [whole, entry.state and entry.state[1]]:
+            if entry.state != _state(_pixels_file(home, entry.form)):
                 return None
             pixels = mapped(home, entry.shape, entry.form)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError):
@@ -166,9 +163,9 @@ def building(home: Path) -> Iterator[None]:
         lock.release()
 
 
-def build(
-    home: Path,
-    images: Iterable[bytes | str],
+def decoded(
+    folder: Path,
+    images: Callable[[], Iterable[bytes | str]],
     digests: list[str | None],
     form: Form,
     lineage: str,
@@ -177,11 +174,46 @@ def build(
     workers: int | None = None,
     progress: Progress | None = None,
     before: int = 0,
-) -> None:
-    """Decode images, in parallel and in order, into a data set whose lock is held; without `store` no pixels are kept.
+) -> tuple[Path, Entry, Shaped[Tensor, "images channels size size"] | None]:
+    """The data set of images with these digests: its folder, entry and pixels, decoded now if the cache lacks it.
 
-    digests: of the encoded images; those that an earlier state of the data set holds are taken from there. before: how
-    many unreadable images `progress` counts too. Unreadable images have no pixels.
+    images: encoded, in order. lineage: the same for all states of one data set. store: pixels are wanted; without, only
+    statistics and problems are. before: how many unreadable images `progress` counts too.
+    """
+    home = folder / key([digests, form])
+
+    def there() -> tuple[Path, Entry, Tensor | None] | None:
+        found = read(home)
+        if found is None or (store and found[0].count and found[1] is None):
+            return None
+        return home, found[0], found[1] if store else None
+
+    found = there()
+    if found is None:
+        with building(home):
+            found = there()  # another process may have built it while we waited
+            if found is None:
+                build(home, images(), digests, form, lineage, store, workers, progress, before)
+                found = there()
+    if found is None:
+        raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {ELSEWHERE}")
+    return found
+
+
+def build(
+    home: Path,
+    images: Iterable[bytes | str],
+    digests: list[str | None],
+    form: Form,
+    lineage: str,
+    store: bool,
+    workers: int | None,
+    progress: Progress | None,
+    before: int,
+) -> None:
+    """Decode images, in parallel and in order, into a data set whose lock is held.
+
+    Those whose digests an earlier state of the data set holds are taken from there. Unreadable images have no pixels.
     """
     known = _decoded_before(home.parent, lineage)
     part = Path(tempfile.mkdtemp(prefix=f"{home.name}.part-", dir=home.parent))
@@ -190,7 +222,7 @@ def build(
     problems: dict[int, str] = {}
     done = count = 0
 
-    def decoded(item: tuple[bytes | str, str | None]) -> np.ndarray | str:
+    def made(item: tuple[bytes | str, str | None]) -> np.ndarray | str:
         data, mark = item
         try:
             there = known.get(mark or "")
@@ -198,7 +230,7 @@ def build(
         except Exception as error:  # decoders raise anything on damaged data
             return reason(error)
 
-    chunks = in_order(_chunks(zip(images, digests, strict=True), most), decoded, workers or usable_cores())
+    chunks = in_order(_chunks(zip(images, digests, strict=True), most), made, workers or usable_cores())
     try:
         with (
             contextlib.closing(chunks),
@@ -207,11 +239,11 @@ def build(
             open(_pixels_file(part, form), "wb") as file,
         ):
             for pieces in chunks:
-                kept = [one for one in pieces if not isinstance(one, str)]
+                whole = [one for one in pieces if not isinstance(one, str)]
                 problems |= {done + i: one for i, one in enumerate(pieces) if isinstance(one, str)}
-                done, count = done + len(pieces), count + len(kept)
-                if kept:
-                    block: np.ndarray = np.ascontiguousarray(np.stack(kept))
+                done, count = done + len(pieces), count + len(whole)
+                if whole:
+                    block: np.ndarray = np.ascontiguousarray(np.stack(whole))
                     moments = moments + moments_of(block)
                     if store:
                         file.write(block.data)
@@ -303,8 +335,7 @@ def limit() -> int:
 def sizes(folder: Path) -> dict[Path, int]:
     """Return what a cache folder holds, what is left of builds that were killed too, with the sizes in bytes.
 
-    Data sets are folders; beside them lie tables of headers and digests. Only what has the form that nearfar writes
-    counts: its names, and folders that hold its files and nothing else.
+    Data sets are folders; beside them lie tables of headers and digests. Only names that nearfar gives count.
     """
     found = {}
     for path in _ours(folder):
@@ -359,11 +390,5 @@ def _removed(path: Path) -> bool:
 
 def _ours(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_symlink():
-            continue
-        if _TABLE.fullmatch(path.name) and path.is_file():
+        if _NAME.fullmatch(path.name) and not path.is_symlink():
             yield path
-        elif _KEY.fullmatch(path.name) and path.is_dir():
-            files = list(path.glob("*"))
-            if all(_FILES.fullmatch(file.name) and file.is_file() and not file.is_symlink() for file in files):
-                yield path

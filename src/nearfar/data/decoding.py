@@ -15,12 +15,11 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image
 from torch import Tensor
 
-from nearfar.data.formats import Raw, formats, opened, raw
+from nearfar.data.formats import ORIENTATION, WIDE, Raw, formats, opened, raw
 from nearfar.data.memory import SharedMemory
 from nearfar.data.value_range import floats, sixteen_bits
 from nearfar.views import centre_square, from_range, resize_square, unit, with_channels
 
-_ORIENTATION = 0x0112
 _UPRIGHT = {  # EXIF orientation: what makes the picture upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -31,12 +30,11 @@ _UPRIGHT = {  # EXIF orientation: what makes the picture upright
     8: Image.Transpose.ROTATE_90,
 }
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
-_WIDE = (*_SIXTEEN_BIT, "I", "F")
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _BYTES = 16  # for a pixel, at most: as it is decoded, converted, turned and cut
 _MEMORY = SharedMemory(2**30)  # of all threads: an image of more than 67 million pixels is decoded alone
 _LARGEST = 2**30  # pixels: a picture is decoded at its full size
-PICTURE = (1, 3)  # channels of grey and colour, which are converted into each other
+PICTURE = (1, 3)  # channels of grayscale and colour, which are converted into each other
 
 
 class Header(NamedTuple):
@@ -51,19 +49,20 @@ class Header(NamedTuple):
 def header(data: bytes | str) -> Header:
     """Read the header of an encoded image; nothing is decoded. Raises what readers raise for a damaged one.
 
-    A picture in a palette counts as grey where the palette holds greys alone.
+    A picture in a palette is grayscale if the palette is.
     """
     if (found := raw(data)) is not None:
         width, height = found.native
         return Header(height, width, found.channels, 16 if found.wide else 8)
     with Image.open(opened(data), formats=formats()) as image:
-        grey = image.mode in ("1", "L", "LA", "La", *_WIDE) or (image.mode in ("P", "PA") and _grey_palette(image))
-        return Header(image.height, image.width, 1 if grey else 3, 8)
+        return Header(image.height, image.width, 1 if _is_grayscale(image) else 3, 8)
 
 
-def _grey_palette(image: Image.Image) -> bool:
-    colours = np.array(image.getpalette() or [0, 0, 0]).reshape(-1, 3)
-    return bool((colours == colours[:, :1]).all())
+def _is_grayscale(image: Image.Image) -> bool:
+    if image.mode in ("P", "PA"):
+        colours = np.array(image.getpalette() or [0, 0, 0]).reshape(-1, 3)
+        return bool((colours == colours[:, :1]).all())
+    return image.mode in ("1", "L", "LA", "La", *WIDE)
 
 
 def reason(error: BaseException) -> str:
@@ -78,10 +77,10 @@ def reason(error: BaseException) -> str:
 def decode(
     data: bytes | str, size: int, channels: int, value_range: Sequence[float] | None = None
 ) -> Shaped[np.ndarray, "channels {size} {size}"]:
-    """Decode to uint8, or to uint16 where there is a value range: upright, shorter side to `size`, centre kept.
+    """Decode to uint8, or to uint16 where there is a value range: upright, shorter side to `size`, cut in the centre.
 
-    data: encoded bytes, or the path of a file. channels: grey (1) and colour (3) are converted into each other; any
-    other number must be that of the image. value_range: low and high of every channel, which become 0 and 65535; an
+    data: encoded bytes, or the path of a file. channels: grayscale (1) and colour (3) are converted into each other;
+    any other number must be that of the image. value_range: low and high of every channel, which become 0 and 65535; an
     8-bit picture keeps its full range. Without one, wider images become 8 bits by the rules of `to_pil`.
     Raises what Pillow raises for a damaged, unknown or dangerously large image, and ValueError for other channels.
     """
@@ -186,7 +185,7 @@ def memory_for(values: int) -> contextlib.AbstractContextManager[None]:
 
 
 def to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "channels height width"]:
-    """An L or RGB Pillow image as a [channels, height, width] array; grey is repeated for 3 channels."""
+    """An L or RGB Pillow image as a [channels, height, width] array; a single channel is repeated for 3."""
     pixels = np.asarray(image)
     if pixels.ndim == 2:
         return np.broadcast_to(pixels, (channels, *pixels.shape))
@@ -194,7 +193,7 @@ def to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "channels h
 
 
 def to_pil(data: bytes | str, at_least: int) -> Image.Image:
-    """Decode to a Pillow image of mode L (grey) or RGB, upright.
+    """Decode to a Pillow image of mode L (grayscale) or RGB, upright.
 
     JPEG files may be decoded at a fraction of their size, as long as both sides keep `at_least` pixels.
 
@@ -203,7 +202,7 @@ def to_pil(data: bytes | str, at_least: int) -> Image.Image:
     - 16 bits (also where Pillow opens them as 32): divided by 257 (the full range 0..65535 becomes 0..255)
     - 32-bit integers: as they are up to 255, divided by 257 up to 65535, else stretched from their own range
     - floats: 0..1 becomes 0..255, up to 255 as they are, else stretched from their own range
-    - palette, CMYK, YCbCr, HSV: to RGB; a palette that only holds greys: grey
+    - palette, CMYK, YCbCr, HSV: to RGB; a grayscale palette: L
     """
     with _opened(data, at_least) as image:
         return image
@@ -218,7 +217,7 @@ def _opened(data: bytes | str, at_least: int) -> Iterator[Image.Image]:
             image.load()
             orientation = 1
             with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
-                orientation = image.getexif().get(_ORIENTATION, 1)
+                orientation = image.getexif().get(ORIENTATION, 1)
             simple = plain(image)
             yield simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple
 
@@ -228,20 +227,19 @@ def plain(image: Image.Image) -> Image.Image:
     clear = "transparency" in image.info or image.mode in _ALPHA
     if image.mode == "RGB" and not clear:
         return image
-    if image.mode in _WIDE:
+    if image.mode in WIDE:
         return Image.fromarray(_eight_bit(image))
-    grey = image.mode in ("1", "L", "LA", "La")
-    out = Image.new("L" if grey else "RGB", image.size)
-    all_grey = image.mode in ("P", "PA")
+    grayscale = _is_grayscale(image)
+    out = Image.new("L" if grayscale else "RGB", image.size)
     for box in _strips(image):
         strip = image.crop(box)
         if clear:
             layer = strip.convert("RGBA")
-            strip = Image.alpha_composite(Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer)
-        strip = strip.convert("RGB" if clear or not grey else "L")
-        all_grey = all_grey and _is_grey(strip)
-        out.paste(strip.getchannel(0) if grey else strip, box)
-    return out.getchannel(0) if all_grey else out
+            strip = Image.alpha_composite(Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer).convert("RGB")
+            out.paste(strip.getchannel(0) if grayscale else strip, box)
+        else:
+            out.paste(strip.convert(out.mode), box)
+    return out
 
 
 def _strips(image: Image.Image) -> list[tuple[int, int, int, int]]:
@@ -250,13 +248,8 @@ def _strips(image: Image.Image) -> list[tuple[int, int, int, int]]:
     return [(0, top, image.width, min(top + rows, image.height)) for top in range(0, image.height, rows)]
 
 
-def _is_grey(image: Image.Image) -> bool:
-    red, green, blue = (np.asarray(image.getchannel(c)) for c in range(3))
-    return bool((red == green).all() and (green == blue).all())
-
-
 def _eight_bit(image: Image.Image) -> UInt8[np.ndarray, "height width"]:
-    """Wide grey values to uint8; the ranges are those of `to_pil`."""
+    """Wide grayscale values to uint8; the ranges are those of `to_pil`."""
     unit = image.mode == "F"
     sixteen = image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM"))
     low, scale = 0.0, 1 / 257

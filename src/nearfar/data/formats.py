@@ -29,9 +29,9 @@ Planes = Shaped[np.ndarray, "channels height width"]
 _START = 132  # bytes that tell the formats apart; those of DICOM are the last four
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-_ORIENTATION = 0x0112
+ORIENTATION = 0x0112
 _STRIP = 64  # rows
-_WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
+WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
 _BITS, _SAMPLES = 258, 277  # tags of TIFF
 
 
@@ -89,18 +89,18 @@ def opened(data: bytes | str) -> io.BytesIO | str:
 
 
 def of_pillow(data: bytes | str) -> Raw | None:
-    """A grey image of more than 8 bits that Pillow reads as it is; None for any other."""
+    """A grayscale image of more than 8 bits that Pillow reads as it is; None for any other."""
 
     def read() -> Planes:
         with Image.open(opened(data), formats=formats()) as image:
             numbers = np.asarray(image)
             numbers = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
-            return upright(numbers[None], image.getexif().get(_ORIENTATION, 1))
+            return upright(numbers[None], image.getexif().get(ORIENTATION, 1))
 
     with Image.open(opened(data), formats=formats()) as image:
-        turned = image.getexif().get(_ORIENTATION, 1) > 4
+        turned = image.getexif().get(ORIENTATION, 1) > 4
         native = (image.height, image.width) if turned else image.size
-        return Raw(1, native, True, True, read) if image.mode in _WIDE else None
+        return Raw(1, native, True, True, read) if image.mode in WIDE else None
 
 
 def upright(planes: Planes, orientation: int) -> Planes:
@@ -112,7 +112,7 @@ def upright(planes: Planes, orientation: int) -> Planes:
 
 
 def _png(data: bytes | str, kind: int) -> Raw | None:
-    """A PNG of 16 bits: grey by Pillow, which makes 8 bits of all others; those by torchvision. Alpha lies on white."""
+    """A PNG of 16 bits: grayscale by Pillow, others, of which it makes 8 bits, by torchvision; alpha on white."""
     if kind == 0:
         return of_pillow(data)
     with Image.open(opened(data), formats=["PNG"]) as image:  # refuses sizes that would fill the memory
@@ -180,7 +180,7 @@ def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:
     with tifffile.TiffFile(opened(data)) as file:
         series = file.series[0]
         axes, shape, kind = series.axes, series.shape, np.dtype(series.dtype)
-        tag = file.pages.first.tags.get(_ORIENTATION)
+        tag = file.pages.first.tags.get(ORIENTATION)
         orientation = 1 if tag is None else int(tag.value)
     if "X" not in axes or "Y" not in axes or kind.kind not in "uif" or kind.itemsize > 8:
         raise ValueError(f"its axes are {axes}, of {kind}: an image has rows and columns of real numbers")
@@ -246,12 +246,12 @@ def _turned(numbers: np.ndarray, header: Any) -> np.ndarray:
 def only_python_writes() -> Iterator[None]:
     """While entered, what Python writes to stderr appears, and what is written past it is dropped."""
     try:
-        kept = os.dup(2)
+        stderr = os.dup(2)
     except OSError:  # it is closed: nothing can appear
         yield
         return
     before = sys.stderr
-    with open(kept, "w", encoding="utf-8", errors="backslashreplace", buffering=1) as shown:
+    with open(stderr, "w", encoding="utf-8", errors="backslashreplace", buffering=1) as shown:
         if before is not None and _number(before) == 2:
             before.flush()
             sys.stderr = shown
@@ -260,7 +260,7 @@ def only_python_writes() -> Iterator[None]:
         try:
             yield
         finally:
-            os.dup2(kept, 2)
+            os.dup2(stderr, 2)
             sys.stderr = before
 
 

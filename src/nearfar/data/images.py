@@ -1,10 +1,11 @@
-"""`Images`: decoded images with their names, labels and statistics."""
+"""`Images`: decoded images with their names, labels and statistics, of one source or of several."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,11 +18,32 @@ from torch import Tensor
 from nearfar.data.cache import moments_of, statistics
 from nearfar.data.decoding import pixels_of
 from nearfar.data.memory import usable_cores
-from nearfar.data.table import Lookup, digest
+from nearfar.data.table import Lookup, digest, stacked
 from nearfar.data.value_range import floats
 from nearfar.views import eight_bits, resize_square, with_channels
 
 Originals = Sequence[bytes | str]
+
+
+@dataclass
+class Stored:
+    """The images of one source: their pixels, or None, and how to come to their encoded form, or None.
+
+    reopen: maps the pixels of a cache again, in another process; without it they are sent along.
+    """
+
+    pixels: Shaped[Tensor, "stored channels size size"] | None
+    count: int
+    originals: Callable[[], Originals] | None = None
+    reopen: Callable[[], Tensor] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) if self.reopen is None else vars(self) | {"pixels": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.reopen is not None:
+            self.pixels = self.reopen()
 
 
 class Images:
@@ -44,7 +66,7 @@ class Images:
 
     def __init__(
         self,
-        stored: Shaped[Tensor, "stored channels size size"] | None,
+        stored: Shaped[Tensor, "stored channels size size"] | Sequence[Stored],
         *,
         names: list[str],
         image_size: int,
@@ -53,31 +75,22 @@ class Images:
         class_names: list[str] | None = None,
         skipped: Sequence[tuple[str, str]] = (),
         statistics: tuple[list[float], list[float]] | None = None,
-        originals: Callable[[], Originals] | None = None,
         split: str | None = None,
-        rows: Int64[np.ndarray, " images"] | None = None,
-        reopen: Callable[[], Tensor] | None = None,
         source: str = "images",
         columns: pyarrow.Table | None = None,
         value_range: list[float] | None = None,
-        shown: list[int] | None = None,
         table: pyarrow.Table | None = None,
     ) -> None:
         self.names, self.image_size, self.channels = names, image_size, channels
         self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
         self.source, self.columns, self.value_range = source, columns, value_range
-        self.shown, self._table = shown, table
-        self._stored, self._rows, self._reopen = stored, rows, reopen
-        self._statistics, self._originals = statistics, originals
+        self.shown: list[int] | None = None
+        self._parts = [Stored(stored, len(stored))] if isinstance(stored, Tensor) else list(stored)
+        self._rows: Int64[np.ndarray, " images"] | None = None  # among those of all parts; None: all
+        self._table, self._statistics = table, statistics
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in vars(self).items() if name not in ("pixels", "originals")}
-        return state if self._reopen is None else state | {"_stored": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if self._reopen is not None:
-            self._stored = self._reopen()
+        return {name: value for name, value in vars(self).items() if name not in ("pixels", "originals")}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -89,28 +102,42 @@ class Images:
 
     @property
     def stored(self) -> bool:
-        """Whether pixels are kept; if not, `CroppingBatches` and `gather` decode the originals each time."""
-        return self._stored is not None
+        """Whether pixels are stored; if not, `CroppingBatches` and `gather` decode the originals each time."""
+        return all(part.pixels is not None for part in self._parts)
 
     @cached_property
     def pixels(self) -> Shaped[Tensor, "images channels size size"]:
-        if self._stored is None:
+        """The pixels of all; a copy in memory unless they lie one after the other in one source."""
+        if not self.stored:
             raise ValueError(
-                "these images are not kept as pixels (cache=False, or more than cache_limit): train on CroppingBatches "
-                "and read pixels in pieces with gather, or raise cache_limit"
+                "the pixels of these images are not stored (cache=False, or more than cache_limit): train on "
+                "CroppingBatches and read pixels in pieces with gather, or raise cache_limit"
             )
-        if self._rows is None:
-            return self._stored
-        first, last = (int(self._rows[0]), int(self._rows[-1])) if len(self._rows) else (0, -1)
-        if np.array_equal(self._rows, np.arange(first, last + 1)):
-            return self._stored[first : last + 1]
-        return torch.from_numpy(self._stored.numpy()[self._rows])  # torch has no index for uint16
+        rows = np.arange(len(self)) if self._rows is None else self._rows
+        pixels = self._parts[0].pixels
+        if len(self._parts) == 1 and pixels is not None:
+            start = int(rows[0]) if len(rows) else 0
+            if np.array_equal(rows, np.arange(start, start + len(rows))):
+                return pixels[start : start + len(rows)]
+        return torch.from_numpy(self._taken(rows))
+
+    def _taken(self, rows: Int64[np.ndarray, " rows"]) -> Shaped[np.ndarray, "rows channels size size"]:
+        """Copies of the stored pixels of some images."""
+        pixels = [part.pixels.numpy() for part in self._parts if part.pixels is not None]
+        if len(pixels) == 1:
+            return np.take(pixels[0], rows, axis=0)
+        out = np.empty((len(rows), *pixels[0].shape[1:]), pixels[0].dtype)
+        starts = np.cumsum([0, *map(len, pixels)])
+        for one, start in zip(pixels, starts, strict=False):
+            own = (rows >= start) & (rows < start + len(one))
+            out[own] = one[rows[own] - start]
+        return out
 
     @property
     def table(self) -> pyarrow.Table:
         if self._table is None:
-            rows = (None for _ in self.names) if self._stored is None else map(_digest, self.pixels.numpy())
-            columns = {"name": self.names, "digest": pyarrow.array(rows, pyarrow.string())}
+            digests = map(_digest, self.pixels.numpy()) if self.stored else [None] * len(self)
+            columns = {"name": self.names, "digest": pyarrow.array(digests, pyarrow.string())}
             self._table = pyarrow.table(columns | {"problem": pyarrow.nulls(len(self), pyarrow.string())})
         return self._table
 
@@ -125,13 +152,19 @@ class Images:
     @cached_property
     def originals(self) -> Originals | None:
         """The encoded images by index (bytes or file paths); None for arrays, which have no other form."""
-        return self._originals() if self._originals is not None else None
+        parts = [part.originals() for part in self._parts if part.originals is not None]
+        if len(parts) < len(self._parts):
+            return None
+        if len(parts) == 1 and self._rows is None:
+            return parts[0]
+        places = np.arange(len(self)) if self._rows is None else self._rows
+        starts = np.cumsum([0, *map(len, parts)])
+        return Lookup(partial(_of_part, parts, starts), places.tolist())
 
     def gather(self, index: Int64[Tensor, " batch"]) -> Shaped[Tensor, "batch channels size size"]:
         """The images at these positions, copied: uint8, or float32 in 0..1; decoded now where no pixels are stored."""
-        if self._stored is not None:
-            rows = index if self._rows is None else torch.from_numpy(self._rows)[index]
-            return floats(np.take(self._stored.numpy(), rows.numpy(), axis=0))
+        if self.stored:
+            return floats(self._taken(index.numpy() if self._rows is None else self._rows[index.numpy()]))
         if len(index) == 0:
             kind = torch.uint8 if self.value_range is None else torch.float32
             return torch.empty(0, self.channels, self.image_size, self.image_size, dtype=kind)
@@ -142,7 +175,7 @@ class Images:
             return torch.stack(list(pool.map(lambda i: pixels_of(originals[i], *form), index.tolist())))
 
     def pictures(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch shown size size"]:
-        """The images at these positions as they are shown: uint8, grey or three channels, those of `shown`."""
+        """The images at these positions as they are shown: uint8, one or three channels, those of `shown`."""
         pixels = self.gather(index)
         return eight_bits(pixels[:, self.shown] if self.shown else pixels)
 
@@ -152,33 +185,22 @@ class Images:
         if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
             raise ValueError(f"subset: positions must lie in 0..{len(self) - 1}, got {chosen.min()}..{chosen.max()}")
         chosen = chosen % max(len(self), 1)
-        return Images(
-            self._stored,
-            names=[self.names[i] for i in chosen],
-            image_size=self.image_size,
-            channels=self.channels,
-            labels=None if self.labels is None else self.labels[chosen],
-            class_names=self.class_names,
-            skipped=self.skipped,
-            statistics=self._moments,
-            originals=None if self._originals is None else partial(_chosen, self, chosen),
-            split=self.split,
-            rows=chosen if self._rows is None else self._rows[chosen],
-            reopen=self._reopen,
-            source=self.source,
-            columns=None if self.columns is None else self.columns.take(chosen),
-            value_range=self.value_range,
-            shown=self.shown,
-            table=self._table,
-        )
+        other = copy.copy(self)
+        other._moments = self._moments
+        for of_all in ("pixels", "originals"):
+            vars(other).pop(of_all, None)
+        other.names = [self.names[i] for i in chosen]
+        other.labels = None if self.labels is None else self.labels[chosen]
+        other.columns = None if self.columns is None else self.columns.take(chosen)
+        other._rows = chosen if self._rows is None else self._rows[chosen]
+        return other
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:
         """The same images with another `mean` and `std`; ValueError unless there is one number for each channel."""
         if not len(mean) == len(std) == self.channels or min(std) <= 0:
             raise ValueError(f"{self.channels} channels need as many means and stds (above 0), got {mean} and {std}")
         other = copy.copy(self)
-        vars(other).pop("_moments", None)
-        other._statistics = (list(mean), list(std))
+        other._moments = (list(mean), list(std))
         return other
 
     def split_holdout(self, count: int, seed: int) -> tuple[Images, Images]:
@@ -216,11 +238,85 @@ def pieces(pixels: Tensor) -> Iterator[Tensor]:
     return iter(pixels.split(max(1, 2**22 // max(1, pixels[:1].numel()))))
 
 
-def _chosen(images: Images, rows: np.ndarray) -> Originals:
-    """The originals of some images."""
-    whole = images.originals
-    assert whole is not None
-    return Lookup(whole.__getitem__, rows.tolist())
+def _of_part(parts: Sequence[Originals], starts: np.ndarray, place: int) -> bytes | str:
+    owner = int(np.searchsorted(starts, place, side="right")) - 1
+    return parts[owner][place - int(starts[owner])]
+
+
+def joined(parts: Sequence[Images], short: Sequence[str]) -> Images:
+    """The images of several sources with these short names, one source after the other, all of one form.
+
+    Names get that of their source in front if two sources hold the same one.
+    """
+    names = [part.names for part in parts]
+    skipped = [part.skipped for part in parts]
+    known = [{*own, *(name for name, _ in left)} for own, left in zip(names, skipped, strict=True)]
+    if len(set().union(*known)) < sum(map(len, known)):
+        names = [[_inside(before, name) for name in own] for before, own in zip(short, names, strict=True)]
+        skipped = [[(_inside(before, n), why) for n, why in left] for before, left in zip(short, skipped, strict=True)]
+    labels, class_names = _labels(parts)
+    splits = {part.split for part in parts}
+    whole = Images(
+        [stored for part in parts for stored in part._parts],
+        names=[name for own in names for name in own],
+        image_size=parts[0].image_size,
+        channels=parts[0].channels,
+        labels=labels,
+        class_names=class_names,
+        skipped=[one for left in skipped for one in left],
+        statistics=_statistics(parts),
+        split=splits.pop() if len(splits) == 1 else None,
+        source=" + ".join(short),
+        value_range=parts[0].value_range,
+        columns=stacked([part.columns for part in parts], [len(part) for part in parts]),
+        table=joined_tables([part.table for part in parts], short),
+    )
+    starts = np.cumsum([0, *(sum(one.count for one in part._parts) for part in parts)])
+    rows = (np.arange(len(part)) if part._rows is None else part._rows for part in parts)
+    whole._rows = np.concatenate([own + start for own, start in zip(rows, starts, strict=False)])
+    whole.shown = parts[0].shown
+    return whole
+
+
+def joined_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyarrow.Table:
+    """Tables of several sources as one, with the source in front of names; without labels, which may differ."""
+    parts = []
+    for table, before in zip(tables, short, strict=True):
+        names = [_inside(before, name) for name in table["name"].to_pylist()]
+        others = table.drop_columns([name for name in ("name", "label") if name in table.column_names])
+        parts.append(others.append_column("name", pyarrow.array(names, pyarrow.string())))
+    return pyarrow.concat_tables(parts, promote_options="permissive")
+
+
+def _inside(source: str, name: str) -> str:
+    """The name of an image with its source in front; a source that is an image file itself has no other name."""
+    return source if source.rpartition("/")[2] == name else f"{source}/{name}"
+
+
+def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | None]:
+    """Labels by the names of their classes, in the order of the sources, or as numbers where none has names.
+
+    None unless all sources have labels, and all with names or all without.
+    """
+    labels = [part.labels for part in parts if part.labels is not None]
+    named = [part.class_names for part in parts if part.class_names is not None]
+    if len(labels) < len(parts) or len(named) not in (0, len(parts)):
+        return None, None
+    if not named:
+        return np.concatenate(labels), None
+    classes = list(dict.fromkeys(name for own in named for name in own))
+    number = {name: place for place, name in enumerate(classes)}
+    of = [np.array([*(number[name] for name in own), -1]) for own in named]  # the last for the missing label, -1
+    return np.concatenate([new[own] for new, own in zip(of, labels, strict=True)]), classes
+
+
+def _statistics(parts: Sequence[Images]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation over all sources from those of each: images of one size weigh the same."""
+    share = np.array([len(part) for part in parts])[:, None] / sum(map(len, parts))
+    means, stds = np.array([part.mean for part in parts]), np.array([part.std for part in parts])
+    mean = (share * means).sum(0)
+    variance = (share * (stds**2 + (means - mean) ** 2)).sum(0)
+    return mean.tolist(), np.sqrt(variance).tolist()
 
 
 def photographs(count: int, image_size: int, channels: int) -> UInt8[Tensor, "count channels size size"]:

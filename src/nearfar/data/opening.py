@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+import itertools
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
+import torch
 
+from nearfar.atomic import replacing
+from nearfar.data import cache as pixel_cache
 from nearfar.data import sources
-from nearfar.data.cache import Progress, default_folder
-from nearfar.data.encoded import Opening, in_memory, table_of
-from nearfar.data.images import Images
-from nearfar.data.joined import joined_names, open_joined
-from nearfar.data.sources import arrays, describe, encoded_source, objects
-from nearfar.data.sources.files import ImageFolder, existing
-from nearfar.data.sources.splits import choose_splits
-from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels, spread
+from nearfar.data.cache import Form, Progress, default_folder
+from nearfar.data.decoding import PICTURE, decode, reason, without_warnings
+from nearfar.data.formats import only_python_writes, raw
+from nearfar.data.images import Images, Stored, joined, joined_tables
+from nearfar.data.sources import arrays, describe, encoded_source, is_array_file, objects, short_names
+from nearfar.data.sources.files import existing
+from nearfar.data.sources.splits import choose_splits, say_once
+from nearfar.data.table import (
+    ROWS,
+    USUAL,
+    Found,
+    Source,
+    looked_at,
+    prefix,
+    printable,
+    readable,
+    skipped,
+    table_of,
+    usual_channels,
+    usual_size,
+    with_problems,
+)
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels, of_sample, spread, thinned
 
 LARGEST = 8192  # one image of that size takes 200 MB
 CACHE_LIMIT = 8 * 2**30
+_MIXED = "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH keeps the others as they are"
+
+Opener = Callable[[Any, int | None, int | None, ValueRange], Images]
+"""Opens one source with an image size, a number of channels and a value range, or with those of its own for None."""
 
 
 def open_images(
@@ -45,19 +72,19 @@ def open_images(
         - a folder (any depth), Parquet file or folder, WebDataset tar or folder of tars, .npy or .npz file, "digits",
           or "hf:owner/name" for a Hub data set (the only case that touches the network). Write "./digits" for a folder
           of that name
-        - a .csv, .tsv or .parquet file with a column of paths of image files, see `nearfar.data.path_tables`
+        - a .csv, .tsv or .parquet file with a column of paths of image files
         - an image file, or a list of them
-        - a list of other paths and names: their images, one source after the other, see `nearfar.data.joined`
+        - a list of other paths and names: their images, one source after the other
         - an array or tensor [n,h,w], [n,h,w,c] or [n,c,h,w], or a pair (images, labels)
         - a `datasets.Dataset` or `DatasetDict` with a column of images; cached like files
         - a torch Dataset with a length, or a list, whose items are PIL images, uint8 arrays or tensors, or float
           tensors in 0..1, of any sizes, alone or first in a tuple with the label as its second; read into memory once
         - `Images`, which are returned as they are
     split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
-    image_size: side in pixels. None: kept if most images share one size of at most 96, else 224. Where a resize is
-        needed the shorter side becomes `image_size` (antialiased bicubic) and the centre is kept.
-    channels: None: 1 if all pictures are grey, else 3; as many as they have for arrays, and as most have for TIFF of
-        other channels and DICOM. Grey and colour are made into each other.
+    image_size: side in pixels. None: that of most images if they share one of at most 96, else 224. If a resize is
+        needed, the shorter side becomes `image_size` (antialiased bicubic) and the centre is cut out.
+    channels: None: 1 if all pictures are grayscale, else 3; as many as they have for arrays, and as most have for
+        TIFF of other channels and DICOM. Grayscale and colour are made into each other.
     value_range: what stands for black and white in images of more than 8 bits, in their own numbers: LOW HIGH for all
         channels, or such a pair for each; "full" for the range of their type; "uint8" to make 8 bits of them. None: the
         0.5 and 99.5 percentiles of each channel over 100 images (0 and 1 for floats that lie between), and 8 bits where
@@ -68,7 +95,7 @@ def open_images(
         they are, everything else stays in memory. All data sets there may take $NEARFAR_CACHE_BYTES, 64 GiB by default;
         beyond that, those used longest ago are removed.
     cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are checked once but their
-        pixels not kept: train on such data with `CroppingBatches`. A torch Dataset must fit into `cache_limit`.
+        pixels not stored: train on such data with `CroppingBatches`. A torch Dataset must fit into `cache_limit`.
     workers: decoding threads; None: one per core. progress: called with (done, total or None).
 
     Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
@@ -78,46 +105,35 @@ def open_images(
     if channels is not None and channels < 1:
         raise ValueError(f"channels must be at least 1, got {channels}")
     value_range = checked(value_range)
+    form: tuple[int | None, int | None, ValueRange] = (image_size, channels, value_range)
+    store = dict(cache_dir=cache_dir, cache=cache, cache_limit=cache_limit, workers=workers, progress=progress)
     if sources.are_several(source):
-        labelled = [label_column is not None and _has_columns(one) for one in source]
-        if label_column is not None and not any(labelled):
-            raise ValueError(f"none of {describe(source)} has columns, so none has '{label_column}' for labels")
-        column = {one: label_column if has else None for one, has in zip(source, labelled, strict=True)}
-        same: dict[str, Any] = dict(
-            split=split,
-            cache_dir=cache_dir,
-            cache=cache,
-            cache_limit=cache_limit,
-            workers=workers,
-            show_channels=show_channels,
-        )
 
         def open_one(one: Any, size: int | None, wanted: int | None, values: ValueRange) -> Images:
-            options: Any = dict(image_size=size, channels=wanted, label_column=column[one], value_range=values, **same)
-            return open_images(one, progress=progress, **options)
+            labels = label_column if label_column is None or sources.has_columns(one) else None
+            chosen: dict[str, Any] = dict(image_size=size, channels=wanted, value_range=values, label_column=labels)
+            return open_images(one, split=split, show_channels=show_channels, **chosen, **store)  # type: ignore[arg-type]
 
-        return open_joined(source, open_one, image_size, channels, value_range)
+        if label_column is not None and not any(map(sources.has_columns, source)):
+            raise ValueError(f"none of {describe(source)} has columns, so none has '{label_column}' for labels")
+        return _open_several(source, open_one, *form)
     name = describe(source)
     if isinstance(source, Images):
-        images = _as_they_are(source, split, image_size, channels, value_range)
+        images = _as_they_are(source, split, *form)
         if show_channels is not None:
             images = copy.copy(images)
             images.shown = shown_positions(show_channels, images.channels)
         return images
     if sources.is_array(source):
-        images = arrays.from_memory(source, split, image_size, channels, value_range)
+        images = arrays.from_memory(source, split, *form)
     elif name == "digits" and isinstance(source, str):
         images = arrays.digits(split, image_size, channels)
-    elif isinstance(source, (str, os.PathLike)) and name.lower().endswith((".npy", ".npz")):
+    elif is_array_file(source):
         images = arrays.from_file(existing(name), split, image_size, channels, label_column, value_range)
-    elif isinstance(source, (str, os.PathLike)) or sources.is_table(source) or sources.are_files(source):
-        found = encoded_source(source)
-        assert found is not None
-        chosen = choose_splits(found.splits, split, name)
+    elif (found := encoded_source(source, label_column)) is not None:
         folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
-        limit = cache_limit if cache else 0
-        kept = (folder, limit, workers, progress)
-        images = Opening(found, name, chosen, image_size, channels, label_column, *kept, value_range).images()
+        decoding = (folder, cache_limit if cache else 0, workers, progress)
+        images = _open_encoded(found, name, choose_splits(found.splits, split, name), *form, label_column, *decoding)
     elif sources.has_items(source):
         choose_splits([""], split, name)
         images = objects.from_items(source, name, image_size, channels, cache_limit, progress)
@@ -166,12 +182,50 @@ def _as_they_are(
     return images
 
 
-def _has_columns(source: Any) -> bool:
-    """Whether a path or name has columns, of which one may hold labels."""
-    found = encoded_source(source)
-    if found is None:
-        return describe(source).lower().endswith(".npz")
-    return not isinstance(found, ImageFolder) or bool(found.metadata)
+def _open_several(
+    given: Sequence[str | os.PathLike[str]],
+    open_one: Opener,
+    image_size: int | None,
+    channels: int | None,
+    value_range: ValueRange,
+) -> Images:
+    """Open several sources with one size, number of channels and value range, and join them.
+
+    image_size: None: that of all sources if it is the same, else 224. channels: None: 1 if all are grayscale, else
+    those of the others. value_range: None: from the lowest to the highest of all; 8 bits if one of them has these.
+    Raises ValueError for a source that is given twice, and for channels that do not go together.
+    """
+    short = short_names(given)
+    parts = [open_one(one, image_size, channels, value_range) for one in given]
+    if channels is None:
+        wide = sorted({part.channels for part in parts} - {1}) or [1]
+        if len(wide) > 1:
+            which = " and ".join(f"'{name}' has {part.channels}" for name, part in zip(short, parts, strict=True))
+            raise ValueError(f"images of other numbers of channels do not go together: {which}")
+        channels = wide[0]
+    if image_size is None:
+        sizes = {part.image_size for part in parts}
+        image_size = sizes.pop() if len(sizes) == 1 else USUAL
+    common = _common_range([part.value_range for part in parts])
+    stored_as = None if common == EIGHT_BITS else common
+    fitting = [
+        part
+        if (part.image_size, part.channels, part.value_range) == (image_size, channels, stored_as)
+        else open_one(one, image_size, channels, common)
+        for one, part in zip(given, parts, strict=True)
+    ]
+    return joined(fitting, short)
+
+
+def _common_range(ranges: Sequence[list[float] | None]) -> list[float] | str | None:
+    """One value range for all: None where all are pictures of 8 bits, "uint8" where some are."""
+    wide = [one for one in ranges if one is not None]
+    if len(wide) < len(ranges):
+        return EIGHT_BITS if wide else None
+    if len({len(one) for one in wide}) > 1:  # grayscale and colour
+        return [min(min(one[::2]) for one in wide), max(max(one[1::2]) for one in wide)]
+    ends = np.array(wide)
+    return np.where(np.arange(ends.shape[1]) % 2, ends.max(0), ends.min(0)).tolist()
 
 
 def open_few(
@@ -184,11 +238,11 @@ def open_few(
     value_range: Any = None,
     show_channels: Sequence[int] | None = None,
 ) -> Images:
-    """Open `count` images, evenly spaced over a source; all where there are no more.
+    """Open `count` images, evenly spaced over a source of files, the first ones of Parquet files and tars.
 
-    Size, channels and value range are chosen as by `open_images`, from these images alone. Where the number of images
-    is not known without reading all (tars), the first ones are taken. Unreadable images are left out. Nothing is
-    cached. Raises ValueError or FileNotFoundError as `open_images` does.
+    Size, channels and value range are chosen as by `open_images`, from these images alone. All are opened if there are
+    no more. Unreadable images are left out. Nothing is cached. Raises ValueError or FileNotFoundError as `open_images`
+    does.
     """
     check_size(image_size)
     if sources.are_several(source):
@@ -198,14 +252,14 @@ def open_few(
             fixed: dict[str, Any] = dict(image_size=size, channels=wanted, value_range=values)
             return open_few(one, share, split=split, show_channels=show_channels, **fixed)
 
-        return open_joined(source, open_one, image_size, channels, checked(value_range))
+        return _open_several(source, open_one, image_size, channels, checked(value_range))
     found = encoded_source(source)
     if found is None:
-        chosen: dict[str, Any] = dict(image_size=image_size, channels=channels, value_range=value_range)
-        images = open_images(source, split=split, show_channels=show_channels, **chosen)
+        form: dict[str, Any] = dict(image_size=image_size, channels=channels, value_range=value_range)
+        images = open_images(source, split=split, show_channels=show_channels, **form)
         return images.subset(spread(len(images), count))
     name = describe(source)
-    given = found.few(choose_splits(found.splits, split, name), count)
+    given = _few(found, choose_splits(found.splits, split, name), count)
     images = in_memory(given, name, image_size, channels, checked(value_range))
     images.shown = shown_positions(show_channels, images.channels)
     return images
@@ -216,14 +270,190 @@ def scan(
 ) -> pyarrow.Table | None:
     """The table of a source, see `nearfar.data.table`, from headers alone; None for one whose images must be read.
 
-    That are arrays and objects: `open_images(source).table` then. Arguments and errors as of `open_images`.
+    These are arrays and objects: `open_images(source).table` then. Arguments and errors as of `open_images`.
     """
     if sources.are_several(source):
         tables = [scan(one, split, cache_dir) for one in source]
         known = [table for table in tables if table is not None]
-        return joined_names(known, sources.short_names(source)) if len(known) == len(tables) else None
+        return joined_tables(known, short_names(source)) if len(known) == len(tables) else None
     found = encoded_source(source)
     if found is None:
         return None
     folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
-    return table_of(found, choose_splits(found.splits, split, describe(source)), None, folder)[0]
+    return table_of(found, choose_splits(found.splits, split, describe(source)), folder)[0]
+
+
+def _few(source: Source, splits: Sequence[str], count: int) -> list[Found]:
+    """A few images with their names, spread over the files if each is one image."""
+    if source.whole:
+        named = [one for split in splits for one in zip(source.names(split), source.splits[split], strict=True)]
+        chosen = [named[place] for place in spread(len(named), count)]
+        return [next(source.images(file))._replace(name=name) for name, file in chosen]
+    found: list[Found] = []
+    for split in splits:
+        images = (one for file in source.splits[split] for one in source.images(file))
+        for number, one in enumerate(itertools.islice(images, count - len(found))):
+            found.append(one._replace(name=prefix(split) + (one.name or f"{number:06d}")))
+    return found
+
+
+def in_memory(
+    given: Sequence[Found], source: str, image_size: int | None, channels: int | None, value_range: ValueRange
+) -> Images:
+    """Decode images with names to images that are not cached; ValueError if none can be read."""
+    with without_warnings(), only_python_writes():
+        rows = [looked_at(one._replace(name=printable(one.name or ""))) for one in given]
+        table = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
+
+        def range_of(rows: np.ndarray, count: int) -> list[float] | None:
+            return _sampled_range([given[row].data for row in rows], count, value_range)
+
+        form = chosen_form(table, image_size, channels, value_range, range_of)
+        pixels, problems = [], {}
+        for row in readable(table).tolist():
+            try:
+                pixels.append(decode(given[row].data or b"", *form))
+            except Exception as error:  # decoders raise anything on damaged data
+                problems[row] = reason(error)
+    table = with_problems(table, problems)
+    if not pixels:
+        raise ValueError(_nothing(source, skipped(table)))
+    return Images(
+        torch.from_numpy(np.stack(pixels)),
+        names=table["name"].take(readable(table)).to_pylist(),
+        image_size=form.size,
+        channels=form.channels,
+        skipped=skipped(table),
+        source=source,
+        value_range=form.value_range,
+        table=table,
+    )
+
+
+def _open_encoded(
+    source: Source,
+    name: str,
+    splits: list[str],
+    image_size: int | None,
+    channels: int | None,
+    value_range: ValueRange,
+    label_column: str | None,
+    folder: Path,
+    limit: int,
+    workers: int | None,
+    progress: Progress | None,
+) -> Images:
+    """The images of a source from the cache, which is built first if there is none yet."""
+    pixel_cache.limit()  # a wrong one is noticed first
+    table, class_names = table_of(source, splits, folder)
+    listed = [(printable(name), why) for name, why in source.problems]
+    rows = readable(table)
+    if not len(rows):
+        raise ValueError(_nothing(name, listed + skipped(table)))
+    if label_column is not None and table["label"].null_count == len(table):
+        raise ValueError(f"'{name}' has no label in a column '{label_column}'")
+    form = chosen_form(
+        table, image_size, channels, value_range, functools.partial(_saved_range, source, table, folder, value_range)
+    )
+    encoded = table.take(rows)
+    home, entry, pixels = pixel_cache.decoded(
+        folder,
+        functools.partial(source.encoded, encoded),
+        encoded["digest"].to_pylist(),
+        form,
+        pixel_cache.key([type(source).__name__, str(Path(name).resolve()), splits, form]),
+        store=form.bytes_of(len(rows)) <= limit,
+        workers=workers,
+        progress=progress,
+        before=len(table) - len(rows),
+    )
+    table = with_problems(table, {int(rows[row]): why for row, why in entry.problems.items()})
+    rows = readable(table)
+    images = table.take(rows)
+    listed += skipped(table)
+    if not len(images):
+        raise ValueError(_nothing(name, listed))
+    if value_range is None and form.value_range is None and (images["bits"].to_numpy() > 8).any():
+        say_once(f"'{name}' {_MIXED}")
+    reopen = None if pixels is None else functools.partial(pixel_cache.mapped, home, entry.shape, form)
+    columns = source.columns(splits)
+    return Images(
+        [Stored(pixels, len(images), functools.partial(source.originals, images, folder / "datasets"), reopen)],
+        names=images["name"].to_pylist(),
+        image_size=form.size,
+        channels=form.channels,
+        labels=None if images["label"].null_count == len(images) else images["label"].fill_null(-1).to_numpy().copy(),
+        class_names=class_names,
+        skipped=listed,
+        statistics=(entry.mean, entry.std),
+        split=splits[0] or None if len(splits) == 1 else None,
+        columns=None if columns is None else columns.take(pyarrow.array(rows)),
+        value_range=form.value_range,
+        table=table,
+    )
+
+
+def _nothing(name: str, wrong: list[tuple[str, str]]) -> str:
+    if not wrong:
+        return f"'{name}' holds no images"
+    return f"none of the {len(wrong)} images in '{name}' can be read; {': '.join(wrong[0])}"
+
+
+def chosen_form(
+    table: pyarrow.Table,
+    image_size: int | None,
+    channels: int | None,
+    value_range: ValueRange,
+    range_of: Callable[[np.ndarray, int], list[float] | None],
+) -> Form:
+    """What all images are decoded to: as asked for, and for the rest as most of them are.
+
+    range_of: gives low and high of so many channels from images of more than 8 bits, by position. Without a range asked
+    for, or for "full", one image of 8 bits makes 8 bits of all. Raises ValueError for a range that does not fit.
+    """
+    rows = readable(table)
+    height, width, bands, bits = (table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits"))
+    size = image_size or usual_size(np.stack([height, width], 1))
+    channels = channels or usual_channels(bands.astype(np.int64))
+    fits = _fitting(bands, channels)
+    wide = fits & (bits > 8)
+    if value_range is not None and not isinstance(value_range, str) and wide.any():
+        return Form(size, channels, for_channels(value_range, channels))
+    if value_range == EIGHT_BITS or not wide.any() or wide.sum() < fits.sum():
+        return Form(size, channels)
+    chosen = np.flatnonzero(wide)
+    return Form(size, channels, range_of(rows[chosen[spread(len(chosen))]], channels))
+
+
+def _fitting(bands: np.ndarray, channels: int) -> np.ndarray:
+    """Which images of so many bands can be read with so many channels."""
+    return (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
+
+
+def _saved_range(
+    source: Source, table: pyarrow.Table, folder: Path, value_range: ValueRange, rows: np.ndarray, channels: int
+) -> list[float] | None:
+    """The value range of a sample; it is saved, as reading a hundred large images takes seconds."""
+    sample = table.take(rows)
+    saved = folder / f"{pixel_cache.key([sample['digest'].to_pylist(), channels, value_range])}.range"
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(saved.read_text())
+    with without_warnings(), only_python_writes():
+        found = _sampled_range(source.encoded(sample), channels, value_range)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(saved) as unfinished:
+            unfinished.write_text(json.dumps(found))
+    return found
+
+
+def _sampled_range(images: Iterable[bytes | str | None], channels: int, value_range: ValueRange) -> list[float] | None:
+    """Low and high of every channel from some images; None where none can be read."""
+    planes = []
+    for data in images:
+        try:
+            if data is not None and (found := raw(data)) is not None:
+                planes.append(thinned(found.read()))
+        except Exception:  # it is listed with its reason when all are decoded
+            continue
+    return of_sample(planes, channels, value_range) if planes else None

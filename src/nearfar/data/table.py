@@ -1,4 +1,4 @@
-"""The table of a data set: a row for each image, from the headers alone, kept on disk and brought up to date.
+"""The table of a data set: a row for each image, from the headers alone, saved on disk and brought up to date.
 
 Columns: `ref`, the file that holds the image (below the root of its source, as bytes), and `place`, the byte of a tar
 or the row of a table at which it stands there (-1: it is the whole file); `name`, `split`, `label`; `height`, `width`,
@@ -11,13 +11,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -30,81 +33,114 @@ from nearfar.data.decoding import header, reason, without_warnings
 from nearfar.data.formats import only_python_writes
 from nearfar.data.memory import in_order
 
-FORMAT = 1  # raise it when a column means something else
+FORMAT = 2  # raise it when a column means something else
 SETTLED = 2 * 10**9  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 _THREADS = 4  # that wait for the disk while others look
+_NUMBER = re.compile(r"-?\d{1,18}")
 _WHOLE = 2**22  # bytes of a file that is read at once
 _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, bytes that are not UTF-8, separators of lines
 SMALL = 96  # images that mostly have one size up to this many pixels keep it
 USUAL = 224
-LOOKED = pyarrow.schema(
-    {
-        "ref": pyarrow.binary(),
-        "place": pyarrow.int64(),
-        "mtime": pyarrow.int64(),
-        "ctime": pyarrow.int64(),
-        "height": pyarrow.int32(),
-        "width": pyarrow.int32(),
-        "bands": pyarrow.int32(),
-        "bits": pyarrow.int32(),
-        "bytes": pyarrow.int64(),
-        "digest": pyarrow.string(),
-        "problem": pyarrow.string(),
-        "name": pyarrow.string(),
-        "label": pyarrow.string(),
-    }
-)
 
 
 class Row(NamedTuple):
-    """What is found of one image in a file; `name` and `label` where they stand there too."""
+    """An image in a file, before it is decoded; name and label only if the file itself holds them."""
 
-    place: int
-    height: int | None
-    width: int | None
-    bands: int | None
-    bits: int | None
-    bytes: int | None
-    digest: str | None
-    problem: str | None
+    place: int = -1
+    height: int | None = None
+    width: int | None = None
+    bands: int | None = None
+    bits: int | None = None
+    bytes: int | None = None
+    digest: str | None = None
+    problem: str | None = None
     name: str | None = None
     label: str | None = None
 
 
-ROWS = pyarrow.schema([LOOKED.field(name) for name in Row._fields])
+_TEXTS = ("digest", "problem", "name", "label")
+_NUMBERS = {"place": pyarrow.int64(), "bytes": pyarrow.int64()}
+ROWS = pyarrow.schema(
+    [(name, pyarrow.string() if name in _TEXTS else _NUMBERS.get(name, pyarrow.int32())) for name in Row._fields]
+)
+SCANNED = pyarrow.schema(
+    [
+        ("ref", pyarrow.binary()),
+        ("mtime", pyarrow.int64()),
+        ("ctime", pyarrow.int64()),
+        *zip(ROWS.names, ROWS.types, strict=True),
+    ]
+)
 
 
-@runtime_checkable
-class Source(Protocol):
-    """Files or tables with encoded images in splits; `whole`: whether every file is one image."""
+class Found(NamedTuple):
+    """An encoded image in a file: its bytes or the path of its own file, or None and the problem."""
 
-    splits: dict[str, list[str]]
-    whole: bool
-
-    def address(self, label_column: str | None) -> list[Any]:
-        """What the rows that `look` gives depend on besides the files; plain JSON values."""
-        ...
-
-    def stamp(self, file: str) -> tuple[int, int]:
-        """Times of modification and of any change of a file, in nanoseconds; zeros where there is none."""
-        ...
-
-    def look(self, file: str, label_column: str | None) -> list[Row]:
-        """The images in a file."""
-        ...
+    data: bytes | str | None
+    place: int = -1
+    name: str | None = None
+    label: str | None = None
+    problem: str = "no image data here (a path that leads nowhere, outside the source, or to another machine)"
 
 
-class Named(NamedTuple):
-    """Names of rows, their splits, and labels as the source has them, with the names of classes where it has some.
+class Source:
+    """Files below a root, by split; each is one image. `problems`: (name, reason) of what is left out.
 
-    `texts`: the labels of all splits where they are texts, so that a number means the same class in each.
+    Subclasses for files with many images (`whole` is False) yield these from `images` with their places, and find them
+    again in `originals`.
     """
 
-    names: list[str]
-    splits: list[str]
-    labels: list[Any]
-    class_names: list[str] | None = None
-    texts: Iterable[Any] = ()
+    whole = True
+
+    def __init__(self, root: Path, splits: dict[str, list[str]], problems: Sequence[tuple[str, str]] = ()) -> None:
+        self.root, self.splits, self.problems = root.resolve(), splits, list(problems)
+
+    def address(self) -> list[Any]:
+        """What the rows of the table depend on besides the files, as JSON."""
+        files = [file for names in self.splits.values() for file in names]
+        return [os.path.realpath(self.root), *(files if len(files) == 1 else ())]  # one of many, each a source
+
+    def path(self, file: str) -> str:
+        return f"{self.root}/{file}"
+
+    def stamp(self, file: str) -> tuple[int, int]:
+        """Times of modification and of any change of a file, in nanoseconds; zeros if unknown."""
+        try:
+            found = os.stat(self.path(file))
+        except (OSError, ValueError):  # ValueError: a name with a null character
+            return 0, 0
+        return found.st_mtime_ns, found.st_ctime_ns
+
+    def images(self, file: str) -> Iterator[Found]:
+        yield Found(self.path(file))
+
+    def look(self, file: str) -> list[Row]:
+        """The rows of a file."""
+        return [looked_at(found) for found in self.images(file)]
+
+    def names(self, split: str) -> list[str]:
+        """The names of the images of a split, if every file is one."""
+        return self.splits[split]
+
+    def labels(self) -> list[str | None] | None:
+        """The labels of the images of all splits in order, as of `as_label`, if every file is one; None: none."""
+        return None
+
+    def class_names(self) -> list[str] | None:
+        """The names of the classes that labels are the numbers of, if there are any."""
+        return None
+
+    def columns(self, splits: Sequence[str]) -> pyarrow.Table | None:
+        """What a table of paths says besides of the images of these splits."""
+        return None
+
+    def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
+        """The encoded images, or paths, of some rows in order."""
+        return iter(self.originals(table))
+
+    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
+        """The same by position, in any order; `scratch` is a folder to write to."""
+        return [self.path(os.fsdecode(ref)) for ref in table["ref"].to_pylist()]
 
 
 class Lookup(Sequence[bytes | str]):
@@ -147,7 +183,7 @@ def printable(name: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    if "\udc80" <= char <= "\udcff":  # how Python keeps a byte of a file name that is not UTF-8
+    if "\udc80" <= char <= "\udcff":  # how Python holds a byte of a file name that is not UTF-8
         return f"\\x{ord(char) - 0xDC00:02x}"
     return char.encode("unicode_escape").decode()
 
@@ -160,96 +196,143 @@ def read_small(data: bytes | str) -> bytes | str:
         return file.read() if os.fstat(file.fileno()).st_size <= _WHOLE else data
 
 
-def looked_at(data: bytes | str | None, place: int = -1, name: str | None = None, label: str | None = None) -> Row:
-    """What there is to know of an encoded image, or of the file at a path, before it is decoded."""
-    size, mark = None, None
+def looked_at(found: Found) -> Row:
+    """What there is to know of an encoded image before it is decoded."""
+    row = Row(found.place, name=found.name, label=found.label)
+    if found.data is None:
+        return row._replace(problem=found.problem)
     try:
-        if data is None:
-            raise ValueError(
-                "no image data here (a path that leads nowhere, outside the source, or to another machine)"
-            )
-        data = read_small(data)
+        data = read_small(found.data)
         if isinstance(data, bytes):
-            size, mark = len(data), digest(data)
+            row = row._replace(bytes=len(data), digest=digest(data))
         else:
-            size, mark = os.path.getsize(data), digest_of_file(data)
-        return Row(place, *header(data), size, mark, None, name, label)
+            row = row._replace(bytes=os.path.getsize(data), digest=digest_of_file(data))
+        return row._replace(**header(data)._asdict())
     except Exception as error:  # readers raise anything on damaged data
-        return Row(place, None, None, None, None, size, mark, reason(error), name, label)
+        return row._replace(problem=reason(error))
 
 
-def scanned(source: Source, splits: Sequence[str], label_column: str | None, folder: Path) -> pyarrow.Table:
-    """The rows of some splits of a source, with names and splits but without labels.
+def scanned(source: Source, folder: Path) -> pyarrow.Table:
+    """The rows of all splits of a source, with the split, and with names and labels as far as the files hold them.
 
-    A table in the cache `folder` keeps them: a file whose times have not changed is not opened again. One that changed
-    less than two seconds ago is looked at the next time too, since its times may miss another change. Where the table
+    A table in the cache `folder` holds them: a file whose times have not changed is not opened again. One that changed
+    less than two seconds ago is looked at the next time too, since its times may miss another change. If the table
     cannot be written, that is all that is lost.
     """
-    files = [file for split in splits for file in source.splits[split]]
-    kind = [FORMAT, type(source).__name__, splits, *source.address(label_column)]
+    files = [(split, file) for split, names in source.splits.items() for file in names]
+    kind = [FORMAT, type(source).__name__, *source.address()]
     home = folder / f"{digest(json.dumps(kind).encode())}.arrow"
     began = time.time_ns()
-    kept = _kept(home)
-    refs = pyarrow.array(map(os.fsencode, files), pyarrow.binary())
-    stamps = np.array([source.stamp(file) for file in files], np.int64).reshape(-1, 2)
-    starts, lengths = _runs(kept, source.whole)
-    place = pc.index_in(refs, value_set=kept["ref"].combine_chunks().take(starts)).fill_null(-1).to_numpy()
-    known = np.stack([kept["mtime"].to_numpy()[starts], kept["ctime"].to_numpy()[starts]], 1)
-    fresh = (place >= 0) & (stamps[:, 0] > 0)
-    fresh[fresh] = (known[place[fresh]] == stamps[fresh]).all(1)
-    begin, count = starts[place[fresh]], lengths[place[fresh]]
-    rows = np.repeat(begin - (count.cumsum() - count), count) + np.arange(count.sum())
-    old, owners = kept.take(rows), [np.repeat(np.flatnonzero(fresh), count)]
-    missing = np.flatnonzero(~fresh)
-    if len(missing):
-        found = _looked([files[i] for i in missing], source, label_column)
-        owners.append(np.repeat(missing, [len(one) for one in found]))
-        table = pyarrow.concat_tables([old, _as_table(refs, stamps, missing, found)])
-    else:
-        table = old
-    table = table.take(np.argsort(np.concatenate(owners), kind="stable")).combine_chunks()
-    if len(missing) or len(table) != len(kept):
+    saved = _saved(home)
+    known = _known(saved, source.whole)
+    stamps = [(os.fsencode(file), *source.stamp(file)) for _, file in files]
+    runs = [known.get(stamp) if stamp[1] > 0 else None for stamp in stamps]
+    missing = [place for place, run in enumerate(runs) if run is None]
+    end = len(saved)
+    fresh, owners = list[Row](), list[int]()
+    for place, rows in zip(missing, _looked([files[one][1] for one in missing], source), strict=True):
+        runs[place] = range(end + len(fresh), end + len(fresh) + len(rows))
+        fresh += rows
+        owners += [place] * len(rows)
+    of_file = zip(*(stamps[owner] for owner in owners), strict=True) if owners else ([], [], [])
+    of_image = zip(*fresh, strict=True) if fresh else [[]] * len(Row._fields)
+    new = pyarrow.table(
+        [pyarrow.array(one, kind.type) for one, kind in zip([*of_file, *of_image], SCANNED, strict=True)], SCANNED
+    )
+    rows_of_files = [run or range(0) for run in runs]
+    chosen = [row for run in rows_of_files for row in run]
+    table = pyarrow.concat_tables([saved, new]).take(pyarrow.array(chosen, pyarrow.int64())).combine_chunks()
+    if missing or len(table) != len(saved):
         settled = np.where(table["ctime"].to_numpy() < began - SETTLED, table["mtime"].to_numpy(), -1)
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(home) as unfinished:
-                pyarrow.feather.write_feather(table.set_column(2, "mtime", pyarrow.array(settled)), unfinished)
-    return table
+                place = table.schema.get_field_index("mtime")
+                pyarrow.feather.write_feather(table.set_column(place, "mtime", pyarrow.array(settled)), unfinished)
+    splits = [split for (split, _), run in zip(files, rows_of_files, strict=True) for _ in run]
+    return table.append_column("split", pyarrow.array(splits, pyarrow.string()))
 
 
-def _kept(home: Path) -> pyarrow.Table:
-    """What an earlier scan kept; nothing where it is missing or damaged."""
+def _saved(home: Path) -> pyarrow.Table:
+    """What an earlier scan saved; nothing if it is missing or damaged."""
     try:
         table = pyarrow.feather.read_table(home, memory_map=False)
         with contextlib.suppress(OSError):
             os.utime(home)  # when it was used last
-        return table.cast(LOOKED)
+        return table.cast(SCANNED)
     except (OSError, ValueError, pyarrow.ArrowException):
-        return LOOKED.empty_table()
+        return SCANNED.empty_table()
 
 
-def _runs(table: pyarrow.Table, whole: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Where the rows of each file begin, and how many there are."""
-    if whole or not len(table):
-        return np.arange(len(table)), np.ones(len(table), np.int64)
-    ref = table["ref"].combine_chunks()
-    starts = np.flatnonzero(np.r_[True, pc.not_equal(ref[1:], ref[:-1]).to_numpy(zero_copy_only=False)])
-    return starts, np.diff(np.r_[starts, len(table)])
+def _known(table: pyarrow.Table, whole: bool) -> dict[tuple[bytes, int, int], range]:
+    """The rows of each file by its name and times."""
+    keys = list(zip(*(table[name].to_pylist() for name in ("ref", "mtime", "ctime")), strict=True))
+    first = [row for row, key in enumerate(keys) if whole or row == 0 or key != keys[row - 1]]
+    return {keys[start]: range(start, stop) for start, stop in pairwise([*first, len(keys)])}
 
 
-def _looked(files: list[str], source: Source, label_column: str | None) -> list[list[Row]]:
+def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
     chunks = (files[start : start + 64] for start in range(0, len(files), 64))
     with without_warnings(), only_python_writes():
-        found = in_order(chunks, lambda file: source.look(file, label_column), _THREADS)
+        found = in_order(chunks, source.look, _THREADS)
         with contextlib.closing(found):
-            return [rows for part in found for rows in part]
+            for part in found:
+                yield from part
 
 
-def _as_table(refs: Any, stamps: np.ndarray, files: np.ndarray, found: list[list[Row]]) -> pyarrow.Table:
-    owner = np.repeat(files, [len(rows) for rows in found])
-    columns = list(zip(*(row for rows in found for row in rows), strict=True)) or [()] * len(Row._fields)
-    of_file = {"ref": refs.take(owner), "mtime": stamps[owner, 0], "ctime": stamps[owner, 1]}
-    return pyarrow.table(of_file | dict(zip(Row._fields, columns, strict=True)), LOOKED)
+def table_of(source: Source, splits: Sequence[str], folder: Path) -> tuple[pyarrow.Table, list[str] | None]:
+    """The table of some splits of a source, with labels as numbers, and the names of classes."""
+    table = scanned(source, folder)
+    if source.whole:
+        names = [name for split in source.splits for name in source.names(split)]
+        labels = source.labels()
+    else:
+        names = _names(table)
+        labels = table["label"].to_pylist()
+    numbers, classes = numbered(labels or [None] * len(names), source.class_names())
+    columns = {"name": pyarrow.array(map(printable, names), pyarrow.string()), "label": numbers}
+    for name, column in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table.filter(pc.is_in(table["split"], pyarrow.array(splits, pyarrow.string()))), classes
+
+
+def _names(table: pyarrow.Table) -> list[str]:
+    """The names that the files hold, else the number in the split; the split in front."""
+    count: Counter[str] = Counter()
+    names = []
+    for split, name in zip(table["split"].to_pylist(), table["name"].to_pylist(), strict=True):
+        names.append(prefix(split) + (f"{count[split]:06d}" if name is None else name))
+        count[split] += 1
+    return names
+
+
+def prefix(split: str) -> str:
+    """What the names of a split's images begin with."""
+    return f"{split}/" if split else ""
+
+
+def as_label(value: Any, column: str) -> str | None:
+    """A label as text, None for a missing one; ValueError for what is neither text nor a whole number."""
+    if value is None or value == "" or value != value:
+        return None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and abs(value) < 2**63 and value == int(value):
+        return str(int(value))
+    raise ValueError(f"labels must be whole numbers or texts; column '{column}' holds {value!r:.80}")
+
+
+def numbered(
+    labels: Sequence[str | None], class_names: list[str] | None = None
+) -> tuple[pyarrow.Array, list[str] | None]:
+    """Labels as numbers, null for a missing one, and the names of classes; texts are numbered in alphabetical order."""
+    there = {label for label in labels if label is not None}
+    number = {label: int(label) for label in there if _NUMBER.fullmatch(label)}
+    if len(number) < len(there):
+        class_names = sorted(there)
+        number = {label: place for place, label in enumerate(class_names)}
+    numbers = [None if label is None else number[label] for label in labels]
+    return pyarrow.array(numbers, pyarrow.int64()), class_names and [printable(name) for name in class_names]
 
 
 def readable(table: pyarrow.Table) -> np.ndarray:
@@ -258,21 +341,21 @@ def readable(table: pyarrow.Table) -> np.ndarray:
 
 
 def usual_size(natives: Shaped[np.ndarray, "images 2"]) -> int:
-    """The size for images of these (height, width): their shorter side where most share one of at most 96, else 224."""
+    """The size for images of these (height, width): their shorter side if most share one of at most 96, else 224."""
     found, counts = np.unique(natives, axis=0, return_counts=True)
     most = found[counts.argmax()] if len(found) else np.array([USUAL, USUAL])
     return int(most.min()) if len(found) and 2 * counts.max() > len(natives) and most.max() <= SMALL else USUAL
 
 
 def usual_side(table: pyarrow.Table) -> int:
-    """The shorter side of most images; `SMALL` where none can be read."""
+    """The shorter side of most images; `SMALL` if none can be read."""
     sides = np.stack([table[name].to_numpy()[readable(table)] for name in ("height", "width")], 1)
     size = usual_size(sides)
     return size if size < USUAL or not len(sides) else int(np.median(sides.min(1)))
 
 
 def usual_channels(bands: Shaped[np.ndarray, " images"]) -> int:
-    """How many channels most images have; 3 where grey and colour are mixed, and the larger of two equal numbers."""
+    """How many channels most images have; 3 if grayscale and colour are mixed, and the larger of two equal numbers."""
     found, counts = np.unique(bands, return_counts=True)
     if set(found.tolist()) <= {1, 3}:
         return int(found.max(initial=1)) if len(found) else 3

@@ -43,7 +43,7 @@ def for_channels(value_range: Sequence[float], channels: int) -> list[float]:
 
 
 def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRange) -> list[float]:
-    """Low and high of every channel: percentiles over the sample, or the full range of its type; given ones are kept.
+    """Low and high of every channel: percentiles over the sample, or the full range of its type; given ones stay.
 
     sample: images [channels, height, width] in their own numbers; those that are not finite are passed over. Floats
     that all lie in 0..1 have the range 0 to 1.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,17 @@ from nearfar.data.sources import arrays, rows
 from nearfar.data.sources.files import (
     METADATA,
     TEXT_TABLES,
-    Files,
     ImageFiles,
     ImageFolder,
+    PathTable,
     existing,
     kind_of,
     list_files,
     names_paths,
-    path_table,
 )
 from nearfar.data.sources.splits import folder_splits, in_none, say_splits, shard_splits
 from nearfar.data.sources.tars import Tars
+from nearfar.data.table import Source
 
 
 def are_paths(source: Any) -> bool:
@@ -102,6 +102,11 @@ def is_array(source: Any) -> bool:
     return isinstance(images, (np.ndarray, Tensor))
 
 
+def is_array_file(source: Any) -> bool:
+    """Whether it is the path of a .npy or .npz file."""
+    return isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith((".npy", ".npz"))
+
+
 def is_table(source: Any) -> bool:
     """Whether it is a Dataset or DatasetDict of `datasets`, which is not imported to find out."""
     library = sys.modules.get("datasets")
@@ -114,87 +119,79 @@ def has_items(source: Any) -> bool:
     return given and length_of(source) is not None
 
 
-def encoded_source(source: Any) -> Files | None:
+def encoded_source(source: Any, label_column: str | None = None) -> Source | None:
     """The files or tables behind a source, whose images are still encoded; None for every other source."""
     if is_table(source):
-        return rows.from_object(source, describe(source))
+        tables = source if isinstance(source, dict) else {"": source}
+        return rows.Tables(tables, describe(source), Path(Path.cwd().anchor), label_column)  # rows may name any file
     if are_files(source):
         return ImageFiles(source)
-    if not isinstance(source, (str, os.PathLike)):
+    if not isinstance(source, (str, os.PathLike)) or source == "digits" or is_array_file(source):
         return None
     name = os.fspath(source)
-    return None if name == "digits" or name.lower().endswith((".npy", ".npz")) else locate(name)
-
-
-def list_splits(source: Any) -> list[str]:
-    """The splits that `open_images(source, split=...)` knows; empty where the source is not divided."""
-    if is_table(source):
-        return list(source) if isinstance(source, dict) else []
-    if are_several(source):
-        first, *others = [list_splits(one) for one in source]
-        return [split for split in first if all(split in there for there in others)]
-    if not isinstance(source, (str, os.PathLike)):
-        return []
-    name = os.fspath(source)
-    if name == "digits":
-        return ["train", "test"]
-    if name.lower().endswith((".npy", ".npz")):
-        return arrays.splits_of(existing(name))
-    return [split for split in locate(name).splits if split]
-
-
-def locate(name: str) -> Files:
-    """The source behind a path or the name of a data set on the Hub."""
     if name.startswith(rows.HUB):
-        found: Files = rows.from_hub(rows.hub_name(name))
+        found: Source = rows.from_hub(rows.hub_name(name), label_column)
     else:
         path = existing(name)
-        found = _file(path) if path.is_file() else _folder(path)
+        found = _file(path, label_column) if path.is_file() else _folder(path, label_column)
     say_splits(name, found.splits)
     return found
 
 
-def _file(path: Path) -> Files:
+def list_splits(source: Any) -> list[str]:
+    """The splits that `open_images(source, split=...)` knows; empty if the source is not divided."""
+    if are_several(source):
+        first, *others = [list_splits(one) for one in source]
+        return [split for split in first if all(split in there for there in others)]
+    if isinstance(source, str) and source == "digits":
+        return ["train", "test"]
+    if is_array_file(source):
+        return arrays.splits_of(existing(os.fspath(source)))
+    found = encoded_source(source)
+    return [] if found is None else [split for split in found.splits if split]
+
+
+def has_columns(source: Any) -> bool:
+    """Whether a path or name has columns, of which one may hold labels."""
+    found = encoded_source(source)
+    if found is None:
+        return describe(source).lower().endswith(".npz")
+    return not isinstance(found, ImageFolder) or found.has_metadata
+
+
+def _file(path: Path, label_column: str | None) -> Source:
     suffix = path.suffix.lower()
-    splits = shard_splits([path.name], path)
     if suffix in TEXT_TABLES or (suffix == ".parquet" and names_paths(path)):
-        return path_table(path)
+        return PathTable(path, label_column)
     if suffix == ".parquet":
-        return rows.ParquetFiles(path.parent, splits)
+        return rows.ParquetFiles(path.parent, shard_splits([path.name], path), (), label_column)
     if suffix == ".tar":
-        return Tars(path.parent, splits)
+        return Tars(path.parent, shard_splits([path.name], path), (), label_column)
     if are_files([path]):
         return ImageFiles([path])
     raise ValueError(f"'{path}' is no image, and no .csv, .tsv, .parquet, .tar, .npy or .npz file")
 
 
-def _folder(path: Path) -> Files:
-    files, problems = list_files(path)
-    kind, members, others = _most(path, files, problems)
-    splits = folder_splits(members, path) if kind == "images" else shard_splits(members, path)
-    problems += [(name, f"not read: most files here are {kind}") for name in others] + in_none(members, splits)
-    if kind == "images":
-        return ImageFolder(path, splits, [one for one in files if os.path.basename(one) in METADATA], problems)
-    return (rows.ParquetFiles if kind == "parquet" else Tars)(path, splits, problems)
-
-
-def _most(
-    root: Path, files: Iterable[str], problems: Sequence[tuple[str, str]] = ()
-) -> tuple[str, list[str], list[str]]:
-    """("images" | "parquet" | "tars", its files, those of the other kinds): whichever `root` holds most of.
-
-    ValueError where there is none; it names the first of the problems that `list_files` found.
-    """
+def _folder(root: Path, label_column: str | None) -> Source:
+    """The source in a folder: its images, Parquet files or tars, whichever it holds most of."""
+    files, problems = list_files(root)
     groups: dict[str, list[str]] = {"parquet": [], "tars": [], "images": []}
     for name in files:
         kind = kind_of(name)
         if kind is not None:
             groups[kind].append(name)
     kind = max(groups, key=lambda name: len(groups[name]))
-    if not groups[kind]:
+    members = groups.pop(kind)
+    if not members:
         what = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
         wrong = "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
         raise ValueError(
             f"the folder '{root}' {what}; nearfar reads images such as .png, .jpg, .webp, .tif at any depth{wrong}"
         )
-    return kind, groups.pop(kind), sorted(name for group in groups.values() for name in group)
+    splits = folder_splits(members, root) if kind == "images" else shard_splits(members, root)
+    others = sorted(name for group in groups.values() for name in group)
+    problems += [(name, f"not read: most files here are {kind}") for name in others] + in_none(members, splits)
+    if kind == "images":
+        metadata = [one for one in files if os.path.basename(one) in METADATA]
+        return ImageFolder(root, splits, metadata, problems, label_column)
+    return (rows.ParquetFiles if kind == "parquet" else Tars)(root, splits, problems, label_column)

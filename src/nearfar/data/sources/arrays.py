@@ -1,30 +1,24 @@
 """Sources that are decoded already: arrays in memory, .npy and .npz files, scikit-learn's digits.
 
-Of files no pickle is loaded, and no memory is taken for what a header only claims.
+Of files no pickle is loaded, and no more is read than fits into memory.
 """
 
 from __future__ import annotations
 
-import io
-import math
-import os
-import warnings
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Shaped, UInt8
-from numpy.lib import format as npy
+from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from nearfar.data.images import Images, pieces
 from nearfar.data.memory import machine_memory
 from nearfar.data.sources.splits import choose_splits
-from nearfar.data.table import SMALL, USUAL
+from nearfar.data.table import SMALL, USUAL, prefix
 from nearfar.data.value_range import EIGHT_BITS, ValueRange, of_sample, sixteen_bits, spread
 from nearfar.messages import one_line
 from nearfar.views import from_range, resize_square, with_channels
@@ -56,25 +50,36 @@ def from_file(
     npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with splits "x_train",
     "train_images", "y_test" and so on. Pickled objects are refused.
     """
-    with opened(path) as content:
+    with one_line(f"cannot use '{path}'"):
+        content = np.load(path, mmap_mode="c", allow_pickle=False)
         if isinstance(content, np.ndarray):
             if label is not None:
                 raise ValueError("a .npy file holds images only; use .npz with a key for the labels")
             choose_splits([""], split, path)
             return _images(content, None, None, image_size, channels, value_range)
-        parts = _parts(list(content))
-        if not parts:
-            raise ValueError(f"it needs a key 'images' or 'x'; its keys: {', '.join(content)}")
-        chosen = choose_splits(parts, split, path)
-        found = [_find(content, _LABEL_KEYS if label is None else (label,), part) for part in chosen]
-        label_keys = [name for name in found if name is not None]
-        if label is not None and len(label_keys) < len(chosen):
-            raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(content)}")
-        arrays = [content[parts[part]] for part in chosen]
-        images = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        complete = len(label_keys) == len(chosen)
-        labels = np.concatenate([content[name] for name in label_keys]) if complete else None
+        with content:
+            parts = _parts(content.files)
+            if not parts:
+                raise ValueError(f"it needs a key 'images' or 'x'; its keys: {', '.join(content.files)}")
+            chosen = choose_splits(parts, split, path)
+            found = [_find(content.files, _LABEL_KEYS if label is None else (label,), part) for part in chosen]
+            label_keys = [name for name in found if name is not None]
+            if label is not None and len(label_keys) < len(chosen):
+                raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}")
+            images = _joined(content, [parts[part] for part in chosen])
+            labels = _joined(content, label_keys) if len(label_keys) == len(chosen) else None
         return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels, value_range)
+
+
+def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
+    """Some arrays of a file, one after the other; ValueError if they do not fit into the free memory."""
+    available = machine_memory()["available"]
+    for key in keys:
+        needed = content.zip.getinfo(key if key in content.zip.namelist() else f"{key}.npy").file_size
+        if available is not None and needed > available:
+            gib, free = needed / 2**30, available / 2**30
+            raise ValueError(f"'{key}' needs {gib:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy")
+    return content[keys[0]] if len(keys) == 1 else np.concatenate([content[key] for key in keys])
 
 
 def digits(split: str | None, image_size: int | None, channels: int | None) -> Images:
@@ -101,8 +106,9 @@ def digits(split: str | None, image_size: int | None, channels: int | None) -> I
 
 def splits_of(path: Path) -> list[str]:
     """The splits in a .npz file's keys; empty for .npy and for undivided files."""
-    with opened(path) as content:
-        return [] if isinstance(content, np.ndarray) else [part for part in _parts(list(content)) if part]
+    with one_line(f"cannot use '{path}'"):
+        content = np.load(path, mmap_mode="c", allow_pickle=False)
+        return [] if isinstance(content, np.ndarray) else [part for part in _parts(content.files) if part]
 
 
 def _parts(keys: list[str]) -> dict[str, str]:
@@ -133,7 +139,7 @@ def _images(
     channels: int | None,
     value_range: ValueRange = None,
 ) -> Images:
-    planes = as_planes(raw, channels)
+    planes = as_planes(np.asarray(raw), channels)
     height, width = planes.shape[2:]
     size = image_size or (min(height, width) if max(height, width) <= SMALL else USUAL)
     known = None
@@ -151,10 +157,9 @@ def _images(
         if labels.dtype == np.uint64 and labels.max() >= 2**63:
             raise ValueError(f"labels must lie below 2**63, got {labels.max()}")
         labels = labels.astype(np.int64)
-    prefix = f"{split}/" if split else ""
     return Images(
         pixels,
-        names=[f"{prefix}{i:06d}" for i in range(len(pixels))],
+        names=[f"{prefix(split or '')}{i:06d}" for i in range(len(pixels))],
         image_size=size,
         channels=pixels.shape[1],
         labels=labels,
@@ -224,17 +229,12 @@ def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
         return planes
     if planes.dtype == torch.bool:
         return planes.to(torch.uint8) * 255
+    scale = 1 / 257 if planes.dtype == torch.uint16 else 255 if planes.is_floating_point() else 1
     out = torch.empty(planes.shape, dtype=torch.uint8)
     for piece, to in zip(pieces(planes), pieces(out), strict=True):
-        values = piece.to(torch.float64)
-        if planes.dtype == torch.uint16:
-            values = values / 257
-        elif planes.is_floating_point():
-            if not bool(((values >= 0) & (values <= 1)).all()):
-                raise ValueError("float images must lie in 0..1; scale them, or give uint8")
-            values = values * 255
-        elif not bool(((values >= 0) & (values <= 255)).all()):
-            raise ValueError("whole-number images must lie in 0..255; give uint8 or uint16")
+        values = piece.to(torch.float64) * scale
+        if not bool(((values >= 0) & (values <= 255)).all()):
+            raise ValueError("float images must lie in 0..1, whole numbers in 0..255; scale them, or give uint8")
         to.copy_(values.round())
     return out
 
@@ -247,63 +247,3 @@ def fitted(
     if pixels.shape[1] == channels and min(pixels.shape[2:]) == size:
         return resize_square(pixels, size)
     return torch.cat([resize_square(with_channels(piece, channels), size) for piece in pieces(pixels)])
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[np.ndarray | Arrays]:
-    """The array of a .npy file, memory-mapped, or those of a .npz file by name, each read when it is asked for.
-
-    What the first bytes say counts, not the name. ValueError of one line, also for what is raised while entered.
-    """
-    with one_line(f"cannot use '{path}'"), open(path, "rb") as file:
-        start = file.read(6)
-        if not start:
-            raise ValueError("it is empty")
-        if start == npy.MAGIC_PREFIX:
-            file.seek(0)
-            _check(file, os.path.getsize(path))
-            yield np.load(path, mmap_mode="c", allow_pickle=False)
-        elif start[:2] == b"PK":
-            with zipfile.ZipFile(file) as archive:
-                yield Arrays(archive)
-        else:
-            raise ValueError("it is neither a .npy nor a .npz file")
-
-
-class Arrays(Mapping[str, np.ndarray]):
-    """The arrays of a .npz file."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self.archive = archive
-        self.members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.members)
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def __getitem__(self, key: str) -> np.ndarray:
-        member = self.archive.getinfo(self.members[key])
-        with self.archive.open(member) as file:
-            _check(file, member.file_size)
-        available = machine_memory()["available"]
-        if available is not None and member.file_size > available:
-            needed, free = member.file_size / 2**30, available / 2**30
-            raise ValueError(f"'{key}' needs {needed:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy")
-        with self.archive.open(member) as file:
-            return npy.read_array(file, allow_pickle=False)
-
-
-def _check(file: Any, size: int) -> None:
-    """ValueError unless the file of `size` bytes holds what the header of its array claims."""
-    start = io.BytesIO(file.read(2**16))  # or a header that claims to be long would take memory
-    read = npy.read_array_header_1_0 if npy.read_magic(start) == (1, 0) else npy.read_array_header_2_0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        shape, _, kind = read(start)
-    rest = size - start.tell()
-    if kind.hasobject:
-        raise ValueError("it holds Python objects, which would run code when they are loaded")
-    if any(length < 0 for length in shape) or math.prod(shape) * kind.itemsize > rest:
-        raise ValueError(f"its header claims an array {list(shape)} of {kind}, and {rest:,} bytes follow")

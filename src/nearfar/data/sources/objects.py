@@ -41,7 +41,7 @@ def from_items(
     Raises ValueError for items of another kind, and before more than `limit` bytes are filled.
     """
     count = len(source)
-    kept: list[Tensor] = []
+    images: list[Tensor] = []
     natives: list[tuple[int, int]] = []
     names: list[str] = []
     labels: list[int] = []
@@ -61,19 +61,19 @@ def from_items(
             size = image_size or (None if max(native) <= SMALL else USUAL)
             _must_fit(count, Form(size or min(native), channels or image.shape[1]), limit, name)
             image = image if channels is None else with_channels(image, channels)
-            kept.append(image if size is None else fitted(image, size, channels))
+            images.append(image if size is None else fitted(image, size, channels))
         natives.append(native)
         names.append(f"{number:06d}")
         labels.append(label)
-    if not kept:
+    if not images:
         what = f"none of its items can be read; item {skipped[0][0]}: {skipped[0][1]}" if skipped else "it has no items"
         raise ValueError(f"{name}: {what}")
     form = Form(
-        image_size or usual_size(np.array(natives)), channels or usual_channels(np.array([i.shape[1] for i in kept]))
+        image_size or usual_size(np.array(natives)), channels or usual_channels(np.array([i.shape[1] for i in images]))
     )
     _must_fit(count, form, limit, name)
-    pixels = torch.empty(len(kept), form.channels, form.size, form.size, dtype=torch.uint8)
-    for row, image in enumerate(kept):
+    pixels = torch.empty(len(images), form.channels, form.size, form.size, dtype=torch.uint8)
+    for row, image in enumerate(images):
         with one_line(f"item {int(names[row])} of {name}", ValueError):
             pixels[row] = fitted(image, form.size, form.channels)[0]
     known = any(label >= 0 for label in labels)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from nearfar.data.sources.files import LABEL_NAMES, Files
-from nearfar.data.sources.splits import prefix
-from nearfar.data.table import Lookup, Named, Row, digest, looked_at
-from nearfar.data.value_range import spread
+from nearfar.data.table import Found, Lookup, Source, as_label, digest
 from nearfar.messages import first_line, one_line
 
 if TYPE_CHECKING:
@@ -24,197 +21,175 @@ if TYPE_CHECKING:
     from datasets import Dataset, Features
 
 HUB = "hf:"
+LABEL_NAMES = ("label", "labels", "class", "cls", "fine_label", "target", "y", "coarse_label")
 IMAGE_NAMES = ("image", "img", "images", "picture", "photo", "jpg", "png", "webp")
 _ROWS = 8  # read at once: encoded images may be large
 
 
-class Rows(Files):
+class Rows(Source):
     """Rows of tables with a column of images: type Image, a struct {bytes, path}, or binary.
 
-    inside: the folder that rows may name image files in; None: rows must hold the bytes of their image.
+    inside: the folder that rows may name image files in; None: rows must hold the bytes of their image. name: of all
+    tables, for messages. The labels stand in `label_column`, else in a column
+    with a usual name.
     """
 
     whole = False
-    inside: Path | None
-    label: str
 
-    def features(self, split: str) -> Features:
-        """The columns of a split and their types."""
+    def __init__(
+        self,
+        root: Path,
+        splits: dict[str, list[str]],
+        problems: Sequence[tuple[str, str]],
+        label_column: str | None,
+        inside: Path | None,
+        name: str,
+    ) -> None:
+        super().__init__(root, splits, problems)
+        self.inside, self.name, self.label_column = inside, name, label_column
+
+    @functools.cached_property
+    def first_features(self) -> Features:
+        return self.features(next(file for files in self.splits.values() for file in files))
+
+    @functools.cached_property
+    def image(self) -> str:
+        return image_column(self.first_features, self.name)
+
+    @functools.cached_property
+    def label(self) -> str | None:
+        return _label_column(self.first_features, self.label_column, self.name)
+
+    def class_names(self) -> list[str] | None:
+        return getattr(self.first_features[self.label], "names", None) if self.label else None
+
+    def features(self, file: str) -> Features:
+        """The columns of a table and their types."""
         raise NotImplementedError
 
-    def column(self, file: str, name: str) -> list[Any]:
-        """A column of a table that holds no images."""
+    def batches(self, file: str, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
+        """The rows of a table, a few at a time, with those of the columns that it has; images are left encoded."""
         raise NotImplementedError
-
-    def cells(self, file: str, image: str) -> Iterator[Any]:
-        """The column of images, row by row and left encoded."""
-        raise NotImplementedError
-
-    def _images(self, file: str) -> Iterator[bytes | str | None]:
-        split = next(split for split, files in self.splits.items() if file in files)
-        cells = self.cells(file, image_column(self.features(split), self.label))
-        return (encoded(cell, self.inside) for cell in cells)
-
-    def look(self, file: str, label_column: str | None) -> list[Row]:
-        return [looked_at(data, row) for row, data in enumerate(self._images(file))]
-
-    def named(self, table: pyarrow.Table, splits: Sequence[str], label_column: str | None) -> Named:
-        refs = [os.fsdecode(ref) for ref in table["ref"].unique().to_pylist()]
-        counts = dict(zip(refs, table["ref"].value_counts().field("counts").to_pylist(), strict=True))
-        names, parts = list[str](), list[str]()
-        for split in splits:
-            count = sum(counts.get(file, 0) for file in self.splits[split])
-            names += [f"{prefix(split)}{number:06d}" for number in range(count)]
-            parts += [split] * count
-        labels, classes = list[Any](), None
-        for split in splits:
-            own, classes = self._labels(split, label_column)
-            labels += own or [None] * parts.count(split)
-        texts = list(labels)
-        if any(isinstance(label, str) for label in labels):
-            for split in self.splits.keys() - set(splits):
-                texts += self._labels(split, label_column)[0]
-        return Named(names, parts, labels, classes, texts)
-
-    def _labels(self, split: str, wanted: str | None) -> tuple[list[Any], list[str] | None]:
-        """The labels of a split, none without a column of them, and the names of classes."""
-        features = self.features(split)
-        column = label_column(features, wanted, self.label)
-        if column is None:
-            return [], None
-        names = getattr(features[column], "names", None)
-        found = [label for file in self.splits[split] for label in self.column(file, column)]
-        return found, list(names) if names else None
-
-    def few(self, splits: Sequence[str], count: int) -> list[tuple[str, bytes | str | None]]:
-        total = sum(self.count(file) for split in splits for file in self.splits[split])
-        chosen = set(spread(total, count))
-        found, place = [], 0
-        for split in splits:
-            number = 0
-            for file in self.splits[split]:
-                for data in self._images(file):
-                    if place in chosen:
-                        found.append((f"{prefix(split)}{number:06d}", data))
-                    number, place = number + 1, place + 1
-                    if len(found) == len(chosen):
-                        return found
-        return found
 
     def count(self, file: str) -> int:
         """The number of rows of a table."""
         raise NotImplementedError
 
-    def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
-        places = {os.fsdecode(ref): set[int]() for ref in table["ref"].unique().to_pylist()}
-        for ref, place in zip(table["ref"].to_pylist(), table["place"].to_pylist(), strict=True):
-            places[os.fsdecode(ref)].add(place)
-        for file, wanted in places.items():
-            for place, data in enumerate(self._images(file)):
-                if place in wanted:
-                    yield data or b""
+    def dataset(self, files: list[str], scratch: Path | None) -> Dataset:
+        """The rows of some tables, one table after the other, for random access."""
+        raise NotImplementedError
 
-    def _lookup(self, whole: Dataset, names: list[str], table: pyarrow.Table) -> Lookup:
-        """Rows of several tables by position in all of them, which follow each other in `whole`."""
-        ends = np.cumsum([0, *(self.count(name) for name in names)]).tolist()
-        starts = {os.fsencode(name): start for name, start in zip(names, ends, strict=False)}
+    def address(self) -> list[Any]:
+        return [*super().address(), self.name, self.label]
+
+    def images(self, file: str) -> Iterator[Found]:
+        columns = [self.image, self.label] if self.label else [self.image]
+        rows = (row for batch in self.batches(file, columns) for row in batch)
+        for place, row in enumerate(rows):
+            label = as_label(row.get(self.label), self.label or "")
+            yield Found(encoded(row[self.image], self.inside), place, label=label)
+
+    def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
+        places: dict[str, set[int]] = {}
+        for ref, place in zip(table["ref"].to_pylist(), table["place"].to_pylist(), strict=True):
+            places.setdefault(os.fsdecode(ref), set()).add(place)
+        for file, wanted in places.items():
+            rows = (row for batch in self.batches(file, [self.image]) for row in batch)
+            yield from (encoded(row[self.image], self.inside) or b"" for n, row in enumerate(rows) if n in wanted)
+
+    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
+        files = list(dict.fromkeys(map(os.fsdecode, table["ref"].to_pylist())))
+        whole = undecoded(self.dataset(files, scratch).select_columns([self.image]), self.image)
+        starts = dict(zip(map(os.fsencode, files), accumulate(map(self.count, files), initial=0), strict=False))
         places = zip(table["ref"].to_pylist(), table["place"].to_pylist(), strict=True)
-        return Lookup(_column(whole, self.inside), [starts[ref] + place for ref, place in places])
+        get = functools.partial(_cell, whole, self.image, self.inside)
+        return Lookup(get, [starts[ref] + row for ref, row in places])
+
+
+def _cell(table: Dataset, column: str, inside: Path | None, row: int) -> bytes | str | None:
+    return encoded(table[row][column], inside)
 
 
 class ParquetFiles(Rows):
     """Parquet files with a column of images."""
 
-    def __init__(self, root: Path, splits: dict[str, list[str]], problems: Sequence[tuple[str, str]] = ()) -> None:
-        super().__init__(root, splits, problems)
-        self.inside, self.label = self.root, str(self.root)
+    def __init__(
+        self,
+        root: Path,
+        splits: dict[str, list[str]],
+        problems: Sequence[tuple[str, str]] = (),
+        label_column: str | None = None,
+    ) -> None:
+        super().__init__(root, splits, problems, label_column, root.resolve(), str(root))
 
-    def features(self, split: str) -> Features:
+    def features(self, file: str) -> Features:
         import datasets
 
-        for number, name in enumerate(self.splits[split]):
-            with one_line(f"cannot read '{self.path(name)}'"):
-                schema = pyarrow.parquet.read_schema(self.path(name))
-                if number == 0:
-                    features = datasets.Features.from_arrow_schema(schema)
-        return features
+        with one_line(f"cannot read '{self.path(file)}'"):
+            return datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(self.path(file)))
 
     def count(self, file: str) -> int:
-        with one_line(f"cannot read '{self.path(file)}'"):
-            return pyarrow.parquet.read_metadata(self.path(file)).num_rows
+        return pyarrow.parquet.read_metadata(self.path(file)).num_rows
 
-    def column(self, file: str, name: str) -> list[Any]:
-        with self._opened(file, name) as opened:
-            return opened.read([name])[name].to_pylist()
-
-    def cells(self, file: str, image: str) -> Iterator[Any]:
-        with self._opened(file, image) as opened:
-            for batch in opened.iter_batches(_ROWS, columns=[image]):
-                yield from batch[image].to_pylist()
-
-    @contextlib.contextmanager
-    def _opened(self, file: str, column: str) -> Iterator[pyarrow.parquet.ParquetFile]:
+    def batches(self, file: str, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
         path = self.path(file)
         with one_line(f"cannot read '{path}'"), pyarrow.parquet.ParquetFile(path) as opened:
-            if column not in opened.schema_arrow.names:
-                raise ValueError(f"it has no column '{column}'; the first file has one")
-            yield opened
+            there = opened.schema_arrow.names
+            if self.image not in there:
+                raise ValueError(f"it has no column '{self.image}'; the first file has one")
+            for batch in opened.iter_batches(_ROWS, columns=[name for name in columns if name in there]):
+                yield batch.to_pylist()
 
-    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
+    def dataset(self, files: list[str], scratch: Path | None) -> Dataset:
         """A copy by `datasets` in the folder `scratch`, for random access to images too many for the pixel cache."""
         from datasets.data_files import DataFilesDict, DataFilesList
         from datasets.packaged_modules.parquet.parquet import Parquet
 
-        names = [os.fsdecode(ref) for ref in table["ref"].unique().to_pylist()]
-        paths = [self.path(name) for name in names]  # by exact name: patterns would trip over "[" or "*" in a path
-        files = DataFilesList(paths, [tuple(map(str, self.stamp(name))) for name in names])
+        paths = [self.path(file) for file in files]  # by exact name: patterns would trip over "[" or "*" in a path
+        listed = DataFilesList(paths, [tuple(map(str, self.stamp(file))) for file in files])
         with one_line(f"cannot read '{self.root}'"), _quiet():
-            builder = Parquet(data_files=DataFilesDict({"train": files}), cache_dir=str(scratch))
+            builder = Parquet(data_files=DataFilesDict({"train": listed}), cache_dir=str(scratch))
             builder.download_and_prepare()
-            whole = builder.as_dataset(split="train")
-        return self._lookup(whole, names, table)
+            return builder.as_dataset(split="train")
 
 
 class Tables(Rows):
     """Tables in memory or mapped by `datasets`, by split; `name` is for messages."""
 
-    def __init__(self, tables: Mapping[str, datasets.Dataset], name: str, inside: Path | None) -> None:
-        super().__init__(Path(), {split: [split] for split in tables})
+    def __init__(
+        self, tables: Mapping[str, datasets.Dataset], name: str, inside: Path | None, label_column: str | None = None
+    ) -> None:
         self.tables = {split: table.with_format(None) for split, table in tables.items()}
-        self.label, self.inside = name, inside
-
-    def address(self, label_column: str | None) -> list[Any]:
-        return [self.label]
+        super().__init__(Path(), {split: [split] for split in tables}, (), label_column, inside, name)
 
     def stamp(self, file: str) -> tuple[int, int]:
         if self.inside is not None:  # rows may name files, which may change
             return 0, 0
         return int(digest(self.tables[file]._fingerprint.encode())[:15], 16), 0
 
-    def features(self, split: str) -> Features:
-        return self.tables[split].features
+    def features(self, file: str) -> Features:
+        return self.tables[file].features
 
     def count(self, file: str) -> int:
         return len(self.tables[file])
 
-    def column(self, file: str, name: str) -> list[Any]:
-        return list(self.tables[file][name])
+    def batches(self, file: str, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
+        table = self.tables[file]
+        there = [name for name in columns if name in table.column_names]
+        for row in undecoded(table.select_columns(there), self.image):
+            yield [row]
 
-    def cells(self, file: str, image: str) -> Iterator[Any]:
-        return (row[image] for row in undecoded(self.tables[file].select_columns([image]), image))
-
-    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
+    def dataset(self, files: list[str], scratch: Path | None) -> Dataset:
         import datasets
 
-        names = [os.fsdecode(ref) for ref in table["ref"].unique().to_pylist()]
-        return self._lookup(datasets.concatenate_datasets([self.tables[name] for name in names]), names, table)
+        return datasets.concatenate_datasets([self.tables[file] for file in files])
 
 
-def from_hub(name: str) -> Tables:
+def from_hub(name: str, label_column: str | None) -> Tables:
     """A data set by name ("owner/name").
 
     `datasets` downloads it into its own cache; with HF_HUB_OFFLINE=1 an earlier download is used. ValueError, after a
-    single request, where the Hub cannot be reached or has no such data set.
+    single request, if the Hub cannot be reached or has no such data set.
     """
     import datasets
     import huggingface_hub
@@ -228,15 +203,7 @@ def from_hub(name: str) -> Tables:
             f"cannot open '{name}' of the Hugging Face Hub: {first_line(error)} "
             "(HF_HUB_OFFLINE=1 takes what was downloaded earlier)"
         ) from error
-    return Tables(tables, name, None)
-
-
-def from_object(source: datasets.Dataset | datasets.DatasetDict, name: str) -> Tables:
-    """A table, or tables by split, that the user has loaded: image files that its rows name are read from anywhere."""
-    import datasets
-
-    tables = source if isinstance(source, datasets.DatasetDict) else {"": source}
-    return Tables(tables, name, Path(Path.cwd().anchor))
+    return Tables(tables, name, None, label_column)
 
 
 def hub_name(source: str) -> str:
@@ -266,7 +233,7 @@ def image_column(features: Features, source: object) -> str:
     raise ValueError(f"'{source}' has no column of images; its columns: {', '.join(features)}")
 
 
-def label_column(features: Features, wanted: str | None, source: object) -> str | None:
+def _label_column(features: Features, wanted: str | None, source: object) -> str | None:
     """`wanted`, else a column with a usual name (ClassLabel before whole numbers), else the only ClassLabel."""
     import datasets
 
@@ -281,16 +248,6 @@ def label_column(features: Features, wanted: str | None, source: object) -> str 
             if name in group:
                 return name
     return classes[0] if len(classes) == 1 else None
-
-
-def _column(table: Dataset, inside: Path | None) -> Callable[[int], Any]:
-    """Rows of a table's image column by position, still encoded; memory-mapped, and fit for worker processes."""
-    column = image_column(table.features, "the data set")
-    return functools.partial(_cell, undecoded(table, column).select_columns([column]), column, inside)
-
-
-def _cell(table: Dataset, column: str, inside: Path | None, row: int) -> bytes | str | None:
-    return encoded(table[row][column], inside)
 
 
 def encoded(cell: Any, inside: Path | None) -> bytes | str | None:

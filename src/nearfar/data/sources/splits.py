@@ -85,11 +85,6 @@ def word_splits(words: Sequence[str], source: object) -> dict[str, list[int]]:
     return splits
 
 
-def prefix(split: str) -> str:
-    """What the names of a split's images begin with."""
-    return f"{split}/" if split else ""
-
-
 def in_none(names: Sequence[str], splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """(name, reason) of what is in none of the splits."""
     known = {name for members in splits.values() for name in members}

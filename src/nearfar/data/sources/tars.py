@@ -16,17 +16,15 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow
 
 from nearfar.data.formats import suffixes
-from nearfar.data.sources.files import Files
 from nearfar.data.sources.rows import IMAGE_NAMES, hub_name
-from nearfar.data.sources.splits import in_none, prefix, say_splits, shard_splits
-from nearfar.data.table import Lookup, Named, Row, digest, looked_at
+from nearfar.data.sources.splits import in_none, say_splits, shard_splits
+from nearfar.data.table import Found, Lookup, Row, Source, digest
 from nearfar.messages import first_line, one_line
 
 LABEL = "cls"
 ADDRESS = "hf://datasets/"
 _MOST_BYTES = 2**30  # of an encoded image
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
-_WHOLE = re.compile(r"-?\d{1,18}")
 
 
 class Place(NamedTuple):
@@ -37,98 +35,66 @@ class Place(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One example: its fields by their endings, or what is wrong there."""
+    """One example: its name, its image and its label, or what is wrong there."""
 
     name: str
-    fields: dict[str, Place]
+    image: Place | None
+    label: Place | None
     problem: str = ""
 
-    def image(self) -> Place | None:
-        """The image: the one with a usual ending, else the first by name."""
-        images = sorted(field for field in self.fields if _is_image(field))
-        return self.fields[next((name for name in IMAGE_NAMES if name in images), images[0])] if images else None
 
-    def wrong(self) -> str:
-        """Why it is not read; "" for an example that is."""
-        image = self.image()
-        if image is None:
-            return self.problem
-        return f"{image.size:,} bytes are too many for an image" if image.size > _MOST_BYTES else ""
+class Tars(Source):
+    """Tars of examples such as 000001.jpg and 000001.cls, the label: a whole number or a text.
 
-
-class Tars(Files):
-    """Tars of examples such as 000001.jpg and 000001.cls, the label: a whole number or a text."""
+    label_column: the ending of the labels. headers: only find out where the images are, and read none of them.
+    """
 
     whole = False
 
     def __init__(
-        self, root: Path | str, splits: dict[str, list[str]], problems: Sequence[tuple[str, str]] = ()
+        self,
+        root: Path | str,
+        splits: dict[str, list[str]],
+        problems: Sequence[tuple[str, str]] = (),
+        label_column: str | None = None,
+        headers: bool = False,
     ) -> None:
         super().__init__(Path(root), splits, problems)
+        self.label_column, self.headers = label_column, headers
 
-    def address(self, label_column: str | None) -> list[Any]:
-        return [*super().address(label_column), label_column]
+    def address(self) -> list[Any]:
+        return [*super().address(), self.label_column, self.headers]
 
-    def look(self, file: str, label_column: str | None) -> list[Row]:
-        rows = []
+    def look(self, file: str) -> list[Row]:
+        if not self.headers:
+            return super().look(file)
         with opened(self.path(file)) as tar:
-            for example in examples(tar, self.path(file), file):
-                image, text = example.image(), example.fields.get(label_column or LABEL)
-                if image is None or example.wrong():
-                    rows.append(Row(-1, None, None, None, None, None, None, example.wrong(), example.name))
+            found = [(one.image or Place(-1, 0), one) for one in self._examples(tar, file)]
+        return [Row(at.offset, bytes=at.size, problem=one.problem or None, name=one.name) for at, one in found]
+
+    def images(self, file: str) -> Iterator[Found]:
+        with opened(self.path(file)) as tar:
+            for one in self._examples(tar, file):
+                if one.image is None:
+                    yield Found(None, -1, one.name, None, one.problem)
                 else:
-                    label = None if text is None else _text(tar, text)
-                    rows.append(looked_at(_member(tar, image), image.offset, example.name, label))
-        return rows
+                    text = (
+                        b"" if one.label is None else _member(tar, one.label._replace(size=min(one.label.size, 4096)))
+                    )
+                    label = text.decode("utf-8", "replace").strip() or None
+                    yield Found(_member(tar, one.image), one.image.offset, one.name, label)
 
-    def named(self, table: pyarrow.Table, splits: Sequence[str], label_column: str | None) -> Named:
-        split_of = {os.fsencode(file): split for split in splits for file in self.splits[split]}
-        parts = [split_of[ref] for ref in table["ref"].to_pylist()]
-        names = [prefix(split) + name for split, name in zip(parts, table["name"].to_pylist(), strict=True)]
-        labels = [None if text is None else _label(text) for text in table["label"].to_pylist()]
-        texts = list(labels)
-        if any(isinstance(label, str) for label in labels):
-            others = (file for split in self.splits.keys() - set(splits) for file in self.splits[split])
-            texts += [label for file in others for label in self._labels(file, label_column or LABEL)]
-        if label_column is not None and all(label is None for label in labels):
-            fields = self._first_fields(splits)
-            if label_column not in fields:
-                known = ", ".join(fields)
-                raise ValueError(f"'{self.root}' has no column '{label_column}' for labels; its columns: {known}")
-        return Named(names, parts, labels, None, texts)
-
-    def _labels(self, file: str, label_column: str) -> list[int | str]:
-        with opened(self.path(file)) as tar:
-            fields = (example.fields.get(label_column) for example in examples(tar, self.path(file), file))
-            return [_label(_text(tar, field)) for field in fields if field is not None]
-
-    def _first_fields(self, splits: Sequence[str]) -> dict[str, Place]:
-        for file in (file for split in splits for file in self.splits[split]):
-            with opened(self.path(file)) as tar:
-                for example in examples(tar, self.path(file), file):
-                    if not example.problem:
-                        return example.fields
-        return {}
-
-    def few(self, splits: Sequence[str], count: int) -> list[tuple[str, bytes | str | None]]:
-        found: list[tuple[str, bytes | str | None]] = []
-        for split, file in ((part, file) for part in splits for file in self.splits[part]):
-            with opened(self.path(file)) as tar:
-                for example in examples(tar, self.path(file), file):
-                    image = None if example.wrong() else example.image()
-                    found.append((prefix(split) + example.name, image and _member(tar, image)))
-                    if len(found) == count:
-                        return found
-        return found
+    def _examples(self, tar: BinaryIO, file: str) -> Iterator[Example]:
+        return examples(tar, self.path(file), file, self.label_column or LABEL)
 
     def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
         columns = (table[name].to_pylist() for name in ("ref", "place", "bytes"))
-        places = [(self.path(os.fsdecode(r)), Place(p, size)) for r, p, size in zip(*columns, strict=True)]
+        places = [(self.path(os.fsdecode(ref)), Place(*place)) for ref, *place in zip(*columns, strict=True)]
         return Lookup(_opened_member, places)
 
 
 class HubTars(Tars):
-    """The tars of a data set on the Hub, which are not downloaded; ValueError where the Hub cannot be reached."""
+    """The tars of a data set on the Hub, which are not downloaded; ValueError if the Hub cannot be reached."""
 
     def __init__(self, source: str) -> None:
         self.address_of_hub = ADDRESS + hub_name(source)
@@ -139,8 +105,10 @@ class HubTars(Tars):
         self.marks = {name: mark for name, mark in sorted(files.items()) if name.lower().endswith(".tar")}
         splits = shard_splits(list(self.marks), source) if self.marks else {}
         super().__init__(source, splits, in_none(list(self.marks), splits))
-        self.root = Path(source)
         say_splits(source, splits)
+
+    def address(self) -> list[Any]:
+        return [self.address_of_hub, self.headers]
 
     def path(self, file: str) -> str:
         return f"{self.address_of_hub}/{file}"
@@ -150,7 +118,7 @@ class HubTars(Tars):
 
 
 def opened(path: str) -> BinaryIO:
-    """Open a tar for reading, here or on the Hub; ValueError, one line, for one that is not there."""
+    """Open a tar for reading, here or on the Hub; ValueError, one line, if it is missing."""
     with one_line(f"cannot read '{path}'"):
         return _hub().open(path, "rb") if path.startswith(ADDRESS) else open(path, "rb")
 
@@ -161,10 +129,10 @@ def _hub() -> Any:
     return huggingface_hub.HfFileSystem()
 
 
-def examples(file: BinaryIO, path: str, name: str) -> Iterator[Example]:
+def examples(file: BinaryIO, path: str, name: str, label: str) -> Iterator[Example]:
     """The examples of a tar with an image, and what is damaged or no file, in order.
 
-    name: of the tar, for what is damaged. The file may be read elsewhere in between.
+    name: of the tar, for what is damaged. label: ending of the labels. The file may be read elsewhere in between.
     """
     stem = Path(name).stem
     key, fields = "", dict[str, Place]()
@@ -173,18 +141,27 @@ def examples(file: BinaryIO, path: str, name: str) -> Iterator[Example]:
         hidden = member is not None and os.path.basename(member.name).startswith((".", "__"))
         if member is not None and not problem and (found is None or hidden):
             continue
-        if (problem or (found and found[1] != key)) and any(map(_is_image, fields)):
-            yield Example(f"{stem}/{key}", fields)
+        if problem or (found and found[1] != key):
+            yield from _whole_example(f"{stem}/{key}", fields, label)
             fields = {}
         if problem:
             if member is None or (found and not hidden and _is_image(found[2])):
-                yield Example(name if member is None else f"{stem}/{member.name}", {}, problem)
+                yield Example(name if member is None else f"{stem}/{member.name}", None, None, problem)
         elif found and member is not None:
-            if found[1] != key:
-                key, fields = found[1], {}
+            key = found[1]
             fields.setdefault(found[2], Place(member.offset_data, member.size))
-    if any(map(_is_image, fields)):
-        yield Example(f"{stem}/{key}", fields)
+    yield from _whole_example(f"{stem}/{key}", fields, label)
+
+
+def _whole_example(name: str, fields: dict[str, Place], label: str) -> Iterator[Example]:
+    """The example of these members, with the image of a usual ending or else the first; none without an image."""
+    images = sorted(field for field in fields if _is_image(field))
+    if images:
+        image = fields[next((one for one in IMAGE_NAMES if one in images), images[0])]
+        if image.size > _MOST_BYTES:
+            yield Example(name, None, None, f"{image.size:,} bytes are too many for an image")
+        else:
+            yield Example(name, image, fields.get(label))
 
 
 def _opened_member(path_and_place: tuple[str, Place]) -> bytes:
@@ -194,7 +171,7 @@ def _opened_member(path_and_place: tuple[str, Place]) -> bytes:
 
 
 def _member(file: BinaryIO, place: Place) -> bytes:
-    """The bytes of a member: fewer where the file has become shorter."""
+    """The bytes of a member: fewer if the file has become shorter."""
     file.seek(place.offset)
     return file.read(place.size)
 
@@ -202,7 +179,7 @@ def _member(file: BinaryIO, place: Place) -> bytes:
 def _members(file: BinaryIO, path: str) -> Iterator[tuple[tarfile.TarInfo | None, str]]:
     """The members of a tar, each with "" or what is wrong with it; (None, what is wrong) for damage.
 
-    Reading goes on behind a damaged header with the next one that is whole. ValueError where there is none at all.
+    Reading goes on behind a damaged header with the next one that is whole. ValueError if there is none at all.
     """
     end = count = 0
     try:
@@ -257,11 +234,3 @@ def _kind(member: tarfile.TarInfo) -> str:
 
 def _is_image(field: str) -> bool:
     return "." + field.rsplit(".", 1)[-1].lower() in suffixes()
-
-
-def _text(file: BinaryIO, place: Place) -> str:
-    return _member(file, Place(place.offset, min(place.size, 4096))).decode("utf-8", "replace").strip()
-
-
-def _label(text: str) -> int | str:
-    return int(text) if _WHOLE.fullmatch(text) else text

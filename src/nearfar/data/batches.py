@@ -177,7 +177,7 @@ def loaded(
     return iter(
         DataLoader(
             takes,
-            batch_sampler=([(epoch, int(i)) for i in index] for index in steps),  # type: ignore[arg-type]
+            batch_sampler=([(epoch, int(i)) for i in index] for index in steps),
             num_workers=workers,
             collate_fn=takes.join,
             pin_memory=pin and torch.cuda.is_available(),

@@ -132,8 +132,9 @@ def open_images(
         images = arrays.from_file(existing(name), split, image_size, channels, label_column, value_range)
     elif (found := encoded_source(source, label_column)) is not None:
         folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
-        decoding = (folder, cache_limit if cache else 0, workers, progress)
-        images = _open_encoded(found, name, choose_splits(found.splits, split, name), *form, label_column, *decoding)
+        chosen = choose_splits(found.splits, split, name)
+        limit = cache_limit if cache else 0
+        images = _open_encoded(found, name, chosen, *form, label_column, folder, limit, workers, progress)
     elif sources.has_items(source):
         choose_splits([""], split, name)
         images = objects.from_items(source, name, image_size, channels, cache_limit, progress)

@@ -134,8 +134,8 @@ class PathTable(Source):
         self.root = Path(os.path.abspath(file.parent))  # where ".." leads is not changed by links
         self.others = self.table.drop_columns([self.path_column])
         if label_column is None:
-            there = {field.name.lower(): field.name for field in reversed(self.others.schema) if _is_label(field.type)}
-            label_column = next((there[name] for name in LABEL_NAMES if name in there), None)
+            usual = {field.name.lower(): field.name for field in reversed(self.others.schema) if _is_label(field.type)}
+            label_column = next((usual[name] for name in LABEL_NAMES if name in usual), None)
         self.label = (
             None if label_column is None else (label_column, _column(self.others, label_column, file).to_pylist())
         )

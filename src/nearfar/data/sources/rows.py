@@ -86,7 +86,7 @@ class Rows(Source):
         columns = [self.image, self.label] if self.label else [self.image]
         rows = (row for batch in self.batches(file, columns) for row in batch)
         for place, row in enumerate(rows):
-            label = as_label(row.get(self.label), self.label or "")
+            label = as_label(row.get(self.label), self.label) if self.label else None
             yield Found(encoded(row[self.image], self.inside), place, label=label)
 
     def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:

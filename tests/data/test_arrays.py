@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -14,16 +13,6 @@ from nearfar.data import list_splits, open_images
 
 def noise(*shape):
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def test_layouts_are_recognised():
-    array = noise(5, 9, 9, 3)
-    expected = array.transpose(0, 3, 1, 2)
-    for source in (array, expected, torch.from_numpy(array)):
-        assert (open_images(source).pixels.numpy() == expected).all()
-    grey = open_images(array[..., 0])
-    assert tuple(grey.pixels.shape) == (5, 1, 9, 9) and grey.names[4] == "000004"
-    assert (open_images(noise(2, 4, 8, 8)).channels, open_images(noise(2, 8, 8, 5)).channels) == (4, 5)
 
 
 @pytest.mark.parametrize(

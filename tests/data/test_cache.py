@@ -299,7 +299,7 @@ def data_set(folder, name, **files):
 
 
 def test_only_data_sets_of_the_cache_are_counted_and_removed(tmp_path):
-    one, two, killed = cache.key(1), cache.key(2), f"{cache.key(3)}.part-ab_c1"
+    one, two, killed = cache.key(1), cache.key(2), f".{cache.key(3)}.123.partial"
     data_set(tmp_path, one, entry_json=10, pixels_u8=100)
     data_set(tmp_path, two, entry_json=5)
     data_set(tmp_path, killed, pixels_u8=1000)
@@ -316,6 +316,6 @@ def test_only_data_sets_of_the_cache_are_counted_and_removed(tmp_path):
 def test_what_is_being_built_stays(tmp_path):
     name = cache.key("photos")
     with cache.building(tmp_path / name):
-        part = data_set(tmp_path, f"{name}.part-x", pixels_u8=7)
+        part = data_set(tmp_path, f".{name}.77.partial", pixels_u8=7)
         assert cache.empty(tmp_path) == 0 and part.is_dir()
     assert cache.empty(tmp_path) == 7 and not part.exists()

@@ -40,16 +40,6 @@ def test_images_stand_one_source_after_the_other(places):
     assert images.source == describe(places) == "a + b + c.csv" and images.stored
 
 
-def test_classes_are_joined_by_their_names(places):
-    images = open_images(places)
-    assert images.class_names == ["cat", "dog", "ant"]
-    assert images.labels.tolist() == [0, 0, 1, 1, 1, 2, 0, 0, 1, -1]
-    assert images.columns.to_pydict() == {
-        "label": [None] * 8 + ["dog", ""],
-        "site": [None] * 8 + [3, 4],
-    }
-
-
 def test_labels_are_there_only_where_all_sources_have_some(places, tmp_path, paint):
     paint(tmp_path / "plain" / "x.png", 30)
     assert open_images([places[0], tmp_path / "plain"]).labels is None

@@ -172,12 +172,6 @@ def test_tables_of_datasets_are_decoded_once_and_cached(decodes):
     assert open_images(data.select([2])).names == ["000000"] and len(decodes) > count
 
 
-def test_image_files_that_a_table_names_are_read(tmp_path):
-    Image.fromarray(noise(9, 9, 3)).save(tmp_path / "a.png")
-    images = open_images(table(2, tmp_path / "a.png"))
-    assert (images.pixels[0].numpy() == noise(9, 9, 3).transpose(2, 0, 1)).all() and images.skipped == []
-
-
 def test_tables_by_split():
     import datasets
 

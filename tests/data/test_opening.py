@@ -35,18 +35,6 @@ def parquet(path, rows, **columns):
 # folders
 
 
-def test_class_folders_give_labels_and_other_depths_do_not(tmp_path, paint):
-    for i, name in enumerate(["cat/0.png", "cat/1.png", "ant/0.png", "dog/x.png"]):
-        paint(tmp_path / name, i)
-    images = open_images(tmp_path)
-    assert images.names == ["ant/0.png", "cat/0.png", "cat/1.png", "dog/x.png"]
-    assert images.labels.tolist() == [0, 1, 1, 2] and images.labels.dtype == np.int64
-    assert images.class_names == ["ant", "cat", "dog"]
-    paint(tmp_path / "dog" / "deeper" / "y.png", 9)
-    assert open_images(tmp_path).labels is None
-    assert len(open_images(tmp_path)) == 5
-
-
 @pytest.mark.parametrize("split", ["", "train/"])
 def test_an_image_beside_the_class_folders_has_no_label(tmp_path, paint, split, caplog):
     for i, name in enumerate(["preview.png", "ant/0.png", "cat/0.png", "cat/1.png"]):
@@ -74,33 +62,6 @@ def test_names_that_look_like_patterns_are_names(tmp_path, paint):
     images = open_images(tmp_path / "data[1]")
     assert images.names == ["50%/ü {1}.PNG", "[x]*/#b.png", "[x]*/a?.png"]
     assert images.labels.tolist() == [0, 1, 1]
-
-
-def test_split_folders(tmp_path, paint):
-    for i, name in enumerate(["train/a/0.png", "train/b/1.png", "test/b/2.png", "valid/a/3.png"]):
-        paint(tmp_path / name, i)
-    assert list_splits(tmp_path) == ["train", "validation", "test"]
-    assert open_images(tmp_path).names == ["train/a/0.png", "train/b/1.png"]
-    test = open_images(tmp_path, split="test")
-    assert (test.names, test.labels.tolist(), test.class_names, test.split) == (
-        ["test/b/2.png"],
-        [1],
-        ["a", "b"],
-        "test",
-    )
-    assert open_images(tmp_path, split="val").names == ["valid/a/3.png"]
-    assert len(open_images(tmp_path, split="all")) == 4
-    with pytest.raises(ValueError, match="no split 'dev2'; it has train, validation, test"):
-        open_images(tmp_path, split="dev2")
-
-
-def test_a_class_called_train_is_a_class(tmp_path, paint):
-    for i, name in enumerate(["car/0.png", "train/1.png"]):
-        paint(tmp_path / name, i)
-    images = open_images(tmp_path)
-    assert images.class_names == ["car", "train"] and len(images) == 2 and list_splits(tmp_path) == []
-    with pytest.raises(ValueError, match="not divided into splits"):
-        open_images(tmp_path, split="test")
 
 
 def test_unreadable_images_are_skipped_and_listed(tmp_path, paint, monkeypatch):

@@ -57,16 +57,6 @@ def test_split_words_count_anywhere_in_the_name_of_a_shard(tmp_path, train, test
     assert lines() == [f"'{tmp_path}' is divided into train, {split}: train is read where no split is asked for"]
 
 
-@pytest.mark.parametrize("ending", [".tar", ".parquet"])
-def test_a_stray_shard_is_listed_and_left_out(tmp_path, ending):
-    for number, name in enumerate(["train-0", "test-0", "extra"]):
-        shard(tmp_path / (name + ending), number)
-    images = open_images(tmp_path)
-    assert values(images) == [0] and len(open_images(tmp_path, split="all")) == 2
-    assert images.skipped == [(f"extra{ending}", "in none of the splits train, test")]
-    assert images.skipped == open_images(tmp_path).skipped
-
-
 @pytest.mark.parametrize("stray", ["preview.png", "extra/cat/0.png", "extra/0.png"])
 def test_a_stray_image_is_listed_and_left_out(tmp_path, paint, stray):
     for number, name in enumerate(["train/ant/0.png", "train/cat/1.png", "test/cat/2.png", stray]):

@@ -103,17 +103,6 @@ def test_a_stream_goes_on_from_any_step_as_if_it_had_not_stopped(shards):
     assert [tuple(view.shape) for view in whole[0][1]] == [(2, 3, 8, 8), (2, 3, 4, 4)]
 
 
-def test_an_epoch_of_so_many_steps_goes_on_where_the_last_one_ended(shards):
-    stream = open_stream(shards)
-    passes = StreamBatches(stream, 10, 0, workers=0)
-    short, long = (StreamBatches(stream, 10, 0, workers=0, steps=steps) for steps in (3, 9))
-    by_pass = [index for number in range(5) for index, _ in seen(passes, number)]
-    assert len(passes) == 4 and len(short) == 3 and len(long) == 9
-    assert [index for number in range(6) for index, _ in seen(short, number)] == by_pass[:18]
-    assert [index for number in range(2) for index, _ in seen(long, number)] == by_pass[:18]
-    assert [index for index, _ in seen(long, 1, 5)] == by_pass[14:18]
-
-
 def test_what_is_damaged_is_listed_and_replaced(shards, tmp_path):
     members = [(f"{i}.png", png(i)) for i in range(12)]
     members[7] = ("7.png", png(7)[:60])

@@ -30,17 +30,6 @@ def tar(path, members):
             file.addfile(info, io.BytesIO(member[1]))
 
 
-def test_examples_labels_and_splits(tmp_path):
-    tar(tmp_path / "train-0.tar", [("a.png", png(0)), ("a.cls", b"4"), ("b.png", png(1)[:60]), ("b.cls", b"5")])
-    tar(tmp_path / "train-1.tar", [("c.png", png(2)), ("c.cls", b"6")])
-    tar(tmp_path / "test-0.tar", [("d.png", png(3)), ("d.cls", b"7")])
-    images = open_images(tmp_path)
-    assert images.names == ["train/train-0/a", "train/train-1/c"]
-    assert images.labels.tolist() == [4, 6]
-    assert [name for name, _ in images.skipped] == ["train/train-0/b"]
-    assert open_images(tmp_path / "test-0.tar").labels.tolist() == [7]
-
-
 def test_other_fields_hidden_members_and_texts(tmp_path):
     members = [("README", b"no ending"), ("x/._a.png", b"hidden"), ("x/a.seg.PNG", png(1)), ("x/a.jpg", png(0))]
     members += [("x/a.txt", b" moss\n"), ("x/a.json", b"{broken"), ("x/a.pth", b"never read"), ("alone.txt", b"fern")]

@@ -239,18 +239,3 @@ def test_damaged_files_are_listed_with_a_reason(scans):
     assert len(images) == 8 and [name for name, _ in images.skipped] == ["x.tif", "y.dcm", "z.tif"]
     assert all(reason and "\n" not in reason for _, reason in images.skipped)
     assert "not finite" in images.skipped[2][1]
-
-
-@pytest.mark.parametrize("first", ["8", "16"])
-def test_a_line_says_that_images_of_eight_bits_make_eight_bits_of_all(tmp_path, caplog, monkeypatch, first):
-    monkeypatch.setattr("nearfar.data.sources.splits._told", set())
-    narrow, wide = ("a.png", "b.png") if first == "8" else ("b.png", "a.png")
-    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(tmp_path / narrow)
-    Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 60).save(tmp_path / wide)
-    with caplog.at_level("INFO", "nearfar"):
-        assert open_images(tmp_path).pixels.dtype == torch.uint8
-        assert open_images(tmp_path, value_range=(0, 4095)).pixels.dtype == torch.uint16
-    assert [one for one in caplog.messages if "8 bits" in one] == [
-        f"'{tmp_path}' holds images of 8 bits and of more: all become 8 bits; "
-        "--value-range LOW HIGH keeps the others as they are"
-    ]

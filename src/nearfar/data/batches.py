@@ -22,6 +22,7 @@ from nearfar.data.decoding import PICTURE, pixels_of, reason, to_array, to_pil, 
 from nearfar.data.images import Images
 from nearfar.views.sampling import BOX_NUMBERS, sample_boxes
 
+AHEAD = 2  # batches that wait ready at most
 Range = tuple[float, float]
 Crop = tuple[int, Range, Range]
 
@@ -67,7 +68,7 @@ class Batches:
 
     `batch_size` counts the images of one step over all `world_size` processes; each gets its `rank_rows`.
     `len` is the number of steps in an epoch; with drop_last the incomplete last batch is left out.
-    pin: put batches in page-locked memory (for CUDA). ahead: how many batches wait ready at most.
+    pin: put batches in page-locked memory (for CUDA).
     """
 
     def __init__(
@@ -80,9 +81,8 @@ class Batches:
         drop_last: bool = True,
         *,
         pin: bool = False,
-        ahead: int = 2,
     ) -> None:
-        self.images, self.pin, self.ahead = images, pin and torch.cuda.is_available(), ahead
+        self.images, self.pin = images, pin and torch.cuda.is_available()
         self.order = Order(len(images), batch_size, seed, rank, world_size, drop_last)
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Batches:
         self, epoch: int, start: int = 0
     ) -> Iterator[tuple[Shaped[Tensor, "batch channels size size"], Int64[Tensor, " batch"]]]:
         """(images, their positions) for every step from `start` on: exactly the rest of an uninterrupted epoch."""
-        ready: queue.Queue[tuple[Tensor, Tensor] | BaseException | None] = queue.Queue(maxsize=self.ahead)
+        ready: queue.Queue[tuple[Tensor, Tensor] | BaseException | None] = queue.Queue(maxsize=AHEAD)
         stop = threading.Event()
 
         def put(item: tuple[Tensor, Tensor] | BaseException | None) -> None:

@@ -11,12 +11,10 @@ Not detected: bytes that the disk itself damages, or that are changed while the 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -30,7 +28,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from nearfar.atomic import NotWrittenError
+from nearfar.atomic import replacing
 from nearfar.data.decoding import decode, reason, without_warnings
 from nearfar.data.formats import only_python_writes
 from nearfar.data.memory import in_order, usable_cores
@@ -42,8 +40,7 @@ VARIABLE = "NEARFAR_CACHE_BYTES"
 FORMAT = 5  # raise it when decoding or this layout changes: older caches are then not found
 ENTRY, DIGESTS = "entry.json", "digests.arrow"
 _CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-_NAME = re.compile(r"[0-9a-f]{32}(\.part-\w+|\.arrow|\.range)?")
+_NAME = re.compile(r"[.]?([0-9a-f]{32})([.]\d+[.](partial|old)|[.]arrow|[.]range)?")  # partial: of killed builds
 used: set[Path] = set()  # the data sets that this process has opened
 
 Progress = Callable[[int, int | None], None]
@@ -151,16 +148,13 @@ def building(home: Path) -> Iterator[None]:
 
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(home.with_suffix(".lock"))
-        lock.acquire()
+        lock = FileLock(home.with_suffix(".lock")).acquire()
     except OSError as error:
         raise ValueError(f"cannot write to the cache folder '{home.parent}' ({error}); {ELSEWHERE}") from error
-    try:
-        for leftover in home.parent.glob(f"{home.name}.part-*"):  # from builds that were killed: we hold the lock
+    with lock:
+        for leftover in home.parent.glob(f".{home.name}.*"):  # of builds that were killed: we hold the lock
             shutil.rmtree(leftover, ignore_errors=True)
         yield
-    finally:
-        lock.release()
 
 
 def decoded(
@@ -193,7 +187,10 @@ def decoded(
         with building(home):
             found = there()  # another process may have built it while we waited
             if found is None:
-                build(home, images(), digests, form, lineage, store, workers, progress, before)
+                try:
+                    build(home, images(), digests, form, lineage, store, workers, progress, before)
+                except OSError as error:
+                    raise ValueError(f"cannot write the cache in '{folder}' ({error}); {ELSEWHERE}") from error
                 found = there()
     if found is None:
         raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {ELSEWHERE}")
@@ -216,7 +213,6 @@ def build(
     Those whose digests an earlier state of the data set holds are taken from there. Unreadable images have no pixels.
     """
     known = _decoded_before(home.parent, lineage)
-    part = Path(tempfile.mkdtemp(prefix=f"{home.name}.part-", dir=home.parent))
     wide, most = form.value_range is not None, min(32, max(1, _CHUNK // (form.channels * form.size**2)))
     moments: np.ndarray = np.zeros((2, form.channels), dtype=np.int64)
     problems: dict[int, str] = {}
@@ -231,13 +227,10 @@ def build(
             return reason(error)
 
     chunks = in_order(_chunks(zip(images, digests, strict=True), most), made, workers or usable_cores())
-    try:
-        with (
-            contextlib.closing(chunks),
-            without_warnings(),
-            only_python_writes(),
-            open(_pixels_file(part, form), "wb") as file,
-        ):
+    with replacing(home) as part:
+        part.mkdir()
+        file = _pixels_file(part, form)
+        with contextlib.closing(chunks), without_warnings(), only_python_writes(), open(file, "wb") as pixels:
             for pieces in chunks:
                 whole = [one for one in pieces if not isinstance(one, str)]
                 problems |= {done + i: one for i, one in enumerate(pieces) if isinstance(one, str)}
@@ -246,31 +239,18 @@ def build(
                     block: np.ndarray = np.ascontiguousarray(np.stack(whole))
                     moments = moments + moments_of(block)
                     if store:
-                        file.write(block.data)
+                        pixels.write(block.data)
                 if progress is not None:
                     progress(before + done, before + len(digests))
-            file.flush()
-            os.fsync(file.fileno())
+            pixels.flush()
+            os.fsync(pixels.fileno())
         mean, std = statistics(moments, count * form.size**2, 65535 if wide else 255)
-        entry = Entry(form, count, problems, mean, std, store, lineage)
-        if store:
-            entry.state = _state(_pixels_file(part, form))
-        else:
-            _pixels_file(part, form).unlink()
+        entry = Entry(form, count, problems, mean, std, store, lineage, _state(file))
+        if not store:
+            file.unlink()
         marks = [mark for row, mark in enumerate(digests) if row not in problems]
         pyarrow.feather.write_feather(pyarrow.table({"digest": pyarrow.array(marks, pyarrow.string())}), part / DIGESTS)
-        with open(part / ENTRY, "w", encoding="utf-8") as written:
-            json.dump(asdict(entry), written)
-            written.flush()
-            os.fsync(written.fileno())
-        if home.exists():
-            shutil.rmtree(home)
-        os.rename(part, home)
-    except BaseException as error:
-        shutil.rmtree(part, ignore_errors=True)
-        if isinstance(error, OSError) and (error.errno in _NO_ROOM or isinstance(error, NotWrittenError)):
-            raise ValueError(f"cannot write the cache in '{home.parent}' ({error}); {ELSEWHERE}") from error
-        raise
+        (part / ENTRY).write_text(json.dumps(asdict(entry)), encoding="utf-8")
     _tidy(home, lineage)
 
 
@@ -381,7 +361,8 @@ def _removed(path: Path) -> bool:
     from filelock import FileLock, Timeout  # comes with torch
 
     try:
-        with FileLock(path.parent / f"{path.name[:32]}.lock").acquire(timeout=0):
+        key = _NAME.fullmatch(path.name)
+        with FileLock(path.parent / f"{key[1] if key else path.name}.lock").acquire(timeout=0):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     except (Timeout, OSError):
         return False

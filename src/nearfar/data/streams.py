@@ -176,15 +176,15 @@ def _ends(path: str) -> str:
 class StreamBatches:
     """Batches from a stream: crops of its images, one per view, or whole images where `crops` is None.
 
-    In every pass the chunks of 64 images that a stream consists of are shuffled, and cut evenly among the processes and
-    the workers of each; so every image is seen once, but for the incomplete last batch. A worker shuffles its images
-    again, within every `buffer` of them, and makes batches of them. All of this is a pure function of the seed and the
-    step: to go on, nothing else is needed, and at most one buffer is read again.
+    In every epoch the chunks of 64 images that a stream consists of are shuffled, and cut evenly among the processes
+    and the workers of each; so every image is seen once, but for the incomplete last batch. A worker shuffles its
+    images again, within every `buffer` of them, and makes batches of them. All of this is a pure function of the seed
+    and the step: to go on, nothing else is needed, and at most one buffer is read again.
 
-    steps: of an epoch, which then may end within a pass or after several. `len` is the steps of an epoch. failed:
-    called with the name of an image that cannot be decoded, and why; another one of the batch is taken in its place.
-    Other arguments as of `CroppingBatches`; each of `workers` (0: this process) reads for itself. Raises ValueError for
-    fewer images than a batch, and in an epoch for tars that have changed and for a batch without a readable image.
+    failed: called with the name of an image that cannot be decoded, and why; another one of the batch is taken in its
+    place. Other arguments as of `CroppingBatches`; each of `workers` (0: this process) reads for itself. Raises
+    ValueError for fewer images than a batch, and in an epoch for tars that have changed and for a batch without a
+    readable image.
     """
 
     def __init__(
@@ -199,7 +199,6 @@ class StreamBatches:
         workers: int = 2,
         pin: bool = False,
         buffer: int = 1024,
-        steps: int | None = None,
         failed: Callable[[str, str], None] | None = None,
     ) -> None:
         if not 1 <= batch_size <= len(stream):
@@ -215,8 +214,7 @@ class StreamBatches:
         )
         self.stream.chunks_held = buffer // CHUNK + 2
         self.own, self.pin = rank_rows(batch_size, rank, world_size), pin
-        self.steps_of_a_pass = len(stream) // batch_size
-        self.steps = steps or self.steps_of_a_pass
+        self.steps = len(stream) // batch_size
         self.takes = Takes(self.stream.encoded, stream.image_size, stream.channels, None, seed, crops)
 
     def __len__(self) -> int:
@@ -224,25 +222,19 @@ class StreamBatches:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Int64[Tensor, " batch"]]]:
         """(crops by view, or pixels, and the numbers of the images) for every step from `start` on."""
-        step, end = epoch * self.steps + start, (epoch + 1) * self.steps
-        while step < end:
-            number, first = divmod(step, self.steps_of_a_pass)
-            last = min(self.steps_of_a_pass, first + end - step)
-            step += last - first
-            order = self._order(number)[first:last]
-            for made, index, failed in loaded(self.takes, number, order, self.workers, self.pin):
-                for row, why in failed.items():
-                    name = self.stream.places["name"][row].as_py()
-                    if len(failed) == len(index):
-                        raise ValueError(f"none of the {len(index)} images of a batch can be read: {name}: {why}")
-                    if self.failed is not None:
-                        self.failed(name, why)
-                yield made, index
+        for made, index, failed in loaded(self.takes, epoch, self._order(epoch)[start:], self.workers, self.pin):
+            for row, why in failed.items():
+                name = self.stream.places["name"][row].as_py()
+                if len(failed) == len(index):
+                    raise ValueError(f"none of the {len(index)} images of a batch can be read: {name}: {why}")
+                if self.failed is not None:
+                    self.failed(name, why)
+            yield made, index
 
-    def _order(self, number: int) -> Int64[np.ndarray, "steps batch"]:
-        """This process's images for every step of a pass."""
-        stream, steps, batch = self.stream, self.steps_of_a_pass, self.own.stop - self.own.start
-        shuffled = np.random.default_rng([self.seed, number]).permutation(len(stream.chunks))
+    def _order(self, epoch: int) -> Int64[np.ndarray, "steps batch"]:
+        """This process's images for every step of an epoch."""
+        stream, steps, batch = self.stream, self.steps, self.own.stop - self.own.start
+        shuffled = np.random.default_rng([self.seed, epoch]).permutation(len(stream.chunks))
         count = np.diff(np.append(stream.chunks, len(stream.places)))[shuffled]
         images = np.repeat(stream.chunks[shuffled] - (count.cumsum() - count), count) + np.arange(count.sum())
         images = images[images >= stream.first][steps * self.own.start : steps * self.own.stop]
@@ -252,7 +244,7 @@ class StreamBatches:
         for lane in range(lanes):
             mine, images = np.split(images, [len(order[lane::lanes]) * batch])
             for start in range(0, len(mine), block):
-                address = [self.seed, number, self.own.start, lane, start]
+                address = [self.seed, epoch, self.own.start, lane, start]
                 np.random.default_rng(address).shuffle(mine[start : start + block])
             order[lane::lanes] = mine.reshape(-1, batch)
         return order

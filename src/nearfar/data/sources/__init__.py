@@ -156,7 +156,7 @@ def has_columns(source: Any) -> bool:
     found = encoded_source(source)
     if found is None:
         return describe(source).lower().endswith(".npz")
-    return not isinstance(found, ImageFolder) or found.has_metadata
+    return found.has_metadata if isinstance(found, ImageFolder) else not isinstance(found, ImageFiles)
 
 
 def _file(path: Path, label_column: str | None) -> Source:

@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset as Table
 from PIL import Image
 
-from nearfar.data import difference, open_images, scan, table
+from nearfar.data import difference, open_images, scan, scanning
 from nearfar.data.cache import default_folder
 from nearfar.data.table import digest, load_table, save_table
 
@@ -38,9 +38,9 @@ def folder(tmp_path):
 @pytest.fixture
 def looked(monkeypatch):
     """The files that were opened for their headers; files count as old as soon as they are written."""
-    monkeypatch.setattr(table, "SETTLED", -(10**12))
-    seen, real = [], table.looked_at
-    monkeypatch.setattr(table, "looked_at", lambda one: seen.append(os.path.basename(one.data)) or real(one))
+    monkeypatch.setattr(scanning, "SETTLED", -(10**12))
+    seen, real = [], scanning.looked_at
+    monkeypatch.setattr(scanning, "looked_at", lambda one: seen.append(os.path.basename(one.data)) or real(one))
     return seen
 
 
@@ -97,7 +97,7 @@ def test_a_file_is_looked_at_once_until_it_changes(folder, looked):
 
 
 def test_what_has_just_changed_is_looked_at_the_next_time_too(folder, looked, monkeypatch):
-    monkeypatch.setattr(table, "SETTLED", 2 * 10**9)
+    monkeypatch.setattr(scanning, "SETTLED", 2 * 10**9)
     scan(folder)
     scan(folder)
     assert len(looked) == 12

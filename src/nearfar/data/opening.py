@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-import itertools
-import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
-import torch
 
-from nearfar.atomic import replacing
-from nearfar.data import cache as pixel_cache
 from nearfar.data import sources
-from nearfar.data.cache import Form, Progress, default_folder
-from nearfar.data.decoding import PICTURE, decode, reason, without_warnings
-from nearfar.data.formats import only_python_writes, raw
-from nearfar.data.images import Images, Stored, joined, joined_tables
-from nearfar.data.sources import arrays, describe, encoded_source, is_array_file, objects, short_names
+from nearfar.data.cache import Progress, default_folder
+from nearfar.data.encoded import few_of, in_memory, open_encoded
+from nearfar.data.images import Images, joined, joined_tables
+from nearfar.data.scanning import table_of
+from nearfar.data.sources import arrays, describe, encoded_source, is_array_file, short_names
 from nearfar.data.sources.files import existing
-from nearfar.data.sources.splits import choose_splits, say_once
-from nearfar.data.table import (
-    ROWS,
-    USUAL,
-    Found,
-    Source,
-    looked_at,
-    prefix,
-    printable,
-    readable,
-    skipped,
-    table_of,
-    usual_channels,
-    usual_size,
-    with_problems,
-)
-from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels, of_sample, spread, thinned
+from nearfar.data.sources.splits import choose_splits
+from nearfar.data.table import USUAL
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels, spread
 
 LARGEST = 8192  # one image of that size takes 200 MB
 CACHE_LIMIT = 8 * 2**30
-_MIXED = "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH keeps the others as they are"
 
 Opener = Callable[[Any, int | None, int | None, ValueRange], Images]
 """Opens one source with an image size, a number of channels and a value range, or with those of its own for None."""
@@ -134,10 +112,10 @@ def open_images(
         folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
         chosen = choose_splits(found.splits, split, name)
         limit = cache_limit if cache else 0
-        images = _open_encoded(found, name, chosen, *form, label_column, folder, limit, workers, progress)
+        images = open_encoded(found, name, chosen, *form, label_column, folder, limit, workers, progress)
     elif sources.has_items(source):
         choose_splits([""], split, name)
-        images = objects.from_items(source, name, image_size, channels, cache_limit, progress)
+        images = arrays.from_items(source, name, image_size, channels, cache_limit, progress)
     else:
         raise ValueError(
             f"cannot open images from {name}; give a path, an array or a tensor, a pair (images, labels), "
@@ -260,7 +238,7 @@ def open_few(
         images = open_images(source, split=split, show_channels=show_channels, **form)
         return images.subset(spread(len(images), count))
     name = describe(source)
-    given = _few(found, choose_splits(found.splits, split, name), count)
+    given = few_of(found, choose_splits(found.splits, split, name), count)
     images = in_memory(given, name, image_size, channels, checked(value_range))
     images.shown = shown_positions(show_channels, images.channels)
     return images
@@ -282,179 +260,3 @@ def scan(
         return None
     folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
     return table_of(found, choose_splits(found.splits, split, describe(source)), folder)[0]
-
-
-def _few(source: Source, splits: Sequence[str], count: int) -> list[Found]:
-    """A few images with their names, spread over the files if each is one image."""
-    if source.whole:
-        named = [one for split in splits for one in zip(source.names(split), source.splits[split], strict=True)]
-        chosen = [named[place] for place in spread(len(named), count)]
-        return [next(source.images(file))._replace(name=name) for name, file in chosen]
-    found: list[Found] = []
-    for split in splits:
-        images = (one for file in source.splits[split] for one in source.images(file))
-        for number, one in enumerate(itertools.islice(images, count - len(found))):
-            found.append(one._replace(name=prefix(split) + (one.name or f"{number:06d}")))
-    return found
-
-
-def in_memory(
-    given: Sequence[Found], source: str, image_size: int | None, channels: int | None, value_range: ValueRange
-) -> Images:
-    """Decode images with names to images that are not cached; ValueError if none can be read."""
-    with without_warnings(), only_python_writes():
-        rows = [looked_at(one._replace(name=printable(one.name or ""))) for one in given]
-        table = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
-
-        def range_of(rows: np.ndarray, count: int) -> list[float] | None:
-            return _sampled_range([given[row].data for row in rows], count, value_range)
-
-        form = chosen_form(table, image_size, channels, value_range, range_of)
-        pixels, problems = [], {}
-        for row in readable(table).tolist():
-            try:
-                pixels.append(decode(given[row].data or b"", *form))
-            except Exception as error:  # decoders raise anything on damaged data
-                problems[row] = reason(error)
-    table = with_problems(table, problems)
-    if not pixels:
-        raise ValueError(_nothing(source, skipped(table)))
-    return Images(
-        torch.from_numpy(np.stack(pixels)),
-        names=table["name"].take(readable(table)).to_pylist(),
-        image_size=form.size,
-        channels=form.channels,
-        skipped=skipped(table),
-        source=source,
-        value_range=form.value_range,
-        table=table,
-    )
-
-
-def _open_encoded(
-    source: Source,
-    name: str,
-    splits: list[str],
-    image_size: int | None,
-    channels: int | None,
-    value_range: ValueRange,
-    label_column: str | None,
-    folder: Path,
-    limit: int,
-    workers: int | None,
-    progress: Progress | None,
-) -> Images:
-    """The images of a source from the cache, which is built first if there is none yet."""
-    pixel_cache.limit()  # a wrong one is noticed first
-    table, class_names = table_of(source, splits, folder)
-    listed = [(printable(name), why) for name, why in source.problems]
-    rows = readable(table)
-    if not len(rows):
-        raise ValueError(_nothing(name, listed + skipped(table)))
-    if label_column is not None and table["label"].null_count == len(table):
-        raise ValueError(f"'{name}' has no label in a column '{label_column}'")
-    form = chosen_form(
-        table, image_size, channels, value_range, functools.partial(_saved_range, source, table, folder, value_range)
-    )
-    encoded = table.take(rows)
-    home, entry, pixels = pixel_cache.decoded(
-        folder,
-        functools.partial(source.encoded, encoded),
-        encoded["digest"].to_pylist(),
-        form,
-        pixel_cache.key([type(source).__name__, str(Path(name).resolve()), splits, form]),
-        store=form.bytes_of(len(rows)) <= limit,
-        workers=workers,
-        progress=progress,
-        before=len(table) - len(rows),
-    )
-    table = with_problems(table, {int(rows[row]): why for row, why in entry.problems.items()})
-    rows = readable(table)
-    images = table.take(rows)
-    listed += skipped(table)
-    if not len(images):
-        raise ValueError(_nothing(name, listed))
-    if value_range is None and form.value_range is None and (images["bits"].to_numpy() > 8).any():
-        say_once(f"'{name}' {_MIXED}")
-    reopen = None if pixels is None else functools.partial(pixel_cache.mapped, home, entry.shape, form)
-    columns = source.columns(splits)
-    return Images(
-        [Stored(pixels, len(images), functools.partial(source.originals, images, folder / "datasets"), reopen)],
-        names=images["name"].to_pylist(),
-        image_size=form.size,
-        channels=form.channels,
-        labels=None if images["label"].null_count == len(images) else images["label"].fill_null(-1).to_numpy().copy(),
-        class_names=class_names,
-        skipped=listed,
-        statistics=(entry.mean, entry.std),
-        split=splits[0] or None if len(splits) == 1 else None,
-        columns=None if columns is None else columns.take(pyarrow.array(rows)),
-        value_range=form.value_range,
-        table=table,
-    )
-
-
-def _nothing(name: str, wrong: list[tuple[str, str]]) -> str:
-    if not wrong:
-        return f"'{name}' holds no images"
-    return f"none of the {len(wrong)} images in '{name}' can be read; {': '.join(wrong[0])}"
-
-
-def chosen_form(
-    table: pyarrow.Table,
-    image_size: int | None,
-    channels: int | None,
-    value_range: ValueRange,
-    range_of: Callable[[np.ndarray, int], list[float] | None],
-) -> Form:
-    """What all images are decoded to: as asked for, and for the rest as most of them are.
-
-    range_of: gives low and high of so many channels from images of more than 8 bits, by position. Without a range asked
-    for, or for "full", one image of 8 bits makes 8 bits of all. Raises ValueError for a range that does not fit.
-    """
-    rows = readable(table)
-    height, width, bands, bits = (table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits"))
-    size = image_size or usual_size(np.stack([height, width], 1))
-    channels = channels or usual_channels(bands.astype(np.int64))
-    fits = _fitting(bands, channels)
-    wide = fits & (bits > 8)
-    if value_range is not None and not isinstance(value_range, str) and wide.any():
-        return Form(size, channels, for_channels(value_range, channels))
-    if value_range == EIGHT_BITS or not wide.any() or wide.sum() < fits.sum():
-        return Form(size, channels)
-    chosen = np.flatnonzero(wide)
-    return Form(size, channels, range_of(rows[chosen[spread(len(chosen))]], channels))
-
-
-def _fitting(bands: np.ndarray, channels: int) -> np.ndarray:
-    """Which images of so many bands can be read with so many channels."""
-    return (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
-
-
-def _saved_range(
-    source: Source, table: pyarrow.Table, folder: Path, value_range: ValueRange, rows: np.ndarray, channels: int
-) -> list[float] | None:
-    """The value range of a sample; it is saved, as reading a hundred large images takes seconds."""
-    sample = table.take(rows)
-    saved = folder / f"{pixel_cache.key([sample['digest'].to_pylist(), channels, value_range])}.range"
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(saved.read_text())
-    with without_warnings(), only_python_writes():
-        found = _sampled_range(source.encoded(sample), channels, value_range)
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(saved) as unfinished:
-            unfinished.write_text(json.dumps(found))
-    return found
-
-
-def _sampled_range(images: Iterable[bytes | str | None], channels: int, value_range: ValueRange) -> list[float] | None:
-    """Low and high of every channel from some images; None where none can be read."""
-    planes = []
-    for data in images:
-        try:
-            if data is not None and (found := raw(data)) is not None:
-                planes.append(thinned(found.read()))
-        except Exception:  # it is listed with its reason when all are decoded
-            continue
-    return of_sample(planes, channels, value_range) if planes else None

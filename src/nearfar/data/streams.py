@@ -19,11 +19,12 @@ from nearfar.data.batches import Crop, Takes, loaded, rank_rows
 from nearfar.data.cache import Progress, default_folder
 from nearfar.data.images import Images
 from nearfar.data.opening import check_size, in_memory
+from nearfar.data.scanning import Found, table_of
 from nearfar.data.sources import describe, encoded_source
 from nearfar.data.sources.rows import HUB
 from nearfar.data.sources.splits import choose_splits
 from nearfar.data.sources.tars import HubTars, Tars, opened
-from nearfar.data.table import Found, digest, digest_of_file, printable, readable, skipped, table_of
+from nearfar.data.table import digest, digest_of_file, printable, readable, skipped
 from nearfar.data.value_range import EIGHT_BITS, ValueRange
 
 HEAD = 512  # images at the beginning that are decoded in memory

@@ -8,19 +8,13 @@ encoded image; `problem`: why it cannot be read, else null.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import re
 import stat
-import time
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -29,118 +23,11 @@ import pyarrow.feather
 from jaxtyping import Shaped
 
 from nearfar.atomic import replacing
-from nearfar.data.decoding import header, reason, without_warnings
-from nearfar.data.formats import only_python_writes
-from nearfar.data.memory import in_order
 
-FORMAT = 2  # raise it when a column means something else
-SETTLED = 2 * 10**9  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
-_THREADS = 4  # that wait for the disk while others look
-_NUMBER = re.compile(r"-?\d{1,18}")
 _WHOLE = 2**22  # bytes of a file that is read at once
 _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, bytes that are not UTF-8, separators of lines
 SMALL = 96  # images that mostly have one size up to this many pixels keep it
 USUAL = 224
-
-
-class Row(NamedTuple):
-    """An image in a file, before it is decoded; name and label only if the file itself holds them."""
-
-    place: int = -1
-    height: int | None = None
-    width: int | None = None
-    bands: int | None = None
-    bits: int | None = None
-    bytes: int | None = None
-    digest: str | None = None
-    problem: str | None = None
-    name: str | None = None
-    label: str | None = None
-
-
-_TEXTS = ("digest", "problem", "name", "label")
-_NUMBERS = {"place": pyarrow.int64(), "bytes": pyarrow.int64()}
-ROWS = pyarrow.schema(
-    [(name, pyarrow.string() if name in _TEXTS else _NUMBERS.get(name, pyarrow.int32())) for name in Row._fields]
-)
-SCANNED = pyarrow.schema(
-    [
-        ("ref", pyarrow.binary()),
-        ("mtime", pyarrow.int64()),
-        ("ctime", pyarrow.int64()),
-        *zip(ROWS.names, ROWS.types, strict=True),
-    ]
-)
-
-
-class Found(NamedTuple):
-    """An encoded image in a file: its bytes or the path of its own file, or None and the problem."""
-
-    data: bytes | str | None
-    place: int = -1
-    name: str | None = None
-    label: str | None = None
-    problem: str = "no image data here (a path that leads nowhere, outside the source, or to another machine)"
-
-
-class Source:
-    """Files below a root, by split; each is one image. `problems`: (name, reason) of what is left out.
-
-    Subclasses for files with many images (`whole` is False) yield these from `images` with their places, and find them
-    again in `originals`.
-    """
-
-    whole = True
-
-    def __init__(self, root: Path, splits: dict[str, list[str]], problems: Sequence[tuple[str, str]] = ()) -> None:
-        self.root, self.splits, self.problems = root.resolve(), splits, list(problems)
-
-    def address(self) -> list[Any]:
-        """What the rows of the table depend on besides the files, as JSON."""
-        files = [file for names in self.splits.values() for file in names]
-        return [os.path.realpath(self.root), *(files if len(files) == 1 else ())]  # one of many, each a source
-
-    def path(self, file: str) -> str:
-        return f"{self.root}/{file}"
-
-    def stamp(self, file: str) -> tuple[int, int]:
-        """Times of modification and of any change of a file, in nanoseconds; zeros if unknown."""
-        try:
-            found = os.stat(self.path(file))
-        except (OSError, ValueError):  # ValueError: a name with a null character
-            return 0, 0
-        return found.st_mtime_ns, found.st_ctime_ns
-
-    def images(self, file: str) -> Iterator[Found]:
-        yield Found(self.path(file))
-
-    def look(self, file: str) -> list[Row]:
-        """The rows of a file."""
-        return [looked_at(found) for found in self.images(file)]
-
-    def names(self, split: str) -> list[str]:
-        """The names of the images of a split, if every file is one."""
-        return self.splits[split]
-
-    def labels(self) -> list[str | None] | None:
-        """The labels of the images of all splits in order, as of `as_label`, if every file is one; None: none."""
-        return None
-
-    def class_names(self) -> list[str] | None:
-        """The names of the classes that labels are the numbers of, if there are any."""
-        return None
-
-    def columns(self, splits: Sequence[str]) -> pyarrow.Table | None:
-        """What a table of paths says besides of the images of these splits."""
-        return None
-
-    def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
-        """The encoded images, or paths, of some rows in order."""
-        return iter(self.originals(table))
-
-    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
-        """The same by position, in any order; `scratch` is a folder to write to."""
-        return [self.path(os.fsdecode(ref)) for ref in table["ref"].to_pylist()]
 
 
 class Lookup(Sequence[bytes | str]):
@@ -194,145 +81,6 @@ def read_small(data: bytes | str) -> bytes | str:
         return data
     with open(data, "rb", buffering=0) as file:
         return file.read() if os.fstat(file.fileno()).st_size <= _WHOLE else data
-
-
-def looked_at(found: Found) -> Row:
-    """What there is to know of an encoded image before it is decoded."""
-    row = Row(found.place, name=found.name, label=found.label)
-    if found.data is None:
-        return row._replace(problem=found.problem)
-    try:
-        data = read_small(found.data)
-        if isinstance(data, bytes):
-            row = row._replace(bytes=len(data), digest=digest(data))
-        else:
-            row = row._replace(bytes=os.path.getsize(data), digest=digest_of_file(data))
-        return row._replace(**header(data)._asdict())
-    except Exception as error:  # readers raise anything on damaged data
-        return row._replace(problem=reason(error))
-
-
-def scanned(source: Source, folder: Path) -> pyarrow.Table:
-    """The rows of all splits of a source, with the split, and with names and labels as far as the files hold them.
-
-    A table in the cache `folder` holds them: a file whose times have not changed is not opened again. One that changed
-    less than two seconds ago is looked at the next time too, since its times may miss another change. If the table
-    cannot be written, that is all that is lost.
-    """
-    files = [(split, file) for split, names in source.splits.items() for file in names]
-    kind = [FORMAT, type(source).__name__, *source.address()]
-    home = folder / f"{digest(json.dumps(kind).encode())}.arrow"
-    began = time.time_ns()
-    saved = _saved(home)
-    known = _known(saved, source.whole)
-    stamps = [(os.fsencode(file), *source.stamp(file)) for _, file in files]
-    runs = [known.get(stamp) if stamp[1] > 0 else None for stamp in stamps]
-    missing = [place for place, run in enumerate(runs) if run is None]
-    end = len(saved)
-    fresh, owners = list[Row](), list[int]()
-    for place, rows in zip(missing, _looked([files[one][1] for one in missing], source), strict=True):
-        runs[place] = range(end + len(fresh), end + len(fresh) + len(rows))
-        fresh += rows
-        owners += [place] * len(rows)
-    of_file = zip(*(stamps[owner] for owner in owners), strict=True) if owners else ([], [], [])
-    of_image = zip(*fresh, strict=True) if fresh else [[]] * len(Row._fields)
-    new = pyarrow.table(
-        [pyarrow.array(one, kind.type) for one, kind in zip([*of_file, *of_image], SCANNED, strict=True)], SCANNED
-    )
-    rows_of_files = [run or range(0) for run in runs]
-    chosen = [row for run in rows_of_files for row in run]
-    table = pyarrow.concat_tables([saved, new]).take(pyarrow.array(chosen, pyarrow.int64())).combine_chunks()
-    if missing or len(table) != len(saved):
-        settled = np.where(table["ctime"].to_numpy() < began - SETTLED, table["mtime"].to_numpy(), -1)
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with replacing(home) as unfinished:
-                place = table.schema.get_field_index("mtime")
-                pyarrow.feather.write_feather(table.set_column(place, "mtime", pyarrow.array(settled)), unfinished)
-    splits = [split for (split, _), run in zip(files, rows_of_files, strict=True) for _ in run]
-    return table.append_column("split", pyarrow.array(splits, pyarrow.string()))
-
-
-def _saved(home: Path) -> pyarrow.Table:
-    """What an earlier scan saved; nothing if it is missing or damaged."""
-    try:
-        table = pyarrow.feather.read_table(home, memory_map=False)
-        with contextlib.suppress(OSError):
-            os.utime(home)  # when it was used last
-        return table.cast(SCANNED)
-    except (OSError, ValueError, pyarrow.ArrowException):
-        return SCANNED.empty_table()
-
-
-def _known(table: pyarrow.Table, whole: bool) -> dict[tuple[bytes, int, int], range]:
-    """The rows of each file by its name and times."""
-    keys = list(zip(*(table[name].to_pylist() for name in ("ref", "mtime", "ctime")), strict=True))
-    first = [row for row, key in enumerate(keys) if whole or row == 0 or key != keys[row - 1]]
-    return {keys[start]: range(start, stop) for start, stop in pairwise([*first, len(keys)])}
-
-
-def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
-    chunks = (files[start : start + 64] for start in range(0, len(files), 64))
-    with without_warnings(), only_python_writes():
-        found = in_order(chunks, source.look, _THREADS)
-        with contextlib.closing(found):
-            for part in found:
-                yield from part
-
-
-def table_of(source: Source, splits: Sequence[str], folder: Path) -> tuple[pyarrow.Table, list[str] | None]:
-    """The table of some splits of a source, with labels as numbers, and the names of classes."""
-    table = scanned(source, folder)
-    if source.whole:
-        names = [name for split in source.splits for name in source.names(split)]
-        labels = source.labels()
-    else:
-        names = _names(table)
-        labels = table["label"].to_pylist()
-    numbers, classes = numbered(labels or [None] * len(names), source.class_names())
-    columns = {"name": pyarrow.array(map(printable, names), pyarrow.string()), "label": numbers}
-    for name, column in columns.items():
-        table = table.set_column(table.schema.get_field_index(name), name, column)
-    return table.filter(pc.is_in(table["split"], pyarrow.array(splits, pyarrow.string()))), classes
-
-
-def _names(table: pyarrow.Table) -> list[str]:
-    """The names that the files hold, else the number in the split; the split in front."""
-    count: Counter[str] = Counter()
-    names = []
-    for split, name in zip(table["split"].to_pylist(), table["name"].to_pylist(), strict=True):
-        names.append(prefix(split) + (f"{count[split]:06d}" if name is None else name))
-        count[split] += 1
-    return names
-
-
-def prefix(split: str) -> str:
-    """What the names of a split's images begin with."""
-    return f"{split}/" if split else ""
-
-
-def as_label(value: Any, column: str) -> str | None:
-    """A label as text, None for a missing one; ValueError for what is neither text nor a whole number."""
-    if value is None or value == "" or value != value:
-        return None
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and abs(value) < 2**63 and value == int(value):
-        return str(int(value))
-    raise ValueError(f"labels must be whole numbers or texts; column '{column}' holds {value!r:.80}")
-
-
-def numbered(
-    labels: Sequence[str | None], class_names: list[str] | None = None
-) -> tuple[pyarrow.Array, list[str] | None]:
-    """Labels as numbers, null for a missing one, and the names of classes; texts are numbered in alphabetical order."""
-    there = {label for label in labels if label is not None}
-    number = {label: int(label) for label in there if _NUMBER.fullmatch(label)}
-    if len(number) < len(there):
-        class_names = sorted(there)
-        number = {label: place for place, label in enumerate(class_names)}
-    numbers = [None if label is None else number[label] for label in labels]
-    return pyarrow.array(numbers, pyarrow.int64()), class_names and [printable(name) for name in class_names]
 
 
 def readable(table: pyarrow.Table) -> np.ndarray:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from nearfar.data.images import Images
+from nearfar.data.scanning import Source
 from nearfar.data.sources import arrays, rows
 from nearfar.data.sources.files import (
     METADATA,
@@ -27,7 +28,6 @@ from nearfar.data.sources.files import (
 )
 from nearfar.data.sources.splits import folder_splits, in_none, say_splits, shard_splits
 from nearfar.data.sources.tars import Tars
-from nearfar.data.table import Source
 
 
 def are_paths(source: Any) -> bool:

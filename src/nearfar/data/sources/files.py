@@ -17,9 +17,9 @@ import pyarrow.json
 import pyarrow.parquet
 
 from nearfar.data.formats import suffixes
+from nearfar.data.scanning import Found, Source, as_label, prefix
 from nearfar.data.sources.rows import LABEL_NAMES
 from nearfar.data.sources.splits import class_folders, in_none, say_once, shard_splits, word_splits
-from nearfar.data.table import Found, Source, as_label, prefix
 from nearfar.messages import did_you_mean, one_line
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")

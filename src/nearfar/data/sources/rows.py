@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 
-from nearfar.data.table import Found, Lookup, Source, as_label, digest
+from nearfar.data.scanning import Found, Source, as_label
+from nearfar.data.table import Lookup, digest
 from nearfar.messages import first_line, one_line
 
 if TYPE_CHECKING:

@@ -35,13 +35,11 @@ def extract(
     on its own device. images: Images, or a tensor [images, channels, height, width], uint8 or float in 0..1; any
     number, as they are gathered (and decoded, where no pixels are stored) a batch at a time. device: None leaves the
     encoder where it is. progress: called as progress(images done, images in all).
-    ValueError for no images, another shape, a batch size below one, or an encoder that returns another shape.
+    ValueError for no images, another shape, or an encoder that returns another shape.
     """
     count, shape = len(images), list(images.shape) if isinstance(images, Tensor) else f"{len(images)} images"
     if count == 0 or (isinstance(images, Tensor) and images.ndim != 4):
         raise ValueError(f"images must be [images, channels, height, width], at least one, got {shape}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     out: Tensor | None = None
     threads = fastest_threads() if batch_size < count else torch.get_num_threads()  # a trial takes as long as a batch
     with _in_use(encoder, device) as place, use_threads(threads), torch.no_grad():

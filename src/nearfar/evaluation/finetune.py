@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int64, Shaped
-from torch import Tensor, nn
+from torch import nn
 
 from nearfar.data import Images
 from nearfar.evaluation.features import extract
@@ -108,7 +108,7 @@ def finetune_accuracies(
     is given stays as it is. rows: the training images whose labels are used.
 
     Differs from the paper: rates are fixed, where it searches 7 from 0.01 to 10 for the classifier; crops are the
-    package's weak views (of 0.2 of the area and more, small grey images moved and not mirrored); small sets get more
+    package's weak views (of 0.2 of the area and more, small grayscale images moved, not mirrored); small sets get more
     epochs: 300 steps at least.
     """
     if train.labels is None or test.labels is None:
@@ -116,9 +116,16 @@ def finetune_accuracies(
     classes, number = np.unique(train.labels[rows], return_inverse=True)
     if len(classes) < 2:
         raise ValueError("fine-tuning needs at least two classes among the labels that it uses, there is one")
-    net, head = _trainable(encoder, len(classes), seed)
     device = torch.device(device)
-    net, head = net.to(device), head.to(device)
+    net = copy.deepcopy(encoder).to(device).requires_grad_(True).train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = nn.Linear(net.num_features, len(classes))
+        nn.init.normal_(head.weight, std=0.01)
+        nn.init.zeros_(head.bias)
+    head = head.to(device)
+    plan = compose(fit_views(("weak",), net.image_size, net.channels), net.image_size, net.channels)
+    moments = net.mean.flatten().tolist(), net.std.flatten().tolist()
     target = torch.from_numpy(number.reshape(-1).astype(np.int64)).to(device)
     optimizer = torch.optim.SGD(
         [{"params": net.parameters(), "lr": settings.lr}, {"params": head.parameters(), "lr": settings.head_lr}],
@@ -136,7 +143,7 @@ def finetune_accuracies(
             if done in falls:
                 for group in optimizer.param_groups:
                     group["lr"] *= FACTOR
-            views = _views(net, train.gather(where[batch]).to(device), generator)
+            [views] = make_views(train.gather(where[batch]).to(device), plan, generator, *moments)
             with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
                 loss = F.cross_entropy(head(net.backbone(views)).float(), target[batch.to(device)])
             optimizer.zero_grad()
@@ -150,22 +157,3 @@ def finetune_accuracies(
     features, truth = labelled(extract(net, test), test.labels, "test")
     with torch.no_grad():
         return top_accuracies(head(features.to(device)).cpu(), classes, truth)
-
-
-def _trainable(encoder: Encoder, classes: int, seed: int) -> tuple[Encoder, nn.Linear]:
-    """A copy of the encoder in training mode with every parameter free, and a classifier of small random weights."""
-    net = copy.deepcopy(encoder).cpu().requires_grad_(True).train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        head = nn.Linear(net.num_features, classes)
-        nn.init.normal_(head.weight, std=0.01)
-        nn.init.zeros_(head.bias)
-    return net, head
-
-
-def _views(encoder: Encoder, pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """One crop of each image, mirrored at random, normalised as the encoder's images are."""
-    side, channels = encoder.image_size, encoder.channels
-    plan = compose(fit_views(("weak",), side, channels), side, channels)
-    [views] = make_views(pixels, plan, generator, encoder.mean.flatten().tolist(), encoder.std.flatten().tolist())
-    return views

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -248,7 +248,7 @@ def read_paper(name: str | Path) -> Paper:
         whole = _named(load_yaml(path)) | {"name": path.stem}
         common = _named(whole.pop("common", {}))
         tables = {key: _table(path.stem, key, one, common) for key, one in _named(whole["tables"]).items()}
-        return _part(Paper, path.stem, whole | {"tables": tables}, also=("common",))
+        return _part(Paper, path.stem, whole | {"tables": tables})
 
 
 def _table(paper: str, name: str, one: Any, common: Settings) -> Table:
@@ -266,8 +266,7 @@ def _table(paper: str, name: str, one: Any, common: Settings) -> Table:
     given["claims"] = tuple(_claim(_named(claim), name) for claim in given.get("claims", []))
     cells = _named(given.pop("cells", {}))
     given["own"] = {cell: _part(Own, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()}
-    also = ("common", "columns", "cells", *OF_SCALES)
-    table = _part(Table, name, {**given, "paper": paper, "name": name, "rows": rows}, also)
+    table = _part(Table, name, {**given, "paper": paper, "name": name, "rows": rows})
     _check_names(table)
     return table
 
@@ -333,27 +332,24 @@ def _named(value: Any) -> dict[str, Any]:
 Part = TypeVar("Part")
 
 
-def _part(cls: type[Part], place: str, given: dict[str, Any], also: Iterable[str] = ()) -> Part:
+def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
     """Build a part of a paper, with an error that names the place and the key.
 
-    also: further keys that it could have had. Checked are the keys, that settings are names with values, and values out
-    of a list of words; one word stands for a list of one.
+    Checked are the keys, that settings are names with values, and values out of a list of words; one word stands for a
+    list of one.
     """
-    known, hints = fields(cls), get_type_hints(cls)  # type: ignore[arg-type]
-    for one in known:
-        if one.name not in given and one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"{place}: {one.name} is missing")
+    hints = get_type_hints(cls)
     for name, value in given.items():
         if name not in hints:
-            near = did_you_mean(name, [*hints, *also], "see docs/reproduce.md")
+            near = did_you_mean(name, [*hints, *OF_SCALES], "see docs/reproduce.md")
             raise ValueError(f"{place}: there is no key {name}: {near}")
         kinds = (hints[name], *get_args(hints[name]))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
         if words and value is not None and value not in words:
-            near = did_you_mean(str(value), words, cutoff=0.6)
-            raise ValueError(f"{place}: {name} must be one of {', '.join(words)}, not {value}{near and ': ' + near}")
+            raise ValueError(f"{place}: {name} must be one of {', '.join(words)}, not {value}")
         if any(get_origin(kind) is Mapping for kind in kinds) and not isinstance(value, (dict, type(None))):
             raise ValueError(f"{place}: {name} takes names with values, not {value!r:.60}")
         if name == "protocol" and value is not None:
             given = {**given, name: (value,) if isinstance(value, str) else tuple(value)}
-    return cls(**given)
+    with one_line(place, TypeError):  # for a key that is missing
+        return cls(**given)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Int64, Shaped
+from jaxtyping import Float, Int, Shaped
 from sklearn.metrics import precision_recall_curve
 from sklearn.svm import LinearSVC
 from torch import Tensor
@@ -56,14 +56,12 @@ def protocol_results(
     """Return the results of a protocol by their keys in results.json; splits: "train", "test", perhaps "validation"."""
     train, validation, test = splits["train"], splits.get("validation"), splits["test"]
     if protocol == "transfer":
-        found = transfer_accuracy(train, validation, test, metric, seed=seed, device=device, progress=progress)
-        return {"transfer": found.score}
+        return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed, device, progress).score}
     if protocol == "transfer-sgd":
         found = transfer_sgd_accuracy(train, validation, test, metric, steps, seed, device, progress)
         return {"transfer_sgd": found.score}
     if validation is not None:
-        parts = _checked(train), _checked(validation, "validation")
-        train = torch.cat([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+        train = _joined(_checked(train), _checked(validation, "validation"))
     results = {}
     for shots, score in low_shot_precision(*train, *test, seed=seed, progress=progress).items():
         results[f"low_shot_{shots or 'all'}"] = score.mean
@@ -102,22 +100,28 @@ def transfer_accuracy(
     come nearer to their optima within the 100 iterations that both allow; images that are difficult for a class are
     left out for it.
     """
-    (train_x, train_y), (held_x, held_y), (test_x, test_y) = _splits(train, validation, test, seed)
+    train, held, test = _splits(train, validation, test, seed)
     order = sorted(penalties or PENALTIES, reverse=True)
-    scores = []
-    classes, target = _targets(train_y)
-    for classify in regularisation_path(train_x, target, len(classes), order, device):
-        scores.append(measure(metric, held_y, classify(held_x).numpy(), classes))
+    scores: list[float] = []
+    for score in _path_scores(train, held, order, metric, device):
+        scores.append(score)
         if progress is not None:
             progress(len(scores), 2 * len(order))
     best = max(range(len(order)), key=lambda i: (scores[i], i))  # of equal ones the smallest penalty
-    classes, target = _targets(np.concatenate([train_y, held_y]))
-    path = regularisation_path(torch.cat([train_x, held_x]), target, len(classes), order[: best + 1], device)
-    for done, fitted in enumerate(path, len(order) + 1):
-        classify = fitted
+    for done, tested in enumerate(_path_scores(_joined(train, held), test, order[: best + 1], metric, device), 1):
+        score = tested
         if progress is not None:
-            progress(done, len(order) + best + 1)
-    return Transfer(measure(metric, test_y, classify(test_x).numpy(), classes), order[best])
+            progress(len(order) + done, len(order) + best + 1)
+    return Transfer(score, order[best])
+
+
+def _path_scores(
+    train: Labelled, test: Labelled, penalties: Sequence[float], metric: Metric, device: torch.device | str
+) -> Iterator[float]:
+    """The metric on a test split of the classifier of each penalty."""
+    classes, target = _targets(train[1])
+    for classify in regularisation_path(train[0], target, len(classes), penalties, device):
+        yield measure(metric, test[1], classify(test[0]).numpy(), classes)
 
 
 def transfer_sgd_accuracy(
@@ -139,17 +143,18 @@ def transfer_sgd_accuracy(
 
     Differs from the paper: it does not say which images chose the rate; every image is seen in one view.
     """
-    (train_x, train_y), (held_x, held_y), (test_x, test_y) = _splits(train, validation, test, seed)
-    if train_y.ndim > 1:
+    train, held, test = _splits(train, validation, test, seed)
+    if train[1].ndim > 1:
         raise ValueError("transfer-sgd needs one label an image; for several choose transfer or low-shot")
     probe = Probe("LORAC, section 6.1, Table 2", RATES, steps=steps)
-    both_x, both_y = torch.cat([train_x, held_x]), np.concatenate([train_y, held_y])
+    both_x, both_y = _joined(train, held)
     classes, number = _targets(both_y)
-    choice = train_x, number[: len(train_x)], held_x, number[len(train_x) :]
+    count = len(train[0])
+    choice = both_x[:count], number[:count], both_x[count:], number[count:]
     probe = best_rate(probe, *choice, len(classes), seed, device, progress)
     weight, bias = train_heads(probe, both_x, number, len(classes), seed, device, progress)
-    scores = test_x @ weight[0].cpu().T + bias[0].cpu()
-    return Transfer(measure(metric, test_y, scores.numpy(), classes), probe.lrs[0])
+    scores = test[0] @ weight[0].cpu().T + bias[0].cpu()
+    return Transfer(measure(metric, test[1], scores.numpy(), classes), probe.lrs[0])
 
 
 def low_shot_precision(
@@ -256,16 +261,17 @@ def _splits(
     train: Labelled, validation: Labelled | None, test: Labelled, seed: int
 ) -> tuple[tuple[Tensor, np.ndarray], ...]:
     """Check the three splits; the second one is a random fifth of the first where there is none."""
-    train_x, train_y = _checked(train)
-    if validation is None:
-        held, kept = held_out_rows(len(train_x), seed)
-        held_x, held_y = train_x[held], train_y[held.numpy()]
-        train_x, train_y = train_x[kept], train_y[kept.numpy()]
-    else:
-        held_x, held_y = _checked(validation, "validation")
-    if train_y.ndim == 1 and len(np.unique(train_y)) < 2:
+    (x, y), held = _checked(train), None if validation is None else _checked(validation, "validation")
+    if held is None:
+        chosen, others = held_out_rows(len(x), seed)
+        held, x, y = (x[chosen], y[chosen.numpy()]), x[others], y[others.numpy()]
+    if y.ndim == 1 and len(np.unique(y)) < 2:
         raise ValueError("transfer needs at least two classes among the training labels, there is one")
-    return (train_x, train_y), (held_x, held_y), _checked(test, "test")
+    return (x, y), held, _checked(test, "test")
+
+
+def _joined(*parts: tuple[Tensor, np.ndarray]) -> tuple[Tensor, np.ndarray]:
+    return torch.cat([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def _targets(labels: np.ndarray) -> tuple[np.ndarray, Tensor]:
@@ -325,15 +331,8 @@ def regularisation_path(
         scale = (variances / 2 + penalty / len(x)).rsqrt()
         weight, bias = _fit(rows * scale, y, weight / scale, bias, penalty * scale.square() / len(x))
         weight = weight * scale
-        turned = (axes @ weight.T).cpu()
-        shift = (bias - centre @ axes @ weight.T).cpu()
-        yield partial(_scores, turned, shift)
-
-
-def _scores(
-    weight: Float[Tensor, "dim classes"], bias: Float[Tensor, " classes"], x: Float[Tensor, "images dim"]
-) -> Float[Tensor, "images classes"]:
-    return x @ weight + bias
+        turned = weight @ axes.T
+        yield partial(F.linear, weight=turned.cpu(), bias=(bias - turned @ centre).cpu())
 
 
 def _fit(
@@ -346,25 +345,17 @@ def _fit(
     """Minimise the mean loss plus half the squared weights times the penalty of their axis."""
     weight, bias = weight.clone().requires_grad_(), bias.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
-        [weight, bias],
-        max_iter=MAX_ITERATIONS,
-        history_size=20,
-        tolerance_grad=TOLERANCE,
-        tolerance_change=1e-10,
+        [weight, bias], max_iter=MAX_ITERATIONS, history_size=20, tolerance_grad=TOLERANCE, tolerance_change=1e-10,
         line_search_fn="strong_wolfe",
-    )
+    )  # fmt: skip
 
     def objective() -> Tensor:
         optimizer.zero_grad()
-        value = _mean_loss(rows @ weight.T + bias, y) + 0.5 * (weight.square() * penalty).sum()
+        scores = rows @ weight.T + bias
+        loss = F.cross_entropy(scores, y) if y.ndim == 1 else (F.softplus(-scores * y) * y.abs()).sum() / len(y)
+        value = loss + 0.5 * (weight.square() * penalty).sum()
         value.backward()
         return value
 
     optimizer.step(objective)
     return weight.detach(), bias.detach()
-
-
-def _mean_loss(scores: Float[Tensor, "images classes"], y: Int64[Tensor, "images ..."]) -> Float[Tensor, ""]:
-    if y.ndim == 1:
-        return F.cross_entropy(scores, y)
-    return (F.softplus(-scores * y) * y.abs()).sum() / len(y)

@@ -35,6 +35,7 @@ Classifier = Callable[[Float[Tensor, "images dim"]], Float[Tensor, "images class
 
 Metric = Literal["accuracy", "mean_per_class", "eleven_point_map"]
 Labelled = tuple[Features, Labels]
+Checked = tuple[Tensor, np.ndarray]
 
 
 class Transfer(NamedTuple):
@@ -116,7 +117,7 @@ def transfer_accuracy(
 
 
 def _path_scores(
-    train: Labelled, test: Labelled, penalties: Sequence[float], metric: Metric, device: torch.device | str
+    train: Checked, test: Checked, penalties: Sequence[float], metric: Metric, device: torch.device | str
 ) -> Iterator[float]:
     """The metric on a test split of the classifier of each penalty."""
     classes, target = _targets(train[1])
@@ -250,16 +251,14 @@ def _curve(there: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return precision[:-1], recall[:-1]
 
 
-def _checked(split: Labelled, name: str = "training") -> tuple[Tensor, np.ndarray]:
+def _checked(split: Labelled, name: str = "training") -> Checked:
     """Checked features, and labels that may be a matrix."""
     x, y = split
     several = isinstance(y, (np.ndarray, Tensor)) and y.ndim == 2
     return (features(x, name), np.asarray(y)) if several else labelled(x, y, name)
 
 
-def _splits(
-    train: Labelled, validation: Labelled | None, test: Labelled, seed: int
-) -> tuple[tuple[Tensor, np.ndarray], ...]:
+def _splits(train: Labelled, validation: Labelled | None, test: Labelled, seed: int) -> tuple[Checked, ...]:
     """Check the three splits; the second one is a random fifth of the first where there is none."""
     (x, y), held = _checked(train), None if validation is None else _checked(validation, "validation")
     if held is None:
@@ -270,7 +269,7 @@ def _splits(
     return (x, y), held, _checked(test, "test")
 
 
-def _joined(*parts: tuple[Tensor, np.ndarray]) -> tuple[Tensor, np.ndarray]:
+def _joined(*parts: Checked) -> Checked:
     return torch.cat([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 

@@ -5,9 +5,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import normalize
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearfar import losses as L
 
@@ -224,24 +222,3 @@ def test_wrong_arguments_are_named_in_one_line(message):
         with pytest.raises(ValueError, match=message) as error:
             wrong()
         assert "\n" not in str(error.value)
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the most entries of any tensor that an operation returned."""
-
-    entries = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        made = out if isinstance(out, tuple | list) else [out]
-        self.entries = max([self.entries, *(x.numel() for x in made if isinstance(x, Tensor))])
-        return out
-
-
-@pytest.mark.parametrize("name", ["MoCo", "MoCoV3", "ReSSL", "SCE", "SCE, batch", "LORAC", "JCL", "NNCLR"])
-def test_no_matrix_of_all_pairs_is_made(name):
-    batch = 1100
-    given = inputs(name, batch, 8, torch.float32, keys=3000)
-    with Largest() as largest:
-        make(name)(*given).backward()
-    assert largest.entries <= 2**20 < batch * batch

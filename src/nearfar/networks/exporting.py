@@ -13,9 +13,9 @@ from pathlib import Path
 
 import timm
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.atomic import replacing
 from nearfar.messages import one_line
@@ -25,23 +25,6 @@ from nearfar.networks.starting import CONFIG
 TOLERANCE = 1e-3  # of the largest feature; rounding differs by a hundredth of that
 TIMM_WEIGHTS = "model.safetensors"
 LARGEST_ONNX = 2**31 - 2**20  # bytes, of protobuf, with room for the graph
-
-
-class Deployed(nn.Module):
-    """The exported part of an encoder: uint8 images of its size and channels -> features. `Encoder` also resizes."""
-
-    scale: Tensor
-    offset: Tensor
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.backbone = encoder.backbone
-        self.register_buffer("scale", 1 / (255 * encoder.std))
-        self.register_buffer("offset", encoder.mean / encoder.std)
-
-    def forward(self, images: UInt8[Tensor, "batch channels size size"]) -> Float[Tensor, "batch features"]:
-        """Normalise and encode."""
-        return self.backbone(images.to(self.scale.dtype) * self.scale - self.offset)
 
 
 def check_onnx() -> None:
@@ -126,11 +109,12 @@ def _preprocessing(encoder: Encoder) -> dict[str, object]:
 
 
 def _traced(encoder: Encoder) -> torch.export.ExportedProgram:
+    """Trace the encoder on images of its own size and channels, where its preprocessing is the normalisation alone."""
     size, channels = encoder.image_size, encoder.channels
     blank = torch.zeros(2, channels, size, size, dtype=torch.uint8)
     batch = torch.export.Dim("batch", min=1)
     with one_line(f"torch.export cannot take the encoder {encoder.name}"), torch.no_grad():
-        return torch.export.export(Deployed(encoder).eval(), (blank,), dynamic_shapes={"images": {0: batch}})
+        return torch.export.export(encoder, (blank,), dynamic_shapes={"images": {0: batch}})
 
 
 def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: Tensor) -> float:

@@ -36,7 +36,6 @@ CASES = {  # a loss by its name and what sets it apart; how it is called
     "SACLR, all": (lambda **k: L.SACLR(IMAGES, "row", negatives="all", kernel="cauchy", **k), INDEXED),
     "SCE": (L.SCE, QUEUED),
     "SCE, in batch": (L.SCE, KEY),
-    "SCE, both": (lambda **k: L.SCE(batch_keys=True, **k), QUEUED),
     "SigCLR": (L.SigCLR, VIEWS),
     "SigCLR, learned": (lambda **k: L.SigCLR(bias=-2.0, learn_temperature=True, **k), VIEWS),
     "SimCLR": (L.SimCLR, VIEWS),

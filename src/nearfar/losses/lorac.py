@@ -23,20 +23,21 @@ from nearfar.pairs.arithmetic import (
 from nearfar.pairs.joined import on_joined_batch
 
 PRIORS = ("laplace", "gaussian", "constant")
+VARIANCE, MARGIN = 2.0, 3.0  # of the gaussian and of the constant prior: Table 5
 
 
 class LORAC(nn.Module):
     """Mean over queries q_m and images of CE([q_m.k/t + log h(Q), q_m.queue/t], 0); Q: the M rows in `large`.
 
     Priors, with |Q|_* the nuclear norm of the M unit rows:
-    laplace -|Q|_* / (M beta t); gaussian -(|Q|_* - sqrt(M))^2 / (variance M t); constant -margin / (M beta t).
+    laplace -|Q|_* / (M beta t); gaussian -(|Q|_* - sqrt(M))^2 / (2 M t); constant -3 / (M beta t).
     beta = inf switches any prior off: that is MoCo-M, and with one query MoCo.
     batchwise=True (LORAC-bs, laplace only): one |P|_* for the batch, rows q_{i,m} - mean_m q_{i,m} of `large`,
     log h = -|P|_* / (rows of P beta t).
     Shapes: queries [queries, batch, dim], key [batch, dim], large [M, batch, dim]; queue [keys, dim] unit rows. In the
     method `large` holds the queries of all large crops, the key's own among them, and (not for LORAC-bs) both keys:
     five rows for three crops. None: the queries given and the key; for LORAC-bs the queries.
-    Defaults: temperature 0.2, beta 2 (ResNet-18, ImageNet-100; 4 for ResNet-50), variance 2, margin 3.
+    Defaults: temperature 0.2, beta 2 (ResNet-18, ImageNet-100; 4 for ResNet-50).
     Gradient: to the queries, and to those rows of `large` that require one.
     Errors: also ValueError for batchwise with another prior than laplace or with one row of an image.
     Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors); the rows of Q: released code.
@@ -52,12 +53,10 @@ class LORAC(nn.Module):
         beta: float = 2.0,
         prior: str = "laplace",
         batchwise: bool = False,
-        variance: float = 2.0,
-        margin: float = 3.0,
         gather: bool = False,
     ) -> None:
         super().__init__()
-        checks.positive(temperature=temperature, variance=variance, margin=margin)
+        checks.positive(temperature=temperature)
         if not beta > 0:
             raise ValueError(f"beta must be above 0 (inf switches the prior off), got {beta}")
         if prior not in PRIORS:
@@ -68,8 +67,6 @@ class LORAC(nn.Module):
         self.beta = beta
         self.prior = prior
         self.batchwise = batchwise
-        self.variance = variance
-        self.margin = margin
         self.gather = gather
 
     @on_joined_batch("queries", "key", "large")
@@ -93,7 +90,7 @@ class LORAC(nn.Module):
     def _log_prior(self, rows: Float[Tensor, "rows batch dim"]) -> Float[Tensor, "*batch"] | float:
         m = len(rows)
         if self.prior == "constant":
-            return -self.margin / (m * self.beta * self.temperature)
+            return -MARGIN / (m * self.beta * self.temperature)
         if self.batchwise:
             if m < 2:
                 raise ValueError("batchwise=True needs 2 rows of an image or more: one does not vary around its mean")
@@ -101,7 +98,7 @@ class LORAC(nn.Module):
             return -nuclear_norm(variation) / (len(variation) * self.beta * self.temperature)
         norm = nuclear_norm(rows.transpose(0, 1))  # [batch], of M x dim
         if self.prior == "gaussian":
-            return -((norm - math.sqrt(m)) ** 2) / (self.variance * m * self.temperature)
+            return -((norm - math.sqrt(m)) ** 2) / (VARIANCE * m * self.temperature)
         return -norm / (m * self.beta * self.temperature)
 
 

@@ -1,13 +1,12 @@
 """Relational losses: the soft target holds similarities to other images (ReSSL), and the positive (SCE)."""
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import attend, attend_in_batch
-from nearfar.pairs.arithmetic import PerImage, Queue, Rows, Scalar, check_rows, unit_rows
+from nearfar.pairs.arithmetic import Queue, Rows, Scalar, check_rows, unit_rows
 from nearfar.pairs.joined import on_joined_batch
 
 
@@ -42,7 +41,7 @@ class SCE(nn.Module):
     (weight exactly 0). Computed as Proposition 1, lam InfoNCE + mu ReSSL + eta Ceil, which is the same number
     at mu = eta = 1 - lam.
     Shapes: query, key [batch, dim]; queue [keys, dim] unit rows, or None: the other images' keys in the batch are the
-    negatives (Eq. 5-8); with `batch_keys` they join those of the queue. One direction; the method averages the two.
+    negatives (Eq. 5-8). One direction; the method averages the two.
     Defaults: temperature 0.1, target_temperature 0.07 (ImageNet), lam 0.5; mu and eta None, which means 1 - lam.
     Source: Denize et al. 2023 (SCE), Eq. 6-9 and Proposition 1; Table 3 for free mu and eta.
     Differs from the paper:
@@ -57,7 +56,6 @@ class SCE(nn.Module):
         lam: float = 0.5,
         mu: float | None = None,
         eta: float | None = None,
-        batch_keys: bool = False,
         gather: bool = False,
     ) -> None:
         super().__init__()
@@ -70,32 +68,18 @@ class SCE(nn.Module):
         self.lam = lam
         self.mu = mu
         self.eta = eta
-        self.batch_keys = batch_keys
 
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue | None = None) -> Scalar:
         if queue is None:
-            return self._mixed(*attend_in_batch(query, key, self.temperature, self.target_temperature))
-        check_rows(query=query, key=key)
-        positive, queued, queue_relation, queue_target = self._relate(query, key, queue)
-        if not self.batch_keys:
-            return self._mixed(positive, queued, queue_relation)
-        _, others, relation = attend_in_batch(query, key, self.temperature, self.target_temperature)
-        _, target = attend_in_batch(key.detach(), key, self.target_temperature)
-        share = torch.sigmoid(target - queue_target)  # of the soft targets that the batch's keys have
-        relation = share * relation + (1 - share) * queue_relation
-        return self._mixed(positive, torch.logaddexp(others, queued), relation)
-
-    def _relate(self, query: Tensor, key: Tensor, queue: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q.k/t, log sum exp(q.queue/t), q.(mean key of the target)/t and log sum exp(k.queue/t_m) of each image."""
-        query, key = unit_rows(query), unit_rows(key.detach())
-        negative, _ = attend(query, queue, self.temperature)
-        target, target_key = attend(key, queue, self.target_temperature)
-        positive, relation = (vecdot(query, other) / self.temperature for other in (key, target_key))
-        return positive, negative, relation, target
-
-    def _mixed(self, positive: PerImage, negative: PerImage, relation: PerImage) -> Scalar:
-        """InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative."""
+            positive, negative, relation = attend_in_batch(query, key, self.temperature, self.target_temperature)
+        else:
+            check_rows(query=query, key=key)
+            query, key = unit_rows(query), unit_rows(key.detach())
+            negative, _ = attend(query, queue, self.temperature)
+            _, target_key = attend(key, queue, self.target_temperature)
+            positive, relation = (vecdot(query, other) / self.temperature for other in (key, target_key))
+        # InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative.
         mu = 1 - self.lam if self.mu is None else self.mu
         eta = 1 - self.lam if self.eta is None else self.eta
         loss = -(self.lam + eta) * F.logsigmoid(positive - negative)

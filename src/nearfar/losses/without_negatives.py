@@ -155,17 +155,16 @@ class WMSE(nn.Module):
 
 
 class SwAV(nn.Module):
-    """-sum_p code_p log softmax(z.prototypes / t)_p: codes from the global views, predictions from the other views.
+    """-sum_p code_p log softmax(z.prototypes / t)_p: codes from the first two views, predictions from the other views.
 
-    Mean over the pairs (global view, other view) and over the batch. Codes come from Sinkhorn's iteration on the batch
-    (and on the queue of past embeddings, once that is full), without gradient.
-    Shapes: projections [views, batch, dim], the `global_views` full-size crops first.
+    Mean over these pairs of views and over the batch. Codes come from Sinkhorn's iteration on the batch (and on the
+    queue of past embeddings, once that is full), without gradient.
+    Shapes: projections [views, batch, dim], the full-size crops first.
     State: parameter `prototypes` [num_prototypes, dim], scaled to unit rows in place at each forward; buffers `queue`
     [2, queue_size, dim] and `queued` (rows filled), pushed to in training mode.
     Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and `use_queue` (from epoch 15, when
     the queue begins to fill).
-    Errors: also ValueError for fewer than two views, global_views outside 1 .. views (exactly 2 with a queue), another
-    dim than the prototypes'.
+    Errors: also ValueError for fewer than two views and another dim than the prototypes'.
     Source: Caron et al. 2020 (SwAV), Eq. 1-6.
     """
 
@@ -199,19 +198,23 @@ class SwAV(nn.Module):
         self.register_buffer("queued", torch.zeros((), dtype=torch.long))
 
     @on_joined_batch("projections")
-    def forward(self, projections: Views, global_views: int = 2) -> Scalar:
-        self._check(projections, global_views)
+    def forward(self, projections: Views) -> Scalar:
+        dim = self.prototypes.shape[1]
+        if projections.ndim != 3 or projections.shape[0] < 2 or projections.shape[2] != dim:
+            shape = list(projections.shape)
+            raise ValueError(f"projections must be [2 views or more, batch, {dim}] like the prototypes, got {shape}")
+        check_rows(2, projections=projections[0])
         with torch.no_grad():
             self.prototypes.copy_(unit_rows(self.prototypes))
         prototypes = self.prototypes.detach() if self.freeze_prototypes else self.prototypes
         z = unit_rows(projections)
         scores = z @ prototypes.to(z.dtype, copy=True).T  # [views, batch, prototypes]
-        codes = self._codes(z[:global_views].detach(), scores[:global_views].detach())
+        codes = self._codes(z[:2].detach(), scores[:2].detach())
         log_p = F.log_softmax(scores / self.temperature, dim=-1)
         views = len(z)
-        # Every global view's code against every view's prediction, less its own.
-        pairs = (codes.sum(0) * log_p).sum() - (codes * log_p[:global_views]).sum()
-        return -pairs / (global_views * (views - 1) * z.shape[1])
+        # Each of the two views' codes against every view's prediction, less its own.
+        pairs = (codes.sum(0) * log_p).sum() - (codes * log_p[:2]).sum()
+        return -pairs / (2 * (views - 1) * z.shape[1])
 
     @torch.no_grad()
     def _codes(
@@ -226,17 +229,6 @@ class SwAV(nn.Module):
             self.queue.copy_(torch.cat((z.to(self.queue.dtype), self.queue), dim=1)[:, :size])
             self.queued.copy_((self.queued + batch).clamp(max=size))
         return torch.stack([sinkhorn(s, self.epsilon, self.iterations)[:batch] for s in scores])
-
-    def _check(self, projections: Tensor, global_views: int) -> None:
-        dim = self.prototypes.shape[1]
-        if projections.ndim != 3 or projections.shape[0] < 2 or projections.shape[2] != dim:
-            shape = list(projections.shape)
-            raise ValueError(f"projections must be [2 views or more, batch, {dim}] like the prototypes, got {shape}")
-        check_rows(2, projections=projections[0])
-        if not 1 <= global_views <= len(projections):
-            raise ValueError(f"global_views must be between 1 and the {len(projections)} views, got {global_views}")
-        if self.queue.shape[1] and global_views != len(self.queue):
-            raise ValueError(f"global_views must be {len(self.queue)} with a queue, got {global_views}")
 
 
 @torch.no_grad()

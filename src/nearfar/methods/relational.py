@@ -148,7 +148,6 @@ class SCE(Method):
         momentum: of the momentum encoder at the start; it rises along half a cosine.
         final_momentum: of the momentum encoder at the end; the same as `momentum` keeps it constant, as in the CIFAR
             recipes.
-        batch_keys: with a queue, compare with the other images' keys of the batch as well.
 
     Differs from the paper: (1) the positive's weight among the soft targets is masked to exactly 0, where released
     code gives it the logit 0.
@@ -186,7 +185,6 @@ class SCE(Method):
     queue_size: int = 4096
     momentum: float = 0.99
     final_momentum: float = 1.0
-    batch_keys: bool = False
     norm_groups: int = 1
 
     @property
@@ -202,9 +200,7 @@ class SCE(Method):
         checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)
         query = "prediction" if self.predictor else "projection"
         return Setup(
-            loss=losses.SCE(
-                self.temperature, self.target_temperature, self.lam, self.mu, self.eta, batch_keys=self.batch_keys
-            ),
+            loss=losses.SCE(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
             pairing=queries_against_keys(len(self.views), query, both_ways=self._both_ways),
             projector=Head(
                 self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm, output_affine=False

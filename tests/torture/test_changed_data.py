@@ -1,4 +1,4 @@
-"""Twenty-two ways in which data changes between the stop of a run and its going on: each is refused in one line.
+"""Ways in which data changes between the stop of a run and its going on: each is refused in one line.
 
 And those that change nothing that is trained on, which are not.
 """
@@ -96,13 +96,9 @@ def swapped():
 
 FOLDER = {  # what happens, and what the line says of it
     "a file added": (lambda f: save(f / "a/99.bmp", 99), "1 image added: first a/99.bmp"),
-    "many files added": (lambda f: [save(f / f"b/x{n}.bmp", n) for n in range(30)], "30 images added: first b/x0.bmp"),
     "a file removed": (lambda f: (f / "b/01.bmp").unlink(), "1 image removed: first b/01.bmp"),
-    "a class removed": (lambda f: shutil.rmtree(f / "b"), "12 images removed: first b/01.bmp"),
     "a file renamed": (lambda f: (f / "a/00.bmp").rename(f / "a/zz.bmp"), "1 image added, 1 removed: first a/00.bmp"),
-    "a file in another class": (lambda f: (f / "a/00.bmp").rename(f / "b/00.bmp"), "1 image added, 1 removed"),
     "two files swapped": (lambda f: swap(f / "a/00.bmp", f / "b/01.bmp"), "2 images changed: first a/00.bmp"),
-    "a file of the same size": (lambda f: save(f / "a/04.bmp", 99), "1 image changed: first a/04.bmp"),
     "the same size and time": (
         lambda f: (
             before := (f / "a/04.bmp").stat(),
@@ -112,12 +108,6 @@ FOLDER = {  # what happens, and what the line says of it
         "1 image changed: first a/04.bmp",
     ),
     "a file cut off": (lambda f: os.truncate(f / "a/00.bmp", 100), "1 image changed: first a/00.bmp"),
-    "a file emptied": (lambda f: os.truncate(f / "a/00.bmp", 0), "1 image changed: first a/00.bmp"),
-    "other images under all names": (lambda f: [save(p, n + 50) for n, p in enumerate(f.glob("*/*"))], "24 images ch"),
-    "another folder": (
-        lambda f: (shutil.rmtree(f), [save(f / f"{n}.png", n) for n in range(COUNT)]),
-        "24 images added",
-    ),
 }
 OTHERS = {
     "a member of a tar changed": (
@@ -125,15 +115,8 @@ OTHERS = {
         lambda f: as_tar(f, one_other()),
         "1 image changed: first train/train-0/0017",
     ),
-    "members of a tar swapped": (as_tar, lambda f: as_tar(f, swapped()), "2 images changed: first train/train-0/0000"),
-    "a row of a table changed": (
-        as_parquet,
-        lambda f: as_parquet(f, one_other()),
-        "1 image changed: first train/000017",
-    ),
     "rows of a table swapped": (as_parquet, lambda f: as_parquet(f, swapped()), "2 images changed: first train/000000"),
     "an array's image changed": (as_npy, lambda f: as_npy(f, one_other()), "1 image changed: first 000017"),
-    "an array's images swapped": (as_npy, lambda f: as_npy(f, swapped()), "2 images changed: first 000000"),
     "the middle of an image": (as_tiff, lambda f: black(f / "07.tif", 9000, 9000), "1 image changed: first 07.tif"),
     "an image of an .npz": (as_npz, lambda f: as_npz(f, one_other()), "1 image changed: first 000017"),
     "an array cut": (as_npy, lambda f: as_npy(f, range(20)), "4 images removed: first 000020"),
@@ -173,10 +156,6 @@ def stopped(tmp_path, monkeypatch, quiet):
     return begin
 
 
-def test_there_are_twenty_two():
-    assert len(CHANGES) == 22
-
-
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_refused_and_may_be_let_through(name, stopped, quiet):
     write, change, says = CHANGES[name]
@@ -189,11 +168,10 @@ def test_a_change_is_refused_and_may_be_let_through(name, stopped, quiet):
     assert (nearfar.resume(run, data_changed=True, console=quiet).path / "encoder.safetensors").is_file()
 
 
-@pytest.mark.parametrize("options", [dict(method="sogclr"), dict(method="isogclr"), dict(method="saclr", scale="row")])
-@pytest.mark.parametrize("name", ["a file added", "two files swapped", "the middle of an image"])
-def test_numbers_of_images_are_never_mixed_up(name, options, stopped, quiet):
+@pytest.mark.parametrize("name", ["a file added", "the middle of an image"])
+def test_numbers_of_images_are_never_mixed_up(name, stopped, quiet):
     write, change, _ = CHANGES[name]
-    folder, run = stopped(write, **options)
+    folder, run = stopped(write, method="sogclr")
     change(folder)
     for changed in (False, True):
         with pytest.raises(ValueError, match="keeps numbers for each image"):

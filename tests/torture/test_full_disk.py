@@ -60,9 +60,7 @@ COMMANDS = {
     "evaluate": "evaluate RUN --protocol knn --no-baselines",
     "embed": "embed RUN --out DISK/rows.csv",
     "embed to parquet": "embed RUN --out DISK/rows.parquet",
-    "embed to npz": "embed RUN --out DISK/rows.npz",
     "map": "map RUN --epochs 1 --num-views 2",
-    "map elsewhere": "map RUN --epochs 1 --num-views 2 --out DISK/m.html",
     "views": "views RUN --out DISK/v.html",
 }
 
@@ -93,7 +91,7 @@ def test_what_is_there_stays(command, free, place, capsys):
     json.loads((place / "run" / "results.json").read_text())
 
 
-@pytest.mark.parametrize("free", [0, 70_000, 200_000, 1_000_000, 2_000_000, 5_000_000])
+@pytest.mark.parametrize("free", [0, 70_000, 1_000_000, 5_000_000])
 def test_a_run_on_a_full_disk_says_how_to_go_on(free, disk, images_file, capsys):
     """Wherever the disk becomes full, the folder can be resumed once there is room, or was never made."""
     fill(disk, free)

@@ -147,21 +147,6 @@ def test_nothing_in_a_file_of_a_run_folder_becomes_part_of_the_report(name, run,
     assert count >= 2
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_nothing_in_a_file_of_a_run_folder_runs(name, run, tmp_path, browser):  # noqa: F811
-    """In a browser, a few of the changes: the first, the last and some between."""
-    folder = shutil.copytree(run, tmp_path / "run")
-    all_of_them = list(hostile((folder / name).read_text(encoding="utf-8"), name))
-    for one in all_of_them[:: max(1, len(all_of_them) // 8)]:
-        (folder / name).write_text(one, encoding="utf-8")
-        browser.visit(write_report(folder))
-        assert browser.run("document.documentElement.dataset.ran") is None
-        for frame in range(browser.run("document.querySelectorAll('iframe').length")):
-            browser.frame(frame)
-            assert browser.run("document.documentElement.dataset.ran") is None
-            browser.frame(None)
-
-
 DEEP = "[" * 10_000 + "]" * 10_000
 VERBS = {
     "embed": lambda folder: nearfar.embed(folder, out=folder / "new.csv"),

@@ -69,62 +69,47 @@ WHOLE = {
 READ = {  # read, with the value of the first pixel in the second of three channels, within 3
     "exif.jpg": (turned("JPEG"), 200),
     "exif.png": (turned("PNG"), 200),
-    "exif.tif": (turned("TIFF"), 200),
-    "exif.webp": (turned("WEBP"), 200),
     "broken-exif.png": (encoded(GREEN, "PNG", exif=b"Exif\0\0MM\0broken"), 200),
     "16-bit.png": (encoded(wide(np.uint16, 257 * 90), "PNG"), 90),
     "16-bit.tif": (encoded(wide(np.uint16, 257 * 90), "TIFF"), 90),
     "16-bit.pgm": (b"P5 16 16 65535\n" + b"\x5a\x5a" * 256, 90),
     "16-bit-rgb.png": (png(16, 16, 16, 2, (b"\0" + b"\0\0\x5a\x5a\0\0" * 16) * 16), 90),
-    "32-bit.tif": (encoded(wide(np.int32, 60), "TIFF"), 60),
     "float.tif": (encoded(wide(np.float32, 0.2), "TIFF"), 51),
     "float255.tif": (encoded(wide(np.float32, 70), "TIFF"), 70),
     "cmyk.jpg": (encoded(GREEN.convert("CMYK"), "JPEG"), 200),
-    "cmyk.tif": (encoded(GREEN.convert("CMYK"), "TIFF"), 200),
     "lab.tif": (encoded(GREEN.convert("LAB"), "TIFF"), 200),
     "palette.gif": (encoded(GREEN, "GIF"), 200),
     "one-bit.png": (encoded(Image.new("1", (16, 16), 1), "PNG"), 255),
     "clear.png": (encoded(Image.new("RGBA", (16, 16), (0, 0, 0, 0)), "PNG"), 255),
-    "grey-clear.png": (encoded(Image.new("LA", (16, 16), (0, 0)), "PNG"), 255),
-    "animated.gif": (encoded(GREEN, "GIF", save_all=True, append_images=[OTHER]), 200),
+    "gray-clear.png": (encoded(Image.new("LA", (16, 16), (0, 0)), "PNG"), 255),
     "animated.webp": (
         encoded(GREEN, "WEBP", lossless=True, save_all=True, append_images=[NOISE.resize((16, 16))]),
         200,
     ),
     "really-a.png.jpg": (encoded(GREEN, "PNG"), 200),
-    "REALLY.PNG": (encoded(GREEN, "PNG"), 200),
     "trailing.jpg": (encoded(GREEN, "JPEG") + b"<?php trailing ?>" * 100, 200),
     "one-pixel.png": (encoded(Image.new("RGB", (1, 1), (0, 200, 0)), "PNG"), 200),
     "long.png": (encoded(Image.new("RGB", (20_000, 1), (0, 200, 0)), "PNG"), 200),
-    "tall.png": (encoded(Image.new("RGB", (1, 20_000), (0, 200, 0)), "PNG"), 200),
 }
 
 SKIPPED = {
     "empty.png": b"",
-    "one-byte.jpg": b"\xff",
     "text.png": b"hello",
     "html.jpg": b"<html><body>404 not found</body></html>",
-    "svg.png": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
     "zeros.png": bytes(1000),
     "noise.jpg": random.Random(0).randbytes(5000),
     "only-a-signature.png": b"\x89PNG\r\n\x1a\n",
     "no-size.png": png(0, 0),
-    "no-width.png": png(0, 5),
     "bomb.png": png(30_000, 30_000),
-    "2**31.png": png(2**31 - 1, 2**31 - 1),
     "too-short.png": png(64, 64, content=bytes(10)),
     "bits.png": png(8, 8, depth=7),
     "text-bomb.png": png(8, 8, extra=chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(10**8)))),
     "21-digits.ppm": b"P6 " + b"9" * 21 + b" 1 255\n",
-    "negative.ppm": b"P6 -5 -5 255\n" + bytes(75),
-    "21-digits.xbm": b"#define im_width " + b"9" * 21 + b"\n#define im_height 9\nstatic char im_bits[] = {\n0x00};",
     "bomb.bmp": resized("BMP", 18, "<ii", 10**9, 10**9),
-    "no-width.bmp": resized("BMP", 18, "<ii", 0, 16),
     "bomb.gif": b"GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\x08\0;",
     "bomb.tga": resized("TGA", 12, "<HH", 65535, 65535),
     "bomb.jp2": resized("JPEG2000", 48, ">II", 10**9, 10**9),
     "not-finite.tif": encoded(wide(np.float32, np.nan), "TIFF"),
-    "infinite.tif": encoded(wide(np.float32, np.inf), "TIFF"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n",
     **{f"half.{form.lower()}": data[: len(data) // 3] for form, data in WHOLE.items() if form not in ("ICO", "PCX")},
 }  # fmt: skip
@@ -195,19 +180,10 @@ TABLES = {  # a table, and how many images it holds; None: it is refused
     "no rows": (pa.table({"img": pa.array([], IMAGE)}), None),
     "no columns": (pa.table({}), None),
     "no images": (pa.table({"a": [1, 2]}), None),
-    "texts": (pa.table({"img": ["a", "b"]}), None),
-    "odd struct": (pa.table({"img": [{"bytes": 5, "path": 7}]}), None),
-    "lists": (pa.table({"img": [[1, 2], [3]]}), None),
     "binary": (pa.table({"img": pa.array([c["bytes"] for c in CELLS], pa.binary())}), 4),
-    "large binary": (pa.table({"img": pa.array([c["bytes"] for c in CELLS], pa.large_binary())}), 4),
     "float labels": (pa.table({"img": pa.array(CELLS, IMAGE), "label": [0.0, float("nan"), float("inf"), 1.0]}), 4),
-    "large labels": (pa.table({"img": pa.array(CELLS, IMAGE), "label": pa.array([2**64 - 1] * 4, pa.uint64())}), None),
     "notes": (noted(NOTES), 4),
-    "notes of nothing": (noted({}), 4),
-    "notes of a list": (noted([1, 2]), 4),
     "notes of no type": (noted({"info": {"features": {"img": {"_type": "Nonsense"}}}}), None),
-    "notes of another column": (noted({"info": {"features": {"other": {"_type": "Image"}}}}), 4),
-    "notes that nest": (noted({"info": {"features": {"img": {"_type": "List", "feature": {"_type": "Image"}}}}}), 4),
 }
 
 
@@ -243,14 +219,6 @@ def test_damaged_tables_are_refused_by_the_name_of_the_file(tmp_path):
     assert said > 20
 
 
-def test_tables_that_differ_are_refused_by_the_name_of_the_file(tmp_path):
-    pq.write_table(TABLES["good"][0], tmp_path / "a.parquet")
-    pq.write_table(pa.table({"img": [1, 2]}), tmp_path / "b.parquet")
-    assert len(open_images(tmp_path).skipped) == 2
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
-    refused(lambda: open_images(tmp_path), "b.parquet'")
-
-
 def test_damaged_tars_give_what_is_whole(tmp_path):
     with tarfile.open(tmp_path / "whole.tar", "w") as file:
         for number in range(30):
@@ -274,15 +242,11 @@ def test_damaged_tars_give_what_is_whole(tmp_path):
 
 
 ODD = {
-    "negative.csv": "file_name,kind\n-1,\n",
     "empty.csv": "",
-    "binary.csv": "\0\1\2",
     "no-names.csv": "a,b\n1,2\n",
     "quote.csv": 'file_name,kind\n"0.png,1\n',
-    "nulls.csv": "file_name,kind\n,\n,\n",
     "above.csv": "file_name,kind\n../../0.png,1\n",
     "broken.jsonl": '{"file_name": "0.png", "kind": ',
-    "list.jsonl": "[1, 2]\n",
 }
 
 
@@ -315,9 +279,9 @@ MEASURED = """
 """
 
 
-@pytest.mark.parametrize(("depth", "colour"), [(16, 0), (16, 6), (8, 3)], ids=["grey", "clear", "palette"])
+@pytest.mark.parametrize(("depth", "colour"), [(16, 0), (16, 6), (8, 3)], ids=["grayscale", "clear", "palette"])
 def test_large_images_of_few_bytes_share_the_memory(tmp_path, depth, colour):
-    """Four threads, each with 36 million pixels from 100 kB: grey of 16 bits alone took 1 GB in each thread."""
+    """Four threads, each with 36 million pixels from 100 kB: grayscale of 16 bits alone took 1 GB in each thread."""
     side, values = 6000, {0: 1, 3: 1, 6: 4}[colour]
     palette = chunk(b"PLTE", bytes(range(48))) if colour == 3 else b""
     data = png(side, side, depth, colour, (b"\0" + b"\1" * (side * values * depth // 8)) * side, palette)

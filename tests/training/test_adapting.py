@@ -37,15 +37,11 @@ def run(images_file, out, quiet, **options):
 def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(weights, images_file, tmp_path, quiet):
     adapted = run(images_file, tmp_path / "run", quiet, init=str(weights), adapt=True)
     settings, about = adapted.settings, adapted.encoder
-    assert (settings.encoder, settings.optimizer, settings.frozen, settings.layer_decay) == (
-        "resnet10t",
-        "adamw",
-        2,
-        0.7,
-    )
+    assert (settings.encoder, settings.optimizer) == ("resnet10t", "adamw")
+    assert (settings.frozen, settings.layer_decay) == (2, 0.7)
     assert settings.warmup_epochs == pytest.approx(0.2)
     assert settings.lr == pytest.approx(3e-4 * (16 / 256) ** 0.5)
-    assert settings.mean == pytest.approx([0.4]) and settings.std == pytest.approx([0.25])  # the images are grey
+    assert settings.mean == pytest.approx([0.4]) and settings.std == pytest.approx([0.25])  # the images are grayscale
     assert about.mean.item() == pytest.approx(0.4) and about.std.item() == pytest.approx(0.25)
     before, after = (load_file(path / "encoder.safetensors") for path in (adapted.path / "starting", adapted.path))
     first = ("conv1.", "bn1.", "layer1.")
@@ -54,23 +50,6 @@ def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(weights, 
     given = load_file(weights / "model.safetensors")
     torch.testing.assert_close(before["conv1.0.weight"], given["conv1.0.weight"].sum(1, keepdim=True))
     assert torch.equal(before["layer4.0.conv1.weight"], given["layer4.0.conv1.weight"])
-
-
-def test_views_are_normalised_by_the_weights_numbers(weights, images_file, tmp_path, quiet, monkeypatch):
-    seen = []
-    make = loop.make_views
-
-    def watched(pixels, plan, generator, mean, std, *rest):
-        seen.append((tuple(mean), tuple(std)))
-        return make(pixels, plan, generator, mean, std, *rest)
-
-    monkeypatch.setattr(loop, "make_views", watched)
-    run(images_file, tmp_path / "theirs", quiet, init=str(weights), epochs=1)
-    assert {mean[0] for mean, _ in seen} == {sum(MEAN) / 3} and {std[0] for _, std in seen} == {sum(STD) / 3}
-    seen.clear()
-    run(images_file, tmp_path / "data", quiet, init=str(weights / "model.safetensors"), encoder="resnet10t", epochs=1)
-    own = np.load(images_file)["images"] / 255  # a plain file says nothing of normalisation
-    assert seen[0][0] == pytest.approx([own.mean()]) and seen[0][1] == pytest.approx([own.std()])
 
 
 def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_path, quiet, monkeypatch):
@@ -114,9 +93,11 @@ def test_stopped_and_resumed_without_the_weights_is_uninterrupted(weights, image
     nearfar.evaluate(parts, protocol=("knn",), console=quiet)  # starts from the copy in the run too
 
 
-def test_a_run_is_gone_on_with_by_its_own_encoder(images_file, tmp_path, quiet):
-    first = run(images_file, tmp_path / "first", quiet, encoder="small")
-    second = run(images_file, tmp_path / "second", quiet, init=str(first.path), adapt=True, lr=0.0, limit=40)
+def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path, quiet):
+    first = run(images_file, tmp_path / "first", quiet, encoder="small", epochs=1)
+    with pytest.raises(ValueError, match="without starting weights"):
+        run(images_file, tmp_path / "no", quiet, init=str(first.path), whiten=True)
+    second = run(images_file, tmp_path / "second", quiet, init=str(first.path), adapt=True, lr=0.0, limit=40, epochs=1)
     assert second.settings.encoder == "small"
     assert second.settings.mean == pytest.approx(first.encoder.mean.flatten().tolist())
     one, two = (load_file(one.path / "encoder.safetensors") for one in (first, second))
@@ -136,11 +117,8 @@ def test_adapting_needs_weights_and_a_net_that_has_some(images_file, capsys):
 def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_file, tmp_path, quiet):
     done = run(images_file, tmp_path / "run", quiet, encoder="resnet10t", mean=[0.3], std=[0.2], frozen=1, epochs=1)
     assert (done.encoder.mean.item(), done.encoder.std.item()) == pytest.approx((0.3, 0.2))
-    assert (
-        done.encoder.backbone.net.bn1.num_batches_tracked
-        == 0
-        < done.encoder.backbone.net.layer1[0].bn1.num_batches_tracked
-    )
+    net = done.encoder.backbone.net
+    assert net.bn1.num_batches_tracked == 0 < net.layer1[0].bn1.num_batches_tracked
     with pytest.raises(ValueError, match="--mean and --std go together"):
         run(images_file, tmp_path / "no", quiet, encoder="resnet10t", mean=[0.3])
     with pytest.raises(ValueError, match="1 channels need as many means and stds"):

@@ -4,12 +4,16 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import nearfar
 from nearfar.methods import WMSE, method_class
+from nearfar.run_evaluation import encoders_by_row
 from nearfar.training import budget
 from nearfar.training.budget import training_speed
+from nearfar.training.plan import plan_run
+from nearfar.training.settings import Settings
 from nearfar.views import plan
 
 
@@ -32,7 +36,7 @@ def begun(data, tmp_path, monkeypatch, **options):
 
 @pytest.mark.parametrize(
     ("count", "batch", "held_out"),
-    [(2, 2, 0), (3, 2, 0), (10, 4, 0), (19, 8, 0), (20, 8, 2), (220, 64, 22), (285, 256, 28)],
+    [(2, 2, 0), (19, 8, 0), (20, 8, 2), (285, 256, 28)],
 )
 def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, monkeypatch):
     settings, said = begun(some(count), tmp_path, monkeypatch)
@@ -41,9 +45,8 @@ def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, mo
     assert ("too few for a validation set" in said) == (held_out == 0)
 
 
-@pytest.mark.parametrize("count", [10, 19])
-def test_ten_images_train(count, tmp_path, quiet):
-    run = nearfar.pretrain(some(count), out=tmp_path / "run", epochs=1, encoder="small", console=quiet)
+def test_ten_images_train(tmp_path, quiet):
+    run = nearfar.pretrain(some(10), out=tmp_path / "run", epochs=1, encoder="small", console=quiet)
     assert (run.path / "encoder.safetensors").is_file() and run.verdict is None
     assert "No images were held out" in (run.path / "report.html").read_text()
 
@@ -66,7 +69,7 @@ def test_a_trial_of_speed_has_enough_images_for_the_loss(monkeypatch):
         return training_speed(*given, batch_size=batch_size, **named)
 
     monkeypatch.setattr(budget, "training_speed", speed)
-    given = nearfar.training.settings.Settings("digits", method="wmse", precision="32-true")
+    given = Settings("digits", method="wmse", precision="32-true")
     views = plan("strong+strong", 8, 1)
     options = dict(candidates=[("small", 8, 8)], channels=1, images=40, seconds=1.0, console=Console(quiet=True))
     assert budget.choose_machine(given, WMSE(), lambda *_: views, **options).rate > 0
@@ -91,14 +94,11 @@ def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch):
         (dict(batch_size=1), "--batch-size 1 does not work: .*2 images or more"),
         (dict(batch_size=37), "larger than the 36 images"),
         (dict(method="saclr", negatives=36), "36 negatives per image need a batch of at least 37"),
-        (dict(method="saclr", negatives=16, batch_size=16), "negatives per image need a batch of at least 17"),
         (dict(method="wmse", batch_size=32, projector=(64,)), "more than 64 images at a time"),
-        (
-            dict(method="moco-v2", norm_groups=30, batch_size=16),
-            "--batch-size 16 does not work: .*normalisation groups",
-        ),
+        (dict(method="moco-v2", norm_groups=30, batch_size=16), "--batch-size 16 does not work: .*normalisation"),
+        (dict(minutes=1), "--minutes and --epochs"),
+        (dict(encoder="resnet18", whiten=True), "--whiten is for the encoders tiny, small, medium"),
         (dict(data=np.zeros((40, 8, 8), dtype=np.uint8)), "all of one colour"),
-        (dict(data=np.full((40, 8, 8, 3), 255, dtype=np.uint8)), "all of one colour"),
         (dict(method="lorac", large_views=5000), "5002 views of each image are too many: at most 100"),
         (dict(data=some(1)), "too few"),
         (dict(method="simclr", views=lambda pixels: [pixels / 255]), "1 views, but simclr needs 2"),
@@ -112,7 +112,28 @@ def test_what_cannot_be_leaves_no_folder(options, says, tmp_path, quiet):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["saclr", "byol", "swav", "nnclr", "lorac", "moco-v3", "sce"])
+@pytest.mark.parametrize("name", ["saclr", "byol", "swav", "lorac", "sce"])
 def test_every_kind_of_loss_is_tried_with_few_images(name, tmp_path, monkeypatch):
     assert method_class(name).recipe("small").batch_size > 18
     assert begun(some(20), tmp_path, monkeypatch, method=name)[0].batch_size == 8
+
+
+def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path, quiet):
+    shared = dict(limit=256, batch_size=64, encoder="tiny", whiten=True, console=quiet)
+    runs = [nearfar.pretrain("digits", out=str(tmp_path / f"{n}"), epochs=n, **shared) for n in (1, 2)]
+    first, second = (nearfar.load(run).backbone.net.conv.weight for run in runs)
+    assert torch.equal(first, second) and torch.equal(first[9:18], -first[:9])  # 9 pixels a patch, both signs
+    plain = nearfar.pretrain("digits", out=str(tmp_path / "plain"), epochs=1, **shared | {"whiten": False})
+    assert not torch.equal(nearfar.load(plain).backbone.net.conv.weight[:9], first[:9])
+    compared = encoders_by_row(runs[0], None, baselines=True)
+    assert torch.equal(compared["untrained"].backbone.net.conv.weight, first)  # so began the training too
+
+
+@pytest.mark.parametrize(
+    ("encoder", "channels", "whitened"),
+    [("small", 3, True), ("medium", 3, True), ("small", 1, False), ("tiny", 3, False), ("resnet18", 3, False)],
+)
+def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, whitened, tmp_path, quiet):
+    images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, channels), np.uint8)
+    job, _ = plan_run(Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), quiet, 0.0)
+    assert job.settings.whiten is whitened

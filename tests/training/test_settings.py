@@ -45,12 +45,9 @@ def test_no_hyperparameter_is_called_like_a_setting(tmp_path, quiet):
     ("given", "says"),
     [
         ({"batch_size": "many"}, "--batch-size must be a whole number, not 'many'"),
-        ({"batch_size": 2.5}, "--batch-size must be a whole number, not 2.5"),
         ({"epochs": True}, "--epochs must be a number, not True"),
         ({"batch_size": 0}, "--batch-size must be at least 1, not 0"),
         ({"minutes": 0}, "--minutes must be 0.1 to 1000000, not 0"),
-        ({"held_out": -1}, "--held-out must be at least 0, not -1"),
-        ({"lr": "high"}, "--lr must be a number, not 'high'"),
         ({"cache": "yes"}, "--cache must be true or false, not 'yes'"),
         ({"micro_batch": "most"}, "--micro-batch must be a whole number or 'auto', not 'most'"),
         (
@@ -86,17 +83,20 @@ def test_a_mistyped_setting_is_named_with_the_nearest(quiet):
     assert not Path("runs").exists() or "digits-saclr" not in {path.name for path in Path("runs").iterdir()}
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "epochs: 3", "just words"])
-def test_a_file_that_holds_no_settings(text, tmp_path):
-    (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ValueError, match="does not hold the settings of a run"):
-        Settings.load(tmp_path / "config.yaml")
-
-
-@pytest.mark.parametrize("content", [b"{", b"a: b: c", b"\xff", b"[" * 1500, b"!!python/object/apply:os.getcwd []"])
-def test_a_file_that_is_not_yaml(content, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"[1, 2]", "does not hold the settings of a run"),
+        (b"epochs: 3", "does not hold the settings of a run"),
+        (b"{", "is not YAML"),
+        (b"\xff", "is not YAML"),
+        (b"[" * 1500, "is not YAML"),
+        (b"!!python/object/apply:os.getcwd []", "is not YAML"),
+    ],
+)
+def test_a_file_that_holds_no_settings(content, says, tmp_path):
     (tmp_path / "config.yaml").write_bytes(content)
-    with pytest.raises(ValueError, match=r"config\.yaml is not YAML"):
+    with pytest.raises(ValueError, match=rf"config\.yaml {says}"):
         Settings.load(tmp_path / "config.yaml")
 
 
@@ -125,8 +125,6 @@ def test_settings_that_are_yet_to_be_chosen():
     [
         ({"temperature": "hot"}, "--temperature must be a number, not 'hot'"),
         ({"projector": [8, 4]}, "--projector must be whole numbers"),
-        ({"projector": (8, "4")}, "--projector must be whole numbers"),
-        ({"temperature": True}, "--temperature must be a number"),
     ],
 )
 def test_a_number_of_a_method_of_another_type(numbers, says, quiet):

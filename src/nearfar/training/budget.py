@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
-from nearfar.messages import first_line
+from nearfar.messages import first_line, one_line
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import build_backbone, size_step
 from nearfar.threads import fastest_threads
@@ -139,15 +140,12 @@ def choose_machine(
 
 
 def _speed(given: Settings, method: Method, encoder: Any, views: Views, **wanted: Any) -> float:
-    try:
-        try:
-            return training_speed(method, encoder, views, **wanted, accelerator=given.accelerator)
-        except ValueError:  # perhaps the loss needs more images
-            larger = max(LARGER, given.batch_size or 0)
-            wanted |= dict(accelerator=given.accelerator, batch_size=larger)
+    wanted["accelerator"] = given.accelerator
+    with one_line("a trial step failed", RuntimeError):
+        with suppress(ValueError):
             return training_speed(method, encoder, views, **wanted)
-    except RuntimeError as error:
-        raise ValueError(f"a trial step failed: {first_line(error)}") from error
+        larger = max(LARGER, given.batch_size or 0)  # which the loss may need
+        return training_speed(method, encoder, views, batch_size=larger, **wanted)
 
 
 def training_speed(
@@ -283,6 +281,12 @@ def _narrower(given: Settings, method: Method) -> Iterator[Method]:
             yield replace(method, projector=(*widths, last))
 
 
+def buildable() -> AbstractContextManager[None]:
+    """Turn the errors of networks that cannot be built into one line."""
+    kinds = (TypeError, RuntimeError, OverflowError, MemoryError)
+    return one_line("the networks cannot be built with these settings", *kinds)
+
+
 class _Features(nn.Sequential):
     """In the place of a backbone: feature maps that are normalised as those of most are, and flattened."""
 
@@ -301,10 +305,8 @@ def _problem(method: Method, batch_size: int, images: int) -> str:
     problem = ""
     for rows in dict.fromkeys([min(batch_size, TRIAL), batch_size]):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            try:
+            with buildable():
                 model = Model(method, _Features(), images).train()
-            except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
-                raise ValueError(f"the networks cannot be built with these settings: {first_line(error)}") from error
             try:
                 views: list[Tensor] = [torch.randn(rows, *_Features.shape) for _ in method.views]
                 model.compute_loss(model(views), torch.arange(rows))

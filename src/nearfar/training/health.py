@@ -88,13 +88,8 @@ def measure_health(
 
     views: embeddings of several views of some of the images, for LiDAR.
     Raw rows of any float dtype; the first 1024 images are used. Not-finite input gives not-finite measures.
-    ValueError for fewer than two images or shapes that do not fit together.
+    Raises ValueError for fewer than two images.
     """
-    if z1.ndim != 2 or z1.shape != z2.shape or h.ndim != 2 or len(h) != len(z1):
-        raise ValueError(
-            "health needs embeddings [images, dim] of two views and features [images, features], "
-            f"got {tuple(z1.shape)}, {tuple(z2.shape)} and {tuple(h.shape)}"
-        )
     if len(z1) < 2:
         raise ValueError(f"health needs at least two images, got {len(z1)}")
     with torch.no_grad():

@@ -18,12 +18,12 @@ from nearfar.data import Images, Stream, describe, list_splits, scan
 from nearfar.data.sources import are_paths
 from nearfar.data.table import SMALL, printable, readable, usual_side
 from nearfar.data.value_range import EIGHT_BITS
-from nearfar.messages import did_you_mean, one_line
+from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
-from nearfar.training.budget import Machine, choose_batch, choose_machine, epochs_in, reason, rungs
+from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, reason, rungs
 from nearfar.training.job import Job, check_machine, opened
-from nearfar.training.optimizers import build_optimizer, scaled_lr
+from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes, world_size
 from nearfar.training.progress import shown
 from nearfar.training.settings import (
@@ -373,16 +373,12 @@ def _seconds_left(given: Settings, began: float) -> float:
 
 
 def _checked_model(job: Job) -> Model:
-    """Build the networks and try the optimiser; raises ValueError for what cannot be built."""
-    settings = job.settings
+    """Build the networks; raises ValueError for what cannot be built."""
     must_fit(job.views, job.method)
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
-    kinds = (TypeError, RuntimeError, OverflowError, MemoryError)
-    with one_line("the networks cannot be built with these settings", *kinds):
-        model = job.model()
-    build_optimizer(settings.optimizer, model, lr=settings.lr, weight_decay=settings.weight_decay)
-    return model
+    with buildable():
+        return job.model()
 
 
 def _as_written(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,10 +141,8 @@ def _devices(settings: Settings, devices: int | None) -> int:
 
 def _threads(settings: Settings, threads: int | None, console: Console) -> int:
     """Return the CPU threads of a resumed run, and say what another number changes."""
-    before, cores = settings.threads, os.cpu_count() or 1
-    if threads not in (None, before):
-        said = f"--threads {threads} in place of {before}: from here on the last digits of the results differ"
-        console.print(Text(f"{said} from those of an uninterrupted run"))
-    elif before > cores:
-        console.print(Text(f"the run has {before} threads for {cores} cores; --threads {cores} is faster"))
-    return before if threads is None else threads
+    if threads is None or threads == settings.threads:
+        return settings.threads
+    said = f"--threads {threads} in place of {settings.threads}: from here on the last digits of the results differ"
+    console.print(Text(f"{said} from those of an uninterrupted run"))
+    return threads

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import random
 import struct
 import subprocess
@@ -196,11 +195,6 @@ def test_odd_tables(tmp_path, table, count):
         assert len(held(open_images(tmp_path / "a.parquet"))[0]) == count
 
 
-def test_labels_that_are_no_numbers_are_refused_where_they_are_asked_for(tmp_path):
-    pq.write_table(TABLES["float labels"][0], tmp_path / "a.parquet")
-    refused(lambda: open_images(tmp_path / "a.parquet", label_column="label"), "whole numbers or texts")
-
-
 def test_damaged_tables_are_refused_by_the_name_of_the_file(tmp_path):
     pq.write_table(pa.table({"img": pa.array(CELLS * 20, IMAGE)}), tmp_path / "a.parquet")
     whole, chance = (tmp_path / "a.parquet").read_bytes(), random.Random(0)
@@ -239,22 +233,6 @@ def test_damaged_tars_give_what_is_whole(tmp_path):
         kept, skipped = held(images)
         assert len(kept) >= (30 - 4 if cut == len(data) else cut // 2048 - 4)
         assert cut == len(data) or "a.tar" in skipped or cut >= 60 * 1024
-
-
-ODD = {
-    "empty.csv": "",
-    "no-names.csv": "a,b\n1,2\n",
-    "quote.csv": 'file_name,kind\n"0.png,1\n',
-    "above.csv": "file_name,kind\n../../0.png,1\n",
-    "broken.jsonl": '{"file_name": "0.png", "kind": ',
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_odd_metadata_is_one_line(tmp_path, name):
-    put(tmp_path / "in", {"0.png": CELLS[0]["bytes"], f"metadata{os.path.splitext(name)[1]}": ODD[name].encode()})
-    refused(lambda: open_images(tmp_path / "in", label_column="kind"), str(tmp_path))
-    assert len(open_images(tmp_path / "in")) == 1
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.parquet", "a.tar", "a.txt", "folder"])

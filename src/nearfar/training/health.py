@@ -23,6 +23,7 @@ FLAT = 1e-5  # of the rows' length: a deviation below this is rounding, all rows
 EPSILON = 1e-7  # added to every share of RankMe and LiDAR, as in both papers
 DELTA = 1e-4  # added to the covariance of views, as in the LiDAR paper
 LIDAR_IMAGES, LIDAR_VIEWS = 128, 8
+BATCH = 256  # images at a time
 
 # Thresholds of the verdict, from runs of 20 seconds of a small convolutional net on digits, 397 held-out images:
 # SimCLR (8 variants: batch norm or not, temperatures 0.05 to 5, 8 or 64 dimensions), attraction only (5), untrained.
@@ -158,12 +159,12 @@ def rankme(z: Float[Tensor, "rows dim"]) -> float:
     return _perplexity(torch.linalg.svdvals(_spanned(z.double()))) if z.isfinite().all() else math.nan
 
 
-def lidar(z: Float[Tensor, "views images dim"], delta: float = DELTA) -> float:
+def lidar(z: Float[Tensor, "views images dim"]) -> float:
     """LiDAR: the rank of what tells images apart, measured against what differs among views of one image.
 
     Thilak et al., "LiDAR: Sensing linear probing performance in joint embedding SSL architectures", ICLR 2024: exp of
     the entropy of the eigenvalues, scaled to sum to 1, of Sw^(-1/2) Sb Sw^(-1/2). Sb is the covariance of the images'
-    means over views, Sw that of views about the mean of their image, plus delta on the diagonal. A direction in which
+    means over views, Sw that of views about the mean of their image, plus 0.0001 on the diagonal. A direction in which
     an image's views differ as much as images do adds little, so unlike RankMe it is not misled by noise.
     Between 1 and min(images - 1, dim); 1 where all images have one mean, NaN where anything is not finite or too long.
     The paper takes 50 views of each of 1000 images; compare runs of the same numbers.
@@ -179,11 +180,11 @@ def lidar(z: Float[Tensor, "views images dim"], delta: float = DELTA) -> float:
     means = of_image.mean(0)
     within = (of_image - means).flatten(0, 1)
     covariance = within.T @ within / len(within)
-    covariance.diagonal().add_(delta)
+    covariance.diagonal().add_(DELTA)
     between = (means - means.mean(0)).T / math.sqrt(images)
     # With Sw = L L', the eigenvalues of Sw^(-1/2) B B' Sw^(-1/2) are the squared singular values of L^-1 B.
     factor, failed = torch.linalg.cholesky_ex(covariance)
-    if failed:  # embeddings so long that delta is lost in rounding, as in a run that diverges
+    if failed:  # embeddings so long that this is lost in rounding, as in a run that diverges
         return math.nan
     whitened = torch.linalg.solve_triangular(factor, between, upper=False)
     values = torch.linalg.svdvals(whitened).square()
@@ -201,9 +202,7 @@ def _perplexity(values: Float[Tensor, " values"]) -> float:
     return float(torch.special.entr(values / values.sum() + EPSILON).sum().exp())
 
 
-def held_out_health(
-    model: Model, held_out: Images, plan: Views, seed: int, *, with_lidar: bool = False, batch_size: int = 256
-) -> Health:
+def held_out_health(model: Model, held_out: Images, plan: Views, seed: int, *, with_lidar: bool = False) -> Health:
     """Measure the health of a model on held-out images, from two views each that are the same at every call.
 
     with_lidar: LiDAR too, on 8 views of the first 128 images, made as the first two views are, in turn; with 512 images
@@ -222,8 +221,7 @@ def held_out_health(
             features = [model.backbone(view) for view in made]
             return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[0].float().cpu()
 
-    starts = range(0, len(held_out), batch_size)
-    parts = [slice(start, min(start + batch_size, len(held_out))) for start in starts]
+    parts = [slice(start, min(start + BATCH, len(held_out))) for start in range(0, len(held_out), BATCH)]
     pairs, features = zip(*[embed(rows, (0, 1), stream(seed, "health")) for rows in parts], strict=True)
     z = torch.cat(pairs, 1)
     some = slice(0, min(LIDAR_IMAGES, len(held_out)))

@@ -220,7 +220,7 @@ def default_folder(given: Settings) -> Path:
 def _stem(data: Any) -> str:
     if are_paths(data):
         return "-".join(dict.fromkeys(map(_stem, data)))[:100]
-    return Path(data if isinstance(data, (str, Path)) else type(data).__name__.lower()).stem
+    return Path(data).stem if isinstance(data, (str, Path)) else type(data).__name__.lower()
 
 
 def _open_and_measure(

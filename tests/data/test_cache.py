@@ -112,13 +112,6 @@ def test_of_two_builders_at_once_one_waits_for_the_other(folder, monkeypatch, de
     assert all((images.pixels == results[0].pixels).all() for images in results)
 
 
-def test_progress_counts_to_the_total(folder):
-    seen = []
-    (folder / "1.png").write_text("broken")
-    open_images(folder, progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (5, 5) and seen == sorted(seen)
-
-
 def test_order_does_not_depend_on_the_number_of_workers(tmp_path, paint):
     painted = [paint(tmp_path / "p" / f"{i:03d}.png", i, size=5, mode="L") for i in range(150)]
     for workers in (1, 4):

@@ -70,11 +70,6 @@ def test_grey_palette_counts_as_grey_and_colours_do_not():
     assert header(encoded(image)).bands == 3
 
 
-def test_transparent_colour_of_an_rgb_png_lies_on_white():
-    assert corner(Image.new("RGB", (4, 4), (9, 8, 7)), transparency=(9, 8, 7)) == [255, 255, 255]
-    assert corner(Image.new("L", (4, 4), 9), transparency=9, channels=1) == [255]
-
-
 @pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF"])
 def test_animations_give_their_first_frame(form):
     frames = [Image.new("RGB", (8, 8), (value, value, value)) for value in (40, 200)]

@@ -76,11 +76,3 @@ def test_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, asked):
         ):
             ask(f"hf:{name}")
     assert asked == []
-
-
-def test_a_folder_of_that_name_is_not_read(tmp_path, paint, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    paint(tmp_path / "own" / "set" / "0.png", 0)
-    assert len(open_images("own/set")) == 1
-    with pytest.raises(ValueError, match="cannot open 'own/set' of the Hugging Face Hub"):
-        open_images("hf:own/set")

@@ -1,7 +1,6 @@
 """Folders, Parquet, tars and the Hub through `open_images`: names, labels, splits, and what is refused."""
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +9,6 @@ import pytest
 from PIL import Image
 
 from nearfar.data import describe, difference, list_splits, open_few, open_images, scan
-
-CIFAR = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
 
 
 def first(pixels):
@@ -169,21 +166,6 @@ def test_parquet_rows_cannot_point_outside_the_folder(tmp_path, paint):
     images = open_images(tmp_path / "in" / "rows.parquet")
     assert images.names == ["000003"]
     assert [name for name, _ in images.skipped] == ["000000", "000001", "000002"]
-
-
-def test_cifar10():
-    if not CIFAR.is_dir():
-        pytest.skip("needs ../shared/data/cifar10")
-    test = open_images(CIFAR, split="test")
-    assert (len(test), test.image_size, test.channels, len(test.class_names)) == (10000, 32, 3, 10)
-    assert test.names[123] == "test/000123"
-    assert np.bincount(test.labels).tolist() == [1000] * 10
-    table = pq.read_table(CIFAR / "test-00000-of-00001.parquet").slice(9999, 1).to_pylist()[0]
-    expected = np.asarray(Image.open(io.BytesIO(table["img"]["bytes"])))
-    assert (test.pixels[9999].numpy() == first(expected)).all()
-    assert list_splits(CIFAR) == ["train", "test"]
-    np.testing.assert_allclose(test.mean, test.pixels.double().mean((0, 2, 3)) / 255, rtol=1e-9)
-    np.testing.assert_allclose(test.std, test.pixels.double().std((0, 2, 3), correction=0) / 255, rtol=1e-7)
 
 
 # refusals

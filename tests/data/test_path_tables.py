@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nearfar.data import difference, list_splits, open_few, open_images, scan
+from nearfar.data import difference, open_few, open_images, scan
 
 
 def first(pixels):
@@ -58,19 +58,6 @@ def test_a_label_column_has_a_usual_name_or_is_named(tmp_path, paint):
         open_images(tmp_path / "t.csv", label_column="kind")
     with pytest.raises(ValueError, match=r"labels must be whole numbers or texts; column 'weight' holds 0\.5"):
         open_images(tmp_path / "t.csv", label_column="weight")
-
-
-def test_splits_are_those_of_a_column_or_of_the_name(tmp_path, paint):
-    for i in range(4):
-        paint(tmp_path / f"{i}.png", i)
-    (tmp_path / "t.csv").write_text("file,split,label\n0.png,test,b\n1.png,train,a\n2.png,TRAIN,c\n3.png,test,c\n")
-    assert list_splits(tmp_path / "t.csv") == ["train", "test"]
-    images, test = open_images(tmp_path / "t.csv"), open_images(tmp_path / "t.csv", split="test")
-    assert images.names == ["train/1.png", "train/2.png"] and test.names == ["test/0.png", "test/3.png"]
-    assert images.labels.tolist() == [0, 2] and test.labels.tolist() == [1, 2]  # numbered over all splits
-    assert images.columns["label"].to_pylist() == ["a", "c"]
-    (tmp_path / "test-a.csv").write_text("file,split\n0.png,1\n1.png,2\n")
-    assert list_splits(tmp_path / "test-a.csv") == ["test"]
 
 
 @pytest.mark.parametrize("ending", ["tsv", "csv"])

@@ -68,13 +68,6 @@ def test_a_stray_image_is_listed_and_left_out(tmp_path, paint, stray):
     assert open_images(tmp_path, split="test").names == ["test/cat/2.png"]
 
 
-def test_classes_with_the_word_in_their_name_are_classes(tmp_path, paint, lines):
-    for number, name in enumerate(["train station/0.png", "test tube/1.png", "car/2.png"]):
-        paint(tmp_path / name, number)
-    images = open_images(tmp_path)
-    assert len(images) == 3 and images.class_names == ["car", "test tube", "train station"] and lines() == []
-
-
 @pytest.mark.parametrize("files", [["images/0.png", "test/1.png"], ["images/a/0.png", "images/val/1.png"]])
 def test_test_images_are_read_with_the_rest_only_with_a_word(tmp_path, paint, files, lines):
     for number, name in enumerate(files):

@@ -318,9 +318,10 @@ def sizes(folder: Path) -> dict[Path, int]:
     Data sets are folders; beside them lie tables of headers and digests. Only names that nearfar gives count.
     """
     found = {}
-    for path in _ours(folder):
-        with contextlib.suppress(OSError):  # removed meanwhile
-            found[path] = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if _NAME.fullmatch(path.name) and not path.is_symlink():
+            with contextlib.suppress(OSError):  # removed meanwhile
+                found[path] = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
     return found
 
 
@@ -367,9 +368,3 @@ def _removed(path: Path) -> bool:
     except (Timeout, OSError):
         return False
     return True
-
-
-def _ours(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if _NAME.fullmatch(path.name) and not path.is_symlink():
-            yield path

@@ -31,11 +31,9 @@ def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
     {"": all} unless every file lies in one of them, or the training split and another are there: then all other files
     are in no split. A line says so where a folder of test or validation images is read with the rest.
     """
-    splits = _ordered({name: folder_split(name) for name in files})
-    if "" in splits:
-        folders = sorted({os.path.dirname(name) for name in files})
-        _must_be_said({folder: _held_out(map(_named_alone, folder.split("/"))) for folder in folders}, source)
-    return splits
+    folders = sorted({os.path.dirname(name) for name in files})
+    named = ((folder, _named_alone(part)) for folder in folders for part in folder.split("/"))
+    return _divided({name: folder_split(name) for name in files}, named, source)
 
 
 def folder_split(name: str) -> str | None:
@@ -70,19 +68,29 @@ def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
         return next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
 
     found = {name: split_of(name) for name in files}
-    splits = _ordered(found)
-    if "" in splits:
-        _must_be_said({name: _held_out([split]) for name, split in found.items()}, source)
-    return splits
+    return _divided(found, found.items(), source)
 
 
 def word_splits(words: Sequence[str], source: object) -> dict[str, list[int]]:
     """Places of words such as "train" and "test" by the split that they name, as for the names of shards."""
     found = {place: _SPLIT_WORDS.get(word.lower()) for place, word in enumerate(words)}
-    splits = _ordered(found)
-    if "" in splits:
-        _must_be_said({words[place]: _held_out([split]) for place, split in found.items()}, source)
-    return splits
+    return _divided(found, zip(words, found.values(), strict=True), source)
+
+
+def _divided(
+    split_of: Mapping[Named, str | None], named: Iterable[tuple[str, str | None]], source: object
+) -> dict[str, list[Named]]:
+    """Names by split, or all under "" if they are not divided: then a line says which is named for a held-out split."""
+    found = set(split_of.values())
+    if found - {None} and (None not in found or ("train" in found and len(found) > 2)):
+        return {split: [name for name, own in split_of.items() if own == split] for split in _ORDER if split in found}
+    held_out = next((name for name, split in named if split not in (None, "train")), None)
+    if held_out is not None:
+        say_once(
+            f"'{held_out}' in '{source}' is named for a test or validation split, and is read with the rest: "
+            "to leave it out, name the folders or files to read"
+        )
+    return {"": list(split_of)}
 
 
 def in_none(names: Sequence[str], splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
@@ -132,24 +140,3 @@ def _named_alone(folder: str) -> str | None:
     """The split that a folder is named for, with digits or words like "images" at most beside it."""
     words = set(_words(folder)) - _FILLING
     return _SPLIT_WORDS.get(words.pop()) if len(words) == 1 else None
-
-
-def _held_out(splits: Iterable[str | None]) -> bool:
-    return any(split not in (None, "train") for split in splits)
-
-
-def _must_be_said(held_out: Mapping[str, bool], source: object) -> None:
-    name = next((name for name, is_held_out in held_out.items() if is_held_out), None)
-    if name is not None:
-        say_once(
-            f"'{name}' in '{source}' is named for a test or validation split, and is read with the rest: "
-            "to leave it out, name the folders or files to read"
-        )
-
-
-def _ordered(split_by_name: Mapping[Named, str | None]) -> dict[str, list[Named]]:
-    """Names by split, or all under "" where they are not divided."""
-    names = set(split_by_name.values())
-    if not names - {None} or (None in names and not ("train" in names and len(names) > 2)):
-        return {"": list(split_by_name)}
-    return {split: [n for n, s in split_by_name.items() if s == split] for split in _ORDER if split in names}

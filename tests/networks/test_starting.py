@@ -143,12 +143,14 @@ def test_features_are_those_of_timms_own_net(tmp_path: Path, name: str, argument
         torch.testing.assert_close(load_encoder(tmp_path / "run")(pixels), encoder(pixels))
 
 
-def test_grey_images_get_the_sum_of_the_colour_kernels(tmp_path: Path) -> None:
+def test_grayscale_images_get_the_sum_of_the_colour_kernels(tmp_path: Path) -> None:
     net = pretrained(tmp_path, "resnet18")
     backbone = build_backbone("resnet18", image_size=64, channels=1, init=tmp_path).eval()
-    grey = torch.rand(2, 1, 64, 64)
+    grayscale = torch.rand(2, 1, 64, 64)
     with torch.no_grad():
-        torch.testing.assert_close(backbone(grey), pooled(net, grey.expand(-1, 3, -1, -1)), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            backbone(grayscale), pooled(net, grayscale.expand(-1, 3, -1, -1)), rtol=1e-3, atol=1e-4
+        )
     mean, std = find_weights(str(tmp_path)).moments(1)
     assert mean == pytest.approx([0.4]) and std == pytest.approx([0.25])
 

@@ -69,12 +69,12 @@ class Encoder(nn.Module):
         return self.backbone.num_features
 
     def forward(self, images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "batch num_features"]:
-        """Encode images [batch, channels, height, width], uint8 or float in 0..1, of any size, grey or colour.
+        """Encode images [batch, channels, height, width], uint8 or float in 0..1, of any size, grayscale or colour.
 
         Whole numbers of other types, such as uint16, are those of the images' files: the value range that the encoder
         was trained with makes 0..1 of them.
-        The centre square is resized to `image_size` (bicubic, antialiased), grey is repeated for colour and colour
-        made grey by its luma: the very functions that made the training images, so full-size images and those that
+        The centre square is resized to `image_size` (bicubic, antialiased). Grayscale is repeated for colour; colour
+        becomes grayscale by its luma. The same functions made the training images, so full-size images and those that
         `open_images` made of them give the same features. Raises ValueError for other numbers of channels.
         """
         return self.backbone(self.preprocess(images))

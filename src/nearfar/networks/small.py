@@ -18,8 +18,8 @@ OWN_NETS: dict[str, dict[str, Any]] = {
     "medium": dict(widths=(32, 64, 128, 256), side=32),
 }
 """Our own encoders by name, with the arguments of `SmallNet` that tell them apart. Multiply-adds at 32 px in colour and
-parameters: "tiny" 8 and 0.29 million, for comparisons of many runs; "small" 17 (26 at 224 px; 4.2 at 8 px in grey) and
-0.83 million; "medium" 45 and 1.2 million, the better one once a run sees 200 000 images (docs/photographs.md)."""
+parameters: "tiny" 8 and 0.29 million, for comparisons of many runs; "small" 17 (26 at 224 px; 4.2 at 8 px, grayscale)
+and 0.83 million; "medium" 45 and 1.2 million, the better one once a run sees 200 000 images (docs/photographs.md)."""
 
 WHITENING_FLOOR = 1e-2  # added to each variance, of normalised pixels, so that noise is not made as large as the rest
 

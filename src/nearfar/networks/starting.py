@@ -62,7 +62,7 @@ class StartingWeights:
     def moments(self, channels: int) -> tuple[list[float], list[float]] | None:
         """Return mean and std for images of so many channels, None where images are normalised by their own.
 
-        As timm does with the weights: grey gets the mean over the channels, other numbers repeat them in turn.
+        As timm does with the weights: grayscale gets the mean over the channels, other numbers repeat them in turn.
         """
         if self.mean is None or self.std is None:
             return None
@@ -184,7 +184,7 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     """Load what fits of the tensors into a net, in place, and return one line on what did and did not.
 
     A prefix of all names (as "module.backbone.") is taken off. A first convolution for other channels is adapted as
-    timm does (for grey, the sum over the colours), and one with a larger kernel is resized: the 3x3 kernel is that
+    timm does (for grayscale, the sum over the colours), and one with a larger kernel is resized: the 3x3 kernel is that
     which gives on a patch resized to 3x3 what the original gives on the patch itself, by least squares (FlexiViT, Beyer
     et al. 2023, Section 3.4). The position embedding of a timm transformer is resampled by timm. All else that has
     another shape is skipped and named.

@@ -112,23 +112,6 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (dict(batch_size=2, devices=3), "counts the images of all processes"),
-        (dict(micro_batch="auto", devices=2), "one process"),
-        (dict(micro_batch=4, devices=2), "sync-batch-norm"),
-        (dict(micro_batch=0), "micro-batch must be at least 1"),
-        (dict(accelerator="warp"), "invalid accelerator"),
-        (dict(devices=0), "devices must be at least 1"),
-    ],
-)
-def test_what_cannot_run_together_is_refused(images_file, tmp_path, quiet, options, says):
-    with pytest.raises(ValueError, match=says):
-        nearfar.pretrain(images_file, out=str(tmp_path / "run"), console=quiet, **SETTINGS | options)
-    assert not (tmp_path / "run").exists()
-
-
 def test_torchrun_says_how_many(monkeypatch):
     for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)

@@ -14,7 +14,7 @@ from nearfar.methods import Model, method_class, method_names
 from nearfar.networks import SplitBatchNorm, split_batch_norm
 from nearfar.training import batch_norm
 from nearfar.training.batch_norm import SyncBatchNorm, spread_norm_groups, sync_batch_norm
-from nearfar.training.step import GradientStep, join_batches
+from nearfar.training.step import GradientStep
 
 BATCH, STEPS, IMAGES = 13, 2, 40  # an odd batch: one process holds a row more
 SPLIT = ("moco-v2", "jcl", "lorac", "sce")
@@ -150,8 +150,3 @@ def test_split_normalisation_keeps_its_groups():
     net = split_batch_norm(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), 2).append(nn.BatchNorm1d(4))
     sync_batch_norm(net)
     assert [type(module) for module in net] == [nn.Linear, SplitBatchNorm, SyncBatchNorm]
-
-
-def test_one_process_joins_nothing():
-    rows = torch.randn(3, 2)
-    assert join_batches(rows, 3) is rows

@@ -46,7 +46,7 @@ def test_no_hyperparameter_is_called_like_a_setting(tmp_path, quiet):
     [
         ({"batch_size": "many"}, "--batch-size must be a whole number, not 'many'"),
         ({"epochs": True}, "--epochs must be a number, not True"),
-        ({"batch_size": 0}, "--batch-size must be at least 1, not 0"),
+        ({"micro_batch": 0}, "--micro-batch must be at least 1, not 0"),
         ({"minutes": 0}, "--minutes must be 0.1 to 1000000, not 0"),
         ({"cache": "yes"}, "--cache must be true or false, not 'yes'"),
         ({"micro_batch": "most"}, "--micro-batch must be a whole number or 'auto', not 'most'"),

@@ -128,10 +128,8 @@ def _is_gone(number: int, host: str) -> bool:
         return False
     try:
         os.kill(number, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 

@@ -84,10 +84,8 @@ def approximate_rows(
     sample = torch.randperm(len(asked), generator=generator)[:SAMPLE]
     true = nearest_rows(searched, asked[sample], k, own=sample if own else None).index
     index.nprobe = 1
-    share = _share(_search(index, asked, sample, k, own).index, true)
-    while share < wanted and index.nprobe < lists:
+    while (share := _share(_search(index, asked, sample, k, own).index, true)) < wanted and index.nprobe < lists:
         index.nprobe = min(lists, 2 * index.nprobe)
-        share = _share(_search(index, asked, sample, k, own).index, true)
     found = []
     for part in torch.arange(len(asked)).split(PART):
         found.append(_search(index, asked, part, k, own))

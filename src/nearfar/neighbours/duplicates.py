@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -205,33 +204,29 @@ def facts_of(images: Images, row: int) -> Facts:
     if originals is None:
         return Facts(images.image_size, images.image_size, 0)
     data = originals[row]
-    size = len(data) if isinstance(data, bytes) else os.path.getsize(data)
-    is_link = isinstance(data, str) and os.path.islink(data)
     shape = header(data)
-    return Facts(shape.width, shape.height, size, is_link)
+    return Facts(shape.width, shape.height, _size(data), isinstance(data, str) and os.path.islink(data))
+
+
+def _size(data: bytes | str) -> int:
+    return len(data) if isinstance(data, bytes) else os.path.getsize(data)
 
 
 def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
-    """For each image the first one with the same bytes. Files are read only if another has the same size."""
+    """For each image the first one with the same bytes. They are compared only if another has the same size."""
     originals, first = images.originals, np.arange(len(images))
     if originals is None:
         return first
-    marks: dict[int, str] = {}
-    of_size = defaultdict(list)
-    for row in range(len(images)):
-        data = originals[row]
-        if isinstance(data, str):
-            of_size[os.path.getsize(data)].append(row)
-        else:
-            marks[row] = digest(data)
-    files = [row for rows in of_size.values() for row in rows if len(rows) > 1 or marks]
-    for done, row in enumerate(files, 1):
-        marks[row] = digest_of_file(os.fsdecode(originals[row]))
-        if progress is not None:
-            progress(done, len(files))
+    sizes = np.array([_size(originals[row]) for row in range(len(images))])
+    _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     seen: dict[str, int] = {}
-    for row in sorted(marks):
-        first[row] = seen.setdefault(marks[row], row) if marks[row] else row  # what can no longer be read stays alone
+    doubtful = np.flatnonzero(counts[inverse] > 1).tolist()
+    for done, row in enumerate(doubtful, 1):
+        data = originals[row]
+        mark = digest(data) if isinstance(data, bytes) else digest_of_file(data)
+        first[row] = seen.setdefault(mark, row) if mark else row  # what can no longer be read stays alone
+        if progress is not None:
+            progress(done, len(doubtful))
     return first
 
 

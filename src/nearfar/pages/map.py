@@ -164,7 +164,7 @@ def write_map_page(
     if images.labels is not None:
         drawn.insert(0, label_column(images.labels, images.class_names))
     one_file = path.suffix == ".html"
-    order = np.arange(total)
+    order: np.ndarray = np.arange(total)
     if one_file and total > MOST_IMAGES:
         order = np.sort(np.random.default_rng(0).choice(total, MOST_IMAGES, replace=False))
     square = square_around(coordinates[order])

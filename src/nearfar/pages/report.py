@@ -40,11 +40,11 @@ Made = TypeVar("Made")
 log = logging.getLogger("nearfar")
 
 
-def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -> Path:
+def write_report(run_dir: str | os.PathLike[str]) -> Path:
     """Write report.html into a run folder from what lies there, and return its path.
 
     Parts that the folder does not hold (results, map, health, skipped images) are left out, so a report can be written
-    at any time of a run. title: by default the method and the data. Raises FileNotFoundError without such a folder.
+    at any time of a run. Raises FileNotFoundError without such a folder.
     """
     folder = Path(run_dir)
     if not folder.is_dir():
@@ -53,9 +53,8 @@ def write_report(run_dir: str | os.PathLike[str], *, title: str | None = None) -
     nothing: dict[str, Any] = {}
     config = folder / "config.yaml"
     settings, problem = _readable(config.name, lambda: read_yaml(config) if config.is_file() else nothing, nothing)
-    if title is None:
-        known = {"method", "data"} <= set(settings)
-        title = f"{words(settings['method'])} on {_named(settings['data'])}" if known else folder.name
+    known = {"method", "data"} <= set(settings)
+    title = f"{words(settings['method'])} on {_named(settings['data'])}" if known else folder.name
     about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
     parts: tuple[tuple[str, Callable[[], str]], ...] = (
         ("metrics.jsonl", lambda: section("verdict", verdict=run.verdict)),
@@ -162,7 +161,7 @@ def _curves(metrics: list[dict[str, Any]]) -> str:
 
 def points_of(lines: list[dict[str, Any]], keys: dict[str, str]) -> dict[str, list[list[float]]]:
     """Return the epochs and finite values of each key that is known, by its name; of many the means of neighbours."""
-    curves = {}
+    curves: dict[str, list[list[float]]] = {}
     for key, name in keys.items():
         points = [(line["epoch"], line[key]) for line in lines if isinstance(line.get(key), (int, float))]
         known = np.array([point for point in points if math.isfinite(point[1])])
@@ -176,7 +175,7 @@ def ticks(low: float, high: float) -> list[float]:
     from matplotlib.ticker import MaxNLocator  # here: it takes a third of a second to import
 
     margin = float(low == high)
-    return MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low - margin, high + margin).tolist()
+    return list(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low - margin, high + margin))
 
 
 def _skipped(folder: Path) -> str:

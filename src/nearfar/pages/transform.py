@@ -16,6 +16,7 @@ from nearfar.maps import find_map, load_map, map_quality, origin
 from nearfar.maps.columns import NEAREST, columns_of
 from nearfar.maps.thumbnails import thumbnails
 from nearfar.neighbours import find_nearest
+from nearfar.pages.lists import GATHERED
 from nearfar.pages.map import THUMBNAIL_SIZES, write_map
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown, sampled_shown
@@ -90,19 +91,18 @@ def transform(
 
 def _together(images: Images, new: Images) -> Images:
     """Thumbnails of the images of a map and of new images as one set, with the new images as its last class."""
-    count = len(images) + len(new)
-    size = next((size for most, size in THUMBNAIL_SIZES if count <= most), THUMBNAIL_SIZES[-1][1])
-    small = [
-        thumbnails(some.pictures(rows), size) for some in (images, new) for rows in torch.arange(len(some)).split(512)
-    ]
+    small_enough = len(images) + len(new) <= THUMBNAIL_SIZES[0][0]
+    size = THUMBNAIL_SIZES[0 if small_enough else 1][1]
+    parts = [(some, rows) for some in (images, new) for rows in torch.arange(len(some)).split(GATHERED)]
+    small = torch.cat([thumbnails(some.pictures(rows), size) for some, rows in parts])
     labels, classes = images.labels, images.class_names
     if labels is None:
         labels, classes = np.zeros(len(images), dtype=np.int64), [OLD]
     classes = list(classes or map(str, range(int(labels.max()) + 1)))
     return Images(
-        torch.cat(small),
+        small,
         names=[*images.names, *new.names],
-        image_size=small[0].shape[-1],
+        image_size=small.shape[-1],
         channels=3,
         labels=np.concatenate([labels, np.full(len(new), len(classes))]),
         class_names=[*classes, NEW],

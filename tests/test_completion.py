@@ -71,7 +71,3 @@ def test_scripts_are_whole(scripts, shell):
     ) or "batch-size" in text
     if shutil.which(shell):
         subprocess.run([shell, "-n", scripts[shell]], check=True)
-
-
-def test_another_shell_is_a_mistake(capsys):
-    assert main(["completion", "tcsh"]) == 2 and "fish" in capsys.readouterr().err

@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from nearfar import losses
 from nearfar.evaluation import knn_accuracy
 from nearfar.methods import Model, SimCLR
 from nearfar.networks import build_backbone, whiten_stem
@@ -25,7 +24,7 @@ def test_it_is_short():
     assert len(FILE.read_text().splitlines()) <= 300
 
 
-@pytest.mark.parametrize("size", [24, 64, 96])
+@pytest.mark.parametrize("size", [24, 96])
 def test_loss_gradient_and_step_are_those_of_the_package(size):
     torch.manual_seed(0)
     views = torch.randn(2, 16, 3, size, size, dtype=torch.float64)
@@ -55,11 +54,6 @@ def test_loss_gradient_and_step_are_those_of_the_package(size):
         for mine, other in pairs:
             torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
     assert loss < 1  # three steps learn sixteen images
-
-
-def test_the_loss_is_that_of_the_package():
-    z = torch.randn(12, 5)
-    torch.testing.assert_close(nano.simclr(z), losses.SimCLR()(z[:6], z[6:]))
 
 
 def test_crops_are_those_of_torchvision():

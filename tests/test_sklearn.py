@@ -16,7 +16,7 @@ import nearfar
 from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
 
 QUICK = dict(held_out=0, optimizer="sgd", lr=0.01)
-OF_ROWS = ContrastiveEncoder(epochs=1, image_shape=(1, -1), image_size=8, settings=QUICK)
+OF_ROWS = ContrastiveEncoder(encoder="tiny", epochs=1, image_shape=(1, -1), image_size=8, settings=QUICK)
 """For the checks of scikit-learn, whose X are rows of two numbers or a few: images of one line."""
 EXPECTED_FAILURES: dict[str, str] = {}
 """Checks that cannot pass, with the reason."""
@@ -87,14 +87,6 @@ def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tm
     np.testing.assert_allclose(rows.transform(digits[0][:6].reshape(6, -1)), expected, atol=1e-6)
 
 
-def test_a_file_may_be_given_twice(fitted, digits, tmp_path):
-    """As resampling does."""
-    for number, image in enumerate(np.rint(digits[0][:2] * 255 / 16)):
-        Image.fromarray(image.astype(np.uint8)).save(tmp_path / f"{number}.png")
-    files = [tmp_path / "1.png", tmp_path / "0.png", tmp_path / "1.png"]
-    np.testing.assert_allclose(fitted.transform(np.array(files)), fitted.transform(digits[0][[1, 0, 1]]), atol=1e-6)
-
-
 def test_it_is_pretrain_that_runs(fitted, digits, tmp_path, quiet):
     """The features are those of a run with the same settings."""
     pixels = np.rint(digits[0] * 255 / 16).astype(np.uint8)
@@ -103,16 +95,6 @@ def test_it_is_pretrain_that_runs(fitted, digits, tmp_path, quiet):
     for name, weights in run.encoder.backbone.net.state_dict().items():
         assert weights.equal(fitted.encoder_.backbone.net.state_dict()[name]), name
     assert fitted.verdict_ == run.verdict.words
-
-
-def test_colour_images_from_files_and_flattened(tmp_path):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (12, 12, 10, 3), dtype=np.uint8)
-    options = dict(epochs=1, image_size=8, settings=QUICK)
-    encoder = ContrastiveEncoder(**options).fit(images)
-    assert encoder.encoder_.channels == 3
-    rows = ContrastiveEncoder(**options, image_shape=(12, 10, 3), value_range=(0, 255)).fit(images.reshape(12, -1))
-    np.testing.assert_allclose(rows.transform(images.reshape(12, -1)), encoder.transform(images), atol=1e-6)
 
 
 def test_a_pickle_gives_the_same_features(fitted, digits):

@@ -285,16 +285,6 @@ def test_what_is_labelled_is_not_chosen_again(by, run, tmp_path, quiet):
         run.select(by="diverse", n=5, labelled=["05.png"], out=tmp_path / "no.html", console=quiet)
 
 
-def test_an_approximate_search_says_what_it_finds(run, tmp_path, quiet):
-    pytest.importorskip("faiss")
-    console = Console(record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    found = run.select(n=20, by="outlier", approximate=True, out=tmp_path / "odd.html", console=console)
-    assert found["name"] == run.select(n=20, by="outlier", out=tmp_path / "odd too.html", console=quiet)["name"]
-    assert "found 100.0 % of the true 10 nearest images" in console.export_text()
-    copies = run.duplicates(approximate=True, out=tmp_path / "copies.html", console=quiet)
-    assert copies["name"] == run.duplicates(out=tmp_path / "copies too.html", console=quiet)["name"]
-
-
 def test_near_chooses_the_nearest_to_any_of_the_images(run, tmp_path, quiet):
     chosen = run.select(["005.png", "007.png"], by="near", n=5, out=tmp_path / "near.html", console=quiet)
     each = run.search(["005.png", "007.png"], k=20, console=quiet)

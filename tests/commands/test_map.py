@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
@@ -97,15 +96,6 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(layout, run, other
     assert (images.labels[nearest.numpy()] == np.arange(12) % 2).mean() >= 10 / 12
 
 
-def test_the_command_line_draws_and_places(run, other, capsys):
-    assert main(["map", str(run.path), "--layout", "cluster-embedding", "--epochs", "30"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"The map keeps \d+ % of the 15 nearest neighbours, trustworthiness 0\.\d+, 15-NN accuracy", said)
-    assert main(["map", str(run.path), other, "--onto", "map"]) == 0
-    assert "12 new images among 80" in capsys.readouterr().out
-    assert (run.path / "map-new.html").is_file() and not (run.path / "map-new.safetensors").exists()
-
-
 def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quiet):
     options = dict(columns=tmp_path / "few.csv", console=quiet)
     (tmp_path / "few.csv").write_text("name,site\n000007,north\n000075,south\n")
@@ -116,14 +106,6 @@ def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quie
     (tmp_path / "few.csv").write_text("name,site\nnowhere,north\n")
     with pytest.raises(ValueError, match="no name in column 'name' is that of an image"):
         nearfar.map_images(run, other, onto=page, out=tmp_path / "o.html", **options)
-
-
-def test_fine_tuning_starts_from_the_run_and_changes_it(run, tmp_path, quiet):
-    nearfar.map_images(run, out=tmp_path / "m.html", layout="finetune", num_views=2, epochs=1, console=quiet)
-    before, after = load_file(run.path / "encoder.safetensors"), load_map(tmp_path / "m.safetensors").backbone
-    assert set(before) == set(after)
-    changes = [float((after[name] - value).norm() / value.norm()) for name, value in before.items() if value.ndim == 4]
-    assert 0 < max(changes) < 0.1
 
 
 def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, quiet, monkeypatch):

@@ -41,13 +41,6 @@ class Pictures(Dataset):
         return np.random.default_rng(index % 40).integers(0, 256, (8, 8, 1), dtype=np.uint8), index % 2
 
 
-class Endless:
-    """No length at all."""
-
-    def __getitem__(self, index):
-        return np.zeros((8, 8), dtype=np.uint8)
-
-
 def noisy(pixels):
     return [pixels / 255 + 0.1 * torch.randn(pixels.shape) for _ in range(2)]
 
@@ -73,31 +66,20 @@ def test_an_array_trains_and_is_given_again(array, tmp_path, quiet):
     assert nearfar.map_images(run, array, num_views=2, epochs=2, console=quiet).is_file()
 
 
-@pytest.mark.parametrize("kind", ["tensor", "channels first", "torch Dataset", "datasets.Dataset", "Images"])
+@pytest.mark.parametrize("kind", ["torch Dataset", "datasets.Dataset"])
 def test_kinds_of_data(kind, array, tmp_path, quiet, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     from PIL import Image
 
-    from nearfar.data import open_images
-
     data = {
-        "tensor": lambda: torch.from_numpy(array)[..., None],
-        "channels first": lambda: array[:, None],
         "torch Dataset": Pictures,
         "datasets.Dataset": lambda: Table.from_dict({"image": [Image.fromarray(image) for image in array]}),
-        "Images": lambda: open_images(array),
     }[kind]()
     run = nearfar.pretrain(data, out=str(tmp_path / "run"), encoder="small", console=quiet, **SMALL)
     assert [line["step"] for line in run.metrics if "loss" in line][-1] > 0
     assert set(written(run)["data"]) == {"object"}
     seen = nearfar.embed(run, data, out=tmp_path / "rows.npz", console=quiet)
     assert len(np.load(seen)["embedding"]) == len(data)
-
-
-def test_data_without_an_end_is_refused(tmp_path, quiet):
-    with pytest.raises(ValueError, match="__len__"):
-        nearfar.pretrain(Endless(), out=str(tmp_path / "run"), console=quiet, **SMALL)
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):

@@ -202,8 +202,7 @@ def interrupted_before_a_checkpoint(data, out, quiet, monkeypatch, step=0):
     assert not (out / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize("again", ["--resume", "the same command"])
+@pytest.mark.parametrize(("again", "step"), [("--resume", 1), ("the same command", 0)])
 def test_no_dead_end_before_the_first_checkpoint(again, step, photos, tmp_path, quiet, monkeypatch):
     whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS)
     interrupted_before_a_checkpoint("photos", tmp_path / "run", quiet, monkeypatch, step)
@@ -246,13 +245,3 @@ def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, tmp_path, q
     for go_on in (lambda: nearfar.resume("run"), lambda: nearfar.pretrain("photos", out="run", console=quiet)):
         with pytest.raises(ValueError, match=r"finished run|exists already"):
             go_on()
-
-
-def test_a_closed_terminal_stops_a_run_with_a_checkpoint(photos, tmp_path, quiet, monkeypatch):
-    begin("photos", "run", quiet, monkeypatch, number=signal.SIGHUP)
-    assert (tmp_path / "run/checkpoints/last.ckpt").is_file()
-
-
-def test_data_changed_is_for_resume(photos, capsys):
-    assert main(["pretrain", "photos", "--data-changed"]) == 2
-    assert "--resume" in capsys.readouterr().err

@@ -83,15 +83,6 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, monkeypatch, quiet):
     assert json.loads((tmp_path / "both.json").read_text())["layout"] == "projector"
 
 
-def test_words_of_the_command_line(places, capsys):
-    assert main(["views", *places, "--out", "v.html", "--images", "3", "--samples", "1"]) == 0
-    assert "3 images and their views" in capsys.readouterr().out
-    assert main(["views", "a", "a/../a"]) == 2
-    assert "'a/../a' is given twice" in capsys.readouterr().err
-    assert main(["pretrain", "a", "lost", *FAST]) == 2
-    assert "no file or folder 'lost'" in capsys.readouterr().err
-
-
 def test_a_label_column_is_evaluated(places, tmp_path, quiet):
     run = nearfar.pretrain("c.csv", out="run", console=quiet, epochs=1, batch_size=4, held_out=0, encoder="small")
     with open("c.csv") as file:

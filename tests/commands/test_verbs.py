@@ -110,28 +110,6 @@ def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
     assert embeddings.shape == (80, run.encoder.num_features)
     with pytest.raises(ValueError, match="exists already"):
         nearfar.embed(run.path, out=str(path), console=quiet)
-    with pytest.raises(ValueError, match=r"ends in \.xyz"):
-        nearfar.embed(run.path, out="rows.xyz", console=quiet)
-
-
-def test_map_writes_a_page_and_a_picture(run, quiet):
-    page = nearfar.map_images(run, epochs=2, num_views=2, console=quiet)
-    assert page == run.path / "map.html"
-    assert (run.path / "map.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_images_without_labels_train_but_are_not_evaluated(tmp_path, quiet):
-    np.save(tmp_path / "plain.npy", np.random.default_rng(0).integers(0, 256, (48, 8, 8), dtype=np.uint8))
-    options = dict(epochs=1, batch_size=16, encoder="resnet10t", method="sigclr", console=quiet)
-    run = nearfar.pretrain(str(tmp_path / "plain.npy"), out=str(tmp_path / "run"), **options)
-    with pytest.raises(ValueError, match="no labels"):
-        nearfar.evaluate(run.path, console=quiet)
-
-
-def test_methods_lists_them_all():
-    facts = nearfar.list_methods()
-    assert {"saclr", "sigclr", "sce", "lorac"} <= set(facts)
-    assert facts["moco-v2"]["needs"] == ["momentum encoder", "queue"]
 
 
 def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):

@@ -127,16 +127,6 @@ def test_a_preset_is_saved_by_the_names_of_its_views(images_file, tmp_path, quie
     assert [line.get("loss") for line in again.metrics] == [line.get("loss") for line in run.metrics]
 
 
-def test_without_data_the_presets_are_listed(capsys):
-    from nearfar.cli import main
-
-    assert main(["views"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    for name in ("photographs", "microscope", "documents", "scans", "textures", "grayscale"):
-        assert name in said
-    assert "never mirrored" in said
-
-
 def in_words(view, size, channels):
     """What the page says of a view, by operation."""
     shown = section("operations", view={**vars(view), "name": "a", "numbers": [1], "size": size}, channels=channels)

@@ -74,15 +74,6 @@ def test_thirteen_channels_from_files_to_every_page(tmp_path):
     assert plan_resumed(settings, Console(quiet=True), {}, False).images.value_range == settings.value_range
 
 
-def test_an_array_of_sixteen_bits_trains_and_a_range_for_eight_is_refused(tmp_path, quiet):
-    np.save(tmp_path / "a.npy", np.stack([planes(i, 2, 60000) for i in range(40)]))
-    run, _ = trained(tmp_path / "a.npy", tmp_path, value_range=[0.0, 60000.0])
-    assert run.settings.value_range == [0, 60000, 0, 60000] and run.settings.channels == 2
-    assert np.isfinite([line["loss"] for line in run.metrics if "loss" in line]).all()
-    with pytest.raises(ValueError, match="all of these have 8 bits"):
-        nearfar.pretrain("digits", out=tmp_path / "b", value_range=[0.0, 9.0], epochs=1, console=quiet)
-
-
 def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path, quiet):
     np.save(tmp_path / "a.npy", np.stack([planes(i, 1, 4096) for i in range(20)]))
     pages = [

@@ -2,8 +2,6 @@
 
 import contextlib
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -59,18 +57,6 @@ def test_rows_say_what_the_methods_declare():
         assert (0 if differences == "-" else int(differences)) == len(re.findall(r"\s\(\d\)\s", cls.__doc__))
 
 
-def test_sections_list_every_number():
-    sections = re.split(r"^## ", methods_page(), flags=re.MULTILINE)[1:]
-    assert [section.split("\n")[0] for section in sections] == method_names()
-    for section in sections:
-        cls = method_class(section.split("\n")[0])
-        method = cls(**cls.recipes["small"].hyperparameters)
-        rows = [cells(line) for line in section.split("### ")[0].splitlines() if line.startswith("| `")]
-        numbers = {row[0].strip("`"): read(row[1]) for row in rows}
-        assert list(numbers) == [field.name for field in fields(cls)]
-        assert all(equal(value, getattr(method, number)) for number, value in numbers.items())
-
-
 def test_every_paper_recipe_has_a_table_with_the_source_of_each_number():
     tables = re.split(r"^### ", methods_page(), flags=re.MULTILINE)[1:]
     named = {tuple(table.split("\n")[0].split(" --recipe ")): table.split("\n## ")[0] for table in tables}
@@ -87,21 +73,3 @@ def test_every_paper_recipe_has_a_table_with_the_source_of_each_number():
         for number, source in recipe.sources.items():
             assert number not in rows or rows[number][1] == source
         assert all(source for _, source in rows.values())
-
-
-def test_facts_of_a_method():
-    page = methods_page()
-    section = page.split("## lorac\n")[1].split("\n## ")[0]
-    assert "Needs: momentum encoder, queue. Views: 3 large + 2 small." in section
-    assert "| `beta` | 2 | width of the prior" in section
-    assert "### lorac --recipe imagenet" in section and "| `lr` | 1.8 | LORAC, section 6.1 |" in section
-    assert "1. The prior is divided by the temperature throughout, as in Eq. 12" in section
-    saclr = page.split("## saclr\n")[1].split("\n## ")[0]
-    assert "| `lr` | 0.075 * sqrt(batch) | SACLR, appendix A.1 |" in saclr
-    assert "### saclr --recipe cifar" in saclr
-
-
-def test_command_writes_the_page(tmp_path):
-    file = tmp_path / "page.md"
-    subprocess.run([sys.executable, "-m", "tools.methods_table", str(file)], check=True)
-    assert file.read_text(encoding="utf-8") == methods_page()

@@ -1,7 +1,9 @@
-"""The command line: one clear line and exit code 2 for a mistake, and nothing is written."""
+"""The command line: what words mean, one clear line and exit code 2 for a mistake, and the pages of --help."""
 
 import inspect
 import os
+import re
+import shlex
 import sys
 import warnings
 
@@ -9,8 +11,10 @@ import pytest
 import torch
 import yaml
 
+from nearfar import cli
+from nearfar.arguments import GROUPS, VERBS, examples_of, function_of, verb_app
 from nearfar.atomic import NotWrittenError
-from nearfar.cli import function_of, main
+from nearfar.cli import main
 from nearfar.messages import as_words
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
@@ -30,12 +34,9 @@ def complaint(capsys, *words):
         (["pretrain"], "name the images"),
         (["pretrain", "DATA", "--methd", "dcl"], "Did you mean --method?"),
         (["pretrain", "DATA", "--temprature", "0.1"], "Did you mean --temperature?"),
-        (["pretrain", "DATA", "--epoch", "1"], "Did you mean --epochs?"),
-        (["pretrain", "DATA", "--meth", "saclr"], "Did you mean --method?"),
         (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
         (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "Unknown option: --alpha."),
         (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
-        (["pretrain", "DATA", "--epochs", "many"], '--epochs: unable to convert "many" into float'),
         (["pretrain", "DATA", "--seed", "1.5"], '--seed: unable to convert "1.5" into int'),
         (["pretrain", "DATA", "--optimizer", "lasr"], 'Did you mean "lars"?'),
         (["pretrain", "DATA", "--mean"], "--mean requires at least 1 element"),
@@ -44,46 +45,28 @@ def complaint(capsys, *words):
         (["pretrain", "--resume", "run", "--epochs", "3"], "--resume takes everything but"),
         (["pretrain", "DATA", "--data-changed"], "--data-changed goes with --resume"),
         (["pretrain", "DATA", "--epochs", "0"], "--epochs must be 1e-06 to 1000000000, not 0"),
-        (["pretrain", "DATA", "--batch-size", "-4"], "--batch-size must be at least 1"),
         (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),
-        (["pretrain", "DATA", "--limit", "0"], "--limit must be at least 1"),
-        (["pretrain", "DATA", "--held-out", "-1"], "--held-out must"),
-        (["pretrain", "DATA", "--image-size", "-8"], "--image-size must be 2 to 16384, not -8"),
-        (["pretrain", "DATA", "--alpha", "7"], "alpha"),
         (["pretrain", "DATA", "--negatives", "0"], "negatives"),
-        (["pretrain", "DATA", "--lr", "-1", "--batch-size", "16"], "lr"),
         (["pretrain", "DATA", "--projector", "8", "0", "--batch-size", "16"], "width"),
         (["pretrain", "DATA", "--method", "moco-v2", "--queue-size", "-1", "--batch-size", "16"], "queue"),
         (["pretrain", "DATA", "--encoder", "resnet81", "--batch-size", "16"], "did you mean"),
         (["pretrain", "DATA", "--views", "strnog"], "'strong'"),
         (["pretrain", "DATA", "--views", "strong+weak+weak"], "3 views"),
-        (["views", "DATA", "--views", "microscpe"], "did you mean 'microscope'"),
-        (["views", "DATA", "--views", "multi-crop", "--method", "sce"], "makes 8 views, but sce needs 2"),
-        (["views", "DATA", "--images", "0"], "--images must be 1 to 1000, not 0"),
-        (["views", "DATA", "--vews", "grayscale"], "Did you mean --views?"),
-        (["views", "no/such/folder"], "no/such/folder"),
-        (["views", "DATA", "--image-size", "1"], "--image-size must be 2 to 16384, not 1"),
-        (["views", "DATA", "--crop-size", "1"], "--crop-size must be 2 to 16384, not 1"),
         (["pretrain", "DATA", "--out", "x\udcff"], "x\\udcff is not text in UTF-8; choose another name"),
         (["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"], "nothing.safetensors"),
         (["pretrain", "no/such/folder"], "no/such/folder"),
         (["pretrain", "--resume", "no/such/run"], "not a run folder"),
-        (["evaluate"], "RUN requires an argument"),
-        (["pretrain", "DATA", "--seed", "-1"], "--seed must be 0 to 4294967295, not -1"),
-        (["pretrain", "DATA", "--lr", "nan"], "--lr must be a number, not nan"),
-        (
-            ["pretrain", "DATA", "--devices", "5000", "--accelerator", "cpu", "--batch-size", "9999"],
-            "too many processes",
-        ),
         (["pretrain", "DATA", "--projector", "99999999999999999999"], "cannot be built"),
         (["pretrain", "DATA", "--config", "DATA"], "is not YAML"),
-        (["demo", "DATA", "--minutes", "0"], "--minutes must be 0.1"),
+        (["views", "DATA", "--views", "multi-crop", "--method", "sce"], "makes 8 views, but sce needs 2"),
+        (["views", "DATA", "--images", "0"], "--images must be 1 to 1000, not 0"),
+        (["views", "DATA", "--crop-size", "1"], "--crop-size must be 2 to 16384, not 1"),
         (["views", "DATA", "--seed", "-1"], "--seed must be 0 to"),
         (["views", "DATA", "--out", "views.png"], "views.png ends in .png; choose an --out in .html"),
-        (["views", "DATA", "--out", "nowhere/views.html"], "cannot write into nowhere: No such file"),
+        (["demo", "DATA", "--minutes", "0"], "--minutes must be 0.1"),
+        (["evaluate"], "RUN requires an argument"),
         (["evaluate", "no/such/run"], "not a run folder"),
-        (["embed", "no/such/run", "--out", "x.parquet"], "not a run folder"),
-        (["map", "no/such/run"], "not a run folder"),
+        (["completion", "tcsh"], "fish"),
     ],
 )
 def test_a_mistake_is_one_line(words, says, images_file, capsys, tmp_path, monkeypatch):
@@ -253,3 +236,85 @@ def test_starting_weights_are_read_before_the_images(tmp_path, capsys):
     said = complaint(capsys, "pretrain", "no/such/folder", "--init", str(tmp_path / "hostile.pth"))
     assert "cannot read weights from" in said
     assert [path.name for path in tmp_path.iterdir()] == ["hostile.pth"]
+
+
+def page(capsys, *words):
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def options_of(text):
+    return set(re.findall(r"^│ +(--[\w-]+)", text, re.MULTILINE))
+
+
+def words_of(text):
+    return " ".join(re.sub("[│─╮╭╰╯]", " ", text).split())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_argument_says_what_it_means_and_can_be_given(verb):
+    """Parameters that take objects alone, and nothing else, are left out."""
+    known = {one.field_info.name: one for one in verb_app(verb).assemble_argument_collection()}
+    assert all(one.parameter.help for one in known.values())
+    if verb != "pretrain":
+        parameters = inspect.signature(function_of(verb)).parameters
+        left_out = parameters.keys() - known.keys()
+        assert {"console"} <= left_out <= {"console", "encoder", "views"} - ({"views"} if verb == "views" else set())
+        assert known.keys() - parameters.keys() <= {"json", "null"}
+        assert all(one.field_info.required == (parameters[name].default is inspect.Parameter.empty)
+                   for name, one in known.items() if name in parameters)  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_examples_can_be_run(verb, monkeypatch, capsys):
+    """They are parsed as they are written; the function behind the verb is not called."""
+    examples = examples_of(verb)
+    assert examples and all(example in page(capsys, verb, "--help") for example in examples)
+    called = []
+
+    def recorded(*given, **named):
+        called.append(verb)
+        return {"problems": [], "name": []}
+
+    monkeypatch.setattr(cli, "function_of", lambda verb: recorded)
+    monkeypatch.setattr("nearfar.resume", recorded)
+    for example in examples:
+        first, *words = shlex.split(re.split("[|>]", example)[0])
+        assert (first, words[0]) == ("nearfar", verb)
+        assert main(words) == 0, capsys.readouterr().err
+    assert called == [verb] * len(examples)
+
+
+def test_the_usual_settings_are_on_a_short_page_and_all_on_a_long_one(capsys):
+    short = page(capsys, "pretrain", "--help")
+    assert {"--minutes", "--batch-size", "--method", "--encoder", "--views", "--out"} <= options_of(short)
+    assert "--help-all" in short
+    assert not {"--weight-decay", "--log-every", "--temperature"} & options_of(short)
+    assert len(short.splitlines()) < 80
+    long = page(capsys, "pretrain", "--help-all")
+    arguments = verb_app("pretrain").assemble_argument_collection()
+    assert {one.name for one in arguments if one.name.startswith("--")} <= options_of(long)
+    titles = [*GROUPS, "--method simclr --recipe small"]
+    places = [long.index(f"─ {title} ─") for title in titles]
+    assert places == sorted(places)  # in the order in which people need them, the method's own numbers last
+    assert "In Python" not in long and "in Python" not in long
+    said = words_of(long)
+    assert "[choices: sgd, adam" in said and "Default: 30, unless epochs" in said and "[default: None]" not in said
+
+
+def test_numbers_of_a_method_stand_as_its_recipe_sets_them(capsys):
+    text = page(capsys, "pretrain", "--help-all", "--method", "simclr", "--recipe", "cifar")
+    assert "--queue-size" not in text
+    numbers = words_of(text.split("--method simclr --recipe cifar ─")[1])
+    assert re.search(r"--temperature .*of the softmax; .*? \[default: 0\.5\]", numbers)
+    assert "widths of the projector. [default: 2048 128]" in numbers
+    assert "--queue-size" in page(capsys, "pretrain", "--method", "moco-v2", "--help")
+    assert main(["pretrain", "--help-all", "--method", "simclrr"]) == 2
+    assert "did you mean 'simclr'" in capsys.readouterr().err
+
+
+def test_pages_show_places_and_what_is_required(capsys):
+    text = page(capsys, "embed", "-h")
+    assert text.startswith("Usage: nearfar embed ") and " RUN [ARGS...]\n" in text
+    assert re.search(r"\* +--out .*\[required\]", " ".join(text.split()))
+    assert page(capsys, "evaluate", "run", "-h") == page(capsys, "evaluate", "--help")

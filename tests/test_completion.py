@@ -61,13 +61,3 @@ def completed(script, *words):
 )
 def test_bash_completes(scripts, words, offered):
     assert completed(scripts["bash"], *words) == offered
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_scripts_are_whole(scripts, shell):
-    text = scripts[shell].read_text()
-    assert (
-        all(verb in text for verb in VERBS) and "cluster-embedding" in text and "--batch-size" in text
-    ) or "batch-size" in text
-    if shutil.which(shell):
-        subprocess.run([shell, "-n", scripts[shell]], check=True)

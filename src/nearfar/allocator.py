@@ -1,7 +1,4 @@
-"""How torch gets the memory of large tensors from the operating system.
-
-Another allocator would have to be preloaded before Python starts; glibc's own settings can be changed from within.
-"""
+"""How torch gets the memory of large tensors: another allocator would have to be preloaded before Python starts."""
 
 from __future__ import annotations
 
@@ -20,13 +17,11 @@ _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # their
 
 
 def reuse_memory() -> None:
-    """Have large CPU tensors made from memory in use before, and else of huge pages (2 MiB).
+    """Have large CPU tensors made from memory in use before, and else of huge pages (2 MiB), here and in new processes.
 
     The feature maps of every layer are allocated again in each step. By default a process returns their memory and gets
-    it back, zeroed, in pages of 4 KiB: up to a fourth of a step; see docs/step.md. Here and in processes started from
-    here Linux is asked for huge pages, and glibc keeps 64 MiB of freed memory in tensors of up to 32 MiB. Other systems
-    go on as they are. The user's own settings in the environment are kept. Huge pages are used only if the process has
-    not yet allocated a tensor.
+    it back, zeroed, in pages of 4 KiB: up to a fourth of a step; see docs/step.md. The user's own settings in the
+    environment stay. Huge pages are used only if the process has not yet allocated a tensor, and glibc's on Linux.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)

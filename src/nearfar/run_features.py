@@ -180,7 +180,9 @@ def queries_of(given: Any, data: Featured) -> Queries:
     net = data.encoder
     words = [given] if isinstance(given, (str, os.PathLike)) else given
     if not (isinstance(words, (list, tuple)) and all(isinstance(word, (str, os.PathLike)) for word in words)):
-        form = dict(image_size=net.image_size, channels=net.channels, value_range=net.value_range or EIGHT_BITS)
+        form: dict[str, Any] = dict(
+            image_size=net.image_size, channels=net.channels, value_range=net.value_range or EIGHT_BITS
+        )
         others = open_images(given, **form)
         pixels = list(others.gather(torch.arange(len(others))))
         return Queries(others.names, extract(net, torch.stack(pixels)), torch.full((len(others),), -1), pixels)

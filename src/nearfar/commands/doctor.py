@@ -41,13 +41,12 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         console: console for the findings.
 
     Returns:
-        "versions" by package, None for one that is missing; "extras": by name their "versions", and the command that
-        would "install" what is missing. "processor", "cores" that may be used, "capability": the widest arithmetic that
-        torch uses on it; "memory", "total" and "available"; "gpus", each with "name", "memory" and "bfloat16".
-        "precision": what "auto" takes; "images_per_second" of the small net at 32 px, in training, with a "reason" for
-        the precision. "cache": its "folder", its "data_sets", the "bytes" that it takes, the bytes "free" on its disk
-        and those "freed" now. "notes", and "problems": what keeps a run from working and what to do about it. All
-        sizes in bytes.
+        "versions" by package, None for one that is missing; "extras": the same by the name of the extra. "processor",
+        "cores" that may be used, "capability": the widest arithmetic that torch uses on it; "memory", "total" and
+        "available"; "gpus", each with "name", "memory" and "bfloat16". "precision": what "auto" takes;
+        "images_per_second" of the small net at 32 px, in training, with a "reason" for the precision. "cache": its
+        "folder", its "data_sets", the "bytes" that it takes, the bytes "free" on its disk and those "freed" now.
+        "notes", and "problems": what keeps a run from working and what to do about it. All sizes in bytes.
     """
     import torch
 
@@ -82,10 +81,15 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     if "OMP_NUM_THREADS" in os.environ:
         notes.append(f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}")
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    versions = {name: version_of(name) for name in ("nearfar", *(one.name for extra, one in needs if not extra))}
+    installed = [(extra, one.name, version_of(one.name)) for extra, one in needs]
+    extras = sorted({extra for extra, _ in needs} - {""})
     found: dict[str, Any] = {
-        "versions": {"python": platform.python_version(), **versions},
-        "extras": _extras(needs),
+        "versions": {
+            "python": platform.python_version(),
+            "nearfar": version_of("nearfar"),
+            **{name: there for extra, name, there in installed if not extra},
+        },
+        "extras": {extra: {name: there for of, name, there in installed if of == extra} for extra in extras},
         "processor": hardware()["processor"],
         "cores": usable_cores(),
         "capability": torch.backends.cpu.get_cpu_capability(),
@@ -146,18 +150,6 @@ def _requirements() -> Iterator[tuple[str, Requirement]]:
             yield wanted[0], one
 
 
-def _extras(needs: list[tuple[str, Requirement]]) -> dict[str, dict[str, Any]]:
-    from nearfar.training.environment import version_of
-
-    found: dict[str, dict[str, Any]] = {}
-    for extra, one in needs:
-        if extra:
-            found.setdefault(extra, {"versions": {}})["versions"][one.name] = version_of(one.name)
-    for extra, about in found.items():
-        about["install"] = f"pip install 'nearfar[{extra}]'" if None in about["versions"].values() else None
-    return found
-
-
 def _lacking(needs: list[tuple[str, Requirement]]) -> Iterator[str]:
     """What is missing or too old for nearfar to run, each with the command that installs it."""
     from nearfar.training.environment import version_of
@@ -172,8 +164,8 @@ def _lacking(needs: list[tuple[str, Requirement]]) -> Iterator[str]:
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     shown = {name: found["versions"].get(name) for name in ("nearfar", "python", "torch", "torchvision", "timm")}
     yield "versions   " + ", ".join(f"{name} {version or 'missing'}" for name, version in shown.items())
-    for name, extra in found["extras"].items():
-        yield f"optional   {name}: " + (extra["install"] or "there")
+    for name, packages in found["extras"].items():
+        yield f"optional   {name}: " + (f"pip install 'nearfar[{name}]'" if None in packages.values() else "there")
     yield f"processor  {found['processor']}, {found['cores']} cores to use, {found['capability']}"
     yield f"memory     {_size(found['memory']['available'])} of {_size(found['memory']['total'])} available"
     for gpu in found["gpus"]:

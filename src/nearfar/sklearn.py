@@ -124,7 +124,7 @@ class ContrastiveEncoder(_Estimator):
     def _pixels(self, X: Any, fitting: bool) -> np.ndarray:
         """Return arrays as nearfar takes them: with three axes or more, uint8 or uint16."""
         least = 2 if fitting else 1
-        if np.ndim(X) > 2:
+        if (np.ndim(X) if isinstance(X, (list, tuple)) else getattr(X, "ndim", 2)) > 2:
             array = check_array(X, allow_nd=True, dtype=None, ensure_min_samples=least, input_name="X", estimator=self)
         else:
             array = validate_data(self, X, reset=fitting, dtype="numeric", ensure_min_samples=least)

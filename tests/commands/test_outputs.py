@@ -143,9 +143,7 @@ def test_an_encoder_that_asks_for_more_than_its_form(change, says, run, unchecke
         nearfar.load(run)
 
 
-@pytest.mark.parametrize(
-    "content", [b"text\n", b"", b"PK\x03\x04", {}, {1: torch.ones(2)}, {"state_dict": 5}]
-)
+@pytest.mark.parametrize("content", [b"text\n", b"", b"PK\x03\x04", {}, {1: torch.ones(2)}, {"state_dict": 5}])
 def test_starting_weights_that_are_none(content, tmp_path, images_file, quiet):
     path = tmp_path / "weights.pth"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)

@@ -116,14 +116,6 @@ class Probe:
     batch_size: int = 256
     drop_at: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        numbers = (*self.lrs, self.epochs, self.batch_size, 1 if self.steps is None else self.steps)
-        if not self.lrs or min(numbers) <= 0:
-            raise ValueError(
-                f"learning rates, epochs and batch_size must be positive, got {list(self.lrs)}, "
-                f"{self.epochs if self.steps is None else self.steps} and {self.batch_size}"
-            )
-
 
 PROBES = {
     "saclr-imagenet": Probe("SACLR, appendix A.1.4", (0.3,), weight_decay=1e-6),
@@ -151,7 +143,11 @@ def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Pro
         near = did_you_mean(name, PROBES, f"there are {', '.join(PROBES)}")
         raise ValueError(f"there are no settings {name!r} of a linear probe: {near}")
     probe = PROBES[name] if isinstance(name, str) else name
-    return probe if lrs is None else replace(probe, lrs=tuple(float(lr) for lr in lrs))
+    if lrs is None:
+        return probe
+    if min(lrs, default=0.0) <= 0:
+        raise ValueError(f"the learning rates of a linear probe must be positive, got {list(lrs)}")
+    return replace(probe, lrs=tuple(float(lr) for lr in lrs))
 
 
 def linear_sgd_accuracies(

@@ -315,7 +315,9 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
     right: dict[str, np.ndarray] = {}
     if cell.measure in ("run", "detect"):
         same = [one for one in task.cells if _how(one) == _how(cell)]
-        words = ["nearfar", verb_of(cell), str(folder), *_evaluated_on(cell, task.data)]
+        words = ["nearfar", verb_of(cell), str(folder)]
+        if (other := cell.evaluate.get("data")) is not None:
+            words += [other, "--root", str(task.data)] if other.startswith(PREFIX) else [str(task.data / other)]
         words += ["--protocol", *dict.fromkeys(name for one in same for name in one.protocol), "--no-baselines"]
         words += as_words({key: value for key, value in cell.evaluate.items() if key != "data"})
         run(["-m", *words])
@@ -336,14 +338,6 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         note(reading, value=value, commands=[shlex.join(words)], seconds=seconds, **also)
     if cell.metric not in values:
         raise ValueError(f"results.json has no {cell.metric}, but {', '.join(numbers)}")
-
-
-def _evaluated_on(cell: Cell, data: Path) -> list[str]:
-    """The words that name the data of an evaluation, where it is not that of the run."""
-    name = cell.evaluate.get("data")
-    if name is None:
-        return []
-    return [name, "--root", str(data)] if name.startswith(PREFIX) else [str(data / name)]
 
 
 def _right(path: Path) -> dict[str, np.ndarray]:

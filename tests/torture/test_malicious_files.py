@@ -229,6 +229,9 @@ def test_pipes_and_devices_are_not_read_as_settings_or_names(tmp_path, finished,
     assert "not a regular file" in refused(capsys, "pretrain", "digits", "--config", pipe)
     assert "not a regular file" in refused(capsys, "pretrain", "digits", f"--config={pipe}")
     assert "not a regular file" in refused(capsys, "reproduce", f"{pipe}/table-1")
+    words = "evaluate", finished, "--protocol", "finetune-50", "--labels"
+    assert "a named pipe" in refused(capsys, *words, pipe)
+    assert "a device" in refused(capsys, *words, "/dev/zero")
     assert "not a regular file" in refused(capsys, "pretrain", "digits", "--config", "/dev/zero")
 
 

@@ -72,6 +72,7 @@ def evaluate(
     import numpy as np
     import torch
 
+    from nearfar.data.sources.files import special
     from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
     from nearfar.pages.report import write_report
     from nearfar.run import PREDICTIONS, Run
@@ -100,9 +101,11 @@ def evaluate(
     check_folder(run.path)
     if labels is not None and min(tuned.values(), default=100) == 100:
         raise ValueError("--labels is for finetune-P, such as finetune-1, which --protocol does not ask for")
+    if labels is not None and (what := special(labels)):
+        raise ValueError(f"--labels {labels} is {what}, not a text file")
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
-    listed = None if labels is None else Path(labels).read_text(encoding="utf-8").splitlines()
+    listed = None if labels is None else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = probe_settings(probe or usual_probe_of(settings), probe_lr)
     how: dict[str, Any] = dict(probe=chosen, knn_temperature=knn_temperature, seed=seed, device=device)

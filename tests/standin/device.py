@@ -1,0 +1,199 @@
+"""A stand-in for a GPU, in pure Python: a device of its own name that computes on the CPU and is as strict as a GPU.
+
+Importing this module registers the device `standin` with torch. Its tensors hold a tensor on the CPU and refuse to be
+mixed with tensors on the CPU, as a GPU's do; `synchronisations` collects where the CPU waits for a value of the device.
+Numbers are the CPU's to the last bit, so what differs from a run on the CPU differs for a reason.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as tree
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "standin"
+CPU = torch.device("cpu")
+MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::_copy_from_and_resize"}  # from device to device
+WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::unique_consecutive"}
+WAITS |= {"aten::_unique2", "aten::unique_dim", "aten::is_nonzero", "aten::linalg_eigh", "aten::_linalg_svd"}
+_watched: list[list[str]] = []
+
+
+class StandIn(Tensor):
+    """A tensor of the device; `raw` is the tensor on the CPU that holds its values."""
+
+    raw: Tensor
+
+    @staticmethod
+    def __new__(cls, raw: Tensor) -> StandIn:
+        tensor = Tensor._make_wrapper_subclass(
+            cls,
+            raw.shape,
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            layout=raw.layout,
+            device=torch.device(NAME, 0),
+        )
+        tensor.raw = raw
+        return tensor
+
+    def __repr__(self) -> str:
+        return f"StandIn({self.raw!r})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        given = self.raw, self.dtype, f"{NAME}:0", self.requires_grad
+        return torch._utils._rebuild_device_tensor_from_cpu_tensor, given
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, given: tuple = (), named: dict | None = None) -> Any:
+        return _on_cpu(function, given, named or {})
+
+
+def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
+    """Compute a function of tensors of the device with their values on the CPU."""
+    name = function._schema.name
+    leaves = tree.tree_leaves((given, named))
+    held = {id(leaf.raw): leaf for leaf in leaves if isinstance(leaf, StandIn)}
+    if held and name not in MAY_MIX:
+        for leaf in leaves:
+            if isinstance(leaf, Tensor) and not isinstance(leaf, StandIn) and leaf.dim() > 0:
+                raise RuntimeError(f"{name}: Expected all tensors to be on the same device, found {NAME}:0 and cpu")
+    to = named.get("device")
+    to_cpu = (name == "aten::_to_copy" and to is not None and torch.device(to).type == "cpu") or (
+        name == "aten::copy_" and not isinstance(given[0], StandIn)
+    )
+    if _watched and (to_cpu or name in WAITS or _by_mask(name, given)):
+        _note(name)
+    raw = {key: _raw(value) for key, value in named.items() if key != "pin_memory"}
+    if to is not None:
+        raw["device"] = CPU
+    result = function(*_raw(given), **raw)
+    assert all(leaf.shape == leaf.raw.shape for leaf in held.values()), f"{name} changes the shape of what it is given"
+    if to_cpu:
+        return given[0] if name == "aten::copy_" else result
+    return tree.tree_map_only(Tensor, lambda tensor: held[id(tensor)] if id(tensor) in held else StandIn(tensor), result)
+
+
+def _raw(values: Any) -> Any:
+    return tree.tree_map_only(StandIn, lambda tensor: tensor.raw, values)
+
+
+def _by_mask(name: str, given: tuple) -> bool:
+    """Whether an indexing asks the device how many values a mask holds."""
+    if name not in ("aten::index", "aten::index_put_", "aten::_index_put_impl_"):
+        return False
+    return any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in given[1])
+
+
+def _note(name: str) -> None:
+    """Note a synchronisation with the innermost line of the project that asked for it."""
+    lines = [frame for frame in traceback.extract_stack() if "/nearfar/" in frame.filename]
+    place = f"{lines[-1].filename.split('/nearfar/')[-1]}:{lines[-1].lineno} {lines[-1].line}" if lines else "a test"
+    for notes in _watched:
+        notes.append(f"{name} in {place}")
+
+
+@contextmanager
+def synchronisations() -> Iterator[list[str]]:
+    """Collect where the CPU waits for the device."""
+    notes: list[str] = []
+    _watched.append(notes)
+    try:
+        yield notes
+    finally:
+        _watched.remove(notes)
+
+
+class _Module:
+    """What torch asks of `torch.standin`. Random numbers on the device come from the CPU's generator."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device: Any) -> None:
+        pass
+
+    def device_count(self) -> int:
+        return 1
+
+    def synchronize(self, device: Any = None) -> None:
+        _note("synchronize")
+
+    def empty_cache(self) -> None:
+        pass
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed(self, seed: int) -> None:
+        pass
+
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        pass
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
+_setup_privateuseone_for_python_backend(NAME, _Module())
+DEVICE = torch.device(NAME, 0)
+_library = torch.library.Library("aten", "IMPL")
+
+
+def _made(function: Any) -> Any:
+    """A function that makes a tensor, for the device."""
+
+    def made(*given: Any, device: Any = None, pin_memory: Any = None, layout: Any = None, **named: Any) -> Tensor:
+        return StandIn(function(*given, **named, device=CPU))
+
+    return made
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    _raw(target).copy_(_raw(source))
+    return target
+
+
+_library.impl("_copy_from", _copy_from, "PrivateUse1")
+for _name in ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m"):
+    _library.impl(_name, _made(getattr(getattr(torch.ops.aten, _name.split(".")[0]), (_name + ".default").split(".")[1])), "PrivateUse1")
+for _name in ("randperm", "tril_indices", "triu_indices"):
+    _library.impl(_name, _made(getattr(torch.ops.aten, _name).default), "PrivateUse1")
+
+
+def _lower(name: str) -> None:
+    """Let autocast on the device compute a function in the lower precision, as it does on a GPU."""
+    function = getattr(torch.ops.aten, name).default
+
+    def cast(*given: Any) -> Any:
+        dtype = torch.get_autocast_dtype(NAME)
+        with torch.autocast(NAME, enabled=False):
+            return function(*(v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for v in given))
+
+    _library.impl(name, cast, "AutocastPrivateUse1")
+
+
+for _name in ("conv2d", "linear", "mm", "addmm", "bmm", "matmul", "baddbmm"):
+    _lower(_name)

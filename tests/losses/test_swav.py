@@ -47,9 +47,9 @@ def test_the_queue_takes_part_once_it_is_full():
     loss, without = swav(queue_size=10), swav()
     first, second, third = (rows(2, 6, 5, seed=s).float() for s in (1, 2, 3))
     assert loss(first).item() == without(first).item()
-    assert loss.queued.item() == 6
+    assert loss.queued == 6
     assert loss(second).item() == without(second).item()
-    assert loss.queued.item() == 10
+    assert loss.queued == 10
     for view in range(2):  # newest first
         torch.testing.assert_close(loss.queue[view], plain.unit(torch.cat((second[view], first[view]))[:10]))
     past = loss.queue.clone()

@@ -40,7 +40,7 @@ def test_prototypes_stay_for_the_first_epoch_and_rows_are_stored_from_the_fiftee
         embeddings = fake_embeddings(model, 6, 0)["projection"].requires_grad_()
         model.zero_grad()
         model.loss(embeddings).backward()
-        seen.append((model.loss.prototypes.grad is not None, model.loss.queued.item()))
+        seen.append((model.loss.prototypes.grad is not None, model.loss.queued))
     assert seen == [(False, 0), (False, 0), (True, 0), (True, 0), (True, 6)]
 
 

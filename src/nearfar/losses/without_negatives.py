@@ -160,8 +160,8 @@ class SwAV(nn.Module):
     Mean over these pairs of views and over the batch. Codes come from Sinkhorn's iteration on the batch (and on the
     queue of past embeddings, once that is full), without gradient.
     Shapes: projections [views, batch, dim], the full-size crops first.
-    State: parameter `prototypes` [num_prototypes, dim], scaled to unit rows in place at each forward; buffers `queue`
-    [2, queue_size, dim] and `queued` (rows filled), pushed to in training mode.
+    State: parameter `prototypes` [num_prototypes, dim], scaled to unit rows in place at each forward; buffer `queue`
+    [2, queue_size, dim] and number `queued` (rows filled), pushed to in training mode and saved in the state.
     Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and `use_queue` (from epoch 15, when
     the queue begins to fill).
     Errors: also ValueError for fewer than two views and another dim than the prototypes'.
@@ -170,7 +170,6 @@ class SwAV(nn.Module):
 
     prototypes: nn.Parameter
     queue: Tensor
-    queued: Tensor
 
     def __init__(
         self,
@@ -195,7 +194,15 @@ class SwAV(nn.Module):
         self.use_queue = True
         self.prototypes = nn.Parameter(unit_rows(torch.randn(num_prototypes, dim)))
         self.register_buffer("queue", torch.zeros(2, queue_size, dim))
-        self.register_buffer("queued", torch.zeros((), dtype=torch.long))
+        self.queued = 0  # a number, as the CPU would have to wait for a buffer on a GPU
+
+    def get_extra_state(self) -> Tensor:
+        """Return the number of rows in the queue, for the state that is saved."""
+        return torch.tensor(self.queued)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on with a saved number of rows in the queue."""
+        self.queued = int(state)
 
     @on_joined_batch("projections")
     def forward(self, projections: Views) -> Scalar:
@@ -227,7 +234,7 @@ class SwAV(nn.Module):
             scores = torch.cat((scores, past), dim=1)
         if filling and self.training:
             self.queue.copy_(torch.cat((z.to(self.queue.dtype), self.queue), dim=1)[:, :size])
-            self.queued.copy_((self.queued + batch).clamp(max=size))
+            self.queued = min(self.queued + batch, size)
         return torch.stack([sinkhorn(s, self.epsilon, self.iterations)[:batch] for s in scores])
 
 

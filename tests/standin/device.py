@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::_copy_from_and_resize"}  # from device to device
 WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::unique_consecutive"}
 WAITS |= {"aten::_unique2", "aten::unique_dim", "aten::is_nonzero", "aten::linalg_eigh", "aten::_linalg_svd"}
-_watched: list[list[str]] = []
+_watched: list[list[tuple[str, str]]] = []
 
 
 class StandIn(Tensor):
@@ -81,7 +81,9 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
     assert all(leaf.shape == leaf.raw.shape for leaf in held.values()), f"{name} changes the shape of what it is given"
     if to_cpu:
         return given[0] if name == "aten::copy_" else result
-    return tree.tree_map_only(Tensor, lambda tensor: held[id(tensor)] if id(tensor) in held else StandIn(tensor), result)
+    return tree.tree_map_only(
+        Tensor, lambda tensor: held[id(tensor)] if id(tensor) in held else StandIn(tensor), result
+    )
 
 
 def _raw(values: Any) -> Any:
@@ -97,16 +99,15 @@ def _by_mask(name: str, given: tuple) -> bool:
 
 def _note(name: str) -> None:
     """Note a synchronisation with the innermost line of the project that asked for it."""
-    lines = [frame for frame in traceback.extract_stack() if "/nearfar/" in frame.filename]
-    place = f"{lines[-1].filename.split('/nearfar/')[-1]}:{lines[-1].lineno} {lines[-1].line}" if lines else "a test"
+    lines = [frame.line or "" for frame in traceback.extract_stack() if "/nearfar/" in frame.filename]
     for notes in _watched:
-        notes.append(f"{name} in {place}")
+        notes.append((name, lines[-1] if lines else "a test"))
 
 
 @contextmanager
-def synchronisations() -> Iterator[list[str]]:
-    """Collect where the CPU waits for the device."""
-    notes: list[str] = []
+def synchronisations() -> Iterator[list[tuple[str, str]]]:
+    """Collect where the CPU waits for the device: the operation, and the line of the project that asked for it."""
+    notes: list[tuple[str, str]] = []
     _watched.append(notes)
     try:
         yield notes
@@ -177,8 +178,21 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
 
 
 _library.impl("_copy_from", _copy_from, "PrivateUse1")
-for _name in ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m"):
-    _library.impl(_name, _made(getattr(getattr(torch.ops.aten, _name.split(".")[0]), (_name + ".default").split(".")[1])), "PrivateUse1")
+for _name in (
+    "empty.memory_format",
+    "empty_strided",
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "linspace",
+    "eye",
+    "eye.m",
+):
+    _library.impl(
+        _name,
+        _made(getattr(getattr(torch.ops.aten, _name.split(".")[0]), (_name + ".default").split(".")[1])),
+        "PrivateUse1",
+    )
 for _name in ("randperm", "tril_indices", "triu_indices"):
     _library.impl(_name, _made(getattr(torch.ops.aten, _name).default), "PrivateUse1")
 

@@ -43,7 +43,7 @@ def completed(script, *words):
     [
         ([""], set(VERBS)),
         (["e"], {"evaluate", "embed", "export"}),
-        (["pretrain", "photos", "--batch"], {"--batch-size", "--batch-keys"}),
+        (["pretrain", "photos", "--batch"], {"--batch-size"}),
         (["pretrain", "photos", "--temp"], {"--temperature"}),  # a number of methods
         (["pretrain", "photos", "--method", "s"], {name for name in method_names() if name.startswith("s")}),
         (["pretrain", "photos", "--encoder", "sma"], {"small"}),

@@ -100,7 +100,6 @@ def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch):
         (dict(batch_size=2, devices=3, accelerator="cpu"), "counts the images of all processes"),
         (dict(micro_batch="auto", devices=2, accelerator="cpu"), "one process"),
         (dict(micro_batch=4, devices=2, accelerator="cpu", sync_batch_norm=True), "sync-batch-norm"),
-        (dict(accelerator="warp"), "invalid accelerator"),
         (dict(encoder="resnet18", whiten=True), "--whiten is for the encoders tiny, small, medium"),
         (dict(data=np.zeros((40, 8, 8), dtype=np.uint8)), "all of one colour"),
         (dict(method="lorac", large_views=5000), "5002 views of each image are too many: at most 100"),

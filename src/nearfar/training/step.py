@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol, runtime_checkable
@@ -57,21 +58,21 @@ class GradientStep:
         seed: of dropout and of the loss's samples, the same on every rank.
         """
         while True:
-            kept = [value.detach().clone() for value in self._moving()] if self.backs_off else []
+            # A step may change buffers and the loss's state (SwAV's unit rows) before the optimiser does.
+            before = (
+                copy.deepcopy((list(self.model.buffers()), self.model.loss.state_dict())) if self.backs_off else None
+            )
             try:
                 return self._gradient(make_views, index, batch, seed)
             except RuntimeError as error:
                 rows = min(self.micro_batch or len(index), len(index))
-                if not (self.backs_off and _is_out_of_memory(error) and rows > 1):
+                if before is None or not _is_out_of_memory(error) or rows == 1:
                     raise
                 self.micro_batch = (rows + 1) // 2
             self.model.zero_grad()
-            for value, before in zip(self._moving(), kept, strict=True):
-                value.detach().copy_(before)
-
-    def _moving(self) -> list[Tensor]:
-        """What a step may change before the optimiser does: buffers, and the loss's parameters (SwAV's unit rows)."""
-        return [*self.model.buffers(), *self.model.loss.parameters()]
+            for value, earlier in zip(self.model.buffers(), before[0], strict=True):
+                value.copy_(earlier)
+            self.model.loss.load_state_dict(before[1])
 
     def _gradient(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
         size = self.micro_batch or len(index)

@@ -186,19 +186,16 @@ def queries_of(given: Any, data: Featured) -> Queries:
         others = open_images(given, **form)
         pixels = list(others.gather(torch.arange(len(others))))
         return Queries(others.names, extract(net, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
-    names, rows, features, pixels = [], [], [], []
+    names, rows, pixels = [], [], []
     for word, row in places_of(words, data):
+        names.append(printable(word) if row < 0 else data.images.names[row])
         rows.append(row)
-        if row < 0:
-            names.append(printable(word))
-            pixels.append(_decoded(word, data))
-            features.append(extract(net, pixels[-1][None])[0])
-        else:
-            names.append(data.images.names[row])
-            pixels.append(data.images.gather(torch.tensor([row]))[0])
-            features.append(data.features[row])
+        pixels.append(_decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0])
     if not names:
         raise ValueError("name the images to look for: their names in the data, files, or a text file of either")
+    features = [
+        data.features[row] if row >= 0 else extract(net, x[None])[0] for row, x in zip(rows, pixels, strict=True)
+    ]
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
 
 

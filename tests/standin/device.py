@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,10 @@ from torch import Tensor
 from torch.utils import _pytree as tree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+import nearfar
+
 NAME = "standin"
+SOURCE = str(Path(nearfar.__file__).parent)
 CPU = torch.device("cpu")
 MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::_copy_from_and_resize"}  # from device to device
 WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::unique_consecutive"}
@@ -99,7 +103,7 @@ def _by_mask(name: str, given: tuple) -> bool:
 
 def _note(name: str) -> None:
     """Note a synchronisation with the innermost line of the project that asked for it."""
-    lines = [frame.line or "" for frame in traceback.extract_stack() if "/nearfar/" in frame.filename]
+    lines = [frame.line or "" for frame in traceback.extract_stack() if frame.filename.startswith(SOURCE)]
     for notes in _watched:
         notes.append((name, lines[-1] if lines else "a test"))
 

@@ -40,7 +40,7 @@ VARIABLE = "NEARFAR_CACHE_BYTES"
 FORMAT = 5  # raise it when decoding or this layout changes: older caches are then not found
 ENTRY, DIGESTS = "entry.json", "digests.arrow"
 _CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
-_NAME = re.compile(r"[.]?([0-9a-f]{32})([.]\d+[.](partial|old)|[.]arrow|[.]range)?")  # partial: of killed builds
+_NAME = re.compile(r"[.]?([0-9a-f]{32})([.]\d+[.]partial|[.]arrow|[.]range)?")  # partial: of killed builds
 used: set[Path] = set()  # the data sets that this process has opened
 
 Progress = Callable[[int, int | None], None]

@@ -206,13 +206,8 @@ class StreamBatches:
             raise ValueError(
                 f"batch_size must lie between 1 and the number of images ({len(stream)}), got {batch_size}"
             )
-        self.stream, self.seed, self.workers, self.buffer, self.failed = (
-            copy.copy(stream),
-            seed,
-            workers,
-            buffer,
-            failed,
-        )
+        self.seed, self.workers, self.buffer, self.failed = seed, workers, buffer, failed
+        self.stream = copy.copy(stream)
         self.stream.chunks_held = buffer // CHUNK + 2
         self.own, self.pin = rank_rows(batch_size, rank, world_size), pin
         self.steps = len(stream) // batch_size

@@ -59,20 +59,19 @@ class GradientStep:
         """
         while True:
             # A step may change buffers and the loss's state (SwAV's unit rows) before the optimiser does.
-            before = (
-                copy.deepcopy((list(self.model.buffers()), self.model.loss.state_dict())) if self.backs_off else None
-            )
+            moving = list(self.model.buffers()), self.model.loss.state_dict()
+            buffers, loss = copy.deepcopy(moving) if self.backs_off else ([], {})
             try:
                 return self._gradient(make_views, index, batch, seed)
             except RuntimeError as error:
                 rows = min(self.micro_batch or len(index), len(index))
-                if before is None or not _is_out_of_memory(error) or rows == 1:
+                if not (self.backs_off and _is_out_of_memory(error) and rows > 1):
                     raise
                 self.micro_batch = (rows + 1) // 2
             self.model.zero_grad()
-            for value, earlier in zip(self.model.buffers(), before[0], strict=True):
-                value.copy_(earlier)
-            self.model.loss.load_state_dict(before[1])
+            for value, before in zip(self.model.buffers(), buffers, strict=True):
+                value.copy_(before)
+            self.model.loss.load_state_dict(loss)
 
     def _gradient(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
         size = self.micro_batch or len(index)

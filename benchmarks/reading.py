@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
-from nearfar.data import Batches, CroppingBatches, Images, open_images
+from nearfar.data import Batches, Images, open_images
 from nearfar.views import make_views, plan
 
 WORKERS = 2
@@ -69,12 +69,12 @@ def original_epochs(folder: str, crop: int) -> Iterator[Callable[[], int]]:
     with tempfile.TemporaryDirectory() as cache:
         images = open_images(folder, image_size=crop, cache_dir=cache, cache=False, workers=WORKERS)
         crops = plan(VIEWS, crop, 3).crops(crop)
-        batches = CroppingBatches(images, BATCH, 0, crops=crops, workers=WORKERS)
+        batches = Batches(images, BATCH, 0, crops=crops, workers=WORKERS)
         for epoch in range(2):
             yield partial(_of_epoch, batches, epoch, images, crop)
 
 
-def _of_epoch(batches: CroppingBatches, epoch: int, images: Images, crop: int) -> int:
+def _of_epoch(batches: Batches, epoch: int, images: Images, crop: int) -> int:
     return _seen(batches.epoch(epoch), images, crop)
 
 

@@ -23,7 +23,7 @@ from nearfar.atomic import replacing
 from nearfar.data import Images, open_images
 from nearfar.data.decoding import pixels_of
 from nearfar.data.table import digest, printable
-from nearfar.data.value_range import EIGHT_BITS
+from nearfar.data.value_range import EIGHT_BITS, Form
 from nearfar.evaluation import extract, extract_view
 from nearfar.messages import did_you_mean, first_line, one_line
 from nearfar.neighbours import Nearest, find_nearest
@@ -228,4 +228,5 @@ def _decoded(word: str, data: Featured) -> Shaped[Tensor, "channels side side"]:
         near = did_you_mean(word, data.images.names[:COMPARED], "see `nearfar embed` for the names")
         raise ValueError(f"{printable(word)!r} is neither an image of the data nor a file: {near}")
     with one_line(f"cannot read {printable(word)!r} as an image"):
-        return pixels_of(word, data.encoder.image_size, data.encoder.channels, data.encoder.value_range)
+        net = data.encoder
+        return pixels_of(word, Form(net.image_size, net.channels, net.value_range))

@@ -55,9 +55,9 @@ def decodes(monkeypatch):
     seen = []
     real = cache.decode
 
-    def counted(data, size, channels, value_range):
-        seen.append(size)
-        return real(data, size, channels, value_range)
+    def counted(data, form):
+        seen.append(form.size)
+        return real(data, form)
 
     monkeypatch.setattr(cache, "decode", counted)
     return seen

@@ -159,7 +159,7 @@ def test_pixels_beyond_the_limit_are_not_kept(folder, decodes):
         assert not images.stored and len(images) == 5
         assert (images.mean, images.std) == (whole.mean, whole.std)
         assert (images.gather(torch.tensor([3, 1])) == whole.pixels[[3, 1]]).all()
-        with pytest.raises(ValueError, match="CroppingBatches"):
+        with pytest.raises(ValueError, match="Batches of crops"):
             images.pixels  # noqa: B018
         count = len(decodes)
         assert not open_images(folder, cache_dir=folder.parent / str(len(options)), **options).stored

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearfar.data import CroppingBatches, open_images
+from nearfar.data import Batches, open_images
 from nearfar.views import sample_boxes
 
 CROPS = [(12, (0.2, 1.0), (3 / 4, 4 / 3)), (7, (0.05, 0.2), (1.0, 1.0))]
@@ -24,7 +24,7 @@ def images(tmp_path, paint):
 
 
 def everything(images, epoch=0, start=0, **options):
-    batches = CroppingBatches(images, 4, 5, **{"crops": CROPS, "workers": 0, **options})
+    batches = Batches(images, 4, 5, **{"crops": CROPS, "workers": 0, **options})
     return list(batches.epoch(epoch, start))
 
 
@@ -44,14 +44,14 @@ def test_a_full_crop_is_the_whole_image_resized(images):
 
 
 def test_workers_processes_and_start_change_nothing(images):
-    whole = everything(images, drop_last=False)
-    assert same(whole, everything(images, drop_last=False, workers=2))
-    assert same(whole[1:], everything(images, start=1, drop_last=False))
-    halves = [everything(images, drop_last=False, rank=rank, world_size=2) for rank in range(2)]
+    whole = everything(images)
+    assert same(whole, everything(images, workers=2))
+    assert same(whole[1:], everything(images, start=1))
+    halves = [everything(images, rank=rank, world_size=2) for rank in range(2)]
     for (views, index), one, two in zip(whole, *halves, strict=True):
         assert (torch.cat([one[1], two[1]]) == index).all()
         assert all((torch.cat([a, b]) == view).all() for a, b, view in zip(one[0], two[0], views, strict=True))
-    assert not same(whole, everything(images, epoch=1, drop_last=False))
+    assert not same(whole, everything(images, epoch=1))
 
 
 def test_the_shown_part_is_what_random_resized_crop_would_take(tmp_path):
@@ -61,7 +61,7 @@ def test_the_shown_part_is_what_random_resized_crop_would_take(tmp_path):
     for number in range(8):
         Image.fromarray(ramps).save(tmp_path / f"{number}.png")
     images = open_images(tmp_path, cache=False)
-    batches = CroppingBatches(images, 8, 0, crops=[(40, (0.2, 0.6), (3 / 4, 4 / 3))], workers=0)
+    batches = Batches(images, 8, 0, crops=[(40, (0.2, 0.6), (3 / 4, 4 / 3))], workers=0)
     pixels = torch.cat([views[0] for epoch in range(100) for views, _ in batches.epoch(epoch)]).double()
     tall = (pixels[:, 0, 30].mean(1) - pixels[:, 0, 10].mean(1)) * 2
     wide = (pixels[:, 1, :, 30].mean(1) - pixels[:, 1, :, 10].mean(1)) * 2
@@ -79,7 +79,7 @@ def test_large_jpegs_are_shrunk_while_decoding_without_losing_detail(tmp_path):
     image = Image.fromarray(np.add.outer(waves, waves).astype(np.int64).clip(0, 255).astype(np.uint8))
     image.save(tmp_path / "a.jpg", quality=95)
     images = open_images(tmp_path, cache=False, image_size=64)
-    batches = CroppingBatches(images, 1, 0, crops=[(32, (0.25, 0.25), (1.0, 1.0))], workers=0)
+    batches = Batches(images, 1, 0, crops=[(32, (0.25, 0.25), (1.0, 1.0))], workers=0)
     (view,), _ = next(batches.epoch(0))
     assert batches.takes.at_least == 64
     state = np.random.SeedSequence([0, 0, 0, 0]).generate_state(1, np.uint64)
@@ -123,14 +123,14 @@ def test_parquet_and_tars_keep_their_originals_within_reach(tmp_path, paint):
 
 
 def test_refusals(images, tmp_path):
-    with pytest.raises(ValueError, match="use Batches"):
-        CroppingBatches(open_images(np.zeros((9, 4, 4), np.uint8)), 4, 0, crops=CROPS)
+    with pytest.raises(ValueError, match="no original files"):
+        Batches(open_images(np.zeros((9, 4, 4), np.uint8)), 4, 0, crops=CROPS)
     with pytest.raises(ValueError, match="at least one view"):
-        CroppingBatches(images, 4, 0, crops=[])
+        Batches(images, 4, 0, crops=[])
     with pytest.raises(ValueError, match="scale"):
-        CroppingBatches(images, 4, 0, crops=[(8, (0.5, 0.2), (1.0, 1.0))])
+        Batches(images, 4, 0, crops=[(8, (0.5, 0.2), (1.0, 1.0))])
     with pytest.raises(ValueError, match="number of images"):
-        CroppingBatches(images, 10, 0, crops=CROPS)
+        Batches(images, 10, 0, crops=CROPS)
     (tmp_path / "pics" / "3.png").unlink()
     with pytest.raises(ValueError, match=r"'3.png' was readable when the data was opened"):
-        everything(images, drop_last=False)
+        [everything(images, epoch=epoch) for epoch in range(3)]

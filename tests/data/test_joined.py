@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.data import Batches, CroppingBatches, describe, difference, list_splits, open_images, scan
+from nearfar.data import Batches, describe, difference, list_splits, open_images, scan
 
 
 def held(images, rows):
@@ -111,7 +111,7 @@ def test_batches_of_stored_pixels_and_of_crops_from_the_files(places):
     assert torch.equal(pixels, images.pixels[index]) and not unstored.stored
     assert torch.equal(held(unstored, [9, 1, 5]), images.pixels[[9, 1, 5]])
     crops = [(8, (1.0, 1.0), (1.0, 1.0))]
-    [(views, index)] = list(CroppingBatches(unstored, 10, 0, crops=crops, workers=0).epoch(0))
+    [(views, index)] = list(Batches(unstored, 10, 0, crops=crops, workers=0).epoch(0))
     assert torch.equal(views[0], images.pixels[index])
 
 

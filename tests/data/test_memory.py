@@ -10,7 +10,7 @@ from PIL import Image
 from nearfar.data import decoding as decode
 from nearfar.data import open_few, open_images
 from nearfar.data.memory import SharedMemory
-from nearfar.data.opening import LARGEST
+from nearfar.data.value_range import LARGEST
 
 
 def test_threads_share_and_more_than_all_is_lent_to_one_alone():

@@ -9,9 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from nearfar.data import Batches, CroppingBatches, open_few, open_images
+from nearfar.data import Batches, open_few, open_images
 from nearfar.data.decoding import decode
 from nearfar.data.formats import raw
+from nearfar.data.value_range import Form
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -185,7 +186,7 @@ def test_wide_images_are_cut_shown_sent_and_sampled_like_others(scans):
     bare = open_images(folder, value_range=(0, 4096), cache=False)
     assert torch.equal(bare.gather(torch.arange(8)), images.gather(torch.arange(8)))
     whole = (20, (1.0, 1.0), (20 / 24, 20 / 24))  # the whole of an image
-    [([crops], index)] = CroppingBatches(bare, 8, seed=0, crops=[whole], workers=0).epoch(0)
+    [([crops], index)] = Batches(bare, 8, seed=0, crops=[whole], workers=0).epoch(0)
     given = torch.from_numpy(numbers[index].astype(np.float32))[:, None] / 4096
     expected = torch.nn.functional.interpolate(given, (20, 20), mode="bilinear", antialias=True)
     torch.testing.assert_close(crops, expected, atol=1e-5, rtol=0)
@@ -226,7 +227,7 @@ def test_sixteen_bits_are_turned_upright_as_eight_are(tmp_path, orientation):
     Image.fromarray(pixels).save(tmp_path / "narrow.png", exif=exif)
     Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / "wide.png", exif=exif)
     wide = raw(str(tmp_path / "wide.png"))
-    assert (wide.read() // 257 == decode(str(tmp_path / "narrow.png"), 9, 1)).all()
+    assert (wide.read() // 257 == decode(str(tmp_path / "narrow.png"), Form(9, 1))).all()
 
 
 def test_damaged_files_are_listed_with_a_reason(scans):

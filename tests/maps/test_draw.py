@@ -37,7 +37,7 @@ def test_with_more_than_twenty_classes_all_is_gray(tmp_path, points):
 
 def test_images_are_drawn_over_points(tmp_path, points):
     pixels = torch.tensor([10, 200, 30], dtype=torch.uint8).view(1, 3, 1, 1).expand(300, 3, 8, 8).contiguous()
-    images = Images(pixels, names=[str(i) for i in range(300)], image_size=8, channels=3)
+    images = Images(pixels, names=[str(i) for i in range(300)])
     draw_map(tmp_path / "map.png", points, images=images)
     assert share(tmp_path / "map.png", "#0ac81e") > 0.02
 

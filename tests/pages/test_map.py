@@ -27,7 +27,7 @@ def images_of(count=COUNT, side=12, **more):
     colour = torch.stack([i % 256, i // 256 * 64, torch.full_like(i, 50)], 1).to(torch.uint8)
     pixels = colour[:, :, None, None].expand(count, 3, side, side).contiguous()
     more = {"names": [f'{i}</script>\u2028"\\.png' for i in range(count)], **more}
-    return Images(pixels, image_size=side, channels=3, **more)
+    return Images(pixels, **more)
 
 
 def labelled(count=COUNT, side=12):
@@ -147,7 +147,7 @@ def test_a_full_page_of_noisy_photographs_stays_below_30_megabytes(tmp_path):
     """2000 smooth noise images at 32 px, scaled up to the 20 000 a page holds at most."""
     noise = torch.rand(2000, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     pixels = torch.nn.functional.interpolate(noise, size=(32, 32), mode="bilinear").mul(255).byte()
-    images = Images(pixels, names=[f"{i}.png" for i in range(2000)], image_size=32, channels=3)
+    images = Images(pixels, names=[f"{i}.png" for i in range(2000)])
     write_map_page(tmp_path / "map.html", torch.randn(2000, 2), images)
     assert 10 * (tmp_path / "map.html").stat().st_size < 30e6
 

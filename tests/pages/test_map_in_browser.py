@@ -25,7 +25,7 @@ def ring_page(path):
     colour = torch.stack([4 * i, 255 - 4 * i, torch.full_like(i, 50)], 1).to(torch.uint8)
     pixels = colour[:, :, None, None].expand(COUNT, 3, 12, 12).contiguous()
     labels = np.arange(COUNT) % 3
-    images = Images(pixels, names=NAMES, image_size=12, channels=3, labels=labels, class_names=CLASSES)
+    images = Images(pixels, names=NAMES, labels=labels, class_names=CLASSES)
     score = np.arange(COUNT, dtype=np.float32)
     score[7] = np.nan
     columns = {"score": score, "site": ["north", "south"] * 30, "kept": np.linspace(0, 1, COUNT)}
@@ -319,7 +319,7 @@ def test_a_folder_without_webgl_draws_on_a_plain_canvas(tmp_path, browser):
 
 def test_without_labels_there_is_no_legend(tmp_path, browser):
     browser.console()
-    images = Images(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), names=["a", "b", "c"], image_size=8, channels=3)
+    images = Images(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), names=["a", "b", "c"])
     write_map_page(tmp_path / "map.html", torch.eye(3)[:, :2], images)
     browser.visit(tmp_path / "map.html")
     browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")

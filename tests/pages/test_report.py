@@ -171,7 +171,7 @@ def test_an_unlabelled_run_has_no_table_and_one_just_begun_has_a_report(tmp_path
 
 def test_the_interactive_map_is_embedded_whole(tmp_path):
     folder = write_run(tmp_path / "run")
-    images = Images(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), names=['"q" & <x>', "b"], image_size=4, channels=1)
+    images = Images(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), names=['"q" & <x>', "b"])
     write_map_page(folder / "map.html", torch.eye(2), images)
     page = report_of(folder)
     inner = re.search(r'srcdoc="([^"]*)"', page)

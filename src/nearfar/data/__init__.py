@@ -1,6 +1,6 @@
 """Sources of images, the pixel cache, and loaders that yield (images, index)."""
 
-from nearfar.data.batches import Batches, CroppingBatches, rank_rows
+from nearfar.data.batches import Batches, rank_rows
 from nearfar.data.images import Images, photographs
 from nearfar.data.opening import open_few, open_images, scan
 from nearfar.data.sources import describe, list_splits
@@ -9,7 +9,6 @@ from nearfar.data.table import difference
 
 __all__ = [
     "Batches",
-    "CroppingBatches",
     "Images",
     "Stream",
     "StreamBatches",

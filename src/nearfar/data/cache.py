@@ -33,6 +33,7 @@ from nearfar.data.decoding import decode, reason, without_warnings
 from nearfar.data.formats import only_python_writes
 from nearfar.data.memory import in_order, usable_cores
 from nearfar.data.table import digest, read_small
+from nearfar.data.value_range import Form
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
 LIMIT = 64 * 2**30  # bytes that all data sets may take: eight of the largest that `open_images` keeps by default
@@ -46,16 +47,17 @@ used: set[Path] = set()  # the data sets that this process has opened
 Progress = Callable[[int, int | None], None]
 
 
-class Form(NamedTuple):
-    """What all images are decoded to. value_range: low and high of every channel, for uint16; None: uint8."""
+class Store(NamedTuple):
+    """How pixels are stored: where and whether, and at most so many bytes of one data set.
 
-    size: int
-    channels: int
-    value_range: list[float] | None = None
+    workers: None: one per core. progress: called with (done, total or None).
+    """
 
-    def bytes_of(self, count: int) -> int:
-        """What the pixels of so many images take."""
-        return count * self.channels * self.size**2 * (1 if self.value_range is None else 2)
+    folder: Path
+    limit: int
+    cache: bool = True
+    workers: int | None = None
+    progress: Progress | None = None
 
 
 @dataclass
@@ -158,29 +160,26 @@ def building(home: Path) -> Iterator[None]:
 
 
 def decoded(
-    folder: Path,
     images: Callable[[], Iterable[bytes | str]],
     digests: list[str | None],
     form: Form,
     lineage: str,
-    *,
-    store: bool,
-    workers: int | None = None,
-    progress: Progress | None = None,
+    store: Store,
     before: int = 0,
 ) -> tuple[Path, Entry, Shaped[Tensor, "images channels size size"] | None]:
     """The data set of images with these digests: its folder, entry and pixels, decoded now if the cache lacks it.
 
-    images: encoded, in order. lineage: the same for all states of one data set. store: pixels are wanted; without, only
-    statistics and problems are. before: how many unreadable images `progress` counts too.
+    images: encoded, in order. lineage: the same for all states of one data set. Beyond the limit of the store only
+    statistics and problems are stored. before: how many unreadable images its `progress` counts too.
     """
-    home = folder / key([digests, form])
+    home = store.folder / key([digests, form])
+    wanted = store.cache and form.bytes_of(len(digests)) <= store.limit
 
     def there() -> tuple[Path, Entry, Tensor | None] | None:
         found = read(home)
-        if found is None or (store and found[0].count and found[1] is None):
+        if found is None or (wanted and found[0].count and found[1] is None):
             return None
-        return home, found[0], found[1] if store else None
+        return home, found[0], found[1] if wanted else None
 
     found = there()
     if found is None:
@@ -188,24 +187,23 @@ def decoded(
             found = there()  # another process may have built it while we waited
             if found is None:
                 try:
-                    build(home, images(), digests, form, lineage, store, workers, progress, before)
+                    _build(home, images(), digests, form, lineage, wanted, store, before)
                 except OSError as error:
-                    raise ValueError(f"cannot write the cache in '{folder}' ({error}); {ELSEWHERE}") from error
+                    raise ValueError(f"cannot write the cache in '{store.folder}' ({error}); {ELSEWHERE}") from error
                 found = there()
     if found is None:
         raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {ELSEWHERE}")
     return found
 
 
-def build(
+def _build(
     home: Path,
     images: Iterable[bytes | str],
     digests: list[str | None],
     form: Form,
     lineage: str,
-    store: bool,
-    workers: int | None,
-    progress: Progress | None,
+    wanted: bool,
+    store: Store,
     before: int,
 ) -> None:
     """Decode images, in parallel and in order, into a data set whose lock is held.
@@ -222,11 +220,11 @@ def build(
         data, mark = item
         try:
             there = known.get(mark or "")
-            return decode(read_small(data), *form) if there is None else there
+            return decode(read_small(data), form) if there is None else there
         except Exception as error:  # decoders raise anything on damaged data
             return reason(error)
 
-    chunks = in_order(_chunks(zip(images, digests, strict=True), most), made, workers or usable_cores())
+    chunks = in_order(_chunks(zip(images, digests, strict=True), most), made, store.workers or usable_cores())
     with replacing(home) as part:
         part.mkdir()
         file = _pixels_file(part, form)
@@ -238,15 +236,15 @@ def build(
                 if whole:
                     block: np.ndarray = np.ascontiguousarray(np.stack(whole))
                     moments = moments + moments_of(block)
-                    if store:
+                    if wanted:
                         pixels.write(block.data)
-                if progress is not None:
-                    progress(before + done, before + len(digests))
+                if store.progress is not None:
+                    store.progress(before + done, before + len(digests))
             pixels.flush()
             os.fsync(pixels.fileno())
         mean, std = statistics(moments, count * form.size**2, 65535 if wide else 255)
-        entry = Entry(form, count, problems, mean, std, store, lineage, _state(file))
-        if not store:
+        entry = Entry(form, count, problems, mean, std, wanted, lineage, _state(file))
+        if not wanted:
             file.unlink()
         marks = [mark for row, mark in enumerate(digests) if row not in problems]
         pyarrow.feather.write_feather(pyarrow.table({"digest": pyarrow.array(marks, pyarrow.string())}), part / DIGESTS)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nearfar.data.formats import ORIENTATION, WIDE, Raw, formats, opened, raw
 from nearfar.data.memory import SharedMemory
-from nearfar.data.value_range import floats, sixteen_bits
+from nearfar.data.value_range import Form, floats, sixteen_bits
 from nearfar.views import centre_square, from_range, resize_square, unit, with_channels
 
 _UPRIGHT = {  # EXIF orientation: what makes the picture upright
@@ -74,16 +74,15 @@ def reason(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def decode(
-    data: bytes | str, size: int, channels: int, value_range: Sequence[float] | None = None
-) -> Shaped[np.ndarray, "channels {size} {size}"]:
+def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.size} {form.size}"]:
     """Decode to uint8, or to uint16 where there is a value range: upright, shorter side to `size`, cut in the centre.
 
-    data: encoded bytes, or the path of a file. channels: grayscale (1) and colour (3) are converted into each other;
-    any other number must be that of the image. value_range: low and high of every channel, which become 0 and 65535; an
-    8-bit picture keeps its full range. Without one, wider images become 8 bits by the rules of `to_pil`.
+    data: encoded bytes, or the path of a file. Grayscale (1) and colour (3) channels are converted into each other; any
+    other number must be that of the image. Low and high of every channel become 0 and 65535; an 8-bit picture keeps its
+    full range. Without a value range, wider images become 8 bits by the rules of `to_pil`.
     Raises what Pillow raises for a damaged, unknown or dangerously large image, and ValueError for other channels.
     """
+    size, channels, value_range = form
     found = raw(data)
     if found is not None and not _as_picture(found, channels, value_range):
         pixels = _planes(found, channels, value_range, size)
@@ -111,11 +110,9 @@ def misfit(bands: int, bits: int, channels: int) -> str:
     return f"it has {bands} channels, and {channels} are read: --channels chooses"
 
 
-def pixels_of(
-    data: bytes | str, size: int, channels: int, value_range: Sequence[float] | None
-) -> Shaped[Tensor, "channels {size} {size}"]:
+def pixels_of(data: bytes | str, form: Form) -> Shaped[Tensor, "channels {form.size} {form.size}"]:
     """Decode to a tensor: uint8, or float in 0..1 where there is a value range."""
-    return floats(decode(data, size, channels, value_range).copy())
+    return floats(decode(data, form).copy())
 
 
 def whole_planes(

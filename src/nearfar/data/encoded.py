@@ -15,14 +15,14 @@ import torch
 
 from nearfar.atomic import replacing
 from nearfar.data import cache as pixel_cache
-from nearfar.data.cache import Form, Progress
+from nearfar.data.cache import Store
 from nearfar.data.decoding import PICTURE, decode, reason, without_warnings
 from nearfar.data.formats import only_python_writes, raw
 from nearfar.data.images import Images, Stored
 from nearfar.data.scanning import ROWS, Found, Source, looked_at, prefix, table_of
 from nearfar.data.sources.splits import say_once
 from nearfar.data.table import printable, readable, skipped, usual_channels, usual_size, with_problems
-from nearfar.data.value_range import EIGHT_BITS, ValueRange, for_channels, of_sample, spread, thinned
+from nearfar.data.value_range import EIGHT_BITS, Asked, Form, ValueRange, for_channels, of_sample, spread, thinned
 
 _MIXED = "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH keeps the others as they are"
 
@@ -41,22 +41,20 @@ def few_of(source: Source, splits: Sequence[str], count: int) -> list[Found]:
     return found
 
 
-def in_memory(
-    given: Sequence[Found], source: str, image_size: int | None, channels: int | None, value_range: ValueRange
-) -> Images:
+def in_memory(given: Sequence[Found], source: str, asked: Asked) -> Images:
     """Decode images with names to images that are not cached; ValueError if none can be read."""
     with without_warnings(), only_python_writes():
         rows = [looked_at(one._replace(name=printable(one.name or ""))) for one in given]
         table = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
 
         def range_of(rows: np.ndarray, count: int) -> list[float] | None:
-            return _sampled_range([given[row].data for row in rows], count, value_range)
+            return _sampled_range([given[row].data for row in rows], count, asked.value_range)
 
-        form = chosen_form(table, image_size, channels, value_range, range_of)
+        form = chosen_form(table, asked, range_of)
         pixels, problems = [], {}
         for row in readable(table).tolist():
             try:
-                pixels.append(decode(given[row].data or b"", *form))
+                pixels.append(decode(given[row].data or b"", form))
             except Exception as error:  # decoders raise anything on damaged data
                 problems[row] = reason(error)
     table = with_problems(table, problems)
@@ -65,11 +63,9 @@ def in_memory(
     return Images(
         torch.from_numpy(np.stack(pixels)),
         names=table["name"].take(readable(table)).to_pylist(),
-        image_size=form.size,
-        channels=form.channels,
+        form=form,
         skipped=skipped(table),
         source=source,
-        value_range=form.value_range,
         table=table,
     )
 
@@ -78,37 +74,27 @@ def open_encoded(
     source: Source,
     name: str,
     splits: list[str],
-    image_size: int | None,
-    channels: int | None,
-    value_range: ValueRange,
+    asked: Asked,
     label_column: str | None,
-    folder: Path,
-    limit: int,
-    workers: int | None,
-    progress: Progress | None,
+    store: Store,
 ) -> Images:
     """The images of a source from the cache, which is built first if there is none yet."""
     pixel_cache.limit()  # a wrong one is noticed first
-    table, class_names = table_of(source, splits, folder)
+    table, class_names = table_of(source, splits, store.folder)
     listed = [(printable(name), why) for name, why in source.problems]
     rows = readable(table)
     if not len(rows):
         raise ValueError(_nothing(name, listed + skipped(table)))
     if label_column is not None and table["label"].null_count == len(table):
         raise ValueError(f"'{name}' has no label in a column '{label_column}'")
-    form = chosen_form(
-        table, image_size, channels, value_range, functools.partial(_saved_range, source, table, folder, value_range)
-    )
+    form = chosen_form(table, asked, functools.partial(_saved_range, source, table, store.folder, asked.value_range))
     encoded = table.take(rows)
     home, entry, pixels = pixel_cache.decoded(
-        folder,
         functools.partial(source.encoded, encoded),
         encoded["digest"].to_pylist(),
         form,
         pixel_cache.key([type(source).__name__, str(Path(name).resolve()), splits, form]),
-        store=form.bytes_of(len(rows)) <= limit,
-        workers=workers,
-        progress=progress,
+        store,
         before=len(table) - len(rows),
     )
     table = with_problems(table, {int(rows[row]): why for row, why in entry.problems.items()})
@@ -117,22 +103,20 @@ def open_encoded(
     listed += skipped(table)
     if not len(images):
         raise ValueError(_nothing(name, listed))
-    if value_range is None and form.value_range is None and (images["bits"].to_numpy() > 8).any():
+    if asked.value_range is None and form.value_range is None and (images["bits"].to_numpy() > 8).any():
         say_once(f"'{name}' {_MIXED}")
     reopen = None if pixels is None else functools.partial(pixel_cache.mapped, home, entry.shape, form)
     columns = source.columns(splits)
     return Images(
-        [Stored(pixels, len(images), functools.partial(source.originals, images, folder / "datasets"), reopen)],
+        [Stored(pixels, len(images), functools.partial(source.originals, images, store.folder / "datasets"), reopen)],
         names=images["name"].to_pylist(),
-        image_size=form.size,
-        channels=form.channels,
+        form=form,
         labels=None if images["label"].null_count == len(images) else images["label"].fill_null(-1).to_numpy().copy(),
         class_names=class_names,
         skipped=listed,
         statistics=(entry.mean, entry.std),
         split=splits[0] or None if len(splits) == 1 else None,
         columns=None if columns is None else columns.take(pyarrow.array(rows)),
-        value_range=form.value_range,
         table=table,
     )
 
@@ -143,13 +127,7 @@ def _nothing(name: str, wrong: list[tuple[str, str]]) -> str:
     return f"none of the {len(wrong)} images in '{name}' can be read; {': '.join(wrong[0])}"
 
 
-def chosen_form(
-    table: pyarrow.Table,
-    image_size: int | None,
-    channels: int | None,
-    value_range: ValueRange,
-    range_of: Callable[[np.ndarray, int], list[float] | None],
-) -> Form:
+def chosen_form(table: pyarrow.Table, asked: Asked, range_of: Callable[[np.ndarray, int], list[float] | None]) -> Form:
     """What all images are decoded to: as asked for, and for the rest as most of them are.
 
     range_of: gives low and high of so many channels from images of more than 8 bits, by position. Without a range asked
@@ -157,8 +135,8 @@ def chosen_form(
     """
     rows = readable(table)
     height, width, bands, bits = (table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits"))
-    size = image_size or usual_size(np.stack([height, width], 1))
-    channels = channels or usual_channels(bands.astype(np.int64))
+    size = asked.size or usual_size(np.stack([height, width], 1))
+    channels, value_range = asked.channels or usual_channels(bands.astype(np.int64)), asked.value_range
     fits = _fitting(bands, channels)
     wide = fits & (bits > 8)
     if value_range is not None and not isinstance(value_range, str) and wide.any():

@@ -19,7 +19,7 @@ from nearfar.data.cache import moments_of, statistics
 from nearfar.data.decoding import pixels_of
 from nearfar.data.memory import usable_cores
 from nearfar.data.table import Lookup, digest, stacked
-from nearfar.data.value_range import floats
+from nearfar.data.value_range import Form, floats
 from nearfar.views import eight_bits, resize_square, with_channels
 
 Originals = Sequence[bytes | str]
@@ -69,8 +69,7 @@ class Images:
         stored: Shaped[Tensor, "stored channels size size"] | Sequence[Stored],
         *,
         names: list[str],
-        image_size: int,
-        channels: int,
+        form: Form | None = None,
         labels: Int64[np.ndarray, " images"] | None = None,
         class_names: list[str] | None = None,
         skipped: Sequence[tuple[str, str]] = (),
@@ -78,12 +77,16 @@ class Images:
         split: str | None = None,
         source: str = "images",
         columns: pyarrow.Table | None = None,
-        value_range: list[float] | None = None,
         table: pyarrow.Table | None = None,
     ) -> None:
-        self.names, self.image_size, self.channels = names, image_size, channels
+        """form: None for that of uint8 pixels."""
+        if form is None:
+            assert isinstance(stored, Tensor)
+            form = Form(stored.shape[2], stored.shape[1])
+        self.names, self.form = names, form
+        self.image_size, self.channels, self.value_range = form
         self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
-        self.source, self.columns, self.value_range = source, columns, value_range
+        self.source, self.columns = source, columns
         self.shown: list[int] | None = None
         self._parts = [Stored(stored, len(stored))] if isinstance(stored, Tensor) else list(stored)
         self._rows: Int64[np.ndarray, " images"] | None = None  # among those of all parts; None: all
@@ -102,7 +105,7 @@ class Images:
 
     @property
     def stored(self) -> bool:
-        """Whether pixels are stored; if not, `CroppingBatches` and `gather` decode the originals each time."""
+        """Whether pixels are stored; if not, crops and `gather` decode the originals each time."""
         return all(part.pixels is not None for part in self._parts)
 
     @cached_property
@@ -110,8 +113,8 @@ class Images:
         """The pixels of all; a copy in memory unless they lie one after the other in one source."""
         if not self.stored:
             raise ValueError(
-                "the pixels of these images are not stored (cache=False, or more than cache_limit): train on "
-                "CroppingBatches and read pixels in pieces with gather, or raise cache_limit"
+                "the pixels of these images are not stored (cache=False, or more than cache_limit): train on Batches "
+                "of crops and read pixels in pieces with gather, or raise cache_limit"
             )
         rows = np.arange(len(self)) if self._rows is None else self._rows
         pixels = self._parts[0].pixels
@@ -171,8 +174,7 @@ class Images:
         originals = self.originals
         assert originals is not None
         with ThreadPoolExecutor(usable_cores()) as pool:
-            form = self.image_size, self.channels, self.value_range
-            return torch.stack(list(pool.map(lambda i: pixels_of(originals[i], *form), index.tolist())))
+            return torch.stack(list(pool.map(lambda i: pixels_of(originals[i], self.form), index.tolist())))
 
     def pictures(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch shown size size"]:
         """The images at these positions as they are shown: uint8, one or three channels, those of `shown`."""
@@ -259,15 +261,13 @@ def joined(parts: Sequence[Images], short: Sequence[str]) -> Images:
     whole = Images(
         [stored for part in parts for stored in part._parts],
         names=[name for own in names for name in own],
-        image_size=parts[0].image_size,
-        channels=parts[0].channels,
+        form=parts[0].form,
         labels=labels,
         class_names=class_names,
         skipped=[one for left in skipped for one in left],
         statistics=_statistics(parts),
         split=splits.pop() if len(splits) == 1 else None,
         source=" + ".join(short),
-        value_range=parts[0].value_range,
         columns=stacked([part.columns for part in parts], [len(part) for part in parts]),
         table=joined_tables([part.table for part in parts], short),
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow
 
 from nearfar.data import sources
-from nearfar.data.cache import Progress, default_folder
+from nearfar.data.cache import Progress, Store, default_folder
 from nearfar.data.encoded import few_of, in_memory, open_encoded
 from nearfar.data.images import Images, joined, joined_tables
 from nearfar.data.scanning import table_of
@@ -20,13 +20,12 @@ from nearfar.data.sources import arrays, describe, encoded_source, is_array_file
 from nearfar.data.sources.files import existing
 from nearfar.data.sources.splits import choose_splits
 from nearfar.data.table import USUAL
-from nearfar.data.value_range import EIGHT_BITS, ValueRange, checked, for_channels, spread
+from nearfar.data.value_range import EIGHT_BITS, Asked, asked, for_channels, spread
 
-LARGEST = 8192  # one image of that size takes 200 MB
 CACHE_LIMIT = 8 * 2**30
 
-Opener = Callable[[Any, int | None, int | None, ValueRange], Images]
-"""Opens one source with an image size, a number of channels and a value range, or with those of its own for None."""
+Opener = Callable[[Any, Asked], Images]
+"""Opens one source."""
 
 
 def open_images(
@@ -73,57 +72,65 @@ def open_images(
         they are, everything else stays in memory. All data sets there may take $NEARFAR_CACHE_BYTES, 64 GiB by default;
         beyond that, those used longest ago are removed.
     cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are checked once but their
-        pixels not stored: train on such data with `CroppingBatches`. A torch Dataset must fit into `cache_limit`.
+        pixels not stored: train on such data with `Batches` of crops. A torch Dataset must fit into `cache_limit`.
     workers: decoding threads; None: one per core. progress: called with (done, total or None).
 
     Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
     wrong path or object, a source without readable images, an unknown split or column.
     """
-    check_size(image_size)
-    if channels is not None and channels < 1:
-        raise ValueError(f"channels must be at least 1, got {channels}")
-    value_range = checked(value_range)
-    form: tuple[int | None, int | None, ValueRange] = (image_size, channels, value_range)
-    store = dict(cache_dir=cache_dir, cache=cache, cache_limit=cache_limit, workers=workers, progress=progress)
+    folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
+    store = Store(folder, cache_limit, cache, workers, progress)
+    return _open(source, asked(image_size, channels, value_range), split, show_channels, label_column, store)
+
+
+def _open(
+    source: Any,
+    asked: Asked,
+    split: str | None,
+    show_channels: Sequence[int] | None,
+    label_column: str | None,
+    store: Store,
+    few: int | None = None,
+) -> Images:
+    """Open all images of a source, or a few of them, which are not stored."""
     if sources.are_several(source):
-
-        def open_one(one: Any, size: int | None, wanted: int | None, values: ValueRange) -> Images:
-            labels = label_column if label_column is None or sources.has_columns(one) else None
-            chosen: dict[str, Any] = dict(image_size=size, channels=wanted, value_range=values, label_column=labels)
-            return open_images(one, split=split, show_channels=show_channels, **chosen, **store)  # type: ignore[arg-type]
-
         if label_column is not None and not any(map(sources.has_columns, source)):
             raise ValueError(f"none of {describe(source)} has columns, so none has '{label_column}' for labels")
-        return _open_several(source, open_one, *form)
-    name = describe(source)
+
+        def open_one(one: Any, form: Asked) -> Images:
+            labels = label_column if label_column is None or sources.has_columns(one) else None
+            share = None if few is None else -(-few // len(source))
+            return _open(one, form, split, show_channels, labels, store, share)
+
+        return _open_several(source, open_one, asked)
+    name, found = describe(source), encoded_source(source, label_column)
     if isinstance(source, Images):
-        images = _as_they_are(source, split, *form)
-        if show_channels is not None:
-            images = copy.copy(images)
-            images.shown = shown_positions(show_channels, images.channels)
-        return images
-    if sources.is_array(source):
-        images = arrays.from_memory(source, split, *form)
+        images = _as_they_are(source, split, asked)
+        images = images if show_channels is None else copy.copy(images)
+    elif sources.is_array(source):
+        images = arrays.from_memory(source, split, asked)
     elif name == "digits" and isinstance(source, str):
-        images = arrays.digits(split, image_size, channels)
+        images = arrays.digits(split, asked)
     elif is_array_file(source):
-        images = arrays.from_file(existing(name), split, image_size, channels, label_column, value_range)
-    elif (found := encoded_source(source, label_column)) is not None:
-        folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
-        chosen = choose_splits(found.splits, split, name)
-        limit = cache_limit if cache else 0
-        images = open_encoded(found, name, chosen, *form, label_column, folder, limit, workers, progress)
+        images = arrays.from_file(existing(name), split, asked, label_column)
+    elif found is not None:
+        splits = choose_splits(found.splits, split, name)
+        if few is None:
+            images = open_encoded(found, name, splits, asked, label_column, store)
+        else:
+            images = in_memory(few_of(found, splits, few), name, asked)
     elif sources.has_items(source):
         choose_splits([""], split, name)
-        images = arrays.from_items(source, name, image_size, channels, cache_limit, progress)
+        images = arrays.from_items(source, name, asked, store)
     else:
         raise ValueError(
             f"cannot open images from {name}; give a path, an array or a tensor, a pair (images, labels), "
             "a datasets.Dataset, or a map-style torch Dataset with __len__"
         )
     images.source = name
-    images.shown = shown_positions(show_channels, images.channels)
-    return images
+    if show_channels is not None or not isinstance(source, Images):
+        images.shown = shown_positions(show_channels, images.channels)
+    return images if few is None or found is not None else images.subset(spread(len(images), few))
 
 
 def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[int] | None:
@@ -138,59 +145,45 @@ def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[
     return [number - 1 for number in show_channels]
 
 
-def check_size(image_size: int | None) -> None:
-    """ValueError for a size that no image can be given."""
-    if image_size is not None and not 1 <= image_size <= LARGEST:
-        raise ValueError(f"image_size must lie in 1..{LARGEST}, got {image_size}")
-
-
-def _as_they_are(
-    images: Images, split: str | None, image_size: int | None, channels: int | None, value_range: ValueRange
-) -> Images:
+def _as_they_are(images: Images, split: str | None, asked: Asked) -> Images:
     """`images`, or ValueError where something else is asked for."""
+    image_size, channels, value_range = asked
     if isinstance(value_range, list):
         value_range = for_channels(value_range, images.channels)
-    for what, asked, there in (
+    for what, wanted, there in (
         ("image_size", image_size, images.image_size),
         ("channels", channels, images.channels),
         ("split", split, images.split),
         ("value_range", value_range, images.value_range or EIGHT_BITS),
     ):
-        if asked is not None and asked != there:
-            raise ValueError(f"these images were opened with {what} {there}, and {what} {asked} is asked for")
+        if wanted is not None and wanted != there:
+            raise ValueError(f"these images were opened with {what} {there}, and {what} {wanted} is asked for")
     return images
 
 
-def _open_several(
-    given: Sequence[str | os.PathLike[str]],
-    open_one: Opener,
-    image_size: int | None,
-    channels: int | None,
-    value_range: ValueRange,
-) -> Images:
+def _open_several(given: Sequence[str | os.PathLike[str]], open_one: Opener, asked: Asked) -> Images:
     """Open several sources with one size, number of channels and value range, and join them.
 
-    image_size: None: that of all sources if it is the same, else 224. channels: None: 1 if all are grayscale, else
+    size: None: that of all sources if it is the same, else 224. channels: None: 1 if all are grayscale, else
     those of the others. value_range: None: from the lowest to the highest of all; 8 bits if one of them has these.
     Raises ValueError for a source that is given twice, and for channels that do not go together.
     """
     short = short_names(given)
-    parts = [open_one(one, image_size, channels, value_range) for one in given]
+    parts = [open_one(one, asked) for one in given]
+    size, channels, _ = asked
     if channels is None:
         wide = sorted({part.channels for part in parts} - {1}) or [1]
         if len(wide) > 1:
             which = " and ".join(f"'{name}' has {part.channels}" for name, part in zip(short, parts, strict=True))
             raise ValueError(f"images of other numbers of channels do not go together: {which}")
         channels = wide[0]
-    if image_size is None:
+    if size is None:
         sizes = {part.image_size for part in parts}
-        image_size = sizes.pop() if len(sizes) == 1 else USUAL
+        size = sizes.pop() if len(sizes) == 1 else USUAL
     common = _common_range([part.value_range for part in parts])
-    stored_as = None if common == EIGHT_BITS else common
+    stored_as = (size, channels, None if common == EIGHT_BITS else common)
     fitting = [
-        part
-        if (part.image_size, part.channels, part.value_range) == (image_size, channels, stored_as)
-        else open_one(one, image_size, channels, common)
+        part if part.form == stored_as else open_one(one, Asked(size, channels, common))
         for one, part in zip(given, parts, strict=True)
     ]
     return joined(fitting, short)
@@ -223,25 +216,8 @@ def open_few(
     no more. Unreadable images are left out. Nothing is cached. Raises ValueError or FileNotFoundError as `open_images`
     does.
     """
-    check_size(image_size)
-    if sources.are_several(source):
-        share = -(-count // len(source))
-
-        def open_one(one: Any, size: int | None, wanted: int | None, values: ValueRange) -> Images:
-            fixed: dict[str, Any] = dict(image_size=size, channels=wanted, value_range=values)
-            return open_few(one, share, split=split, show_channels=show_channels, **fixed)
-
-        return _open_several(source, open_one, image_size, channels, checked(value_range))
-    found = encoded_source(source)
-    if found is None:
-        form: dict[str, Any] = dict(image_size=image_size, channels=channels, value_range=value_range)
-        images = open_images(source, split=split, show_channels=show_channels, **form)
-        return images.subset(spread(len(images), count))
-    name = describe(source)
-    given = few_of(found, choose_splits(found.splits, split, name), count)
-    images = in_memory(given, name, image_size, channels, checked(value_range))
-    images.shown = shown_positions(show_channels, images.channels)
-    return images
+    store = Store(default_folder(), CACHE_LIMIT)
+    return _open(source, asked(image_size, channels, value_range), split, show_channels, None, store, count)
 
 
 def scan(

@@ -18,14 +18,14 @@ from torch import Tensor
 from nearfar.data.batches import Crop, Takes, loaded, rank_rows
 from nearfar.data.cache import Progress, default_folder
 from nearfar.data.images import Images
-from nearfar.data.opening import check_size, in_memory
+from nearfar.data.opening import in_memory
 from nearfar.data.scanning import Found, table_of
 from nearfar.data.sources import describe, encoded_source
 from nearfar.data.sources.rows import HUB
 from nearfar.data.sources.splits import choose_splits
 from nearfar.data.sources.tars import HubTars, Tars, opened
 from nearfar.data.table import digest, digest_of_file, printable, readable, skipped
-from nearfar.data.value_range import EIGHT_BITS, ValueRange
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, asked
 
 HEAD = 512  # images at the beginning that are decoded in memory
 CHUNK = 64  # images that are read one after the other
@@ -51,8 +51,8 @@ class Stream:
         self.tars, self.places, self.head, self.table, self.first = tars, places, head, table, 0
         rows = readable(head.table)
         self.side = min(head.table[name][int(rows[0])].as_py() for name in ("width", "height"))
-        self.image_size, self.channels, self.split = head.image_size, head.channels, head.split
-        self.source, self.skipped, self.value_range = head.source, head.skipped, head.value_range
+        self.form, self.split, self.source, self.skipped = head.form, head.split, head.source, head.skipped
+        self.image_size, self.channels, self.value_range = head.form
         files = places["ref"].combine_chunks().dictionary_encode().indices.to_numpy()
         starts = np.flatnonzero(np.diff(files, prepend=-1))
         ends = np.append(starts[1:], len(places))
@@ -117,7 +117,7 @@ def open_stream(
     by `open_images`, from the head alone. Raises ValueError for anything but tars, and for a value range or channels to
     show: all images of a stream become pictures of 8 bits.
     """
-    check_size(image_size)
+    form = asked(image_size, channels, EIGHT_BITS)
     if value_range not in (None, EIGHT_BITS) or show_channels is not None:
         raise ValueError("--value-range and --show-channels do not go with --stream, whose images become 8 bits")
     name = describe(source)
@@ -133,7 +133,7 @@ def open_stream(
         raise ValueError(f"'{name}' holds no images" + "".join(f"; {': '.join(one)}" for one in skipped(table)[:1]))
     first = places.slice(0, HEAD)
     given = zip(_read(found, first), first["name"].to_pylist(), strict=True)
-    head = in_memory([Found(data, name=own) for data, own in given], name, image_size, channels, EIGHT_BITS)
+    head = in_memory([Found(data, name=own) for data, own in given], name, form)
     problems = [(printable(one), why) for one, why in found.problems]
     head.skipped = [*problems, *skipped(table), *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
@@ -183,7 +183,7 @@ class StreamBatches:
     and the step: to go on, nothing else is needed, and at most one buffer is read again.
 
     failed: called with the name of an image that cannot be decoded, and why; another one of the batch is taken in its
-    place. Other arguments as of `CroppingBatches`; each of `workers` (0: this process) reads for itself. Raises
+    place. Other arguments as of `Batches`; each of `workers` (0: this process) reads for itself. Raises
     ValueError for fewer images than a batch, and in an epoch for tars that have changed and for a batch without a
     readable image.
     """
@@ -211,7 +211,7 @@ class StreamBatches:
         self.stream.chunks_held = buffer // CHUNK + 2
         self.own, self.pin = rank_rows(batch_size, rank, world_size), pin
         self.steps = len(stream) // batch_size
-        self.takes = Takes(self.stream.encoded, stream.image_size, stream.channels, None, seed, crops)
+        self.takes = Takes(self.stream.encoded, stream.form, seed, crops)
 
     def __len__(self) -> int:
         return self.steps

@@ -1,10 +1,10 @@
-"""Which numbers stand for 0 and 1 in images of more than 8 bits, from a sample of them."""
+"""The form of decoded images: size, channels, and the numbers that stand for 0 and 1 in those of more than 8 bits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -15,14 +15,43 @@ from nearfar.views import with_channels
 
 PERCENTILES = (0.5, 99.5)
 SAMPLED, PIXELS = 100, 4096  # images that are looked at, and about so many pixels of each
+LARGEST = 8192  # pixels of a side: one image of that size takes 200 MB
 EIGHT_BITS: Final = "uint8"
 FULL = "full"
 ValueRange: TypeAlias = Sequence[float] | str | None
 """Low and high for all channels, or for each in turn; "full", "uint8", or None for percentiles of a sample."""
 
 
-def checked(value_range: Any) -> ValueRange:
-    """The value range as it may be asked for; ValueError says what there is."""
+class Form(NamedTuple):
+    """What all images are decoded to. value_range: low and high of every channel, for uint16; None: uint8."""
+
+    size: int
+    channels: int
+    value_range: list[float] | None = None
+
+    def bytes_of(self, count: int) -> int:
+        """What the pixels of so many images take."""
+        return count * self.channels * self.size**2 * (1 if self.value_range is None else 2)
+
+
+class Asked(NamedTuple):
+    """The form that is asked for; None for what is to be chosen."""
+
+    size: int | None = None
+    channels: int | None = None
+    value_range: ValueRange = None
+
+
+def asked(image_size: int | None, channels: int | None, value_range: Any) -> Asked:
+    """The form that is asked for; ValueError for what no image can have."""
+    if image_size is not None and not 1 <= image_size <= LARGEST:
+        raise ValueError(f"image_size must lie in 1..{LARGEST}, got {image_size}")
+    if channels is not None and channels < 1:
+        raise ValueError(f"channels must be at least 1, got {channels}")
+    return Asked(image_size, channels, _checked(value_range))
+
+
+def _checked(value_range: Any) -> ValueRange:
     if value_range is None or value_range in (FULL, EIGHT_BITS):
         return value_range
     if isinstance(value_range, str) or len(value_range) < 2 or len(value_range) % 2:

@@ -102,8 +102,6 @@ def _together(images: Images, new: Images) -> Images:
     return Images(
         small,
         names=[*images.names, *new.names],
-        image_size=small.shape[-1],
-        channels=3,
         labels=np.concatenate([labels, np.full(len(new), len(classes))]),
         class_names=[*classes, NEW],
     )

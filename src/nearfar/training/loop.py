@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
-from nearfar.data import Batches, CroppingBatches, Images, Stream, StreamBatches, rank_rows
+from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
 from nearfar.messages import one_line
 from nearfar.methods import Model, Recipe
 from nearfar.networks import layer_scales
@@ -188,24 +188,17 @@ def fit(
     return pace.steps / per_epoch
 
 
-AnyBatches = Batches | CroppingBatches | StreamBatches
-
-
-def _batches(fabric: Fabric, images: Images | Stream, plan: Views, settings: Settings) -> AnyBatches:
+def _batches(fabric: Fabric, images: Images | Stream, plan: Views, settings: Settings) -> Batches | StreamBatches:
     """Batches of whole images, or, where no pixels are stored, of crops that workers make from the original files."""
     place = (settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
-    pin = fabric.device.type == "cuda"
+    how: dict[str, Any] = dict(workers=settings.workers, pin=fabric.device.type == "cuda")
     crops = plan.crops(settings.image_size)
-    workers = settings.workers
     if isinstance(images, Stream):
-        failed = SkippedImages(Path(settings.out))
-        return StreamBatches(images, *place, crops=crops, workers=workers, pin=pin, failed=failed)
-    if images.stored or crops is None:
-        return Batches(images, *place, pin=pin)
-    return CroppingBatches(images, *place, crops=crops, workers=workers, pin=pin)
+        return StreamBatches(images, *place, crops=crops, **how, failed=SkippedImages(Path(settings.out)))
+    return Batches(images, *place, crops=None if images.stored else crops, **how)
 
 
-def _batches_from(batches: AnyBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:
+def _batches_from(batches: Batches | StreamBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:
     for epoch in count(step // len(batches)):
         yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
 

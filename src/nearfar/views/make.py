@@ -123,7 +123,7 @@ def make_views(
     """Make every view of a plan from a batch of images: one float32 tensor [batch, channels, side, side] for each view.
 
     images: uint8 or float in 0..1 [batch, channels, height, width] on any device, any number of channels; or a list
-    with one such tensor for each view, cropped to its side beforehand (as by `CroppingBatches`): then all but the crop
+    with one such tensor for each view, cropped to its side beforehand (as by `Batches`): then all but the crop
     is done here.
     plan: a ViewPlan, or a ViewFunction, which takes whole images only.
     generator: on the CPU; its state is all that the samples depend on. mean, std: one number for each channel in units

@@ -111,7 +111,7 @@ class ViewPlan:
         return ViewPlan(self.name, tuple(self.views[position] for position in positions))
 
     def crops(self, image_size: int) -> list[tuple[int, Range, Range]]:
-        """Side in pixels, scale and ratio of each view's crop, as `CroppingBatches` takes them."""
+        """Side in pixels, scale and ratio of each view's crop, as `Batches` takes them."""
         return [(view.size or image_size, view.scale, view.ratio) for view in self.views]
 
     def to_dict(self) -> dict[str, Any]:

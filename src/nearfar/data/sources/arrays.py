@@ -17,14 +17,14 @@ from numpy.lib.npyio import NpzFile
 from PIL import Image
 from torch import Tensor
 
-from nearfar.data.cache import Form, Progress
+from nearfar.data.cache import Store
 from nearfar.data.decoding import plain, to_array
 from nearfar.data.images import Images, pieces
 from nearfar.data.memory import machine_memory
 from nearfar.data.scanning import prefix
 from nearfar.data.sources.splits import choose_splits
 from nearfar.data.table import SMALL, USUAL, usual_channels, usual_size
-from nearfar.data.value_range import EIGHT_BITS, ValueRange, of_sample, sixteen_bits, spread
+from nearfar.data.value_range import EIGHT_BITS, Asked, Form, of_sample, sixteen_bits, spread
 from nearfar.messages import first_line, one_line
 from nearfar.views import from_range, resize_square, with_channels
 
@@ -37,23 +37,14 @@ KINDS = (
 )
 
 
-def from_memory(
-    source: Any, split: str | None, image_size: int | None, channels: int | None, value_range: ValueRange = None
-) -> Images:
+def from_memory(source: Any, split: str | None, asked: Asked) -> Images:
     """An array or tensor of images, or a pair (images, labels)."""
     images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     choose_splits([""], split, "an array")
-    return _images(_array(images), None if labels is None else _array(labels), None, image_size, channels, value_range)
+    return _images(_array(images), None if labels is None else _array(labels), None, asked)
 
 
-def from_file(
-    path: Path,
-    split: str | None,
-    image_size: int | None,
-    channels: int | None,
-    label: str | None,
-    value_range: ValueRange = None,
-) -> Images:
+def from_file(path: Path, split: str | None, asked: Asked, label: str | None) -> Images:
     """A .npy file of images (memory-mapped), or a .npz file.
 
     npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with splits "x_train",
@@ -65,7 +56,7 @@ def from_file(
             if label is not None:
                 raise ValueError("a .npy file holds images only; use .npz with a key for the labels")
             choose_splits([""], split, path)
-            return _images(content, None, None, image_size, channels, value_range)
+            return _images(content, None, None, asked)
         with content:
             parts = _parts(content.files)
             if not parts:
@@ -77,7 +68,7 @@ def from_file(
                 raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}")
             images = _joined(content, [parts[part] for part in chosen])
             labels = _joined(content, label_keys) if len(label_keys) == len(chosen) else None
-        return _images(images, labels, chosen[0] if len(chosen) == 1 else None, image_size, channels, value_range)
+        return _images(images, labels, chosen[0] if len(chosen) == 1 else None, asked)
 
 
 def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
@@ -91,7 +82,7 @@ def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
     return content[keys[0]] if len(keys) == 1 else np.concatenate([content[key] for key in keys])
 
 
-def digits(split: str | None, image_size: int | None, channels: int | None) -> Images:
+def digits(split: str | None, asked: Asked) -> Images:
     """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
 
     The source has no splits: for None or "all" everything is read. "test" is a fixed random fifth (360
@@ -101,7 +92,7 @@ def digits(split: str | None, image_size: int | None, channels: int | None) -> I
 
     bunch = load_digits()
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    images = _images(pixels, bunch.target, None, image_size, channels)
+    images = _images(pixels, bunch.target, None, asked._replace(value_range=None))
     images.names = [f"digits/{i:04d}" for i in range(len(pixels))]
     images.class_names = [str(name) for name in bunch.target_names]
     if split in (None, "all"):
@@ -140,24 +131,17 @@ def _array(value: Any) -> np.ndarray:
     return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
 
 
-def _images(
-    raw: np.ndarray,
-    labels: np.ndarray | None,
-    split: str | None,
-    image_size: int | None,
-    channels: int | None,
-    value_range: ValueRange = None,
-) -> Images:
-    planes = as_planes(np.asarray(raw), channels)
+def _images(raw: np.ndarray, labels: np.ndarray | None, split: str | None, asked: Asked) -> Images:
+    planes = as_planes(np.asarray(raw), asked.channels)
     height, width = planes.shape[2:]
-    size = image_size or (min(height, width) if max(height, width) <= SMALL else USUAL)
-    known = None
-    if value_range == EIGHT_BITS or _has_eight_bits(planes):
-        pixels = fitted(as_bytes(planes), size, channels)
+    size = asked.size or (min(height, width) if max(height, width) <= SMALL else USUAL)
+    form = Form(size, asked.channels or planes.shape[1])
+    if asked.value_range == EIGHT_BITS or _has_eight_bits(planes):
+        pixels = fitted(as_bytes(planes), form)
     else:
-        number = channels or planes.shape[1]
-        known = of_sample([planes.numpy()[i] for i in spread(len(planes))], number, value_range)
-        pixels = _in_range(planes, size, number, known)
+        sample = [planes.numpy()[i] for i in spread(len(planes))]
+        form = form._replace(value_range=of_sample(sample, form.channels, asked.value_range))
+        pixels = _in_range(planes, form)
     if labels is not None:
         labels = np.asarray(labels)
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
@@ -169,11 +153,9 @@ def _images(
     return Images(
         pixels,
         names=[f"{prefix(split or '')}{i:06d}" for i in range(len(pixels))],
-        image_size=size,
-        channels=pixels.shape[1],
+        form=form,
         labels=labels,
         split=split or None,
-        value_range=known,
     )
 
 
@@ -185,14 +167,14 @@ def _has_eight_bits(planes: Tensor) -> bool:
     return small or all(piece.min() >= 0 and piece.max() <= 255 for piece in map(Tensor.numpy, pieces(planes)))
 
 
-def _in_range(planes: Tensor, size: int, channels: int, value_range: list[float]) -> Shaped[Tensor, "images c s s"]:
+def _in_range(planes: Tensor, form: Form) -> Shaped[Tensor, "images c s s"]:
     """Images in their own numbers as uint16: resized as floats, in which the range is 0..1."""
     out = []
     for piece in pieces(planes):
         numbers = piece.to(torch.float32)
         if not numbers.isfinite().all():
             raise ValueError("images must hold finite numbers")
-        small = resize_square(from_range(with_channels(numbers, channels), value_range), size)
+        small = resize_square(from_range(with_channels(numbers, form.channels), form.value_range or ()), form.size)
         out.append(sixteen_bits(small))
     return torch.from_numpy(np.concatenate(out))
 
@@ -249,28 +231,20 @@ def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
 
 
 def fitted(
-    pixels: UInt8[Tensor, "images given height width"], size: int, channels: int | None
-) -> UInt8[Tensor, "images channels {size} {size}"]:
+    pixels: UInt8[Tensor, "images given height width"], form: Form
+) -> UInt8[Tensor, "images {form.channels} {form.size} {form.size}"]:
     """The same images with another size and number of channels; not copied where they fit."""
-    channels = channels or pixels.shape[1]
-    if pixels.shape[1] == channels and min(pixels.shape[2:]) == size:
-        return resize_square(pixels, size)
-    return torch.cat([resize_square(with_channels(piece, channels), size) for piece in pieces(pixels)])
+    if pixels.shape[1] == form.channels and min(pixels.shape[2:]) == form.size:
+        return resize_square(pixels, form.size)
+    return torch.cat([resize_square(with_channels(piece, form.channels), form.size) for piece in pieces(pixels)])
 
 
-def from_items(
-    source: Any,
-    name: str,
-    image_size: int | None,
-    channels: int | None,
-    limit: int,
-    progress: Progress | None,
-) -> Images:
+def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
     """Read every item once, in order, into memory.
 
     An item is a PIL image (taken as it is: EXIF orientation is not applied), an array or tensor [h,w], [h,w,c] or
     [c,h,w], or a tuple of that and, where known, its label. Items that raise an error are skipped and listed.
-    Raises ValueError for items of another kind, and before more than `limit` bytes are filled.
+    Raises ValueError for items of another kind, and before more than the limit of the store is filled.
     """
     count = len(source)
     images: list[Tensor] = []
@@ -285,35 +259,33 @@ def from_items(
             skipped.append((f"{number:06d}", first_line(error)))
             continue
         finally:
-            if progress is not None:
-                progress(number + 1, count)
+            if store.progress is not None:
+                store.progress(number + 1, count)
         with one_line(f"item {number} of {name}", ValueError):
-            image = _image(picture, channels)
+            image = _image(picture, asked.channels)
             native = image.shape[3], image.shape[2]
-            size = image_size or (None if max(native) <= SMALL else USUAL)
-            _must_fit(count, Form(size or min(native), channels or image.shape[1]), limit, name)
-            image = image if channels is None else with_channels(image, channels)
-            images.append(image if size is None else fitted(image, size, channels))
+            size = asked.size or (None if max(native) <= SMALL else USUAL)
+            form = Form(size or min(native), asked.channels or image.shape[1])
+            _must_fit(count, form, store.limit, name)
+            images.append(with_channels(image, form.channels) if size is None else fitted(image, form))
         natives.append(native)
         names.append(f"{number:06d}")
         labels.append(label)
     if not images:
         what = f"none of its items can be read; item {skipped[0][0]}: {skipped[0][1]}" if skipped else "it has no items"
         raise ValueError(f"{name}: {what}")
-    form = Form(
-        image_size or usual_size(np.array(natives)), channels or usual_channels(np.array([i.shape[1] for i in images]))
-    )
-    _must_fit(count, form, limit, name)
+    channels = asked.channels or usual_channels(np.array([image.shape[1] for image in images]))
+    form = Form(asked.size or usual_size(np.array(natives)), channels)
+    _must_fit(count, form, store.limit, name)
     pixels = torch.empty(len(images), form.channels, form.size, form.size, dtype=torch.uint8)
     for row, image in enumerate(images):
         with one_line(f"item {int(names[row])} of {name}", ValueError):
-            pixels[row] = fitted(image, form.size, form.channels)[0]
+            pixels[row] = fitted(image, form)[0]
     known = any(label >= 0 for label in labels)
     return Images(
         pixels,
         names=names,
-        image_size=form.size,
-        channels=form.channels,
+        form=form,
         labels=np.array(labels, dtype=np.int64) if known else None,
         class_names=_class_names(source, labels) if known else None,
         skipped=skipped,

@@ -72,7 +72,7 @@ def test_each_paper_is_cited_as_the_methods_cite_it(name):
     assert first in cited or name == "sigclr"
 
 
-@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda form: form.stem)
+@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=str)
 def test_the_forms_for_issues_are_whole(form):
     content = yaml.safe_load(form.read_text())
     assert content["name"] and content["description"] and content["body"]

@@ -34,7 +34,7 @@ MAY_IMPORT["pages"] = set(MAY_IMPORT) - {"arguments", "pairs", "losses"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above
 MAY_IMPORT["papers"] = set(MAY_IMPORT)  # and nobody imports the papers
 MAY_IMPORT |= {"sklearn": MAY_IMPORT["papers"], "timm": {"networks"}}  # adapters, for other libraries
-ANYWHERE = {"allocator", "atomic", "messages", "threads"}  # know nothing of nearfar
+ANYWHERE = {"allocator", "atomic", "device", "messages", "threads"}  # know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 
 
@@ -68,7 +68,7 @@ def test_a_command_imports_no_verb(path):
     assert not [name for name in imported(path) if name.startswith("nearfar.commands")]
 
 
-MOST_FILES, MOST_LINES = 153, 25_550
+MOST_FILES, MOST_LINES = 154, 25_750
 ROOMS_FILES = 25  # in one room
 
 
@@ -101,6 +101,11 @@ def test_a_library_is_known_only_where_it_belongs(library, homes):
     found = {path for path in FILES if any(n == library or n.startswith(library + ".") for n in imported(path))}
     assert found, f"nothing imports {library}; drop it"
     assert {room_of(path) for path in found} <= homes
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.name != "device.py"], ids=id_of)
+def test_kinds_of_gpus_are_known_in_one_file(path):
+    assert "cuda" not in path.read_text(), "ask nearfar.device"
 
 
 def test_no_method_imports_another():

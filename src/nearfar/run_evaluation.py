@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from nearfar.data import Images, list_splits
 from nearfar.data.images import sample
+from nearfar.device import find_device
 from nearfar.evaluation import (
     Accuracies,
     colour_histogram,
@@ -178,7 +178,7 @@ def finetuned(
         rows = draw_labels(train.labels, percent, seed)
     found = {}
     options: dict[str, Any] = dict(seed=seed, bfloat16=settings.precision == "bf16-mixed")
-    options["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    options["device"] = find_device()
     for row, encoder in encoders.items():
         if isinstance(encoder, Encoder):
             with shown(console, f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels") as options["progress"]:

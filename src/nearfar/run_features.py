@@ -24,6 +24,7 @@ from nearfar.data import Images, open_images
 from nearfar.data.decoding import pixels_of
 from nearfar.data.table import digest, printable
 from nearfar.data.value_range import EIGHT_BITS, Form
+from nearfar.device import find_device
 from nearfar.evaluation import extract, extract_view
 from nearfar.messages import did_you_mean, first_line, one_line
 from nearfar.neighbours import Nearest, find_nearest
@@ -135,13 +136,12 @@ def features_shown(
     view, generator: for the features of one augmented view of each image; the encoder is an `Encoder` then.
     Raises ValueError for features that are not finite.
     """
-    device = "cuda" if torch.cuda.is_available() else None
     with shown(console, title) as progress:
         if view is None:
-            features = extract(encoder, images, device=device, progress=progress)
+            features = extract(encoder, images, device=find_device(), progress=progress)
         else:
             assert isinstance(encoder, Encoder) and generator is not None
-            features = extract_view(encoder, images, view, generator, device=device, progress=progress)
+            features = extract_view(encoder, images, view, generator, device=find_device(), progress=progress)
     if bad := int((~features.isfinite()).any(1).sum()):
         raise ValueError(f"the features of {bad} of {len(images)} images are not finite: the encoder's weights are bad")
     return features

@@ -1,14 +1,15 @@
 """A stand-in for a GPU, in pure Python: a device of its own name that computes on the CPU and is as strict as a GPU.
 
-Importing this module registers the device `standin` with torch. Its tensors hold a tensor on the CPU and refuse to be
-mixed with tensors on the CPU, as a GPU's do; `synchronisations` collects where the CPU waits for a value of the device.
-Numbers are the CPU's to the last bit, so what differs from a run on the CPU differs for a reason.
+Importing this module registers the device `standin` with torch, which finds it while it is `available`. Its tensors
+hold a tensor on the CPU and refuse to be mixed with tensors on the CPU, as a GPU's do; `synchronisations` collects
+where the CPU waits for a value of the device. Numbers are the CPU's to the last bit, so what differs from a run on the
+CPU differs for a reason.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::_copy_fro
 WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::unique_consecutive"}
 WAITS |= {"aten::_unique2", "aten::unique_dim", "aten::is_nonzero", "aten::linalg_eigh", "aten::_linalg_svd"}
 _watched: list[list[tuple[str, str]]] = []
+_there = False
+_refused: Collection[torch.dtype] = ()
 
 
 class StandIn(Tensor):
@@ -36,6 +39,8 @@ class StandIn(Tensor):
 
     @staticmethod
     def __new__(cls, raw: Tensor) -> StandIn:
+        if raw.dtype in _refused:
+            raise TypeError(f"{NAME} does not support {raw.dtype}")
         tensor = Tensor._make_wrapper_subclass(
             cls,
             raw.shape,
@@ -126,7 +131,7 @@ class _Module:
         return True
 
     def is_available(self) -> bool:
-        return True
+        return _there
 
     def current_device(self) -> int:
         return 0
@@ -162,7 +167,31 @@ class _Module:
         return [torch.bfloat16, torch.float16]
 
 
-_setup_privateuseone_for_python_backend(NAME, _Module())
+class _Hook(torch._C._acc.PrivateUse1Hooks):
+    """What torch asks of an accelerator in C++."""
+
+    def is_available(self) -> bool:
+        return _there
+
+    def has_primary_context(self, number: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+@contextmanager
+def available(*, without: Collection[torch.dtype] = ()) -> Iterator[None]:
+    """Let `torch.accelerator` find the device for a while, without some types of numbers."""
+    global _there, _refused
+    before, _there, _refused = (_there, _refused), True, without
+    try:
+        yield
+    finally:
+        _there, _refused = before
+
+
+_setup_privateuseone_for_python_backend(NAME, _Module(), _Hook())
 DEVICE = torch.device(NAME, 0)
 _library = torch.library.Library("aten", "IMPL")
 

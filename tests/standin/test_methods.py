@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from lightning_fabric import Fabric
 from rich.console import Console
 
 import nearfar
 from nearfar.methods import method_class, method_names
-from tests.standin.device import NAME, synchronisations
+from tests.standin.device import synchronisations
 
 MAY_WAIT = {
     "mean = (loss_sum / loss_count).item()": "a line of metrics",
@@ -17,12 +16,21 @@ MAY_WAIT = {
     "if not all(weights.isfinite().all() for weights in model.parameters()):": "a checkpoint",
     "return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}": "the saved encoder",
     "return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[0].float().cpu()": "health",
+    "out[index] = features.float().cpu()": "the nearest images in the report",
 }
 
 
-def train(name, folder):
+def train(name, folder, accelerator):
     images = np.random.default_rng(0).integers(0, 256, (44, 16, 16, 3), dtype=np.uint8)
-    options = dict(encoder="tiny", precision="32-true", epochs=3 / 2, batch_size=16, micro_batch=8, log_every=1)
+    options = dict(
+        encoder="tiny",
+        accelerator=accelerator,
+        precision="32-true",
+        epochs=3 / 2,
+        batch_size=16,
+        micro_batch=8,
+        log_every=1,
+    )
     if hasattr(method_class(name).from_recipe("small"), "queue_size"):
         options["queue_size"] = 32
     quiet = Console(quiet=True)
@@ -32,10 +40,9 @@ def train(name, folder):
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_a_method_trains_as_on_the_cpu_and_no_step_waits(name, tmp_path, monkeypatch):
-    wanted = train(name, tmp_path / "here")
-    monkeypatch.setattr("nearfar.training.job.Fabric", lambda accelerator, **given: Fabric(accelerator=NAME, **given))
+def test_a_method_trains_as_on_the_cpu_and_no_step_waits(name, tmp_path):
+    wanted = train(name, tmp_path / "here", "cpu")
     with synchronisations() as waits:
-        losses = train(name, tmp_path / "there")
+        losses = train(name, tmp_path / "there", "gpu")
     assert len(losses) == 3 and losses == pytest.approx(wanted, rel=1e-4)
     assert "mean = (loss_sum / loss_count).item()" in {line for _, line in waits} <= set(MAY_WAIT)

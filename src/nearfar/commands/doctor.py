@@ -43,7 +43,8 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     Returns:
         "versions" by package, None for one that is missing; "extras": the same by the name of the extra. "processor",
         "cores" that may be used, "capability": the widest arithmetic that torch uses on it; "memory", "total" and
-        "available"; "gpus", each with "name", "memory" and "bfloat16". "precision": what "auto" takes;
+        "available"; "gpus", each with "name", "memory", "bfloat16" and "float64". "device": the kind that a run takes;
+        "setup": how it computes there, each "value" with its "reason". "precision": what "auto" takes;
         "images_per_second" of the small net at 32 px, in training, with a "reason" for the precision. "cache": its
         "folder", its "data_sets", the "bytes" that it takes, the bytes "free" on its disk and those "freed" now.
         "notes", and "problems": what keeps a run from working and what to do about it. All sizes in bytes.
@@ -52,6 +53,7 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
 
     from nearfar.data import cache
     from nearfar.data.memory import machine_memory, usable_cores
+    from nearfar.device import count_gpus, describe_gpu, find_device, setup_of
     from nearfar.training.environment import hardware, version_of
 
     console = console or Console()
@@ -74,13 +76,15 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     except (ValueError, RuntimeError) as error:
         problems.append(f"{error}; where there is a GPU, try --accelerator cpu")
     notes = []
-    if shutil.which("nvidia-smi") and not torch.cuda.is_available():
+    gpus = [describe_gpu(number) for number in range(count_gpus())]
+    if shutil.which("nvidia-smi") and not gpus:
         notes.append(f"there may be a GPU, but torch {torch.__version__} cannot use it: install the one for its driver")
     if free < LITTLE:
         notes.append(f"only {_size(free)} are free for the cache; {cache.ELSEWHERE}")
     if "OMP_NUM_THREADS" in os.environ:
         notes.append(f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}")
-    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    device = find_device()
+    setup = setup_of(device, machine.precision if machine else "32-true")
     installed = [(extra, one.name, version_of(one.name)) for extra, one in needs]
     extras = sorted({extra for extra, _ in needs} - {""})
     found: dict[str, Any] = {
@@ -94,7 +98,9 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "cores": usable_cores(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "memory": machine_memory(),
-        "gpus": [{"name": one.name, "memory": one.total_memory, "bfloat16": one.major >= 8} for one in gpus],
+        "gpus": gpus,
+        "device": device.type,
+        "setup": {name: choice._asdict() for name, choice in setup._asdict().items()},
         "precision": machine and machine.precision,
         "images_per_second": machine and machine.rate,
         "reason": machine and machine.reason.removeprefix(", "),
@@ -169,12 +175,16 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"processor  {found['processor']}, {found['cores']} cores to use, {found['capability']}"
     yield f"memory     {_size(found['memory']['available'])} of {_size(found['memory']['total'])} available"
     for gpu in found["gpus"]:
-        yield f"GPU        {gpu['name']}, {_size(gpu['memory'])}" + ("" if gpu["bfloat16"] else ", without bfloat16")
+        lacks = [f", without {kind}" for kind in ("bfloat16", "float64") if not gpu[kind]]
+        yield f"GPU        {gpu['name']}, {_size(gpu['memory'])}{''.join(lacks)}"
     if not found["gpus"]:
         yield "GPU        none"
     if found["precision"] is not None:
         yield f"precision  {found['reason']}"
         yield f"speed      {found['images_per_second']:.0f} images/s: the small net on images of {SIDE} px, in training"
+    yield f"device     {found['device']}"
+    for name, one in found["setup"].items():
+        yield f"           {name.replace('_', ' ')}: {'yes' if one['value'] else 'no'}, {one['reason']}"
     cache = found["cache"]
     held = f"{_size(cache['bytes'])} in {cache['data_sets']} data sets, {_size(cache['free'])} free"
     yield f"cache      {cache['folder']}: {held}"

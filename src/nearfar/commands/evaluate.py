@@ -70,9 +70,9 @@ def evaluate(
         ValueError: for data without labels, unknown names, and what a protocol cannot be measured on.
     """
     import numpy as np
-    import torch
 
     from nearfar.data.sources.files import special
+    from nearfar.device import find_device
     from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
     from nearfar.pages.report import write_report
     from nearfar.run import PREDICTIONS, Run
@@ -106,9 +106,8 @@ def evaluate(
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = probe_settings(probe or usual_probe_of(settings), probe_lr)
-    how: dict[str, Any] = dict(probe=chosen, knn_temperature=knn_temperature, seed=seed, device=device)
+    how: dict[str, Any] = dict(probe=chosen, knn_temperature=knn_temperature, seed=seed, device=find_device())
     where: dict[str, Any] = dict(share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column)
     sets = open_labelled(settings, data, console, **where)
     encoders = encoders_by_row(run, encoder, baselines)

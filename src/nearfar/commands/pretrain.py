@@ -52,7 +52,7 @@ def pretrain(settings: Settings, console: Console) -> Run:
     began = time.perf_counter()
     reuse_memory()
     if by_torchrun() and settings.precision == "auto":
-        settings = replace(settings, precision=usual_precision())
+        settings = replace(settings, precision=usual_precision(settings))
     if is_follower():
         return Run(Path(follow(settings.accelerator, settings.precision)))
     if settings.data is None:

@@ -46,7 +46,7 @@ class Batches:
     crops: (size in pixels, range of the crop's share of the image's area, range of its width to height) for each view.
     The box of a view is a pure function of (seed, epoch, image, view): neither the number of workers nor of processes
     changes it; it is sampled as `make_views` samples its boxes. Crops are resized once, antialiased.
-    workers: processes that decode for crops (0: in this one). pin: put batches in page-locked memory (for CUDA).
+    workers: processes that decode for crops (0: in this one). pin: put batches in page-locked memory (for a GPU).
     Raises ValueError for crops of images that have no original files (arrays), and in an epoch for a file that has
     become unreadable.
     """
@@ -73,7 +73,7 @@ class Batches:
             raise ValueError(f"seed must not be negative, got {seed}")
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.own = rank_rows(batch_size, rank, world_size)
-        self.workers, self.pin = workers, pin and torch.cuda.is_available()
+        self.workers, self.pin = workers, pin
         self.takes: Takes | None = None
         if crops is not None:
             if images.originals is None:
@@ -116,7 +116,7 @@ def loaded(
             batch_sampler=([(epoch, int(i)) for i in index] for index in steps),
             num_workers=workers,
             collate_fn=takes.join,
-            pin_memory=pin and torch.cuda.is_available(),
+            pin_memory=pin,
             generator=torch.Generator(),  # or each epoch would take numbers from the global one
         )
     )

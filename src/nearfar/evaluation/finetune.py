@@ -13,6 +13,7 @@ from jaxtyping import Int64, Shaped
 from torch import nn
 
 from nearfar.data import Images
+from nearfar.device import seeded
 from nearfar.evaluation.features import extract
 from nearfar.evaluation.labelled import Accuracies, labelled, top_accuracies
 from nearfar.evaluation.linear import Progress
@@ -118,8 +119,7 @@ def finetune_accuracies(
         raise ValueError("fine-tuning needs at least two classes among the labels that it uses, there is one")
     device = torch.device(device)
     net = copy.deepcopy(encoder).to(device).requires_grad_(True).train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded("cpu", seed):
         head = nn.Linear(net.num_features, len(classes))
         nn.init.normal_(head.weight, std=0.01)
         nn.init.zeros_(head.bias)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.linalg import vecdot
 from torch.nn import functional as F
 
+from nearfar.device import in_float64
 from nearfar.losses import checks
 from nearfar.pairs import attend
 from nearfar.pairs.arithmetic import (
@@ -123,7 +124,7 @@ class _NuclearNorm(torch.autograd.Function):
         wide = rows.shape[-2] <= rows.shape[-1]
         dtype = accumulation_dtype(rows)
         with without_autocast(rows):
-            q = rows.double() if wide else rows.double().mT
+            q = in_float64(rows) if wide else in_float64(rows).mT
             gram = q @ q.mT
             eigenvalues, u = torch.linalg.eigh(gram.nan_to_num(0, 0, 0))  # eigh stops the program at nan
             singular = eigenvalues.clamp(min=0).sqrt()
@@ -131,9 +132,9 @@ class _NuclearNorm(torch.autograd.Function):
             inverse = torch.where(kept, 1 / singular, 0)
             gradient = (u * inverse[..., None, :]) @ (u.mT @ q)  # U V^T, since V^T = S^-1 U^T Q
             norm = singular.where(kept, 0).sum(-1).where(gram.isfinite().all(-1).all(-1), torch.nan)
-        ctx.save_for_backward((gradient if wide else gradient.mT).to(dtype))
+        ctx.save_for_backward((gradient if wide else gradient.mT).to(rows.device, dtype))
         ctx.dtype = rows.dtype
-        return norm.to(dtype)
+        return norm.to(rows.device, dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

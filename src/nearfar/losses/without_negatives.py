@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.linalg import vecdot
 from torch.nn import functional as F
 
+from nearfar.device import in_float64
 from nearfar.losses import checks
 from nearfar.pairs import sample_order
 from nearfar.pairs.arithmetic import Rows, Scalar, Views, accumulation_dtype, check_rows, unit_rows
@@ -136,14 +137,14 @@ class WMSE(nn.Module):
                 f"whitening {dim} features needs more than {dim} images at a time, got {batch // parts}: "
                 "use a larger batch or sub_batch, or fewer features"
             )
-        z = torch.stack((z1, z2)).double()
+        z = in_float64(torch.stack((z1, z2)))
         losses = []
         for _ in range(self.iterations):
             order = sample_order(batch, z.device) if parts > 1 else torch.arange(batch, device=z.device)
             for rows in order.tensor_split(parts):
                 a, b = unit_rows(self._whiten(z[:, rows]))
                 losses.append(2 - 2 * vecdot(a, b))
-        return torch.cat(losses).mean().to(accumulation_dtype(z1, z2))
+        return torch.cat(losses).mean().to(z1.device, accumulation_dtype(z1, z2))
 
     def _whiten(self, z: Float[Tensor, "views rows dim"]) -> Float[Tensor, "views rows dim"]:
         centred = z - z.mean(1, keepdim=True)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nearfar.device import seeded
 from nearfar.neighbours.nearest import Metric, nearest_rows
 from nearfar.pairs import cauchy, sample_others, sampled_sum, weighted_sum
 
@@ -83,8 +84,7 @@ class ClusterEmbedding(BaseEstimator):
         """Lay out the rows of X [n, dim]; y is ignored."""
         self._check()
         rows = torch.from_numpy(check_array(X, dtype=np.float32, ensure_min_samples=2))
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.random_state)
+        with torch.enable_grad(), seeded("cpu", self.random_state):
             index, probability = self._graph(rows)
             coordinates, partition = self._optimise(self._start(rows), index, probability)
         self.n_features_in_ = rows.shape[1]

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.table import as_arrays
+from nearfar.device import find_device
 from nearfar.evaluation import extract_view
 from nearfar.messages import did_you_mean, one_line
 from nearfar.neighbours import Nearest, find_nearest
@@ -155,8 +156,7 @@ def image_columns(
         return {}, None
     search = partial(find_nearest, approximate=approximate, report=report, progress=progress)
     near = search(features, k=min(NEAREST, len(images) - 1))
-    device = "cuda" if torch.cuda.is_available() else None
-    how: dict[str, Any] = dict(device=device, progress=progress)
+    how: dict[str, Any] = dict(device=find_device(), progress=progress)
     first, second = (
         extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "own view", number), **how)
         for number in range(2)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.table import digest
+from nearfar.device import find_device
 from nearfar.evaluation import extract, extract_view
 from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
 from nearfar.maps.projector import Projector, finetune_map, fit_projector
@@ -90,8 +91,7 @@ def lay_out(
             embedding.set_params(max_iter=epochs)
         coordinates = torch.from_numpy(embedding.fit_transform(features.numpy()))
         return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    how: dict[str, Any] = dict(device=device, progress=progress)
+    how: dict[str, Any] = dict(device=find_device(), progress=progress)
     seen = [
         extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "map", number), **how)
         for number in range(num_views or NUM_VIEWS)

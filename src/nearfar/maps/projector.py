@@ -13,6 +13,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import ChainedScheduler, CosineAnnealingLR, LinearLR
 
 from nearfar.data import Images
+from nearfar.device import in_float64, seeded
 from nearfar.evaluation import extract
 from nearfar.losses import SACLR
 from nearfar.networks import Encoder
@@ -66,7 +67,7 @@ class Projector(nn.Module):
         coordinates = self._raw(features)
         self.offset.copy_(coordinates.mean(0))
         coordinates = coordinates - self.offset
-        self.directions.copy_(torch.linalg.eigh((coordinates.T @ coordinates).double()).eigenvectors.flip(1))
+        self.directions.copy_(torch.linalg.eigh(in_float64(coordinates.T @ coordinates)).eigenvectors.flip(1))
 
     def _raw(self, features: Tensor) -> Tensor:
         return torch.cat([self.net(rows) for rows in self.prepared(features.float()).split(8192)])
@@ -103,8 +104,7 @@ def fit_projector(
     views, images, dim = shape
     batch = min(BATCH_SIZE, images)
 
-    with torch.enable_grad(), torch.random.fork_rng(devices=[features.device] if features.is_cuda else []):
-        torch.manual_seed(seed)
+    with torch.enable_grad(), seeded(features.device, seed):
         projector = Projector(dim).to(features.device)
         if images == 1:
             return projector
@@ -174,8 +174,7 @@ def finetune_map(
     ]
     epochs = epochs or _epochs(len(images), FINETUNE_LEAST_STEPS)
     warmup = max(1, round(FINETUNE_WARMUP * epochs * (len(images) // min(BATCH_SIZE, len(images)))))
-    with torch.enable_grad(), torch.random.fork_rng(devices=[torch.device(device)] if "cuda" in str(device) else []):
-        torch.manual_seed(seed)
+    with torch.enable_grad(), seeded(device, seed):
         _train(AdamW(parts, weight_decay=WEIGHT_DECAY), loss, pairs, len(images), epochs, warmup, progress)
     net, head = net.cpu().eval().requires_grad_(False), head.cpu().requires_grad_(False)
     head.rotate(extract(net, images, device=device))

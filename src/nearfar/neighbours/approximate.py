@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from nearfar.device import find_device
 from nearfar.neighbours.nearest import Nearest, nearest_rows
 from nearfar.pairs.arithmetic import unit_rows
 
@@ -39,7 +40,7 @@ def find_nearest(
         if report is not None:
             report(f"the approximate search found {100 * share:.1f} % of the true {k} nearest images")
         return found
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = find_device()
     queries, own = (None if one is None else one.to(device) for one in (queries, own))
     found = nearest_rows(rows.to(device), queries, k, own=own, progress=progress)
     return Nearest(found.distance.cpu(), found.index.cpu())

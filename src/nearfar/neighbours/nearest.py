@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from nearfar.device import in_float64
 from nearfar.pairs.arithmetic import dot_products, unit_rows
 
 Metric = Literal["cosine", "euclidean"]
@@ -81,9 +82,10 @@ def _prepared(rows: Tensor, queries: Tensor, metric: Metric) -> tuple[Tensor, Te
     if metric == "cosine":
         searched = unit_rows(rows, torch.float32)
         return searched, searched if same else unit_rows(queries, torch.float32), None
-    mean = rows.double().mean(0)  # distances stay; the squared lengths that drown small ones go
-    searched = (rows - mean).float()
-    return searched, searched if same else (queries - mean).float(), searched.square().sum(1) / 2
+    mean = in_float64(rows).mean(0)  # distances stay; the squared lengths that drown small ones go
+    searched = (in_float64(rows) - mean).to(rows.device, torch.float32)
+    asked = searched if same else (in_float64(queries) - mean).to(rows.device, torch.float32)
+    return searched, asked, searched.square().sum(1) / 2
 
 
 def _largest(

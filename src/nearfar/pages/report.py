@@ -17,6 +17,7 @@ import torch
 
 from nearfar.atomic import replacing
 from nearfar.data import Images, describe
+from nearfar.device import find_device
 from nearfar.evaluation import extract, raw_pixels
 from nearfar.evaluation.results import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
 from nearfar.maps.thumbnails import LOSSLESS, as_url, data_url, thumbnails
@@ -202,7 +203,7 @@ def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) 
     if len(images) < 2:
         return
     order = torch.randperm(len(images), generator=stream(seed, "neighbours"))[:MOST_IMAGES]
-    encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+    encoder.to(find_device())
     began = time.perf_counter()
     ours, plain = [], []
     for rows in order.split(CHUNK):

@@ -24,6 +24,7 @@ from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmenta
 
 from nearfar.data import describe
 from nearfar.data.images import sample
+from nearfar.device import find_device
 from nearfar.maps.thumbnails import data_url
 from nearfar.networks import Encoder
 from nearfar.pages.report import STARTS, write_report
@@ -238,7 +239,7 @@ def evaluate_detectors(
     for task, (train, test) in opened.items():
         about = {"detector": detector, "settings": asdict(settings), "data": Path(describe(source)).name, "seed": seed}
         about |= {"train_images": len(train), "test_images": len(test), "steps": steps_of(settings, len(train))}
-        about["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+        about["device"] = find_device().type
         numbers, found = {}, {}
         for row, one in encoders.items():
             title = f"{task}, {STARTS[row]}"
@@ -303,7 +304,7 @@ def _trained(
     torch.manual_seed(seed)  # the heads start alike in every row
     detector = _built(encoder, settings, task, train)
     began, busy = time.perf_counter(), time.process_time()
-    common: dict[str, Any] = dict(channels=encoder.channels, device="cuda" if torch.cuda.is_available() else "cpu")
+    common: dict[str, Any] = dict(channels=encoder.channels, device=find_device().type)
     with shown(console, title) as progress:
         fit_detector(detector, train, settings, seed=seed, progress=progress, **common)
     with shown(console, f"{title}: testing") as progress:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from nearfar.allocator import reuse_memory
 from nearfar.commands.map import map_images
+from nearfar.device import find_device, peak_memory, synchronize
 from nearfar.methods import method_class
 from nearfar.papers.runs import PLANE
 from nearfar.run import Run, load
@@ -138,7 +139,7 @@ def _loss_step(given: Mapping[str, Any]) -> Callable[[], object]:
     if set(setup.pairing.names) != {"projection"} or setup.queue_size is not None:
         raise ValueError(f"{given['method']} has more than one network: its loss is not measured alone")
     generator = torch.Generator().manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = find_device()
     views = [torch.rand(batch, PIXELS, generator=generator).to(device) for _ in setup.pairing.online_views]
     layer, loss = nn.Linear(PIXELS, UNITS).to(device), setup.loss.to(device)
     index: dict[str, Tensor | None] = {"index": torch.arange(batch, device=device)} if setup.needs_index else {}
@@ -168,19 +169,15 @@ def _seconds(step: Callable[[], object]) -> float:
     while len(spent) < 3 or sum(spent) < SECONDS:
         began = time.perf_counter()
         step()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronize()
         spent.append(time.perf_counter() - began)
     return min(spent)
 
 
 def _peak_above_now(work: Callable[[], object]) -> float:
     """MiB of memory at the peak of some work, above those in use before: of the GPU, else resident (Linux)."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        work()
-        return (torch.cuda.max_memory_allocated() - before) / MIB
+    if (peak := peak_memory(work)) is not None:
+        return peak / MIB
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = _peak()
     work()

@@ -54,11 +54,11 @@ def reproduce(
         ValueError: for an unknown paper, table, row, setting, option or metric, and a table without that scale.
         RunsFailed: for runs that failed, when all others are done and the tables are written.
     """
-    import torch
     from rich.console import Console
     from rich.text import Text
 
     from nearfar.atomic import check_folder
+    from nearfar.device import count_gpus
     from nearfar.messages import RunsFailed, check_range, did_you_mean
     from nearfar.papers import runs
     from nearfar.papers.pages import write_claims, write_outcome
@@ -92,7 +92,7 @@ def reproduce(
     failed = 0
     if tasks:
         (place / "runs").mkdir(exist_ok=True)
-        side_by_side = jobs or torch.cuda.device_count() or os.cpu_count() or 1
+        side_by_side = jobs or count_gpus() or os.cpu_count() or 1
         failed = runs.run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
     outcomes = {}
     for one in tables:

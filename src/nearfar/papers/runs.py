@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import replacing
 from nearfar.commands.evaluate import evaluate
+from nearfar.device import one_gpu
 from nearfar.evaluation import check_protocols, percent_of, result_names
 from nearfar.messages import as_words, did_you_mean, first_line
 from nearfar.methods import method_class
@@ -288,9 +288,7 @@ def _environment(place: int, jobs: int) -> dict[str, str]:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
         threads = min(threads, int(given))
-    gpus = torch.cuda.device_count()
-    own = {"CUDA_VISIBLE_DEVICES": str(place % gpus)} if gpus > 1 else {}
-    return os.environ | {"OMP_NUM_THREADS": str(threads)} | own
+    return os.environ | {"OMP_NUM_THREADS": str(threads)} | one_gpu(place)
 
 
 def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -> None:

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, Subset
 
 from nearfar.data import open_images
 from nearfar.data.images import sample
+from nearfar.device import find_device
 from nearfar.evaluation import extract
 from nearfar.messages import did_you_mean, first_line
 from nearfar.papers.protocols import Metric
@@ -103,7 +104,6 @@ def features_in_pieces(
 ) -> Iterator[tuple[str, Labelled]]:
     """Features and labels of every split, encoder by encoder; each image is read once, and left out if unreadable."""
     found: dict[str, Labelled] = {row: {} for row in encoders}
-    device = "cuda" if torch.cuda.is_available() else None
     for name, split in splits.items():
         parts: dict[str, list[Tensor]] = {row: [] for row in encoders}
         labels: list[np.ndarray] = []
@@ -111,7 +111,7 @@ def features_in_pieces(
             for rows in torch.arange(len(split)).split(CHUNK):
                 images = open_images(Subset(split.images, rows.tolist()), **reading)
                 for row, encoder in encoders.items():
-                    parts[row].append(extract(encoder, images, device=device))
+                    parts[row].append(extract(encoder, images, device=find_device()))
                 known = rows[[int(one) for one in images.names]].numpy()
                 labels.append(images.labels if split.matrix is None else split.matrix[known])  # type: ignore[arg-type]
                 progress(int(rows[-1]) + 1, len(split))

@@ -65,10 +65,10 @@ def transfer(
         ValueError: for data without labels or annotations, unknown names, and what a protocol cannot be measured on.
         FileNotFoundError: for a data set of torchvision that is not there.
     """
-    import torch
     from rich.console import Console
 
     from nearfar.atomic import check_folder
+    from nearfar.device import find_device
     from nearfar.messages import check_range, did_you_mean
     from nearfar.pages.report import write_report
     from nearfar.papers.detection import evaluate_detectors
@@ -110,7 +110,7 @@ def transfer(
         splits: dict[str, Any] = dict(share=test_share, validation=True, label_column=label_column)
         sets = open_labelled(run.settings, data, console, **splits, **common)
     encoders = encoders_by_row(run, encoder, baselines)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = find_device()
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     pieces = features_in_pieces(sets.splits, run.settings.reading, encoders, console) if name else None
     for row, found in pieces or sets.features(encoders, console):

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
+from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_memory, setup_of
 from nearfar.messages import first_line, one_line
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import build_backbone, size_step
 from nearfar.threads import fastest_threads
+from nearfar.training.fabric import build_fabric
 from nearfar.training.loop import MOST_EPOCHS
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.processes import world_size
@@ -41,7 +42,7 @@ RUNGS: tuple[tuple[str, int], ...] = (
 FITTING, LEAST_SEEN = (28, 48), 200_000
 """Images of such sides keep them, and get the medium net where a run sees so many; crops have three quarters."""
 TURNS = 3  # trials of each precision, in turn; the best counts, as machines are noisy
-FASTER = 1.1  # by which bfloat16 must be faster to be taken
+FASTER = 1.1  # by which half precision must be faster to be taken
 LONGEST = 10.0  # seconds of trials, about
 PIXELS, LEAST, MOST = 64 * 96**2, 64, 128
 """A trial step has about so many pixels a view, in so many images: few small images would flatter float32."""
@@ -119,15 +120,17 @@ def choose_machine(
     began = time.perf_counter()
     with waiting(console, "measuring this machine"):
         for encoder, size, crop in candidates:
-            asked = ["32-true", "bf16-mixed"] if precision == "auto" else [precision]
+            half = half_precision(find_device(given.accelerator))
+            asked = ["32-true", half] if precision == "auto" else [precision]
             rates = dict.fromkeys(asked, 0.0)
             for kind in asked * TURNS if len(asked) > 1 else asked:
                 wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, precision=kind)
                 rates[kind] = max(rates[kind], _speed(given, method, encoder, views_at(size, crop), **wanted))
             if precision == "auto":
-                gain = rates["bf16-mixed"] / max(rates["32-true"], 1e-9)
-                precision = "bf16-mixed" if gain > FASTER else "32-true"
-                words = f", {precision} as bfloat16 has {gain:.1f} times the speed of float32"
+                gain = rates[half] / max(rates["32-true"], 1e-9)
+                precision = half if gain > FASTER else "32-true"
+                kind = "bfloat16" if half == "bf16-mixed" else "float16"
+                words = f", {precision} as {kind} has {gain:.1f} times the speed of float32"
             rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
             enough = images and (min(epochs * images, LEAST_SEEN) if size <= FITTING[1] else epochs * images)
             fits = enough is not None and rate * seconds >= enough
@@ -166,7 +169,7 @@ def training_speed(
     to 128, the more the smaller the crops are. Data that must be decoded meanwhile is slower.
     """
     batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
-    fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)
+    fabric = build_fabric(accelerator, precision)
     log = logging.getLogger("nearfar")
     before, log.disabled = log.disabled, True
     try:
@@ -175,7 +178,11 @@ def training_speed(
     finally:
         log.disabled = before
     fabric.to_device(model)
-    optimizer: Any = fabric.setup_optimizers(build_optimizer("sgd", model, lr=0.0, weight_decay=0.0))
+    how = setup_of(fabric.device, precision)
+    if how.channels_last.value:
+        model.to(memory_format=torch.channels_last)
+    optimizer: Any = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=how.fused.value)
+    optimizer = fabric.setup_optimizers(optimizer)
     gradient_of = GradientStep(fabric, model)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator)
@@ -198,8 +205,10 @@ def training_speed(
         while steps < 2 or time.perf_counter() - began < SECONDS:
             step()
             steps += 1
-    except torch.OutOfMemoryError:
-        return 0.0
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            return 0.0
+        raise
     return steps * batch_size / (time.perf_counter() - began)
 
 
@@ -213,9 +222,9 @@ def choose_threads(given: Settings) -> int:
     return max(1, torch.get_num_threads() // (1 if "OMP_NUM_THREADS" in os.environ else processes))
 
 
-def usual_precision() -> Any:
-    """The precision for "auto" where processes cannot agree on a measurement: bfloat16 on a GPU that has it."""
-    return "bf16-mixed" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "32-true"
+def usual_precision(given: Settings) -> Any:
+    """The precision for "auto" where processes cannot agree on a measurement: half precision on a GPU."""
+    return half_precision(find_device(given.accelerator)) if _on_gpu(given) else "32-true"
 
 
 def epochs_in(seconds: float, rate: float, images: int, batch_size: int) -> float:
@@ -227,7 +236,7 @@ def epochs_in(seconds: float, rate: float, images: int, batch_size: int) -> floa
 def reason(machine: Machine, settings: Settings, images: int) -> str:
     """Say in one line what was chosen and why."""
     assert machine.rate is not None
-    place = torch.cuda.get_device_name() if _on_gpu(settings) else f"{torch.get_num_threads()} threads"
+    place = describe_gpu()["name"] if _on_gpu(settings) else f"{torch.get_num_threads()} threads"
     return (
         f"about {duration(settings.epochs * images / machine.rate)}: {settings.epochs:g} epochs of {images} images "
         f"at {machine.rate:.0f} images/s on {place}{machine.reason}. "
@@ -236,7 +245,7 @@ def reason(machine: Machine, settings: Settings, images: int) -> str:
 
 
 def _on_gpu(given: Settings) -> bool:
-    return given.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
+    return find_device(given.accelerator).type != "cpu"
 
 
 def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, console: Console) -> tuple[Method, int]:

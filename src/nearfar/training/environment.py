@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from nearfar.atomic import replacing
+from nearfar.device import gpu_names
 
 PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "datasets", "scikit-learn", "numpy")
 
@@ -38,8 +39,7 @@ def software() -> dict[str, Any]:
 
 def hardware() -> dict[str, Any]:
     """Return the name of the processor, the number of cores, and the names of the GPUs."""
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"processor": _processor(), "cores": os.cpu_count(), "gpus": gpus}
+    return {"processor": _processor(), "cores": os.cpu_count(), "gpus": gpu_names()}
 
 
 def machine() -> str:

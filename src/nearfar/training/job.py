@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.strategies import DDPStrategy
 from rich.console import Console
 from torch import nn
 
@@ -22,9 +18,9 @@ from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
 from nearfar.threads import use_threads
 from nearfar.training.batch_norm import spread_norm_groups, sync_batch_norm
+from nearfar.training.fabric import build_fabric, without_hints
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.processes import (
-    TIMEOUT,
     by_torchrun,
     closed_after,
     end_with_parent,
@@ -37,7 +33,6 @@ from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Described, Precision, Settings
 from nearfar.views import Views
 
-MOST_PROCESSES = 8  # on a CPU with fewer cores: each holds a model and takes seconds to start
 WHITENED_BY = 200  # images
 
 
@@ -132,15 +127,15 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
     """
     settings = job.settings
     elsewhere = replace(job, images=job.images if isinstance(settings.data, Described) else None)  # without its sets
-    with told_clearly(settings.devices, settings.out), _quiet():
+    with told_clearly(settings.devices, settings.out), without_hints():
         if settings.devices == 1 or by_torchrun():
-            fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "popen")
+            fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "popen")
             fabric.launch()
             with closed_after(), use_threads(settings.threads):
                 fabric.broadcast((elsewhere, resume))
                 _run(fabric, job, console, resume, model)
             return
-        fabric = _fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
+        fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
         level = log.level if log.handlers else None
         with stopped_together():
             work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, stderr=console.stderr, level=level)
@@ -149,23 +144,11 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
             raise ending
 
 
-def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
-    """Raise ValueError for devices that this machine does not have."""
-    try:
-        with _quiet():
-            fabric = _fabric(accelerator, precision, devices, "spawn")
-        most = max(MOST_PROCESSES, os.cpu_count() or 1)
-        if fabric.device.type == "cpu" and devices > most and not by_torchrun():
-            raise ValueError(f"--devices {devices} are too many processes for {os.cpu_count()} cores: at most {most}")
-    except (RuntimeError, ValueError, ImportError) as error:
-        raise ValueError(" ".join(str(error).split()).replace("`", "'")) from error
-
-
 def follow(accelerator: str, precision: Precision) -> str:
     """Take part in a run that the first process of torchrun prepares, as one of the others; returns its folder."""
     devices = world_size(None)
-    with told_clearly(devices, "RUN"), _quiet():
-        fabric = _fabric(accelerator, precision, devices, "popen")
+    with told_clearly(devices, "RUN"), without_hints():
+        fabric = build_fabric(accelerator, precision, devices, "popen")
         fabric.launch()
         with closed_after():
             told: tuple[Job, bool] | None = fabric.broadcast(None)
@@ -176,15 +159,6 @@ def follow(accelerator: str, precision: Precision) -> str:
     return job.settings.out
 
 
-def _fabric(accelerator: str, precision: Any, devices: int, start: Literal["popen", "spawn"]) -> Fabric:
-    if devices == 1:
-        return Fabric(accelerator=accelerator, devices=1, precision=precision)
-    here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
-    strategy = DDPStrategy(start_method=start, timeout=TIMEOUT)
-    nodes = devices // here
-    return Fabric(accelerator=accelerator, devices=here, num_nodes=nodes, strategy=strategy, precision=precision)
-
-
 def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
     end_with_parent()
@@ -193,7 +167,7 @@ def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, lev
         log.addHandler(logging.StreamHandler(console.file))
         log.setLevel(level)
     try:
-        with _quiet(), closed_after(), use_threads(job.settings.threads):
+        with without_hints(), closed_after(), use_threads(job.settings.threads):
             _run(fabric, job, console, resume)
     except (TrainingStopped, TrainingDiverged) as ending:
         return ending
@@ -222,11 +196,3 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
             value_range=images.value_range,
         )
         save_encoder(Path(settings.out), encoder)
-
-
-@contextlib.contextmanager
-def _quiet():  # type: ignore[no-untyped-def]
-    """Keep Fabric's hints about hardware to itself; they are not about the user's data."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning_fabric")
-        yield

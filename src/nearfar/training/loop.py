@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
+from nearfar.device import setup_of
 from nearfar.messages import one_line
 from nearfar.methods import Model, Recipe
 from nearfar.networks import layer_scales
@@ -84,6 +85,9 @@ def fit(
     health_every = max(1, int(settings.epochs) // HEALTH_TIMES)
 
     fabric.to_device(model)
+    how = setup_of(fabric.device, settings.precision)
+    if how.channels_last.value:
+        model.to(memory_format=torch.channels_last)
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(
@@ -95,6 +99,7 @@ def fit(
             vector_lr=recipe.vector_lr,
             constant=constant,
             lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
+            fused=how.fused.value,
         )
     )
     gradient_of = GradientStep(fabric, model, settings.micro_batch)
@@ -102,12 +107,12 @@ def fit(
     step, loss_sum, loss_count = 0, torch.zeros((), device=fabric.device), 0
     resumed = resume and checkpoint.is_file()
     if resumed:
-        state = load_checkpoint(checkpoint, fabric.device)
+        state = load_checkpoint(checkpoint)
         with one_line(f"the checkpoint {checkpoint} is of another run"):
             model.load_state_dict(state["model"])
             load_optimizer(optimizer, state["optimizer"]["state"])
             fabric.strategy.precision.load_state_dict(state["precision"])
-            step, loss_sum, loss_count = state["step"], state["loss_sum"], state["loss_count"]
+            step, loss_sum, loss_count = state["step"], state["loss_sum"].to(fabric.device), state["loss_count"]
             pace.load(state["pace"])
 
     def save() -> None:
@@ -191,7 +196,8 @@ def fit(
 def _batches(fabric: Fabric, images: Images | Stream, plan: Views, settings: Settings) -> Batches | StreamBatches:
     """Batches of whole images, or, where no pixels are stored, of crops that workers make from the original files."""
     place = (settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
-    how: dict[str, Any] = dict(workers=settings.workers, pin=fabric.device.type == "cuda")
+    pin = setup_of(fabric.device, settings.precision).pinned.value
+    how: dict[str, Any] = dict(workers=settings.workers, pin=pin)
     crops = plan.crops(settings.image_size)
     if isinstance(images, Stream):
         return StreamBatches(images, *place, crops=crops, **how, failed=SkippedImages(Path(settings.out)))

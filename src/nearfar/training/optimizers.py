@@ -29,6 +29,7 @@ def build_optimizer(
     vector_lr: float = 1.0,
     constant: Iterable[nn.Module] = (),
     lr_scales: Mapping[int, float] | None = None,
+    fused: bool = False,
 ) -> torch.optim.Optimizer:
     """Build an optimiser over all parameters of modules that take a gradient.
 
@@ -39,14 +40,15 @@ def build_optimizer(
     constant: modules within `modules` whose learning rate the schedule leaves alone; their groups hold
     `constant_lr` True (the predictor of SimSiam).
     lr_scales: factors on the learning rate by the id of a parameter, 1 for all others; `lr_scale` in the groups.
+    fused: take torch's own ("sgd", "adam", "adamw") as one kernel; the parameters are on their device then.
     Raises ValueError for an unknown name.
     """
     decay_all = decay_all or name == "larc"
     groups = parameter_groups(modules, weight_decay, constant, lr_scales or {}, decay_all, vector_lr)
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM),
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
+        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, fused=fused or None),
+        "adam": partial(torch.optim.Adam, fused=fused or None),
+        "adamw": partial(torch.optim.AdamW, fused=fused or None),
         "lars": LARS,
         # apex without clipping scales and decays all parameters: SwAV and LORAC were trained so.
         "larc": partial(timm.optim.Lars, momentum=MOMENTUM, trust_coeff=TRUST, eps=0.0),
@@ -227,12 +229,12 @@ class Muon(torch.optim.Optimizer):
     def _adamw(self, p: Tensor, group: dict[str, Any]) -> None:
         assert p.grad is not None
         state, (first, second) = self.state[p], (MOMENTUM, 0.999)
-        if "steps" not in state:
-            state |= {"steps": torch.zeros(()), "mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
-        state["steps"] += 1
+        if "step" not in state:  # torch leaves a number of this name on the CPU when it loads a state
+            state |= {"step": torch.zeros(()), "mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
+        state["step"] += 1
         state["mean"].lerp_(p.grad, 1 - first)
         state["square"].lerp_(p.grad.square(), 1 - second)
-        steps = float(state["steps"])
+        steps = float(state["step"])
         spread = (state["square"] / (1 - second**steps)).sqrt_().add_(1e-8)
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.addcdiv_(state["mean"], spread, value=-group["lr"] / (1 - first**steps))

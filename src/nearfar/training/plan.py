@@ -22,7 +22,8 @@ from nearfar.messages import did_you_mean
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
 from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, reason, rungs
-from nearfar.training.job import Job, check_machine, opened
+from nearfar.training.fabric import check_machine
+from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes, world_size
 from nearfar.training.progress import shown

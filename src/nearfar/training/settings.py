@@ -35,6 +35,7 @@ from typing import (
 import yaml
 
 from nearfar.atomic import replacing
+from nearfar.device import Accelerator
 from nearfar.messages import LARGEST_SEED, check_range, first_line, load_yaml
 
 if TYPE_CHECKING:
@@ -185,9 +186,12 @@ class Settings:
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up", at_least=0)
     clip_gradient: float | None = setting("gradient clipping norm", at_least=1e-12)
     precision: Precision = setting(
-        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of the first two", "auto"
+        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of float32 and the device's half precision",
+        "auto",
     )
-    accelerator: Literal["auto", "cpu", "cuda"] = setting("device type", "auto")
+    accelerator: Accelerator = setting(
+        "device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto"
+    )
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
     )

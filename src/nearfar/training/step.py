@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nearfar.data import rank_rows
+from nearfar.device import is_out_of_memory
 from nearfar.methods import Embeddings, Model
 from nearfar.pairs import shared_rows
 from nearfar.pairs.shares import gather_rows, world_size
@@ -65,7 +66,7 @@ class GradientStep:
                 return self._gradient(make_views, index, batch, seed)
             except RuntimeError as error:
                 rows = min(self.micro_batch or len(index), len(index))
-                if not (self.backs_off and _is_out_of_memory(error) and rows > 1):
+                if not (self.backs_off and is_out_of_memory(error) and rows > 1):
                     raise
                 self.micro_batch = (rows + 1) // 2
             self.model.zero_grad()
@@ -122,10 +123,6 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for module in tracking:
             module.track_running_stats = True
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def join_batches(own: Tensor, batch: int, dim: int = 0) -> Tensor:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from nearfar.device import seeded
 from nearfar.messages import one_line
 from nearfar.views.geometry import affine, crop, whole
 from nearfar.views.photometric import blur, drop_channel, grayscale_, jitter_, kernel_size, noise_, solarize_
@@ -72,7 +72,7 @@ class ViewFunction:
         return [view.float() / 255 if view.dtype == torch.uint8 else view.float() for view in chosen]
 
     def _call(self, images: Tensor, seed: int) -> list[Tensor]:
-        with _seeded(images.device, seed):
+        with seeded(images.device, seed):
             views = self.function(images.clone())  # it may change them in place, and a micro-batch comes twice
         if not isinstance(views, Sequence) or len(views) <= max(self.positions, default=0):
             given = f"{len(views)} views" if isinstance(views, Sequence) else f"a {type(views).__name__}"
@@ -88,18 +88,6 @@ class ViewFunction:
                     f"these images, uint8 or floats in 0..1, not {given}"
                 )
         return list(views)
-
-
-@contextmanager
-def _seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Give torch's global generators, of the CPU and of the device, a seed for a while."""
-    gpus = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(gpus):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach generators that are not put back
-        for gpu in gpus:
-            with torch.cuda.device(gpu):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 Views: TypeAlias = ViewPlan | ViewFunction

@@ -1,0 +1,198 @@
+"""Which device there is, what it has, and how a run computes on it: no other file knows kinds of devices by name.
+
+Functions import torch, this file does not, so that the help of the command line is fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+Accelerator = Literal["auto", "cpu", "gpu", "cuda", "mps", "xpu"]
+"""What a user may ask for: "auto" is the GPU if there is one, else the CPU; "gpu" is a GPU of any kind."""
+PINNED = ("cuda", "xpu")
+"""Kinds of devices with memory of their own, to which page-locked memory is copied while the CPU goes on."""
+SEVERAL = ("cpu", "cuda")
+"""Kinds of devices on which several processes train one model."""
+
+
+def find_device(asked: str = "auto") -> torch.device:
+    """Return the device that is asked for; raises ValueError for one that this machine does not have."""
+    import torch
+
+    there = torch.accelerator.current_accelerator(check_available=True)
+    if asked == "cpu" or (asked == "auto" and there is None):
+        return torch.device("cpu")
+    if there is None or asked not in ("auto", "gpu", there.type):
+        has = "the CPU alone" if there is None else f"{there.type} and the CPU"
+        raise ValueError(f"--accelerator {asked}: torch finds no such device on this machine, but {has}")
+    return torch.device(there.type)
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs."""
+    import torch
+
+    return 0 if find_device().type == "cpu" else torch.accelerator.device_count()
+
+
+def describe_gpu(number: int = 0) -> dict[str, Any]:
+    """Return the "name" of a GPU, its "memory" in bytes (None: not known), and whether it has bfloat16 and float64."""
+    import torch
+
+    device = torch.device(find_device().type, number)
+    module = torch.get_device_module(device)
+    name, memory = device.type, None
+    if device.type == "mps":
+        name, memory = "Apple GPU", torch.mps.recommended_max_memory()
+    elif hasattr(module, "get_device_properties"):
+        properties = module.get_device_properties(number)
+        name, memory = properties.name, properties.total_memory
+    return {"name": name, "memory": memory, "bfloat16": has_bfloat16(device), "float64": has_float64(device)}
+
+
+def gpu_names() -> list[str]:
+    """Return the names of the GPUs."""
+    return [describe_gpu(number)["name"] for number in range(count_gpus())]
+
+
+def one_gpu(number: int) -> dict[str, str]:
+    """Return the environment of a process that sees one of several GPUs, the number counted around."""
+    variable = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(find_device().type)
+    return {variable: str(number % count_gpus())} if variable and count_gpus() > 1 else {}
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device computes with bfloat16, other than by emulation: NVIDIA's from Ampere on, Apple's by macOS."""
+    import torch
+
+    asks = None if device.type == "cpu" else getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    return asks(including_emulation=False) if asks is not None else _allocates(device, torch.bfloat16)
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes with float64: Apple's do not, nor do some of Intel's."""
+    import torch
+
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return _allocates(device, torch.float64)
+
+
+def _allocates(device: torch.device, dtype: torch.dtype) -> bool:
+    import torch
+
+    try:
+        torch.empty(1, dtype=dtype, device=device)
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
+def in_float64(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in float64, on the CPU where its own device has none."""
+    return tensor.double() if has_float64(tensor.device) else tensor.cpu().double()
+
+
+def half_precision(device: torch.device) -> Literal["bf16-mixed", "16-mixed"]:
+    """Return the mixed precision of a device: bfloat16, or float16 with a scaled gradient where it has none."""
+    return "bf16-mixed" if has_bfloat16(device) else "16-mixed"
+
+
+def check_precision(device: torch.device, precision: str) -> None:
+    """Raise ValueError for a precision that a device does not have, not even by emulation."""
+    import torch
+
+    if precision == "bf16-mixed" and not _allocates(device, torch.bfloat16):
+        raise ValueError(f"--precision {precision}: {device.type} has no bfloat16 on this machine; use 16-mixed")
+
+
+class Choice(NamedTuple):
+    """Whether something is done, and why."""
+
+    value: bool
+    reason: str
+
+
+class Setup(NamedTuple):
+    """How a run computes on a device in a precision.
+
+    channels_last: the memory format of convolutions. fused: torch's optimisers as one kernel. pinned: batches in
+    page-locked memory. compiled: by torch.compile.
+    """
+
+    channels_last: Choice
+    fused: Choice
+    pinned: Choice
+    compiled: Choice
+
+
+def setup_of(device: torch.device, precision: str) -> Setup:
+    """Return how a run computes on a device in a precision, which is one of `Settings`."""
+    compiled = Choice(False, "torch.compile has not been measured")
+    if device.type == "cpu":
+        return Setup(
+            channels_last=Choice(False, "within the noise on CPUs (docs/step.md)"),
+            fused=Choice(False, "the optimiser takes below 1 % of a step on CPUs (docs/step.md)"),
+            pinned=Choice(False, "batches are in the CPU's memory already"),
+            compiled=compiled,
+        )
+    half, scaled, pins = precision != "32-true", precision == "16-mixed", device.type in PINNED
+    return Setup(
+        channels_last=Choice(half and pins, "tensor cores take half precision in this format, on GPUs that have them"),
+        fused=Choice(not scaled, "one kernel in place of many, except where a scaled gradient may be clipped"),
+        pinned=Choice(pins, "copied while the CPU goes on, if the GPU has memory of its own"),
+        compiled=compiled,
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an operation failed for want of memory: Apple's devices and CPUs raise a plain RuntimeError."""
+    import torch
+
+    said = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in said or "out of memory" in said
+
+
+@contextmanager
+def seeded(device: torch.device | str, seed: int) -> Iterator[None]:
+    """Give torch's global generators, of the CPU and of the device, a seed for a while."""
+    import torch
+
+    device = torch.device(device)
+    gpu = None if device.type == "cpu" else torch.get_device_module(device)
+    number = torch.accelerator.current_device_index() if gpu and device.index is None else device.index
+    with torch.random.fork_rng([number] if gpu else [], device_type=device.type if gpu else None):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach generators that are not put back
+        if gpu:
+            with torch.accelerator.device_index(number):
+                gpu.manual_seed(seed)
+        yield
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
+    import torch
+
+    if count_gpus():
+        torch.get_device_module(find_device()).synchronize()
+
+
+def peak_memory(work: Callable[[], object]) -> int | None:
+    """Do some work and return the bytes of the GPU's memory at its peak, above those in use before.
+
+    None, and nothing is done, where there is no GPU or it does not count them.
+    """
+    import torch
+
+    module = torch.get_device_module(find_device())
+    if not hasattr(module, "max_memory_allocated"):
+        return None
+    module.reset_peak_memory_stats()
+    before = module.memory_allocated()
+    work()
+    return int(module.max_memory_allocated() - before)

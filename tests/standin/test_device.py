@@ -1,0 +1,123 @@
+"""What nearfar says of a device: which one a run takes, what it lacks, and how a run computes there."""
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import nearfar
+from nearfar.device import (
+    check_precision,
+    find_device,
+    gpu_names,
+    half_precision,
+    in_float64,
+    is_out_of_memory,
+    seeded,
+    setup_of,
+)
+from nearfar.losses import LORAC, WMSE
+from nearfar.neighbours import find_nearest, nearest_rows
+from nearfar.training.fabric import build_fabric
+from tests.standin.device import DEVICE, NAME, available
+
+CPU = torch.device("cpu")
+
+
+def test_the_gpu_is_taken_where_there_is_one(monkeypatch):
+    assert [find_device(asked).type for asked in ("auto", "gpu", "cpu")] == [NAME, NAME, "cpu"]
+    assert gpu_names() == [NAME] and build_fabric("auto", "32-true").device == DEVICE
+    with pytest.raises(ValueError, match=f"--accelerator xpu: torch finds no such device.*{NAME} and the CPU"):
+        find_device("xpu")
+    monkeypatch.setattr("tests.standin.device._there", False)
+    assert find_device("auto").type == "cpu" and gpu_names() == []
+    with pytest.raises(ValueError, match=r"--accelerator gpu: torch finds no such device.*the CPU alone"):
+        find_device("gpu")
+
+
+def test_several_processes_train_where_they_can():
+    with pytest.raises(ValueError, match=f"--devices 2: several processes do not train on {NAME}; use --accelerator"):
+        build_fabric("auto", "32-true", devices=2)
+
+
+def test_a_device_without_bfloat16_takes_float16():
+    assert half_precision(DEVICE) == half_precision(CPU) == "bf16-mixed"
+    with available(without=[torch.bfloat16]):
+        assert half_precision(DEVICE) == "16-mixed" and half_precision(CPU) == "bf16-mixed"
+        with pytest.raises(ValueError, match="has no bfloat16 on this machine; use 16-mixed"):
+            check_precision(DEVICE, "bf16-mixed")
+
+
+def whitened(z1, z2):
+    torch.manual_seed(0)  # the order of the rows
+    return float(WMSE()(z1, z2))
+
+
+def test_a_device_without_float64_computes_what_needs_it_on_the_cpu():
+    """Apple's GPUs: the nuclear norm of LORAC, the whitening of W-MSE and distances give what they give elsewhere."""
+    made = torch.Generator().manual_seed(0)
+    z1, z2 = (torch.randn(24, 4, generator=made) for _ in range(2))
+    wmse, near = whitened(z1, z2), nearest_rows(z1, k=3, metric="euclidean").index
+    queries, keys, queue = torch.randn(3, 8, 4, generator=made), torch.randn(8, 4, generator=made), z1
+    lorac = float(LORAC()(queries, keys, queue))
+    with available(without=[torch.float64]):
+        assert in_float64(z1.to(NAME)).device.type == "cpu" and in_float64(z1).dtype == torch.float64
+        assert whitened(z1.to(NAME), z2.to(NAME)) == pytest.approx(wmse, rel=1e-6)
+        assert torch.equal(nearest_rows(z1.to(NAME), k=3, metric="euclidean").index.cpu(), near)
+        found = float(LORAC()(queries.to(NAME), keys.to(NAME), queue.to(NAME)))
+        assert found == pytest.approx(lorac, rel=1e-6)
+    assert in_float64(z1.to(NAME)).device.type == NAME
+
+
+def test_how_a_run_computes_on_a_device():
+    """torch's optimisers as one kernel on GPUs, but not where a gradient is scaled; nothing special on the CPU."""
+    taken = {
+        (device.type, precision): [name for name, one in setup_of(device, precision)._asdict().items() if one.value]
+        for device in (CPU, DEVICE, torch.device("cuda"), torch.device("mps"))
+        for precision in ("32-true", "bf16-mixed", "16-mixed")
+    }
+    assert all(taken["cpu", precision] == [] for precision in ("32-true", "bf16-mixed", "16-mixed"))
+    assert taken["mps", "32-true"] == taken["mps", "bf16-mixed"] == taken[NAME, "32-true"] == ["fused"]
+    assert taken["cuda", "32-true"] == ["fused", "pinned"]
+    assert taken["cuda", "bf16-mixed"] == ["channels_last", "fused", "pinned"]
+    assert taken["cuda", "16-mixed"] == ["channels_last", "pinned"]
+
+
+def test_doctor_tells_the_device_and_why(capsys):
+    found = nearfar.doctor(console=Console(soft_wrap=True))
+    assert found["device"] == NAME and found["precision"] == "32-true" and found["problems"] == []
+    assert found["gpus"] == [{"name": NAME, "memory": None, "bfloat16": True, "float64": True}]
+    assert found["setup"]["fused"]["value"] and not found["setup"]["compiled"]["value"]
+    told = capsys.readouterr().out
+    assert f"device     {NAME}\n" in told and "fused: yes, one kernel in place of many" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_how_devices_say_that_memory_ended(error, memory):
+    assert is_out_of_memory(error) == memory
+
+
+def test_random_numbers_of_a_device_are_put_back():
+    torch.manual_seed(1)
+    wanted = torch.rand(2)
+    torch.manual_seed(1)
+    with seeded(NAME, 5):
+        inner = torch.rand(3, device=NAME)
+    assert torch.equal(torch.rand(2), wanted)
+    assert torch.equal(inner.cpu(), torch.rand(3, generator=torch.Generator().manual_seed(5)))
+
+
+def test_searches_run_on_the_gpu_and_end_on_the_cpu():
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32))
+    found = find_nearest(rows, rows[:4], k=3)
+    wanted = nearest_rows(rows, rows[:4], k=3)
+    assert found.index.device.type == "cpu" and torch.equal(found.index, wanted.index)
+    torch.testing.assert_close(found.distance, wanted.distance)

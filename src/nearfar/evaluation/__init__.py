@@ -2,8 +2,8 @@
 
 from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features, result_names
 from nearfar.evaluation.features import colour_histogram, extract, extract_view, hog, raw_pixels
-from nearfar.evaluation.finetune import FINETUNE, draw_labels, finetune_accuracies, listed_rows, percent_of, tuning
-from nearfar.evaluation.knn import Score, few_shot_accuracy, knn_accuracy, knn_predict, neighbours
+from nearfar.evaluation.finetune import draw_labels, finetune_accuracies, listed_rows, percent_of, tuning
+from nearfar.evaluation.knn import Score, few_shot_accuracy, knn_accuracy, knn_predict
 from nearfar.evaluation.labelled import Accuracies
 from nearfar.evaluation.linear import (
     PROBES,
@@ -16,32 +16,12 @@ from nearfar.evaluation.linear import (
 )
 
 __all__ = [
-    "FINETUNE",
-    "PROBES",
-    "PROTOCOLS",
-    "Accuracies",
-    "Probe",
-    "Score",
-    "check_protocols",
-    "colour_histogram",
-    "draw_labels",
     "evaluate_features",
     "extract",
-    "extract_view",
     "few_shot_accuracy",
     "finetune_accuracies",
-    "hog",
     "knn_accuracy",
     "knn_predict",
     "linear_accuracy",
-    "linear_predict",
     "linear_sgd_accuracies",
-    "listed_rows",
-    "neighbours",
-    "percent_of",
-    "probe_settings",
-    "raw_pixels",
-    "result_names",
-    "tuning",
-    "usual_probe",
 ]

@@ -50,9 +50,5 @@ __all__ = [
     "SogCLR",
     "SwAV",
     "VICReg",
-    "describe",
-    "method_class",
-    "method_name",
-    "method_names",
     "register_method",
 ]

@@ -7,21 +7,12 @@ from nearfar.neighbours.nearest import Nearest, nearest_rows
 from nearfar.neighbours.selection import diverse_rows, remote_rows, typical_rows
 
 __all__ = [
-    "COPY",
-    "KINDS",
-    "LOCAL",
     "Nearest",
-    "alike_distance",
     "approximate_rows",
-    "copy_distance",
     "diverse_rows",
-    "facts_of",
     "find_links",
     "find_nearest",
-    "local_difference",
-    "members_at",
     "nearest_rows",
-    "pixel_difference",
     "remote_rows",
     "typical_rows",
 ]

@@ -8,22 +8,12 @@ from nearfar.views.sampling import sample_boxes
 from nearfar.views.view import View, ViewPlan
 
 __all__ = [
-    "PRESETS",
     "View",
     "ViewFunction",
     "ViewPlan",
     "Views",
-    "centre_square",
     "compose",
-    "eight_bits",
     "fit_views",
-    "from_range",
     "make_views",
-    "names_in",
     "plan",
-    "plan_names",
-    "resize_square",
-    "sample_boxes",
-    "unit",
-    "with_channels",
 ]

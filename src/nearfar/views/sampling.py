@@ -21,6 +21,7 @@ _ATTEMPTS = 10
 BOX_NUMBERS = 2 * _ATTEMPTS + 2
 """Uniform numbers that a crop's box takes."""
 _COLUMNS = BOX_NUMBERS + 24
+_COLOUR = slice(BOX_NUMBERS + 8, BOX_NUMBERS + 18)  # whether and how colours change
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ def uniform_table(
 ) -> Float[Tensor, "rows views columns"]:
     """Sample the uniform numbers of a batch of `total` images and return those of its `rows` (default: all)."""
     table = torch.rand(total, len(plan.views), _COLUMNS, generator=generator, dtype=torch.float64)
+    shared = _finer(table[:, 0, BOX_NUMBERS + 20]) < plan.shared_colour
+    colours = table[:, :, _COLOUR]
+    colours[shared] = colours[shared, :1]
     return table if rows is None else table[rows]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from nearfar.messages import one_line
@@ -94,21 +94,29 @@ class View:
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """The views of every image of a batch, in order, under a name."""
+    """The views of every image of a batch, in order, under a name.
+
+    shared_colour: probability that all views of an image change its colours alike (jitter, grayscale, dropped channel).
+    Such an image teaches the encoder what its colours are, the others what stays the same in spite of them.
+    Raises ValueError without a view, and for a probability out of range.
+    """
 
     name: str
     views: tuple[View, ...]
+    shared_colour: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.views:
             raise ValueError("a view plan needs at least one view")
+        if not 0 <= self.shared_colour <= 1:
+            raise ValueError(f"a plan's shared_colour is a probability from 0 to 1, got {self.shared_colour}")
 
     def __len__(self) -> int:
         return len(self.views)
 
     def pick(self, positions: Sequence[int]) -> ViewPlan:
         """The plan of the views at these positions, in that order."""
-        return ViewPlan(self.name, tuple(self.views[position] for position in positions))
+        return replace(self, views=tuple(self.views[position] for position in positions))
 
     def crops(self, image_size: int) -> list[tuple[int, Range, Range]]:
         """Side in pixels, scale and ratio of each view's crop, as `Batches` takes them."""
@@ -120,7 +128,7 @@ class ViewPlan:
             {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(view).items()}
             for view in self.views
         ]
-        return {"name": self.name, "views": views}
+        return {"name": self.name, "shared_colour": self.shared_colour, "views": views}
 
     @classmethod
     def from_dict(cls, values: Any) -> ViewPlan:

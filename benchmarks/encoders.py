@@ -1,0 +1,232 @@
+"""Views and starts of an encoder, tried on eight small sets of training images: kNN, linear, 1 and 5 labels a class.
+
+    OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders default "no colour" \
+        --seeds 0 1 --out runs/encoders.jsonl
+    python benchmarks/encoders.py runs/encoders.jsonl                                # the table, means over seeds
+
+Every fifth training image is held out and is what the classifiers are tested on, so no test image influences a choice.
+All contenders train the small net with SimCLR for the same epochs. Each run appends a line to --out; runs that are in
+it already are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import nearfar
+from nearfar.data import Images, open_images
+from nearfar.evaluation import colour_histogram, evaluate_features, extract
+from nearfar.networks import Encoder, build_backbone, whiten_stem
+from nearfar.papers.annotations import open_annotated, read_pixels
+from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
+
+METRICS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
+HELD_OUT = 5  # every fifth image
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A data set, and what a run on it takes: crops of `crop` pixels, epochs."""
+
+    load: Callable[[Path], Images]
+    crop: int
+    epochs: int
+
+
+def _images(pixels: Tensor, labels: Sequence[int] | np.ndarray) -> Images:
+    names = [f"{number:05d}" for number in range(len(pixels))]
+    return Images(
+        pixels, names=names, image_size=pixels.shape[-1], channels=pixels.shape[1], labels=np.asarray(labels, np.int64)
+    )
+
+
+def flowers(data: Path) -> Images:
+    """Return the 1600 training images at 96 px."""
+    return open_images(str(data / "flowers"), image_size=96, split="train")
+
+
+def unbalanced(data: Path) -> Images:
+    """Return images of Imagenette at 96 px, each class with 0.75 times the images of the one before: 1889."""
+    images = open_images(str(data / "imagenette"), image_size=96, split="train")
+    counts = (500 * 0.75 ** np.arange(10)).astype(int)
+    return images.subset(np.sort(np.concatenate([np.flatnonzero(images.labels == c)[:n] for c, n in enumerate(counts)])))
+
+
+def imagenette(data: Path) -> Images:
+    """Return 2000 images of Imagenette at 96 px."""
+    return open_images(str(data / "imagenette"), image_size=96, split="train").subset(range(2000))
+
+
+def cifar10(data: Path) -> Images:
+    """Return 5000 images of CIFAR-10."""
+    return open_images(str(data / "cifar10"), split="train").subset(range(5000))
+
+
+def patches(data: Path) -> Images:
+    """Return 50 patches of 96 px from each of 40 photographs, resized to 64 px; the photograph is the class."""
+    images = open_images(str(data / "imagenette"), image_size=224, split="train").subset(range(40))
+    corners = torch.randint(0, 224 - 96, (40, 50, 2), generator=torch.Generator().manual_seed(0)).tolist()
+    cut = [image[:, y : y + 96, x : x + 96] for image, places in zip(images.pixels, corners, strict=True) for y, x in places]
+    order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
+    return _images(resize_square(torch.stack(cut), 64)[order], np.repeat(np.arange(40), 50)[order.numpy()])
+
+
+def cells(data: Path) -> Images:
+    """Return blood cells cut from BCCD's boxes at 64 px: 600 red, all white, all platelets, of the training images."""
+    train, _ = open_annotated(data / "bccd")
+    cut, labels = [], []
+    for image in train.images:
+        pixels = (255 * read_pixels(image, 3)).to(torch.uint8)
+        for one in image.objects:
+            left, top, width, height = map(round, one["bbox"])
+            if min(width, height) >= 8:
+                piece = pixels[:, top : top + height, left : left + width]
+                cut.append(resize_square(piece[None], 64)[0])
+                labels.append(one["category_id"] - 1)
+    order = np.random.default_rng(0).permutation(len(labels))
+    kept = np.concatenate([order[np.array(labels)[order] == c][:600] for c in np.unique(labels)])
+    kept = np.random.default_rng(1).permutation(kept)
+    return _images(torch.stack([cut[i] for i in kept]), np.array(labels)[kept])
+
+
+def fashion(data: Path) -> Images:
+    """Return 4000 images of Fashion-MNIST, from Debian's package dataset-fashion-mnist."""
+    parts = [gzip.open(FASHION / f"train-{kind}-ubyte.gz").read() for kind in ("images-idx3", "labels-idx1")]
+    pixels = np.frombuffer(parts[0], np.uint8, offset=16).reshape(-1, 1, 28, 28)[:4000]
+    return _images(torch.from_numpy(pixels.copy()), np.frombuffer(parts[1], np.uint8, offset=8)[:4000])
+
+
+def digits(data: Path) -> Images:
+    """Return scikit-learn's digits."""
+    return open_images("digits")
+
+
+SETS = {
+    "flowers": Kind(flowers, 64, 40),
+    "unbalanced": Kind(unbalanced, 64, 40),
+    "imagenette": Kind(imagenette, 64, 40),
+    "cells": Kind(cells, 48, 40),
+    "patches": Kind(patches, 48, 40),
+    "cifar10": Kind(cifar10, 24, 40),
+    "fashion-mnist": Kind(fashion, 20, 40),
+    "digits": Kind(digits, 8, 40),
+}
+
+
+def default_plan(images: Images, crop: int) -> ViewPlan:
+    """Return the views that `pretrain` chooses for SimCLR at that size."""
+    preset = "photographs" if crop >= 64 and images.channels == 3 else None
+    names = fit_views(("strong", "strong"), crop, images.channels, preset)
+    return plan("+".join(names), crop, images.channels)
+
+
+def _with(**changes: Any) -> Callable[[ViewPlan], ViewPlan]:
+    return lambda views: replace(views, views=tuple(replace(view, **changes) for view in views.views))
+
+
+def _shared(probability: float) -> Callable[[ViewPlan], ViewPlan]:
+    return lambda views: replace(views, shared_colour=probability)
+
+
+CONTENDERS: dict[str, Callable[[ViewPlan], ViewPlan]] = {
+    "default": lambda views: views,
+    "little colour": _with(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0),
+    "no colour": _with(jitter=0.0, grayscale=0.0),
+    **{f"shared {share}": _shared(share) for share in (0.25, 0.5, 0.75, 1.0)},
+}
+
+
+def views_of(contender: str, images: Images, crop: int) -> ViewPlan:
+    """Return the views of a contender: a change of the default ones, or a preset."""
+    if contender in PRESETS:
+        return plan(f"{contender}+{contender}", crop, images.channels)
+    return CONTENDERS[contender](default_plan(images, crop))
+
+
+def measure(contender: str, kind: Kind, images: Images, seed: int) -> dict[str, float]:
+    """Train one contender, or take a baseline; return its accuracies on the images that were held out."""
+    rows = np.arange(len(images))
+    train, held = images.subset(rows[rows % HELD_OUT != 0]), images.subset(rows[rows % HELD_OUT == 0])
+    if contender == "histogram":
+        encoder: Any = colour_histogram
+    elif contender == "untrained":
+        torch.manual_seed(seed)
+        backbone = build_backbone("small", image_size=images.image_size, channels=images.channels)
+        encoder = Encoder(backbone, images.image_size, images.channels, train.mean, train.std)
+        if images.channels == 3:
+            whiten_stem(backbone.net, encoder.preprocess(train.pixels[:256]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            run = nearfar.pretrain(
+                train,
+                out=str(Path(folder) / "run"),
+                encoder="small",
+                views=views_of(contender, images, kind.crop),
+                crop_size=kind.crop,
+                epochs=kind.epochs,
+                precision="bf16-mixed",
+                held_out=0,
+                seed=seed,
+                console=Console(quiet=True),
+            )
+            encoder = nearfar.load(run)
+    fit, tested = extract(encoder, train), extract(encoder, held)
+    return evaluate_features(fit, train.labels, tested, held.labels, seed=0)
+
+
+def table(path: Path) -> str:
+    """Return means over seeds in Markdown, a section for each set."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    out = []
+    for name in dict.fromkeys(line["set"] for line in lines):
+        out += [f"\n## {name}\n", f"| | seeds | {' | '.join(METRICS.values())} |", "|---|---:" + "|---:" * len(METRICS) + "|"]
+        of_set = [line for line in lines if line["set"] == name]
+        for contender in dict.fromkeys(line["contender"] for line in of_set):
+            found = [line for line in of_set if line["contender"] == contender]
+            cells = [f"{100 * np.mean([line[key] for line in found]):.1f}" for key in METRICS]
+            out.append(f"| {contender} | {len(found)} | {' | '.join(cells)} |")
+    return "\n".join(out)
+
+
+def main() -> None:
+    """Run what is asked and not in the file yet, or print the table of a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="the folder of data sets, or a file of lines, to print its table")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--contenders", nargs="+", default=["histogram", "untrained", "default", "no colour", "shared 0.5"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
+    given = parser.parse_args()
+    if given.data.is_file():
+        print(table(given.data))
+        return
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.is_file() else []
+    for seed, name in product(given.seeds, given.sets):
+        images = SETS[name].load(given.data)
+        for contender in given.contenders:
+            case = {"set": name, "contender": contender, "seed": seed}
+            if any(case.items() <= line.items() for line in done):
+                continue
+            line = case | measure(contender, SETS[name], images, seed)
+            with given.out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(case, *(f"{100 * line[key]:.1f}" for key in METRICS), flush=True)
+
+
+if __name__ == "__main__":
+    main()

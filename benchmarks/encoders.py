@@ -28,9 +28,10 @@ from torch import Tensor
 
 import nearfar
 from nearfar.data import Images, open_images
-from nearfar.evaluation import colour_histogram, evaluate_features, extract
+from nearfar.evaluation import colour_histogram, evaluate_features, extract, linear_accuracy
 from nearfar.networks import Encoder, build_backbone, whiten_stem
 from nearfar.papers.annotations import open_annotated, read_pixels
+from nearfar.training.health import rankme
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
 
 METRICS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
@@ -161,6 +162,7 @@ def measure(contender: str, kind: Kind, images: Images, seed: int) -> dict[str, 
     """Train one contender, or take a baseline; return its accuracies on the images that were held out."""
     rows = np.arange(len(images))
     train, held = images.subset(rows[rows % HELD_OUT != 0]), images.subset(rows[rows % HELD_OUT == 0])
+    found: dict[str, float] = {}
     if contender == "histogram":
         encoder: Any = colour_histogram
     elif contender == "untrained":
@@ -179,13 +181,29 @@ def measure(contender: str, kind: Kind, images: Images, seed: int) -> dict[str, 
                 crop_size=kind.crop,
                 epochs=kind.epochs,
                 precision="bf16-mixed",
-                held_out=0,
                 seed=seed,
                 console=Console(quiet=True),
             )
             encoder = nearfar.load(run)
+            health = [line["health"] for line in run.metrics if "health" in line][-1]
+            found = {"lidar": health["lidar"], "retrieval": health["own_view"]}
     fit, tested = extract(encoder, train), extract(encoder, held)
-    return evaluate_features(fit, train.labels, tested, held.labels, seed=0)
+    return found | evaluate_features(fit, train.labels, tested, held.labels, seed=0) | {
+        "rankme": rankme(fit), "rotation": rotation_accuracy(encoder, train, held)
+    }
+
+
+def rotation_accuracy(encoder: Any, train: Images, held: Images) -> float:
+    """Return the accuracy of a linear classifier that tells by how many quarter turns an image was turned.
+
+    Each image is turned once. Source: SelfAugment (Reed et al., CVPR 2021).
+    """
+    turned = []
+    for images in (train, held):
+        quarters = np.arange(len(images)) % 4
+        pixels = torch.stack([image.rot90(int(q), (1, 2)) for image, q in zip(images.pixels, quarters, strict=True)])
+        turned += [extract(encoder, pixels), quarters]
+    return linear_accuracy(*turned)
 
 
 def table(path: Path) -> str:

@@ -139,15 +139,15 @@ def _with(**changes: Any) -> Callable[[ViewPlan], ViewPlan]:
     return lambda views: replace(views, views=tuple(replace(view, **changes) for view in views.views))
 
 
-def _shared(probability: float) -> Callable[[ViewPlan], ViewPlan]:
-    return lambda views: replace(views, shared_colour=probability)
+def _keep(probability: float) -> Callable[[ViewPlan], ViewPlan]:
+    return lambda views: replace(views, keep_colour=probability)
 
 
 CONTENDERS: dict[str, Callable[[ViewPlan], ViewPlan]] = {
     "default": lambda views: views,
     "little colour": _with(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0),
     "no colour": _with(jitter=0.0, grayscale=0.0),
-    **{f"shared {share}": _shared(share) for share in (0.25, 0.5, 0.75, 1.0)},
+    **{f"keep {share}": _keep(share) for share in (0.25, 0.5, 0.75, 1.0)},
 }
 
 
@@ -225,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="the folder of data sets, or a file of lines, to print its table")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--contenders", nargs="+", default=["histogram", "untrained", "default", "no colour", "shared 0.5"])
+    parser.add_argument("--contenders", nargs="+", default=["histogram", "untrained", "default", "no colour", "keep 0.5"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()

@@ -21,7 +21,8 @@ _ATTEMPTS = 10
 BOX_NUMBERS = 2 * _ATTEMPTS + 2
 """Uniform numbers that a crop's box takes."""
 _COLUMNS = BOX_NUMBERS + 24
-_COLOUR = slice(BOX_NUMBERS + 8, BOX_NUMBERS + 18)  # whether and how colours change
+_COLOUR = (BOX_NUMBERS + 8, BOX_NUMBERS + 17)  # decide on jitter; on grayscale and a dropped channel
+_NEVER = 2.0  # above every probability
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ def uniform_table(
 ) -> Float[Tensor, "rows views columns"]:
     """Sample the uniform numbers of a batch of `total` images and return those of its `rows` (default: all)."""
     table = torch.rand(total, len(plan.views), _COLUMNS, generator=generator, dtype=torch.float64)
-    shared = _finer(table[:, 0, BOX_NUMBERS + 20]) < plan.shared_colour
-    colours = table[:, :, _COLOUR]
-    colours[shared] = colours[shared, :1]
+    kept = _finer(table[:, 0, BOX_NUMBERS + 20]) < plan.keep_colour
+    for column in _COLOUR:
+        table[:, :, column][kept] = _NEVER
     return table if rows is None else table[rows]
 
 
@@ -137,7 +138,7 @@ def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, w
         order=keys[:, :3].argsort(1),
         hue_place=(keys[:, :3] < keys[:, 3:]).sum(1),
         grayscale=u[17] < view.grayscale,
-        drop=_finer(u[17]) < view.drop,
+        drop=(_finer(u[17]) < view.drop) & (u[17] < _NEVER),
         dropped=_finer(u[18]).float(),
         blur=u[18] < view.blur,
         sigma=_between(u[19], view.sigma).float(),

@@ -96,20 +96,20 @@ class View:
 class ViewPlan:
     """The views of every image of a batch, in order, under a name.
 
-    shared_colour: probability that all views of an image change its colours alike (jitter, grayscale, dropped channel).
-    Such an image teaches the encoder what its colours are, the others what stays the same in spite of them.
+    keep_colour: probability that no view of an image changes its colours (jitter, grayscale, dropped channel). Such
+    images teach the encoder colours, the others what stays the same in spite of them (docs/views.md).
     Raises ValueError without a view, and for a probability out of range.
     """
 
     name: str
     views: tuple[View, ...]
-    shared_colour: float = 0.0
+    keep_colour: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.views:
             raise ValueError("a view plan needs at least one view")
-        if not 0 <= self.shared_colour <= 1:
-            raise ValueError(f"a plan's shared_colour is a probability from 0 to 1, got {self.shared_colour}")
+        if not 0 <= self.keep_colour <= 1:
+            raise ValueError(f"a plan's keep_colour is a probability from 0 to 1, got {self.keep_colour}")
 
     def __len__(self) -> int:
         return len(self.views)
@@ -128,7 +128,7 @@ class ViewPlan:
             {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(view).items()}
             for view in self.views
         ]
-        return {"name": self.name, "shared_colour": self.shared_colour, "views": views}
+        return {"name": self.name, "keep_colour": self.keep_colour, "views": views}
 
     @classmethod
     def from_dict(cls, values: Any) -> ViewPlan:

@@ -188,9 +188,11 @@ def measure(contender: str, kind: Kind, images: Images, seed: int) -> dict[str, 
             health = [line["health"] for line in run.metrics if "health" in line][-1]
             found = {"lidar": health["lidar"], "retrieval": health["own_view"]}
     fit, tested = extract(encoder, train), extract(encoder, held)
-    return found | evaluate_features(fit, train.labels, tested, held.labels, seed=0) | {
-        "rankme": rankme(fit), "rotation": rotation_accuracy(encoder, train, held)
-    }
+    found |= evaluate_features(fit, train.labels, tested, held.labels, seed=0)
+    found |= {"rankme": rankme(fit), "rotation": rotation_accuracy(encoder, train, held)}
+    flipped = [(x + extract(encoder, y.pixels.flip(-1))) / 2 for x, y in ((fit, train), (tested, held))]
+    averaged = evaluate_features(flipped[0], train.labels, flipped[1], held.labels, seed=0)
+    return found | {f"flips_{key}": value for key, value in averaged.items()}
 
 
 def rotation_accuracy(encoder: Any, train: Images, held: Images) -> float:

@@ -1,6 +1,7 @@
 """Defaults work on few images; what a user gave and cannot be is refused before there is a folder."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from nearfar.methods import WMSE, method_class
 from nearfar.run_evaluation import encoders_by_row
 from nearfar.training import budget
 from nearfar.training.budget import training_speed
-from nearfar.training.plan import plan_run
+from nearfar.training.plan import chosen_views, plan_run
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 
@@ -140,3 +141,27 @@ def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, 
     images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, channels), np.uint8)
     job, _ = plan_run(Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), quiet, 0.0)
     assert job.settings.whiten is whitened
+
+
+@pytest.mark.parametrize(
+    ("options", "channels", "share"),
+    [
+        ({}, 3, 0.5),
+        ({"views": "microscope", "method": "sce"}, 3, 0.5),
+        ({}, 1, 0.0),
+        ({"recipe": "cifar"}, 3, 0.0),
+        ({"views": "simclr+simclr"}, 3, 0.0),
+        ({"views": "simclr+simclr", "keep_colour": 0.25}, 3, 0.25),
+        ({"views": replace(plan("simclr+simclr", 8, 3), keep_colour=0.75)}, 3, 0.75),
+    ],
+)
+def test_half_of_the_colour_images_keep_their_colours_unless_views_are_those_of_a_paper(
+    options, channels, share, tmp_path, monkeypatch
+):
+    settings, _ = begun(some(40, channels=channels), tmp_path, monkeypatch, **options)
+    assert settings.keep_colour == chosen_views(settings.views, settings).keep_colour == share
+
+
+def test_a_function_of_views_decides_on_colours_itself(tmp_path, quiet):
+    with pytest.raises(ValueError, match="not for a callable"):
+        nearfar.pretrain(some(40), out=tmp_path / "run", views=lambda x: [x, x], keep_colour=0.5, console=quiet)

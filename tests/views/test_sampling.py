@@ -142,3 +142,19 @@ def test_samples_are_those_of_before_quarter_turns():
     torch.testing.assert_close(d.factors, torch.tensor(factors), atol=1e-6, rtol=0)
     torch.testing.assert_close(d.hue, torch.tensor([-0.031298, 0.071311, 0.040312]), atol=1e-6, rtol=0)
     assert d.noise_seed.tolist() == [1583440276466811, 5655038117985546, 8997294791670471]
+
+
+def test_some_images_keep_their_colours_in_all_views_and_the_others_are_sampled_as_without():
+    changing = View(size=8, jitter=1.0, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grayscale=0.3, drop=0.4)
+    some = uniform_table(ViewPlan("some", (changing,) * 3, 0.5), torch.Generator().manual_seed(0), 4000)
+    none = uniform_table(ViewPlan("none", (changing,) * 3), torch.Generator().manual_seed(0), 4000)
+    kept = torch.ones(4000, dtype=torch.bool)
+    for view in range(3):
+        with_, without = (sample_view(changing, table[:, view], 32, 32, 8) for table in (some, none))
+        same = (with_.factors == 1).all(1) & (with_.hue == 0) & ~with_.grayscale & ~with_.drop
+        kept &= same
+        for name in ("factors", "hue", "grayscale", "drop"):
+            assert torch.equal(getattr(with_, name)[~same], getattr(without, name)[~same])
+        assert torch.equal(with_.box, without.box) and torch.equal(with_.flip, without.flip)
+        assert torch.equal(kept, same)  # the same images in all views
+    assert abs(float(kept.float().mean()) - 0.5) < 4 * 0.5 / 4000**0.5

@@ -113,12 +113,13 @@ def _settings(data: Any, given: dict[str, Any]) -> Settings:
 def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     """Return the views that `pretrain` would take; where no method was named, of any number."""
     from nearfar.data.table import SMALL
-    from nearfar.training.plan import chosen_method, chosen_views, must_fit, views_for
+    from nearfar.training.plan import chosen_method, chosen_views, keep_colour_for, must_fit, views_for
 
     method, _ = chosen_method(settings)
     free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
     crop_size = settings.crop_size or (few.image_size * 2 // 3 if free else few.image_size)
     settings = replace(settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels)
+    settings = replace(settings, keep_colour=keep_colour_for(settings, few.channels))
     plan = chosen_views(views_for(settings, method, crop_size, few.channels), settings)
     if method_given:
         must_fit(plan, method)

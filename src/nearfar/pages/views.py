@@ -76,7 +76,7 @@ def _table(views: Views, images: Images) -> dict[str, Any]:
         {**asdict(view), "name": name, "numbers": of_kind, "size": view.size or images.image_size}
         for (name, view), of_kind in numbers.items()
     ]
-    return {"function": None, "kinds": kinds, "channels": images.channels}
+    return {"function": None, "kinds": kinds, "channels": images.channels, "keep_colour": views.keep_colour}
 
 
 def write_views(folder: Path, job: Job) -> None:

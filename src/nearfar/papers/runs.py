@@ -48,6 +48,8 @@ from nearfar.training.settings import Settings, check_hyperparameters, settings_
 DONE = "measured.json"
 """In the folder of a run: what was measured on it, with commands and seconds."""
 ALWAYS_THERE = ("digits",)
+PAPERS = {"keep_colour": 0}
+"""Settings of all runs where a table says nothing else: what ours do and no paper's."""
 PRETRAINED = "pretrain"
 PLANE = "plane"
 """The measure that makes a map, and the name of its files in the folder of a run."""
@@ -304,7 +306,8 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
 
     settings = {key: value for key, value in task.settings.items() if key != "data"}
     if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
-        words = ["pretrain", str(task.source), *as_words(settings), "--seed", str(task.seed), "--out", str(folder)]
+        words = ["pretrain", str(task.source), *as_words(PAPERS | settings), "--seed", str(task.seed)]
+        words += ["--out", str(folder)]
         resumed = (folder / CONFIG).is_file()
         run(["-m", "nearfar", *(["pretrain", "--resume", str(folder)] if resumed else words)])
         note(PRETRAINED, commands=[shlex.join(["nearfar", *words])], seconds=time.perf_counter() - began)

@@ -41,6 +41,7 @@ MINUTES, ADAPT_MINUTES = 30.0, 10.0
 FINISHING = 6.0  # seconds for the last health metrics, the nearest images, the files and the report
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
 MOST_VIEWS = 100  # of an image
+KEEP_COLOUR = 0.5  # see docs/views.md
 WHITENED = ("small", "medium")  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
 ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
 ADAPT: dict[str, Any] = dict(optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05)
@@ -75,6 +76,7 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     views = views_for(given, method, machine.crop_size, images.channels)
     settings = replace(
         given,
+        keep_colour=keep_colour_for(given, images.channels),
         out=given.out or str(default_folder(given)),
         method=method_name(method) or describe_object(method),
         hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},
@@ -312,13 +314,28 @@ def views_for(given: Settings, method: Method, crop_size: int, channels: int) ->
     return views
 
 
+def keep_colour_for(given: Settings, channels: int) -> float:
+    """Return the share of images whose views keep their colours. Raises ValueError for one with a callable."""
+    views = given.given("views")
+    if given.keep_colour is not None:
+        if views is not None and not isinstance(views, (str, dict, ViewPlan)):
+            raise ValueError("--keep-colour is for views by name and for a ViewPlan, not for a callable")
+        return given.keep_colour
+    if isinstance(views, ViewPlan):
+        return views.keep_colour
+    preset = given.recipe == "small" if views is None else isinstance(views, str) and views in PRESETS
+    return KEEP_COLOUR if preset and channels > 1 else 0.0
+
+
 def chosen_views(views: Any, settings: Settings) -> Views:
-    """Return the views as an object: those of a name or a file, a plan as it is, a callable wrapped."""
+    """Return the views as an object: those of a name or a file, a plan, a callable wrapped."""
     if isinstance(views, str):
-        return plan(views, settings.crop_size, settings.channels)
+        views = plan(views, settings.crop_size, settings.channels)
     if isinstance(views, dict):
-        return ViewPlan.from_dict(views)
-    if isinstance(views, (ViewPlan, ViewFunction)):
+        views = ViewPlan.from_dict(views)
+    if isinstance(views, ViewPlan):
+        return views if settings.keep_colour is None else replace(views, keep_colour=settings.keep_colour)
+    if isinstance(views, ViewFunction):
         return views
     if callable(views):
         return ViewFunction(views, settings.image_size, settings.channels)

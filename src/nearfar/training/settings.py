@@ -156,6 +156,12 @@ class Settings:
         "augmentations: a preset for a kind of images (`nearfar views` lists them), or names of distributions joined "
         "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the method's, fitted to the images",
     )
+    keep_colour: Chosen[float] = setting(
+        "share of images whose views do not change colours, so that the encoder learns colours too. Default: 0.5 for "
+        "colour images; 0 for a paper's recipe and for named views that are no preset; that of a ViewPlan",
+        at_least=0,
+        at_most=1,
+    )
     held_out: Chosen[int] = setting(
         "images in the validation set, which measures health without labels. Default: a tenth, at most 512", at_least=0
     )

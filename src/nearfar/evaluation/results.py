@@ -26,6 +26,7 @@ ENCODERS = {
     "trained": "the trained encoder",
 }
 """The rows of a table of results, and their names in a sentence."""
+COLOURS = " Colours tell these classes apart: try --keep-colour 1, whose views change none (docs/views.md)."
 
 
 def accuracies(results: Results) -> list[str]:
@@ -42,7 +43,8 @@ def best_rows(results: Results, column: str) -> list[str]:
 def sentence(results: Results) -> str:
     """Say whether to keep the trained encoder: whether it beats the other rows in the first column.
 
-    Columns that disagree with the first are named. A tie counts against the encoder. Empty without other rows.
+    Columns that disagree with the first are named. A tie counts against the encoder. Where a colour histogram wins in
+    some column, a second sentence says what to try. Empty without other rows.
     """
     rows = [numbers for row, numbers in results.items() if row != "trained"]
     columns = [column for column in accuracies(results) if any(column in numbers for numbers in rows)]
@@ -52,22 +54,23 @@ def sentence(results: Results) -> str:
     others = {row: numbers for row, numbers in results.items() if row != "trained" and first in numbers}
     won = [column for column in columns if best_rows(results, column) == ["trained"]]
     lost = [column for column in columns if column not in won]
+    advice = COLOURS if any("colour_histogram" in best_rows(results, column) for column in lost) else ""
     if first in won:
         where = "every column" if won[1:] and not lost else _listed(PROTOCOLS, won)
         exceptions = f", but not in {_listed(PROTOCOLS, lost)}" if lost else ""
-        return f"The encoder beats {_listed(ENCODERS, list(others))} in {where}{exceptions}."
+        return f"The encoder beats {_listed(ENCODERS, list(others))} in {where}{exceptions}.{advice}"
     rival = max(others, key=lambda row: others[row][first])
     theirs, own = others[rival][first], results["trained"][first]
     if won:
-        advice = f"keep this encoder for {_listed(PROTOCOLS, won)} only"
+        verdict = f"keep this encoder for {_listed(PROTOCOLS, won)} only"
     elif rival == "starting_weights":
-        advice = "keep the weights that you started from"
+        verdict = "keep the weights that you started from"
     else:
-        advice = "do not keep this encoder"
+        verdict = "do not keep this encoder"
     verb = "do" if rival.endswith("s") else "does"
     better = "as well" if "trained" in best_rows(results, first) else "better"
     where = f"{_listed(PROTOCOLS, [first])} ({theirs:.3f} against {own:.3f})"
-    return f"{capital(ENCODERS[rival])} {verb} {better} in {where}: {advice}."
+    return f"{capital(ENCODERS[rival])} {verb} {better} in {where}: {verdict}.{advice}"
 
 
 def capital(words: str) -> str:

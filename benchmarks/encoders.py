@@ -50,9 +50,7 @@ class Kind:
 
 def _images(pixels: Tensor, labels: Sequence[int] | np.ndarray) -> Images:
     names = [f"{number:05d}" for number in range(len(pixels))]
-    return Images(
-        pixels, names=names, image_size=pixels.shape[-1], channels=pixels.shape[1], labels=np.asarray(labels, np.int64)
-    )
+    return Images(pixels, names=names, labels=np.asarray(labels, np.int64))
 
 
 def flowers(data: Path) -> Images:

@@ -144,21 +144,19 @@ def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, 
 
 
 @pytest.mark.parametrize(
-    ("options", "channels", "share"),
+    ("options", "size", "share"),
     [
-        ({}, 3, 0.5),
-        ({"views": "microscope", "method": "sce"}, 3, 0.5),
-        ({}, 1, 0.0),
-        ({"recipe": "cifar"}, 3, 0.0),
-        ({"views": "simclr+simclr"}, 3, 0.0),
-        ({"views": "simclr+simclr", "keep_colour": 0.25}, 3, 0.25),
-        ({"views": replace(plan("simclr+simclr", 8, 3), keep_colour=0.75)}, 3, 0.75),
+        ({}, 64, 0.25),
+        ({"method": "sce", "views": "photographs"}, 8, 0.25),
+        ({}, 8, 0.0),
+        ({"views": "microscope"}, 64, 0.0),
+        ({"recipe": "imagenet", "image_size": 64}, 64, 0.0),
+        ({"views": "simclr+simclr", "keep_colour": 0.5}, 64, 0.5),
+        ({"views": replace(plan("simclr+simclr", 8, 3), keep_colour=0.75)}, 8, 0.75),
     ],
 )
-def test_half_of_the_colour_images_keep_their_colours_unless_views_are_those_of_a_paper(
-    options, channels, share, tmp_path, monkeypatch
-):
-    settings, _ = begun(some(40, channels=channels), tmp_path, monkeypatch, **options)
+def test_some_photographs_keep_their_colours_in_all_views(options, size, share, tmp_path, monkeypatch):
+    settings, _ = begun(some(40, size, channels=3), tmp_path, monkeypatch, **options)
     assert settings.keep_colour == chosen_views(settings.views, settings).keep_colour == share
 
 

@@ -119,8 +119,8 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
     crop_size = settings.crop_size or (few.image_size * 2 // 3 if free else few.image_size)
     settings = replace(settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels)
-    settings = replace(settings, keep_colour=keep_colour_for(settings, few.channels))
-    plan = chosen_views(views_for(settings, method, crop_size, few.channels), settings)
+    views = views_for(settings, method, crop_size, few.channels)
+    plan = chosen_views(views, replace(settings, keep_colour=keep_colour_for(settings, views)))
     if method_given:
         must_fit(plan, method)
     return plan

@@ -41,7 +41,7 @@ MINUTES, ADAPT_MINUTES = 30.0, 10.0
 FINISHING = 6.0  # seconds for the last health metrics, the nearest images, the files and the report
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
 MOST_VIEWS = 100  # of an image
-KEEP_COLOUR = 0.5  # see docs/views.md
+KEEP_COLOUR = 0.25  # of photographs; see docs/views.md
 WHITENED = ("small", "medium")  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
 ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
 ADAPT: dict[str, Any] = dict(optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05)
@@ -76,7 +76,7 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     views = views_for(given, method, machine.crop_size, images.channels)
     settings = replace(
         given,
-        keep_colour=keep_colour_for(given, images.channels),
+        keep_colour=keep_colour_for(given, views),
         out=given.out or str(default_folder(given)),
         method=method_name(method) or describe_object(method),
         hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},
@@ -314,17 +314,15 @@ def views_for(given: Settings, method: Method, crop_size: int, channels: int) ->
     return views
 
 
-def keep_colour_for(given: Settings, channels: int) -> float:
+def keep_colour_for(given: Settings, views: Any) -> float:
     """Return the share of images whose views keep their colours. Raises ValueError for one with a callable."""
-    views = given.given("views")
     if given.keep_colour is not None:
-        if views is not None and not isinstance(views, (str, dict, ViewPlan)):
+        if not isinstance(views, (str, dict, ViewPlan)):
             raise ValueError("--keep-colour is for views by name and for a ViewPlan, not for a callable")
         return given.keep_colour
     if isinstance(views, ViewPlan):
         return views.keep_colour
-    preset = given.recipe == "small" if views is None else isinstance(views, str) and views in PRESETS
-    return KEEP_COLOUR if preset and channels > 1 else 0.0
+    return KEEP_COLOUR if isinstance(views, str) and views.startswith("photographs") else 0.0
 
 
 def chosen_views(views: Any, settings: Settings) -> Views:

@@ -157,8 +157,8 @@ class Settings:
         "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the method's, fitted to the images",
     )
     keep_colour: Chosen[float] = setting(
-        "share of images whose views do not change colours, so that the encoder learns colours too. Default: 0.5 for "
-        "colour images; 0 for a paper's recipe and for named views that are no preset; that of a ViewPlan",
+        "share of images whose views do not change colours, so that the encoder learns colours too. Default: 0.25 for "
+        "the views of photographs, that of a ViewPlan, else 0",
         at_least=0,
         at_most=1,
     )

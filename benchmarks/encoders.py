@@ -62,7 +62,9 @@ def unbalanced(data: Path) -> Images:
     """Return images of Imagenette at 96 px, each class with 0.75 times the images of the one before: 1889."""
     images = open_images(str(data / "imagenette"), image_size=96, split="train")
     counts = (500 * 0.75 ** np.arange(10)).astype(int)
-    return images.subset(np.sort(np.concatenate([np.flatnonzero(images.labels == c)[:n] for c, n in enumerate(counts)])))
+    return images.subset(
+        np.sort(np.concatenate([np.flatnonzero(images.labels == c)[:n] for c, n in enumerate(counts)]))
+    )
 
 
 def imagenette(data: Path) -> Images:
@@ -79,7 +81,11 @@ def patches(data: Path) -> Images:
     """Return 50 patches of 96 px from each of 40 photographs, resized to 64 px; the photograph is the class."""
     images = open_images(str(data / "imagenette"), image_size=224, split="train").subset(range(40))
     corners = torch.randint(0, 224 - 96, (40, 50, 2), generator=torch.Generator().manual_seed(0)).tolist()
-    cut = [image[:, y : y + 96, x : x + 96] for image, places in zip(images.pixels, corners, strict=True) for y, x in places]
+    cut = [
+        image[:, y : y + 96, x : x + 96]
+        for image, places in zip(images.pixels, corners, strict=True)
+        for y, x in places
+    ]
     order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
     return _images(resize_square(torch.stack(cut), 64)[order], np.repeat(np.arange(40), 50)[order.numpy()])
 
@@ -211,7 +217,11 @@ def table(path: Path) -> str:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     out = []
     for name in dict.fromkeys(line["set"] for line in lines):
-        out += [f"\n## {name}\n", f"| | seeds | {' | '.join(METRICS.values())} |", "|---|---:" + "|---:" * len(METRICS) + "|"]
+        out += [
+            f"\n## {name}\n",
+            f"| | seeds | {' | '.join(METRICS.values())} |",
+            "|---|---:" + "|---:" * len(METRICS) + "|",
+        ]
         of_set = [line for line in lines if line["set"] == name]
         for contender in dict.fromkeys(line["contender"] for line in of_set):
             found = [line for line in of_set if line["contender"] == contender]
@@ -225,7 +235,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="the folder of data sets, or a file of lines, to print its table")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--contenders", nargs="+", default=["histogram", "untrained", "default", "no colour", "keep 0.5"])
+    parser.add_argument(
+        "--contenders", nargs="+", default=["histogram", "untrained", "default", "no colour", "keep 0.5"]
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()

@@ -100,7 +100,7 @@ def test_a_table_is_written_with_paper_and_ours(again):
     (number,) = first["cells"]["simclr/digits"]["seeds"].values()
     run = next(Path("reproduced/runs").glob("simclr-digits-*-0"))
     assert number["value"] == 100 * json.loads((run / "results.json").read_text())["trained"]["knn"]
-    assert number["commands"][0].startswith("nearfar pretrain digits --epochs 1 --limit 128")
+    assert number["commands"][0].startswith("nearfar pretrain digits --keep-colour 0 --epochs 1 --limit 128")
     assert first["cells"]["simclr/photos"]["seeds"] == {}
     (linear,) = again["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()
     assert linear["commands"] == number["commands"] and "--protocol knn linear" in number["commands"][1]

@@ -146,12 +146,12 @@ def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, 
 @pytest.mark.parametrize(
     ("options", "size", "share"),
     [
-        ({}, 64, 0.25),
-        ({"method": "sce", "views": "photographs"}, 8, 0.25),
+        ({}, 64, 0.5),
+        ({"method": "sce", "views": "photographs"}, 8, 0.5),
         ({}, 8, 0.0),
         ({"views": "microscope"}, 64, 0.0),
         ({"recipe": "imagenet", "image_size": 64}, 64, 0.0),
-        ({"views": "simclr+simclr", "keep_colour": 0.5}, 64, 0.5),
+        ({"views": "simclr+simclr", "keep_colour": 0.25}, 64, 0.25),
         ({"views": replace(plan("simclr+simclr", 8, 3), keep_colour=0.75)}, 8, 0.75),
     ],
 )

@@ -41,7 +41,7 @@ MINUTES, ADAPT_MINUTES = 30.0, 10.0
 FINISHING = 6.0  # seconds for the last health metrics, the nearest images, the files and the report
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
 MOST_VIEWS = 100  # of an image
-KEEP_COLOUR = 0.25  # of photographs; see docs/views.md
+KEEP_COLOUR = 0.5  # of photographs; see docs/views.md
 WHITENED = ("small", "medium")  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
 ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
 ADAPT: dict[str, Any] = dict(optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05)

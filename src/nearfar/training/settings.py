@@ -157,7 +157,7 @@ class Settings:
         "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the method's, fitted to the images",
     )
     keep_colour: Chosen[float] = setting(
-        "share of images whose views do not change colours, so that the encoder learns colours too. Default: 0.25 for "
+        "share of images whose views do not change colours, so that the encoder learns colours too. Default: 0.5 for "
         "the views of photographs, that of a ViewPlan, else 0",
         at_least=0,
         at_most=1,

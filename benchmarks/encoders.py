@@ -110,7 +110,9 @@ def cells(data: Path) -> Images:
 
 def fashion(data: Path) -> Images:
     """Return 4000 images of Fashion-MNIST, from Debian's package dataset-fashion-mnist."""
-    parts = [gzip.open(FASHION / f"train-{kind}-ubyte.gz").read() for kind in ("images-idx3", "labels-idx1")]
+    parts = [
+        gzip.decompress((FASHION / f"train-{kind}-ubyte.gz").read_bytes()) for kind in ("images-idx3", "labels-idx1")
+    ]
     pixels = np.frombuffer(parts[0], np.uint8, offset=16).reshape(-1, 1, 28, 28)[:4000]
     return _images(torch.from_numpy(pixels.copy()), np.frombuffer(parts[1], np.uint8, offset=8)[:4000])
 

@@ -30,7 +30,8 @@ TRY = " Colours tell these classes apart: try --keep-colour 1, whose views chang
         ((0.35, 0.4), "A colour histogram does better in kNN (0.410 against 0.350): do not keep this encoder." + TRY),
         ((0.35, 0.5), "A colour histogram does better in kNN (0.410 against 0.350): keep this encoder for linear probe "
                       "only." + TRY),
-        ((0.4101, 0.4), "A colour histogram does as well in kNN (0.410 against 0.410): do not keep this encoder." + TRY),
+        ((0.4101, 0.4), "A colour histogram does as well in kNN (0.410 against 0.410): do not keep this encoder."
+                         + TRY),
     ],
 )  # fmt: skip
 def test_one_sentence_says_whether_to_keep_the_encoder(trained, said):

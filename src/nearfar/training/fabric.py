@@ -35,8 +35,9 @@ def build_fabric(
     """Build the Fabric of a run on so many processes; raises ValueError for devices that there are not."""
     device = find_device(accelerator)
     check_precision(device, precision)
-    half = precision != "32-true" and precision != "auto"
-    how: dict[str, Any] = dict(plugins=MixedPrecision(precision, device.type)) if half else {}
+    how: dict[str, Any] = {}
+    if precision == "16-mixed" or precision == "bf16-mixed":
+        how["plugins"] = MixedPrecision(precision, device.type)
     if devices == 1:
         place = torch.device(device.type, 0) if device.type != "cpu" else device
         return Fabric(strategy=SingleDeviceStrategy(place, _AnyDevice()), devices=1, **how)

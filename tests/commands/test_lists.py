@@ -234,7 +234,7 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_
     options = dict(epochs=1, batch_size=32, held_out=8, encoder="small", method="simclr")
     run = nearfar.pretrain(pictures, out=tmp_path / "run", console=quiet, **options)
     monkeypatch.setattr("nearfar.data.cache.decode", None)  # every decoding would be an image that is skipped
-    monkeypatch.setattr("nearfar.data.cache.build", None)
+    monkeypatch.setattr("nearfar.data.cache._build", None)
     nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet)
     assert len(run.search("005.png", k=2, console=quiet)["name"]) == 2
 

@@ -1,7 +1,7 @@
 # nearfar without a Python environment of one's own. PyPI's torch brings its CUDA libraries, so one file serves both:
 #
 #   docker build -t nearfar .                                                                            # CUDA
-#   docker build -t nearfar:cpu --build-arg TORCH=https://download.pytorch.org/whl/cpu .   # CPU, some 5 GB smaller
+#   docker build -t nearfar:cpu --build-arg TORCH=INDEX .   # CPU, some 5 GB smaller; INDEX: that of torch for CPUs
 #
 #   docker run --rm --gpus all --shm-size 2g -u "$(id -u)" -v "$PWD:/work" nearfar pretrain photos/ --out runs/photos
 FROM python:3.12-slim

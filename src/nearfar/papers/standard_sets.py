@@ -104,6 +104,7 @@ def features_in_pieces(
 ) -> Iterator[tuple[str, Labelled]]:
     """Features and labels of every split, encoder by encoder; each image is read once, and left out if unreadable."""
     found: dict[str, Labelled] = {row: {} for row in encoders}
+    device = find_device()
     for name, split in splits.items():
         parts: dict[str, list[Tensor]] = {row: [] for row in encoders}
         labels: list[np.ndarray] = []
@@ -111,7 +112,7 @@ def features_in_pieces(
             for rows in torch.arange(len(split)).split(CHUNK):
                 images = open_images(Subset(split.images, rows.tolist()), **reading)
                 for row, encoder in encoders.items():
-                    parts[row].append(extract(encoder, images, device=find_device()))
+                    parts[row].append(extract(encoder, images, device=device))
                 known = rows[[int(one) for one in images.names]].numpy()
                 labels.append(images.labels if split.matrix is None else split.matrix[known])  # type: ignore[arg-type]
                 progress(int(rows[-1]) + 1, len(split))

@@ -79,7 +79,7 @@ def _commands() -> Iterator[str]:
 
 
 def options_of(verb: str) -> Iterator[str]:
-    """The arguments of a verb in capitals, then its options, each with what it takes where that is a choice."""
+    """The arguments of a verb in capitals, then its options in the order of the alphabet."""
     arguments = verb_app(verb, methods=[]).assemble_argument_collection()
     names = [one.name for one in arguments if one.name != "--json"]
     yield from (name.removeprefix("--") for name in names if not name.startswith("--"))

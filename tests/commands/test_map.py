@@ -180,7 +180,7 @@ def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, ca
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (dict(num_views=4), "the layout cluster-embedding makes no views"),
+        (dict(num_views=4), "the layout cluster-embedding makes no views; choose projector"),
         (dict(onto="map", layout="projector"), "leave --layout, --num-views, --epochs, --label-column and views out"),
         (dict(onto="map"), "--onto adds other images to a map: name them"),
         (dict(onto="map", data="digits", label_column="kind"), "--onto uses an existing map as it is"),

@@ -52,7 +52,7 @@ class ClusterEmbedding(BaseEstimator):
        repelling, so its maps of as many seconds keep fewer neighbours.
     2. The default p has equal weights for the 15 nearest neighbours (there entropic, perplexity 30): the map keeps more
        of them, and is made in less time (docs/layouts.md).
-    3. The default alpha is 0 (there 0.5 in effect), and the initial coordinates are principal components (there random).
+    3. The default alpha is 0 (there 0.5 in effect), and the first coordinates are principal components (there random).
     """
 
     def __init__(

@@ -65,9 +65,7 @@ def check_layout(layout: str, num_views: int | None) -> None:
         known = f"choose one of {', '.join(LAYOUTS)}"
         raise ValueError(f"there is no --layout {layout!r}: {did_you_mean(layout, LAYOUTS, known)}")
     if layout == "cluster-embedding" and num_views is not None:
-        raise ValueError(
-            "--num-views: the layout cluster-embedding makes no views; choose projector or finetune"
-        )
+        raise ValueError("--num-views: the layout cluster-embedding makes no views; choose projector or finetune")
 
 
 def lay_out(

@@ -246,26 +246,18 @@ def _turned(numbers: np.ndarray, header: Any) -> np.ndarray:
 def only_python_writes() -> Iterator[None]:
     """While entered, what Python writes to stderr appears, and what is written past it is dropped."""
     try:
-        stderr = os.dup(2)
+        stderr, of_python = os.dup(2), contextlib.nullcontext[Any]()
     except OSError:  # it is closed: nothing can appear
         yield
         return
-    before = sys.stderr
     with open(stderr, "w", encoding="utf-8", errors="backslashreplace", buffering=1) as shown:
-        if before is not None and _number(before) == 2:
-            before.flush()
-            sys.stderr = shown
-        with open(os.devnull, "wb") as nothing:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # it has no number, as in a notebook
+            if sys.stderr.fileno() == 2:
+                sys.stderr.flush()
+                of_python = contextlib.redirect_stderr(shown)
+        with of_python, open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            sys.stderr = before
-
-
-def _number(file: object) -> int | None:
-    try:
-        return file.fileno()  # type: ignore[attr-defined]
-    except (OSError, ValueError, AttributeError):
-        return None
+            try:
+                yield
+            finally:
+                os.dup2(stderr, 2)

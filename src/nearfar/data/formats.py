@@ -246,7 +246,7 @@ def _turned(numbers: np.ndarray, header: Any) -> np.ndarray:
 def only_python_writes() -> Iterator[None]:
     """While entered, what Python writes to stderr appears, and what is written past it is dropped."""
     try:
-        stderr, of_python = os.dup(2), contextlib.nullcontext[Any]()
+        stderr, of_python = os.dup(2), contextlib.ExitStack()
     except OSError:  # it is closed: nothing can appear
         yield
         return
@@ -254,7 +254,7 @@ def only_python_writes() -> Iterator[None]:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # it has no number, as in a notebook
             if sys.stderr.fileno() == 2:
                 sys.stderr.flush()
-                of_python = contextlib.redirect_stderr(shown)
+                of_python.enter_context(contextlib.redirect_stderr(shown))
         with of_python, open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), 2)
             try:

@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from nearfar.training.settings import Settings
 from nearfar.training.start import plan_resumed
 
 MIB = 2**20
+QUIET = Console(quiet=True)
 PIXELS, UNITS = 28 * 28, 128  # of SACLR, Table 9
 IMAGES = 50_000
 SECONDS = 2.0
@@ -50,28 +52,19 @@ def variables(given: Mapping[str, Any], run: Path) -> float:
     return sum(each.numel() for each in (*loss.buffers(), *loss.parameters()))
 
 
-def loss_memory(given: Mapping[str, Any], run: Path) -> float:
-    """MiB at the peak of a forward and backward of one linear layer of 128 units and the loss, above those before."""
+def of_loss(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float:
+    """MiB at the peak of a forward and backward of one linear layer of 128 units and the loss, above those before.
+
+    in_time: milliseconds of the same instead.
+    """
     step = _loss_step(given)
     _loss_step({**given, "batch_size": 16})()  # loads kernels
-    return _peak_above_now(step)
+    return 1000 * _seconds(step) if in_time else _peak_above_now(step)
 
 
-def loss_time(given: Mapping[str, Any], run: Path) -> float:
-    """Milliseconds of the same."""
-    step = _loss_step(given)
-    step()
-    return 1000 * _seconds(step)
-
-
-def step_memory(given: Mapping[str, Any], run: Path) -> float:
-    """MiB at the peak of some training steps, above those before the networks are built."""
-    return _peak_above_now(lambda: _rate(given))
-
-
-def step_time(given: Mapping[str, Any], run: Path) -> float:
-    """Milliseconds of a training step."""
-    return 1000 * int(given["batch_size"]) / _rate(given)
+def of_step(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float:
+    """MiB at the peak of some training steps, above those before the networks are built; or milliseconds of a step."""
+    return 1000 * int(given["batch_size"]) / _rate(given) if in_time else _peak_above_now(lambda: _rate(given))
 
 
 def curve(given: Mapping[str, Any], run: Path) -> list[float]:
@@ -89,7 +82,7 @@ def plane(given: Mapping[str, Any], run: Path) -> float:
     page = run / f"{PLANE}.html"
     for old in run.glob(f"{PLANE}.*"):  # of a measurement that was stopped
         old.unlink()
-    map_images(run, split="test", out=page, console=_quiet())
+    map_images(run, split="test", out=page, console=QUIET)
     return 100 * float(json.loads(page.with_suffix(".json").read_text())["knn_map"])
 
 
@@ -101,7 +94,7 @@ def nuclear(given: Mapping[str, Any], run: Path) -> float:
 def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     """The nuclear norm of the projector's unit outputs for 32 views, for 256 test images (LORAC, section 6.2)."""
     settings, encoder, projector = Run(run).settings, load(run), saved_projector(run)
-    images = open_shown(settings.data, _quiet(), split="test", **settings.reading)
+    images = open_shown(settings.data, QUIET, split="test", **settings.reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))
     plan = chosen_views(settings.given("views"), settings)
     features = [
@@ -115,14 +108,10 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
 
 def saved_projector(run: Path) -> nn.Module:
     """The projector of a run as its checkpoint has it, in eval mode: features [B, dim] -> [B, width]."""
-    model = plan_resumed(Run(run).settings, _quiet(), {}, False).model()
+    model = plan_resumed(Run(run).settings, QUIET, {}, False).model()
     model.load_state_dict(load_checkpoint(run / CHECKPOINT)["model"])
     projector: nn.Module = model.online[1].eval()
     return projector
-
-
-def _quiet() -> Console:
-    return Console(quiet=True)
 
 
 def _method(numbers: dict[str, Any]) -> Any:
@@ -195,10 +184,10 @@ UNITS_OF = {"MiB": 1.0, "GB": 1 / 1024, "ms": 1.0, "s": 1e-3, "h": 1e-3 / 3600}
 
 MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = {
     "variables": variables,
-    "loss-memory": loss_memory,
-    "loss-time": loss_time,
-    "step-memory": step_memory,
-    "step-time": step_time,
+    "loss-memory": of_loss,
+    "loss-time": partial(of_loss, in_time=True),
+    "step-memory": of_step,
+    "step-time": partial(of_step, in_time=True),
     "curve": curve,
     "plane": plane,
     "nuclear": nuclear,

@@ -30,7 +30,6 @@ _START = 132  # bytes that tell the formats apart; those of DICOM are the last f
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 ORIENTATION = 0x0112
-_STRIP = 64  # rows
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
 _BITS, _SAMPLES = 258, 277  # tags of TIFF
 
@@ -123,13 +122,13 @@ def _png(data: bytes | str, kind: int) -> Raw | None:
 
         encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.fromfile(data, np.uint8)
         planes = decode_png(torch.tensor(encoded), ImageReadMode.UNCHANGED).numpy()
-        if len(planes) in (2, 4):
-            for top in range(0, native[1], _STRIP):  # in place, as whole planes of wider numbers take gigabytes
-                strip = planes[:, top : top + _STRIP]
-                alpha = strip[-1].astype(np.uint32)
-                strip[:-1] = (strip[:-1] * alpha + 65535 * (65535 - alpha) + 32767) // 65535
-            planes = planes[:-1]
-        return planes
+        if len(planes) % 2:
+            return planes
+        *planes, alpha = planes.astype(np.uint16, copy=False)
+        wide = alpha.astype(np.uint32)
+        for plane in planes:  # one by one and in place, as wider numbers of all take gigabytes
+            plane[:] = (plane * wide + 65535 * (65535 - wide) + 32767) // 65535
+        return np.stack(planes)
 
     return Raw(1 if kind == 4 else 3, native, True, True, read)
 

@@ -162,16 +162,14 @@ def _marks(tars: Tars, names: list[str]) -> pyarrow.Table:
     else:
         paths = [tars.path(name) for name in names]
         whole = sum(map(os.path.getsize, paths)) <= _READ_WHOLE
-        marks = [digest_of_file(path) if whole else _ends(path) for path in paths]
+        marks = [digest_of_file(path) for path in paths] if whole else []
+        for path in () if whole else paths:
+            size = os.path.getsize(path)
+            with open(path, "rb") as file:
+                start = file.read(_ENDS)
+                file.seek(max(0, size - _ENDS))
+                marks.append(digest([str(size).encode(), start, file.read()]))
     return pyarrow.table({"name": [printable(name) for name in names], "digest": marks})
-
-
-def _ends(path: str) -> str:
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        start = file.read(_ENDS)
-        file.seek(max(0, size - _ENDS))
-        return digest([str(size).encode(), start, file.read()])
 
 
 class StreamBatches:

@@ -64,7 +64,7 @@ def protocol_results(
     if validation is not None:
         train = _joined(_checked(train), _checked(validation, "validation"))
     results = {}
-    for shots, score in low_shot_precision(*train, *test, seed=seed, progress=progress).items():
+    for shots, score in low_shot_precision(train, test, seed=seed, progress=progress).items():
         results[f"low_shot_{shots or 'all'}"] = score.mean
         if shots is not None:
             results[f"low_shot_{shots}_std"] = score.deviation
@@ -159,10 +159,8 @@ def transfer_sgd_accuracy(
 
 
 def low_shot_precision(
-    train_x: Features,
-    train_y: Labels,
-    test_x: Features,
-    test_y: Labels,
+    train: Labelled,
+    test: Labelled,
     shots: Sequence[int] = SHOTS,
     draws: int = DRAWS,
     seed: int = 0,
@@ -178,16 +176,19 @@ def low_shot_precision(
     class with fewer images gives all that it has. A class that training lacks is found by chance: its precision is its
     share of the test images.
     """
-    train, train_y = _checked((train_x, train_y))
-    test, test_y = _checked((test_x, test_y), "test")
+    (train_x, train_y), (test_x, test_y) = _checked(train), _checked(test, "test")
     classes = np.arange(train_y.shape[1]) if train_y.ndim > 1 else np.unique(np.concatenate([train_y, test_y]))
     fit, held = _signs(train_y, classes), _signs(test_y, classes)
-    rows, tests = F.normalize(train, dim=1).numpy(), F.normalize(test, dim=1).numpy()
+    rows, tests = F.normalize(train_x, dim=1).numpy(), F.normalize(test_x, dim=1).numpy()
     plans: list[tuple[int | None, int]] = [(k, draw) for k in shots for draw in range(draws)] + [(None, 0)]
     found: dict[int | None, list[float]] = {}
     for done, (k, draw) in enumerate(plans, 1):
         chosen = np.arange(len(fit)) if k is None else draw_positives(fit, k, [seed, draw, k])
-        scores = _svm_scores(rows[chosen], fit[chosen], tests)
+        scores = np.zeros((len(tests), fit.shape[1]))  # of a class that all images or none of them show
+        for number, column in enumerate(fit[chosen].T):
+            if len(np.unique(column)) == 2:
+                svm = LinearSVC(C=COST, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
+                scores[:, number] = svm.fit(rows[chosen], column).decision_function(tests)
         found.setdefault(k, []).append(mean_precision(area_precision, held, scores))
         if progress is not None:
             progress(done, len(plans))
@@ -285,20 +286,6 @@ def _signs(labels: Shaped[np.ndarray, "images ..."], classes: np.ndarray) -> Int
     """1 where an image shows a class and -1 where not."""
     shown = labels > 0 if labels.ndim > 1 else labels[:, None] == classes
     return np.where(shown, 1, -1)
-
-
-def _svm_scores(
-    rows: Float[np.ndarray, "images dim"],
-    labels: Int[np.ndarray, "images classes"],
-    test: Float[np.ndarray, "test dim"],
-) -> Float[np.ndarray, "test classes"]:
-    """The decision function of each class's SVM, zero for a class that all images or none of them show."""
-    scores = np.zeros((len(test), labels.shape[1]))
-    for number, column in enumerate(labels.T):
-        if len(np.unique(column)) == 2:
-            svm = LinearSVC(C=COST, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
-            scores[:, number] = svm.fit(rows, column).decision_function(test)
-    return scores
 
 
 def regularisation_path(

@@ -18,6 +18,7 @@ from sklearn.metrics import precision_recall_curve
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
+from nearfar.device import find_device
 from nearfar.evaluation import Score
 from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled
 from nearfar.evaluation.linear import Probe, Progress, best_rate, held_out_rows, log_spaced, train_heads
@@ -51,15 +52,14 @@ def protocol_results(
     metric: Metric = "accuracy",
     steps: int | None = STEPS,
     seed: int = 0,
-    device: torch.device | str = "cpu",
     progress: Progress = None,
 ) -> dict[str, float]:
     """Return the results of a protocol by their keys in results.json; splits: "train", "test", perhaps "validation"."""
     train, validation, test = splits["train"], splits.get("validation"), splits["test"]
     if protocol == "transfer":
-        return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed, device, progress).score}
+        return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed, progress).score}
     if protocol == "transfer-sgd":
-        found = transfer_sgd_accuracy(train, validation, test, metric, steps, seed, device, progress)
+        found = transfer_sgd_accuracy(train, validation, test, metric, steps, seed, progress)
         return {"transfer_sgd": found.score}
     if validation is not None:
         train = _joined(_checked(train), _checked(validation, "validation"))
@@ -85,7 +85,6 @@ def transfer_accuracy(
     metric: Metric = "accuracy",
     penalties: Sequence[float] | None = None,
     seed: int = 0,
-    device: torch.device | str = "cpu",
     progress: Progress = None,
 ) -> Transfer:
     """Transfer by logistic regression on frozen features, as in SCE, section 4.4 and Table 9.
@@ -104,24 +103,22 @@ def transfer_accuracy(
     train, held, test = _splits(train, validation, test, seed)
     order = sorted(penalties or PENALTIES, reverse=True)
     scores: list[float] = []
-    for score in _path_scores(train, held, order, metric, device):
+    for score in _path_scores(train, held, order, metric):
         scores.append(score)
         if progress is not None:
             progress(len(scores), 2 * len(order))
     best = max(range(len(order)), key=lambda i: (scores[i], i))  # of equal ones the smallest penalty
-    for done, tested in enumerate(_path_scores(_joined(train, held), test, order[: best + 1], metric, device), 1):
+    for done, tested in enumerate(_path_scores(_joined(train, held), test, order[: best + 1], metric), 1):
         score = tested
         if progress is not None:
             progress(len(order) + done, len(order) + best + 1)
     return Transfer(score, order[best])
 
 
-def _path_scores(
-    train: Checked, test: Checked, penalties: Sequence[float], metric: Metric, device: torch.device | str
-) -> Iterator[float]:
+def _path_scores(train: Checked, test: Checked, penalties: Sequence[float], metric: Metric) -> Iterator[float]:
     """The metric on a test split of the classifier of each penalty."""
     classes, target = _targets(train[1])
-    for classify in regularisation_path(train[0], target, len(classes), penalties, device):
+    for classify in regularisation_path(train[0], target, len(classes), penalties):
         yield measure(metric, test[1], classify(test[0]).numpy(), classes)
 
 
@@ -132,7 +129,6 @@ def transfer_sgd_accuracy(
     metric: Metric = "accuracy",
     steps: int | None = STEPS,
     seed: int = 0,
-    device: torch.device | str = "cpu",
     progress: Progress = None,
 ) -> Transfer:
     """Transfer by SGD on frozen features, as in LORAC, section 6.1 and Table 2.
@@ -152,6 +148,7 @@ def transfer_sgd_accuracy(
     classes, number = _targets(both_y)
     count = len(train[0])
     choice = both_x[:count], number[:count], both_x[count:], number[count:]
+    device = find_device()
     probe = best_rate(probe, *choice, len(classes), seed, device, progress)
     weight, bias = train_heads(probe, both_x, number, len(classes), seed, device, progress)
     scores = test[0] @ weight[0].cpu().T + bias[0].cpu()
@@ -293,7 +290,6 @@ def regularisation_path(
     y: Shaped[Tensor, "images ..."],
     classes: int,
     penalties: Sequence[float],
-    device: torch.device | str = "cpu",
 ) -> Iterator[Classifier]:
     """Fit a linear classifier for each penalty, in that order: a function from features to the scores of the classes.
 
@@ -306,7 +302,7 @@ def regularisation_path(
     take up, turned to the principal axes, which no weight's length notices, and scaled by Bohning's bound of the
     curvature along each, which leaves the minimum where it is and brings L-BFGS there in tens of steps.
     """
-    x, y = x.to(device, torch.float32), y.to(device)
+    x, y = x.to(find_device(), torch.float32), y.to(find_device())
     centre = x.mean(0)
     variances, axes = torch.linalg.eigh((x - centre).T @ (x - centre) / len(x))
     used = variances > 1e-7 * variances[-1].clamp_min(1e-30)  # images that do not differ along an axis need no weight

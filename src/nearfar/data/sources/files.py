@@ -53,7 +53,7 @@ class ImageFolder(Source):
         problems: Sequence[tuple[str, str]] = (),
         label_column: str | None = None,
     ) -> None:
-        super().__init__(root, splits, problems)
+        super().__init__(root, splits, problems, label_column)
         self.has_metadata = bool(metadata)
         self.by_metadata = None if label_column is None else self._by_metadata(metadata, label_column)
         self.folders = [[class_folders(name, split) for name in names] for split, names in splits.items()]

@@ -128,7 +128,7 @@ class Images:
         """Copies of the stored pixels of some images."""
         pixels = [part.pixels.numpy() for part in self._parts if part.pixels is not None]
         if len(pixels) == 1:
-            return np.take(pixels[0], rows, axis=0)
+            return np.ascontiguousarray(pixels[0][rows])  # np.take would copy all of an array with channels last
         out = np.empty((len(rows), *pixels[0].shape[1:]), pixels[0].dtype)
         starts = np.cumsum([0, *map(len, pixels)])
         for one, start in zip(pixels, starts, strict=False):

@@ -225,7 +225,8 @@ def plain(image: Image.Image) -> Image.Image:
 
 def _eight_bit(image: Image.Image) -> UInt8[np.ndarray, "height width"]:
     """Wide grayscale values to uint8; the ranges are those of `to_pil`."""
-    numbers = np.asarray(image).astype(np.float64 if image.mode == "I" else np.float32)  # of which it holds each value
+    kind = np.float64 if image.mode == "I" else np.float32  # which hold every value
+    numbers: np.ndarray = np.asarray(image).astype(kind)
     lowest, highest, real = float(numbers.min()), float(numbers.max()), image.mode == "F"
     if not math.isfinite(lowest) or not math.isfinite(highest):
         raise ValueError("the image holds values that are not finite")

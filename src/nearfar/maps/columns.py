@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 import torch
@@ -182,10 +183,20 @@ def columns_of(
 
     labelled: the page has a column "label" already; that of the images is left out.
     """
-    found = {} if own is None else as_arrays(own)
+    found = {} if own is None else as_arrays(_in_years(own))
     if labelled:
         found.pop("label", None)
     return found if table is None else found | join_columns(table, names)
+
+
+def _in_years(table: pyarrow.Table) -> pyarrow.Table:
+    """The table with times as years, such as 2024.5, which are a scale."""
+    for place, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
+        if pyarrow.types.is_timestamp(kind):
+            seconds = table[name].cast(pyarrow.timestamp("s"), safe=False).cast(pyarrow.int64()).cast(pyarrow.float64())
+            years = pc.add(pc.divide(seconds, 365.2425 * 86400), 1970.0)
+            table = table.set_column(place, name, years)
+    return table
 
 
 def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:

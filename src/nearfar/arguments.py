@@ -27,6 +27,7 @@ VERBS = {  # the public function behind each, in the order of the overview
     "duplicates": "find_duplicates",
     "select": "select_images",
     "cluster": "cluster_images",
+    "check": "check",
     "export": "export",
     "push": "push",
     "views": "show_views",

@@ -113,7 +113,7 @@ def doubtful(
     approximate: bool,
     progress: Callable[[int, int], None],
 ) -> list[Problem]:
-    """Problems of labels that the features contradict, the least probable label first; none without labels."""
+    """Problems of labels that the features contradict, the least probable labels first; none without labels."""
     if images.labels is None:
         return []
     rows = np.flatnonzero(images.labels >= 0)
@@ -124,7 +124,7 @@ def doubtful(
     for place, own, other, chance in zip(*(one.tolist() for one in found), strict=True):
         row = int(rows[place])
         words = f"{labels[row]} ({own:.0%}), perhaps {word[other]} ({chance:.0%})"
-        problems.append(Problem("doubtful label", row, images.names[row], words, own, word[other]))
+        problems.append(Problem("doubtful label", row, images.names[row], words, own / chance, word[other]))
     return problems
 
 

@@ -29,7 +29,7 @@ def test_planted_errors_are_found_with_the_right_label_and_nothing_else(clusters
     found = doubtful_labels(rows, labels)
     assert sorted(found.row.tolist()) == wrong.tolist()
     assert (found.suggested == truth[found.row]).all()
-    assert (np.diff(found.own) >= 0).all() and (found.probability > 5 * found.own).all()
+    assert (np.diff(found.own / found.probability) >= 0).all() and (found.probability > 5 * found.own).all()
 
 
 def test_labels_of_any_kind_and_rare_classes(clusters):

@@ -40,9 +40,9 @@ def doubtful_labels(
 ) -> Doubtful:
     """Find the labels that the features contradict; x [images, dim], each image with its label.
 
-    A label is in doubt where another class is more than five times as probable, and the probability of the label itself
-    gives the order, lowest first: this finds more planted errors than the thresholds of confident learning (Northcutt,
-    Jiang & Chuang 2021) and the margin do (docs/check.md). Probabilities are those of
+    A label is in doubt where another class is more than five times as probable; the ratio of the two probabilities
+    gives the order, lowest first. This finds more planted errors than the thresholds of confident learning (Northcutt,
+    Jiang & Chuang 2021), the label's own probability or the margin do (docs/check.md). Probabilities are those of
     `label_probabilities`, which the other arguments are for. Classes of fewer than five images are left out; with fewer
     than two others nothing is in doubt.
     """
@@ -58,7 +58,7 @@ def doubtful_labels(
     others[every, number] = -1
     best = others.argmax(1)
     rows = np.flatnonzero(others[every, best] > FACTOR * own)
-    rows = rows[np.argsort(own[rows], kind="stable")]
+    rows = rows[np.argsort(own[rows] / others[rows, best[rows]], kind="stable")]
     return Doubtful(known[rows], own[rows], classes[best[rows]], others[rows, best[rows]])
 
 

@@ -55,9 +55,13 @@ class Problem(NamedTuple):
 def splits_of(images: Images) -> list[str]:
     """The split of each image of a source that was opened whole; "" for none."""
     rows = readable(images.table)
-    if "split" not in images.table.column_names or len(rows) != len(images):
+    if "split" not in images.table.column_names:
         return [images.split or ""] * len(images)
-    return [split or "" for split in images.table["split"].take(rows).to_pylist()]
+    splits = [split or "" for split in images.table["split"].take(rows).to_pylist()]
+    if len(rows) == len(images):
+        return splits
+    of = dict(zip(images.table["name"].take(rows).to_pylist(), splits, strict=True))
+    return [of.get(name, "") for name in images.names]
 
 
 def labels_of(images: Images) -> list[str]:

@@ -2,11 +2,12 @@
 
 nearfar check runs/photos
 nearfar check runs/photos labelled/ --out labelled.html
+nearfar check photos/
+nearfar check clip.parquet photos/
 """
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,9 @@ from nearfar.messages import check_seed
 if TYPE_CHECKING:
     from torch import nn
 
-    from nearfar.run import Run
-
 
 def check(
-    run: str | Path | Run,
+    run: Any,
     data: Any = None,
     *,
     out: str | Path | None = None,
@@ -31,13 +30,13 @@ def check(
     label_column: str | None = None,
     approximate: bool = False,
     seed: int = 0,
-    encoder: nn.Module | None = None,
+    encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Look for mistakes in a data set: copies across splits, wrong labels, blurred, dark and odd images.
 
     Args:
-        run: run folder.
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         data: images to check. Default: the data of the run.
         out: page to write, .html, with a .csv beside it; neither may exist. Default: check.html in the run folder,
             which is replaced.
@@ -46,7 +45,8 @@ def check(
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
             share of the true nearest neighbours that it finds is reported.
         seed: random seed of the parts in which labels are predicted from the others.
-        encoder: the trained module, if it was an object of your own.
+        encoder: for data without a run: weights by the name of a timm model, hf:owner/name or a folder. Default: none,
+            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -60,31 +60,29 @@ def check(
     """
     from torch.nn.functional import normalize
 
-    from nearfar.evaluation import extract
-    from nearfar.neighbours import alike_distance, copy_distance, find_links
+    from nearfar.neighbours import alike_distance, find_links
     from nearfar.pages import lists
-    from nearfar.run import Run
     from nearfar.run_check import ADVICE, class_counts, defective, doubtful, labels_of, next_step, repeated, splits_of
-    from nearfar.run_features import open_featured
+    from nearfar.run_features import open_featured, run_or_data
     from nearfar.training.progress import shown
     from nearfar.training.seeding import stream
 
-    run, console = Run.of(run), console or Console()
+    run, console = run_or_data(run), console or Console()
     check_seed(seed)
     page = lists.output_of(run, out, "check", lists.TABLE)
     known = open_featured(run, data, split or "all", encoder, console, label_column=label_column)
     images, features = known.images, normalize(known.features, dim=1)
     splits, labels = splits_of(images), labels_of(images)
     near = alike_distance(features, stream(0, "pairs"))
-    moved = copy_distance(partial(extract, known.encoder), images, features, stream(0, "altered"))
     with shown(console, "comparing images") as progress:
         how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)
-        links = find_links(images, features, max(moved, near), **how)
+        how["pictured"] = known.pictured
+        links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
     problems = repeated(links, near, features, images.names, splits, labels)
     with shown(console, "predicting labels") as progress:
         problems += doubtful(images, features, labels, seed, approximate, progress)
     with shown(console, "measuring images") as progress:
-        problems += defective(images, progress)
+        problems += defective(images, progress) if known.pictured else []
     problems.sort(key=lambda one: list(ADVICE).index(one.problem))
 
     rows = [one.row for one in problems]

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
@@ -37,8 +36,8 @@ def find_vectors(source: Any) -> Vectors | None:
     """Read features from a source that holds some, else None: it may hold images.
 
     source: an array or tensor [rows, dim] of floats, or a pair of one and labels; a .npy file of one; a .npz file with
-    it under "embedding", "features" or the like; a .parquet file or `datasets.Dataset` with a column of lists of floats.
-    Names stand under "name", "path", "file_name" or the like, labels under "label". No pickle is loaded.
+    it under "embedding", "features" or the like; a .parquet file or `datasets.Dataset` with a column of lists of
+    floats. Names stand under "name", "path", "file_name" or the like, labels under "label". No pickle is loaded.
     ValueError, one line, for features that are not finite, names that occur twice, and columns of other lengths.
     """
     said = describe(source)

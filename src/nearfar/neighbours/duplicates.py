@@ -95,6 +95,7 @@ def find_links(
     features: Float[Tensor, "images dim"],
     most: float,
     *,
+    pictured: bool = True,
     approximate: bool = False,
     report: Callable[[str], None] | None = None,
     progress: Progress | None = None,
@@ -104,7 +105,8 @@ def find_links(
     Identical files are found by their bytes, whatever their features. Every other image is compared with its eight
     nearest. If small versions of two differ by less than a fifth of their contrast, the files are read and compared at
     full size (`compared`). Others are alike if each is the nearest of the other that is no copy.
-    approximate, report: as for `find_nearest`. progress: called with (done, total) of each stage.
+    pictured: False if there are features alone: all pairs are alike then. approximate, report: as for `find_nearest`.
+    progress: called with (done, total) of each stage.
     """
     same = _same_files(images, progress)
     links = [Link(0.0, int(first), row, SAME_FILE) for row, first in enumerate(same) if first != row]
@@ -118,7 +120,10 @@ def find_links(
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
     pairs, inverse = pairs.unique(dim=0, return_inverse=True)
     distance = torch.zeros(len(pairs)).index_put_((inverse,), found.distance[near, column])
-    links += _judged(images, images, pairs, distance, progress)
+    if pictured:
+        links += _judged(images, images, pairs, distance, progress)
+    else:
+        links += [Link(far, i, j, ALIKE) for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)]
     nearest: dict[int, Link] = {}  # of those that are merely alike: with all of them, chains would join everything
     for link in sorted(links):
         for row in (link.first, link.second) if link.kind == ALIKE else ():

@@ -25,6 +25,7 @@ from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.template import script, write_page
 from nearfar.run import Run
 from nearfar.run_check import Problem
+from nearfar.run_features import WithoutRun
 from nearfar.views import eight_bits
 
 Columns = dict[str, list[Any]]
@@ -33,6 +34,7 @@ FORMULA = re.compile(r"'*[=+\-@\t\r]")
 SIZE = 128  # pixels of a picture, at most
 ENLARGED = 48  # pictures below this are shown pixel by pixel
 MOST_IMAGES = 1500  # on the page of duplicates, in the nearest pairs: about 10 MB
+BEYOND = 2.0  # times the distance: end of the slider on the page of duplicates
 SHOWN = 60  # images or pairs of one problem on the page of `check`
 GATHERED = 256  # images that are held at a time
 
@@ -88,14 +90,16 @@ def picture(pixels: Shaped[Tensor, "channels side side"]) -> str:
     return data_url(tile, lossless=tile.shape[-1] < ENLARGED)
 
 
-def output_of(run: Run, out: str | Path | None, name: str, *beside: str) -> Path:
+def output_of(run: Run | WithoutRun, out: str | Path | None, name: str, *beside: str) -> Path:
     """The page to write: `out`, or NAME.html in the run folder, replaced if there. beside: endings of its companions.
 
-    Raises ValueError where one of them exists that the user named, OSError where nothing can be written.
+    Without a run it is SOURCE-NAME.html in the working directory. Raises ValueError where one of them exists that the
+    user named, OSError where nothing can be written.
     """
     if out is None:
-        check_folder(run.path)
-        return run.path / f"{name}.html"
+        folder = run.path if isinstance(run, Run) else Path()
+        check_folder(folder)
+        return folder / (f"{name}.html" if isinstance(run, Run) else f"{run.path.stem}-{name}.html")
     check_output(Path(out), PAGES, beside=beside)
     return Path(out)
 

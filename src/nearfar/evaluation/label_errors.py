@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from nearfar.evaluation.knn import TEMPERATURE
@@ -17,7 +18,7 @@ from nearfar.neighbours import find_nearest
 
 FOLDS = 5  # and the fewest images of a class whose labels are examined
 NEIGHBOURS = 20
-FACTOR = 5.0  # by which another class must be more probable than the label
+FACTOR = 3.0  # by which another class must be more probable than the label
 MOST_FITTED = 50_000  # images beyond which no linear classifier is fitted
 
 
@@ -40,7 +41,7 @@ def doubtful_labels(
 ) -> Doubtful:
     """Find the labels that the features contradict; x [images, dim], each image with its label.
 
-    A label is in doubt where another class is more than five times as probable; the ratio of the two probabilities
+    A label is in doubt where another class is more than three times as probable; the ratio of the two probabilities
     gives the order, lowest first. This finds more planted errors than the thresholds of confident learning (Northcutt,
     Jiang & Chuang 2021), the label's own probability or the margin do (docs/check.md). Probabilities are those of
     `label_probabilities`, which the other arguments are for. Classes of fewer than five images are left out; with fewer
@@ -73,8 +74,8 @@ def label_probabilities(
     """Probability of each class for each image by the labels of others: the mean of two classifiers.
 
     kNN: the 20 nearest others, with the weights of `knn_accuracy`. Logistic regression: cross-validated in five
-    stratified folds, C as in `linear_predict`; left out above 50 000 images. number: classes 0..n-1, each of at least
-    five images. approximate: of the search. progress: called with (folds done, in all).
+    stratified folds, with the C of the best `likelihood`; left out above 50 000 images. number: classes 0..n-1, each of
+    at least five images. approximate: of the search. progress: called with (folds done, in all).
     """
     classes = int(number.max()) + 1
     near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
@@ -83,10 +84,20 @@ def label_probabilities(
     if len(x) > MOST_FITTED:
         return votes
     [rows] = standardise(x)
-    strength, linear = choose_strength(rows, number, seed), np.empty_like(votes)
+    strength, linear = choose_strength(rows, number, seed, likelihood), np.zeros_like(votes)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     for done, (kept, held) in enumerate(folds.split(rows, number), 1):
         linear[held] = fit(rows[kept], number[kept], strength).predict_proba(rows[held])
         if progress is not None:
             progress(done, FOLDS)
     return (votes + linear) / 2
+
+
+def likelihood(
+    model: LogisticRegression, rows: Float[np.ndarray, "images dim"], number: Int64[np.ndarray, " images"]
+) -> float:
+    """Mean log-likelihood of the labels whose classes a classifier knows; unlike accuracy it judges probabilities."""
+    known = np.isin(number, model.classes_)
+    chance = model.predict_proba(rows[known])
+    own = chance[np.arange(len(chance)), np.searchsorted(model.classes_, number[known])]
+    return float(np.log(own.clip(1e-9)).mean())

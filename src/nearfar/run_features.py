@@ -41,6 +41,7 @@ from nearfar.views import Views
 
 FILE = "features.safetensors"
 LISTS = (".txt", ".list")
+MISSING = {"", "-1", "nan"}  # labels of vectors
 SIDE = 128  # pixels at which images are opened where no run says so
 COMPARED = 20_000  # names that a misspelt one is compared with
 
@@ -172,21 +173,20 @@ def _at_once(
     """Data without a run, with the weights that are named or a user's module, else untrained features."""
     if data is not None:
         raise ValueError(f"{run.path} is neither a run nor a file of vectors, so that it is the data: leave {data} out")
-    named = encoder is not None
-    size = USUAL if named else _side(run.source)
+    size = _side(run.source) if encoder is None else USUAL
     images = open_shown(run.source, console, split=split, label_column=label_column, image_size=size)
-    mean, std, net = images.mean, images.std, encoder
+    shape: dict[str, Any] = dict(image_size=images.image_size, channels=images.channels)
+    mean, std = images.mean, images.std
     if isinstance(encoder, str):
         init = encoder if ":" in encoder or Path(encoder).exists() else "timm"
         weights = find_weights(init, encoder if init == "timm" else None)
-        form: dict[str, Any] = dict(image_size=images.image_size, channels=images.channels, init=init)
-        backbone = build_backbone(weights.encoder or encoder, **form)
+        backbone = build_backbone(weights.encoder or encoder, init=init, **shape)
         mean, std = weights.moments(images.channels) or (mean, std)
         console.print(Text(f"features of {encoder}, which has not seen these images"))
+    elif encoder is not None:
+        backbone = own_backbone(encoder, **shape)
     else:
-        backbone = own_backbone(Untrained() if net is None else net, images.image_size, images.channels)
-    if not named:
-        mean, std = [0.0] * images.channels, [1.0] * images.channels
+        backbone, mean, std = own_backbone(Untrained(), **shape), [0.0] * len(mean), [1.0] * len(std)
         how = f"nearfar pretrain {run.path}" if isinstance(run.source, (str, os.PathLike)) else "nearfar.pretrain"
         console.print(Text(f"untrained features, of colours and edges: {how} learns better ones in minutes"))
     net = Encoder(backbone, images.image_size, images.channels, mean, std, images.value_range).eval()
@@ -208,7 +208,7 @@ def _beside(
     if encoder is not None:
         raise ValueError(f"{run.path} holds vectors: no encoder is needed")
     if data is None:
-        numbers, classes = _numbered(labels, range(len(vectors)))
+        numbers, classes = _numbered(labels, list(range(len(vectors))))
         images = Images(
             torch.full((1, 1, 8, 8), 128, dtype=torch.uint8).expand(len(vectors), -1, -1, -1),
             names=[f"{row:06d}" for row in range(len(vectors))] if names is None else list(map(printable, names)),
@@ -241,8 +241,10 @@ def _numbered(labels: np.ndarray | None, rows: Sequence[int]) -> tuple[np.ndarra
     """The labels of some rows as numbers, and the names of the classes."""
     if labels is None:
         return None, None
-    classes, numbers = np.unique(labels[rows], return_inverse=True)
-    return numbers.astype(np.int64), [str(one) for one in classes]
+    words = [f"{one:g}" if isinstance(one, float) else str(one) for one in labels[rows]]
+    classes = sorted(set(words) - MISSING)
+    number = {word: place for place, word in enumerate(classes)}
+    return np.array([number.get(word, -1) for word in words]), classes
 
 
 def _matched(names: Sequence[str], images: Images, paths: Sequence[str] | None) -> dict[int, int]:

@@ -86,6 +86,13 @@ def test_wrong_labels_of_vectors_are_found(here, quiet):
     assert sorted(zip(found["name"], found["suggested"], strict=True)) == [("000005", "a"), ("000050", "c")]
 
 
+def test_missing_labels_of_vectors_are_no_class(here, quiet):
+    given = {"vec": [list(row) for row in rows()], "label": [None, *range(2)] * (COUNT // 3)}
+    pyarrow.parquet.write_table(pyarrow.table(given), "some.parquet")
+    classes = nearfar.check("some.parquet", console=quiet)["classes"]
+    assert classes == {"label": ["0", "1", ""], "images": [20, 20, 20]}
+
+
 @pytest.fixture
 def photos(here):
     """An image for each vector but the last two, in folders, and copies: of one vector's image another's."""

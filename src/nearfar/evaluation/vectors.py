@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nearfar.data import describe
 from nearfar.data.sources import is_array_file, is_table
+from nearfar.data.table import as_arrays
 from nearfar.evaluation.labelled import features
 from nearfar.messages import one_line
 
@@ -59,8 +60,7 @@ def _columns(source: Any) -> Mapping[str, np.ndarray] | None:
     """The columns of a source, features under a usual name; None for one without features."""
     rows, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     if isinstance(rows, (np.ndarray, Tensor)):
-        array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows)
-        return _alone(array, {} if labels is None else {"label": np.asarray(labels)})
+        return _alone(rows, {} if labels is None else {"label": np.asarray(labels)})
     if is_table(source):
         return None if isinstance(source, dict) else _of_table(source.with_format("arrow")[:])
     if not isinstance(source, (str, os.PathLike)) or not Path(source).is_file():
@@ -73,24 +73,23 @@ def _columns(source: Any) -> Mapping[str, np.ndarray] | None:
             return {name: content[name] for name in content.files} if set(content.files) & set(FEATURES) else None
     if Path(source).suffix.lower() != ".parquet":
         return None
-    found = _column_of(pyarrow.parquet.read_schema(source))
-    wanted = [name for name in pyarrow.parquet.read_schema(source).names if name in (found, *NAMES, *LABELS)]
+    schema = pyarrow.parquet.read_schema(source)
+    found = _column_of(schema)
+    wanted = [name for name in schema.names if name in (found, *NAMES, *LABELS)]
     return None if found is None else _of_table(pyarrow.parquet.read_table(source, columns=wanted))
 
 
-def _alone(array: np.ndarray, others: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray] | None:
+def _alone(rows: np.ndarray | Tensor, others: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray] | None:
+    array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows)
     return {FEATURES[0]: array, **others} if array.ndim == 2 and np.issubdtype(array.dtype, np.floating) else None
 
 
 def _column_of(schema: pyarrow.Schema) -> str | None:
     """The column of lists of floats: one with a usual name, or the only one."""
     kinds = pyarrow.types
-    lists = [
-        one.name
-        for one in schema
-        if (kinds.is_list(one.type) or kinds.is_large_list(one.type) or kinds.is_fixed_size_list(one.type))
-        and kinds.is_floating(one.type.value_type)
-    ]
+    are_lists = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
+    nested = [one for one in schema if any(is_one(one.type) for is_one in are_lists)]
+    lists = [one.name for one in nested if kinds.is_floating(one.type.value_type)]
     return next((name for name in FEATURES if name in lists), lists[0] if len(lists) == 1 else None)
 
 
@@ -99,16 +98,11 @@ def _of_table(table: pyarrow.Table) -> Mapping[str, np.ndarray] | None:
     if name is None:
         return None
     rows = table[name].combine_chunks()
-    flat = rows.flatten().to_numpy(zero_copy_only=False)
-    if rows.null_count or len(flat) % max(1, len(rows)) or len(set(rows.value_lengths().to_pylist())) > 1:
+    if rows.null_count or len(set(rows.value_lengths().to_pylist())) > 1:
         raise ValueError(f"the lists in column '{name}' differ in length")
-    others = {one: table[one] for one in table.column_names if one in (*NAMES, *LABELS)}
-    plain = {one: np.array(column.to_pylist()) for one, column in others.items() if not _nested(column.type)}
-    return {FEATURES[0]: flat.reshape(len(rows), -1), **plain}
-
-
-def _nested(kind: pyarrow.DataType) -> bool:
-    return pyarrow.types.is_nested(kind) or pyarrow.types.is_binary(kind)
+    flat = rows.flatten().to_numpy(zero_copy_only=False)
+    others = as_arrays(table.select([one for one in table.column_names if one in (*NAMES, *LABELS)]))
+    return {FEATURES[0]: flat.reshape(len(rows), -1), **others}
 
 
 def _first(columns: Mapping[str, np.ndarray], names: tuple[str, ...]) -> Any:

@@ -46,7 +46,7 @@ def find_vectors(source: Any) -> Vectors | None:
         columns = _columns(source)
         if columns is None:
             return None
-        x = features(np.ascontiguousarray(_first(columns, FEATURES)), "given")
+        x = features(np.array(_first(columns, FEATURES), np.float32), "given")
         names, labels = _first(columns, NAMES), _first(columns, LABELS)
         words = None if names is None else [str(name) for name in names.tolist()]
         if words is not None and len(set(words)) < len(words):

@@ -154,17 +154,21 @@ def open_featured(
         known = _beside if run.vectors is not None else _at_once
         found = known(run, data, split, encoder, console, label_column)
     else:
-        if isinstance(encoder, str):
-            raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
-        settings = run.settings
+        settings, trained = run.settings, trained_encoder(run, encoder)
         source = settings.given("data") if data is None else data
         split = split or (settings.split if data is None else None)
-        trained = load(run, encoder=encoder)
         images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
         found = Featured(images, trained, run.path, console)
     if len(found.images) < least:
         raise ValueError(f"there are only {len(found.images)} images in {found.images.source}, and {least} are needed")
     return found
+
+
+def trained_encoder(run: Run, encoder: nn.Module | str | None) -> Encoder:
+    """The encoder of a run, whose module may be one of the user's; ValueError for weights by name."""
+    if isinstance(encoder, str):
+        raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
+    return load(run, encoder=encoder)
 
 
 def _at_once(

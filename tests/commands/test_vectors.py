@@ -15,6 +15,8 @@ from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
+from nearfar.maps.layouts import load_map
+from nearfar.neighbours import nearest_rows
 
 COUNT = 60
 ANGLES = np.cumsum(np.linspace(0.02, 0.1, COUNT))  # the steps grow: of two neighbours the one before is nearer
@@ -184,3 +186,17 @@ def test_untrained_features_beat_chance_by_far():
     assert x.shape == (1797, 512 + 324) and knn_accuracy(x[:1200], y[:1200], x[1200:], y[1200:]) > 0.85
     assert x[:, :512].norm(dim=1) == pytest.approx(torch.ones(1797), abs=1e-5)
     assert x[:, 512:].norm(dim=1) == pytest.approx(1.5 * torch.ones(1797), abs=1e-5)
+
+
+def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here, quiet):
+    np.savez("named.npz", name=NAMES, embedding=rows(), label=LABELS)
+    assert str(nearfar.map_images("named.npz", console=quiet)) == "named-map.html"
+    saved = load_map("named-map.safetensors")
+    near = nearest_rows(saved.coordinates, k=2, metric="euclidean").index
+    kept = [abs(int(one) - row) <= 3 for row, both in enumerate(near) for one in both]
+    assert np.mean(kept) > 0.8  # neighbours on the arc are neighbours on the map
+    page = nearfar.map_images("named.npz", photos, out=here / "beside.html", console=quiet)
+    assert "p20.png" in page.read_text()
+    assert str(nearfar.map_images("photos", limit=30, console=quiet)) == "photos-map.html"
+    with pytest.raises(ValueError, match="photos is no run"):
+        nearfar.map_images("photos", layout="projector", console=quiet)

@@ -137,10 +137,10 @@ def packed(values: np.ndarray) -> dict[str, str]:
 
 
 def image_columns(
-    encoder: Encoder,
+    encoder: Encoder | None,
     images: Images,
     features: Float[Tensor, "images dim"],
-    views: Views,
+    views: Views | None,
     *,
     seed: int = 0,
     approximate: bool = False,
@@ -151,12 +151,15 @@ def image_columns(
 
     Those of `neighbour_columns`, and "positive-pair retrieval": whether the nearest to an augmented view of the image,
     among other views of all images, is its own. Exact unless `approximate`, in linear memory; time grows with the
-    square of the number of images. features: those of the encoder. None for a single image.
+    square of the number of images. features: those of the encoder. encoder, views: None leaves the retrieval out. None
+    for a single image.
     """
     if len(images) < 2:
         return {}, None
     search = partial(find_nearest, approximate=approximate, report=report, progress=progress)
     near = search(features, k=min(NEAREST, len(images) - 1))
+    if encoder is None or views is None:
+        return neighbour_columns(near), near.index
     how: dict[str, Any] = dict(device=find_device(), progress=progress)
     first, second = (
         extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "own view", number), **how)

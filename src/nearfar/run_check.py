@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.data import Images
-from nearfar.data.table import readable
 from nearfar.evaluation import doubtful_labels, find_defects
 from nearfar.neighbours import Link, groups_at
 
@@ -54,14 +53,9 @@ class Problem(NamedTuple):
 
 def splits_of(images: Images) -> list[str]:
     """The split of each image of a source that was opened whole; "" for none."""
-    rows = readable(images.table)
     if "split" not in images.table.column_names:
         return [images.split or ""] * len(images)
-    splits = [split or "" for split in images.table["split"].take(rows).to_pylist()]
-    if len(rows) == len(images):
-        return splits
-    of = dict(zip(images.table["name"].take(rows).to_pylist(), splits, strict=True))
-    return [of.get(name, "") for name in images.names]
+    return [split or "" for split in images.table["split"].take(images.table_rows).to_pylist()]
 
 
 def labels_of(images: Images) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from nearfar.atomic import replacing
 from nearfar.data import Images, describe, open_images, scan
 from nearfar.data.decoding import pixels_of
+from nearfar.data.images import sample
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, digest, printable, usual_side
 from nearfar.data.value_range import EIGHT_BITS, Form
@@ -50,10 +51,10 @@ COMPARED = 20_000  # names that a misspelt one is compared with
 class Featured:
     """Images with the encoder, and the features that it gives them; these are computed when they are first asked for.
 
-    The run folder holds those of the last data: features.safetensors, valid for the very encoder and data. Where it
-    cannot be written, that is said and the features are used all the same. folder: None without a run: nothing is
-    saved. vectors: features that were made elsewhere; the encoder is None then. pictured: whether the images can be
-    looked at, and are not a grey stand-in for rows of a file alone.
+    The run folder holds them by the digest of the encoded image, in features.safetensors, so that only new images are
+    computed; those of other data stay, up to as many. Where it cannot be written, that is said and the features are
+    used all the same. folder: None without a run: nothing is saved. vectors: features that were made elsewhere; the
+    encoder is None then. pictured: whether the images can be looked at, and are not a grey stand-in for rows of a file.
     """
 
     images: Images
@@ -71,17 +72,37 @@ class Featured:
         assert self.encoder is not None
         if self.folder is None:
             return features_shown(self.encoder, self.images, self.console, "computing features")
-        path, key = self.folder / FILE, self._key(self.folder)
-        with suppress(OSError, SafetensorError), safe_open(path, "pt") as file:
+        images, path, key = self.images, self.folder / FILE, self._key(self.folder)
+        digests = images.table["digest"].take(images.table_rows).to_pylist()
+        saved = torch.zeros(0, self.encoder.num_features)
+        before: dict[str, int] = {}
+        with suppress(OSError, SafetensorError, ValueError), safe_open(path, "pt") as file:
             if (file.metadata() or {}).get("key") == key:
-                return file.get_tensor("features")
-        features = features_shown(self.encoder, self.images, self.console, "computing features")
+                saved = file.get_tensor("features")
+                before = {bytes(one).hex(): row for row, one in enumerate(file.get_tensor("digests").numpy())}
+        rows = np.array([before.get(one, -1) for one in digests])
+        new = np.flatnonzero(rows < 0)
+        if not len(new):
+            return saved[rows]
+        if len(new) < len(images):
+            said = f"{len(new)} of {len(images)} images are new; the features of the others are known"
+            self.console.print(Text(said))
+        some = images if len(new) == len(images) else images.subset(new)
+        features = torch.cat([saved, features_shown(self.encoder, some, self.console, "computing features")])
+        rows[new] = len(saved) + np.arange(len(new))
+        known = {one: int(row) for one, row in zip(digests, rows, strict=True) if one is not None}
+        others = [one for one in before if one not in known][: len(images)]
+        known |= {one: before[one] for one in others}
+        tensors = {
+            "features": features[list(known.values())],
+            "digests": torch.tensor([list(bytes.fromhex(one)) for one in known], dtype=torch.uint8),
+        }
         try:
             with replacing(path) as unfinished:
-                save_file({"features": features}, unfinished, metadata={"key": key})
+                save_file(tensors, unfinished, metadata={"key": key})
         except (OSError, SafetensorError) as error:  # which a full disk raises too
             self.console.print(Text(f"the features are not saved for the next time: {first_line(error)}"))
-        return features
+        return features[rows]
 
     def copy_distance(self) -> float:
         """The distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder can measure it."""
@@ -90,12 +111,16 @@ class Featured:
         return copy_distance(partial(extract, self.encoder), self.images, self.features, stream(0, "altered"))
 
     def _key(self, folder: Path) -> str:
-        """What features depend on, in one word: the encoder's files, the data and how it was opened."""
-        images = self.images
-        digests = images.table["digest"].to_pylist()
-        opened = [digests, images.names, images.image_size, images.channels, images.value_range]
+        """What features depend on besides the image, in one word: the encoder's files and how images are opened."""
+        opened = [self.images.image_size, self.images.channels, self.images.value_range]
         files = [(folder / file).read_bytes() for file in (WEIGHTS, CONFIG)]
         return digest([*files, json.dumps(opened).encode()])
+
+    def sampled(self, count: int, seed: int) -> Featured:
+        """At most `count` random images with their features; a line says so where it is a sample."""
+        rows = torch.from_numpy(sample(len(self.images), count, seed))
+        vectors = None if self.vectors is None else self.vectors[rows]
+        return replace(self, images=sampled_shown(self.images, count, seed, self.console), vectors=vectors)
 
     @cached_property
     def paths(self) -> list[str] | None:

@@ -1,6 +1,7 @@
 """The verbs that list images, on a folder of digits with planted copies."""
 
 import csv
+import io
 import json
 import re
 import shlex
@@ -237,6 +238,40 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_
     monkeypatch.setattr("nearfar.data.cache._build", None)
     nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet)
     assert len(run.search("005.png", k=2, console=quiet)["name"]) == 2
+
+
+def test_only_new_images_are_computed_and_removed_ones_disappear(run, pictures, quiet, tmp_path, monkeypatch):
+    """A folder that grows and shrinks: the features are those of a run folder that knows nothing, as are the results."""
+    folder = tmp_path / "pictures"
+    shutil.copytree(pictures, folder)
+    own = nearfar.Run(tmp_path / "own")
+    shutil.copytree(run.path, own.path)
+    (own.path / "features.safetensors").unlink(missing_ok=True)
+    moved = sorted(folder.glob("*.png"))[12:21]
+    for file in moved:
+        file.rename(tmp_path / file.name)
+    nearfar.embed(own, folder, out=tmp_path / "few.npz", console=quiet)
+    computed = []
+    real = nearfar.run_features.features_shown
+    watched = lambda net, images, *rest: computed.append(images.names) or real(net, images, *rest)  # noqa: E731
+    monkeypatch.setattr("nearfar.run_features.features_shown", watched)
+    for file in moved[:7]:
+        (tmp_path / file.name).rename(file)
+    removed = sorted(folder.glob("*.png"))[-1]
+    removed.unlink()
+    told = Console(file=io.StringIO(), width=200)
+    nearfar.embed(own, folder, out=tmp_path / "grown.npz", console=told)
+    assert computed == [[file.name for file in moved[:7]]]
+    assert re.search(r"7 of \d+ images are new; the features of the others are known", told.file.getvalue())
+    own.search(moved[0].name, data=folder, k=3, console=quiet)
+    own.map(folder, out=tmp_path / "m.html", epochs=5, console=quiet)
+    assert len(computed) == 1
+    (own.path / "features.safetensors").unlink()
+    nearfar.embed(own, folder, out=tmp_path / "whole.npz", console=quiet)
+    grown, whole = np.load(tmp_path / "grown.npz"), np.load(tmp_path / "whole.npz")
+    assert grown["name"].tolist() == whole["name"].tolist()
+    assert removed.name not in grown["name"] and moved[0].name in grown["name"]
+    assert np.allclose(grown["embedding"], whole["embedding"], atol=1e-5)
 
 
 def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, quiet, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ nearfar map clip.parquet photos/
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,23 +75,14 @@ def map_images(
     Returns:
         The page that was written.
     """
-    import torch
-
-    from nearfar.data.images import sample
+    from nearfar.data.opening import shown_positions
     from nearfar.maps import LAYOUTS, check_layout, lay_out, map_quality, origin
     from nearfar.maps.columns import columns_of, image_columns, read_table
     from nearfar.pages.map import BESIDE, MOST_IMAGES, write_map
     from nearfar.pages.report import write_report
     from nearfar.pages.transform import transform
     from nearfar.run import Run
-    from nearfar.run_features import (
-        features_shown,
-        open_featured,
-        open_shown,
-        run_or_data,
-        sampled_shown,
-        trained_encoder,
-    )
+    from nearfar.run_features import open_featured, run_or_data
     from nearfar.training.plan import chosen_views, lasting
     from nearfar.training.progress import shown
     from nearfar.training.settings import Described, Settings
@@ -126,18 +118,18 @@ def map_images(
         return page
 
     if settings is None:
-        known = open_featured(run, data, split, encoder, console, label_column=label_column)
-        source, trained, plan, whole = run.source, None, None, known.images
-        rows = torch.from_numpy(sample(len(whole), limit, seed))
-        images, features = sampled_shown(whole, limit, seed, console), known.features[rows]
+        source, plan = run.source, None
     else:
         source = settings.given("data") if data is None else data
         split = split or (settings.split if data is None else None)
         plan = chosen_views(settings.given("views") if views is None else views, settings)
-        trained = trained_encoder(run, encoder)
-        whole = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
-        images = sampled_shown(whole, limit, seed, console)
-        features = features_shown(trained, images, console, "features")
+    whole = open_featured(run, data, split, encoder, console, least=1, label_column=label_column)
+    featured = whole.sampled(limit, seed)
+    images, trained = featured.images, featured.encoder if of_run else None
+    if show_channels is not None:
+        images = copy(images)
+        images.shown = shown_positions(show_channels, images.channels)
+    features = featured.features
     colours = columns_of(images.columns, table, images.names, labelled=images.labels is not None)
     with shown(console, "comparing images") as progress:
         how: dict[str, Any] = dict(seed=seed, approximate=approximate, report=console.print, progress=progress)
@@ -149,7 +141,7 @@ def map_images(
     known = lasting(source)
     about = {"data": None if isinstance(known, Described) else known, "split": split}
     about |= origin(run.path, images) if of_run else {}
-    about |= {"sample": seed} if len(images) < len(whole) else {}
+    about |= {"sample": seed} if len(images) < len(whole.images) else {}
     made = replace(made, about={**made.about, **about})
     note = "" if quality is None else f"The map {quality.words}"
     ending = ".html" if len(images) <= MOST_IMAGES else ""

@@ -18,7 +18,7 @@ from torch import Tensor
 from nearfar.data.cache import moments_of, statistics
 from nearfar.data.decoding import pixels_of
 from nearfar.data.memory import usable_cores
-from nearfar.data.table import Lookup, digest, stacked
+from nearfar.data.table import Lookup, digest, readable, stacked
 from nearfar.data.value_range import Form, floats
 from nearfar.views import eight_bits, resize_square, with_channels
 
@@ -91,6 +91,7 @@ class Images:
         self._parts = [Stored(stored, len(stored))] if isinstance(stored, Tensor) else list(stored)
         self._rows: Int64[np.ndarray, " images"] | None = None  # among those of all parts; None: all
         self._table, self._statistics = table, statistics
+        self._read: Int64[np.ndarray, " images"] | None = None  # among the readable rows of the table; None: all
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("pixels", "originals")}
@@ -146,6 +147,12 @@ class Images:
         return self._table
 
     @property
+    def table_rows(self) -> Int64[np.ndarray, " images"]:
+        """The row of each image in `table`."""
+        rows = readable(self.table)
+        return rows if self._read is None else rows[self._read]
+
+    @property
     def mean(self) -> list[float]:
         return self._moments[0]
 
@@ -196,6 +203,8 @@ class Images:
         other.labels = None if self.labels is None else self.labels[chosen]
         other.columns = None if self.columns is None else self.columns.take(chosen)
         other._rows = chosen if self._rows is None else self._rows[chosen]
+        if self._table is not None:  # else the subset makes its own
+            other._read = chosen if self._read is None else self._read[chosen]
         return other
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:
@@ -271,6 +280,9 @@ def joined(parts: Sequence[Images], short: Sequence[str]) -> Images:
     starts = np.cumsum([0, *(sum(one.count for one in part._parts) for part in parts)])
     rows = (np.arange(len(part)) if part._rows is None else part._rows for part in parts)
     whole._rows = np.concatenate([own + start for own, start in zip(rows, starts, strict=False)])
+    starts = np.cumsum([0, *(len(readable(part.table)) for part in parts)])
+    rows = (np.arange(len(part)) if part._read is None else part._read for part in parts)
+    whole._read = np.concatenate([own + start for own, start in zip(rows, starts, strict=False)])
     whole.shown = parts[0].shown
     return whole
 

@@ -72,6 +72,9 @@ def map_images(
 
     Returns:
         The page that was written.
+
+    >>> nearfar.map_images("runs/photos", epochs=10).name
+    'map.html'
     """
     from nearfar.maps import LAYOUTS, check_layout, lay_out, map_quality, origin
     from nearfar.maps.columns import columns_of, image_columns, read_table

@@ -37,6 +37,10 @@ def pretrain(settings: Settings, console: Console) -> Run:
 
     Raises:
         ValueError: for anything that cannot be run as requested; nothing is written then.
+
+    >>> run = nearfar.pretrain("photos", out="runs/short", epochs=1, batch_size=8)
+    >>> run.settings.method
+    'simclr'
     """
     from nearfar.pages.report import write_report
     from nearfar.pages.views import write_views
@@ -102,6 +106,9 @@ def resume(
     Raises:
         ValueError: if an object is missing, the data has changed, another process writes the folder, or it is not
             that of a run.
+
+    >>> nearfar.resume("runs/photos").path.name
+    'photos'
     """
     from nearfar.run import Run
     from nearfar.threads import use_threads

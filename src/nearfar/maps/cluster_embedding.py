@@ -51,6 +51,9 @@ class ClusterEmbedding(BaseEstimator):
        share of all n (n - 1), and its sampling of one edge with one pair stands for alpha = 1/2.
     3. The initial coordinates are principal components by default (random there): large distances mean more.
     4. The initial rate is half of that code's, and no point moves by more than 5 in a step: all move at once here.
+
+    >>> ClusterEmbedding(max_iter=10).fit_transform(np.random.rand(50, 8)).shape
+    (50, 2)
     """
 
     def __init__(

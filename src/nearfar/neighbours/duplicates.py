@@ -104,6 +104,10 @@ def find_links(
     nearest. If small versions of two differ by less than a fifth of their contrast, the files are read and compared at
     full size (`compared`). Others are alike if each is the nearest of the other that is no copy.
     approximate, report: as for `find_nearest`. progress: called with (done, total) of each stage.
+
+    >>> images = nearfar.data.open_images("photos", image_size=32)
+    >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
+    [Link(distance=0.0, first=8, second=12, kind=0)]
     """
     same = _same_files(images, progress)
     links = [Link(0.0, int(first), row, SAME_FILE) for row, first in enumerate(same) if first != row]

@@ -83,6 +83,7 @@ def map_images(
     from nearfar.pages.transform import transform
     from nearfar.run import Run, load
     from nearfar.run_features import features_shown, open_shown, sampled_shown
+    from nearfar.threads import fastest_threads, use_threads
     from nearfar.training.plan import chosen_views, lasting
     from nearfar.training.progress import shown
     from nearfar.training.settings import Described
@@ -118,7 +119,7 @@ def map_images(
     images = sampled_shown(whole, limit, seed, console)
     colours = columns_of(images.columns, table, images.names, labelled=images.labels is not None)
     features = features_shown(trained, images, console, "features")
-    with shown(console, "laying out the map") as progress:
+    with shown(console, "laying out the map") as progress, use_threads(fastest_threads()):
         how: dict[str, Any] = dict(num_views=num_views, epochs=epochs, seed=seed, progress=progress)
         made = lay_out(chosen, trained, images, features, plan, **how)
     with shown(console, "comparing images") as progress:

@@ -65,8 +65,6 @@ def run_demo(
     if getattr(open_data(run.settings, console), "labels", None) is not None:  # a stream has none
         run.evaluate(console=console)
     run.map(console=console)
-    if run.verdict is not None:
-        console.print(Text(run.verdict.words))
     for name in ("report.html", "map.html", "results.json"):
         if (run.path / name).is_file():
             console.print(Text(f"  {Path(out) / name}"))

@@ -45,8 +45,7 @@ def test_the_time_to_accuracy_is_that_of_the_files():
 
 @pytest.mark.parametrize("by", ["python", "commands"])
 def test_the_first_lines_take_a_folder_to_report_map_and_duplicates(by, tmp_path, monkeypatch, capsys):
-    """As they stand, but for the minutes and the steps of the map."""
-    monkeypatch.setattr("nearfar.maps.projector.LEAST_STEPS", 50)
+    """As they stand, but for the minutes."""
     (tmp_path / "photos/deep").mkdir(parents=True)
     rng = np.random.default_rng(0)
     for number in range(24):

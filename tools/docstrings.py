@@ -14,6 +14,7 @@ SETTINGS = "nearfar.training.settings.Settings"
 FIELD = re.compile(r"(`[^`]+`[^:.]{0,30}|[A-Z][\w ()]{0,40}):( \S|$)|Raises [A-Z]|Returns ")
 NUMPY_FIELD = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*) : ")
 ITEM = re.compile(r"- |\d+\. ")
+EXAMPLE = re.compile(r"^>>> (?:.|\n(?!\n|$))*", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
@@ -62,12 +63,15 @@ def as_markdown(text: str, names: list[str]) -> str:
     names: parameters, whose lines "name: meaning" are paragraphs too.
     """
     lines: list[str] = []
-    section = ""
-    for line in text.splitlines():
+    section, code = "", False
+    for line in EXAMPLE.sub(r"\n```pycon\n\g<0>\n```", text).splitlines():
         title = re.fullmatch(r"(\w+):", line)
         if title and title[1] in TITLES:
             section = title[1]
             lines += ["", f"**{TITLES[section]}**", ""]
+        elif line.startswith("```") or code:
+            code = line != "```"
+            lines.append(line)
         elif re.fullmatch(r"-{4,}", line) and lines:
             lines[-1:] = ["", f"**{lines[-1]}**", ""]
         elif section and (line.startswith("    ") or not line):

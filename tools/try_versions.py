@@ -1,10 +1,10 @@
 """Try nearfar with other versions of Python and torch; run it by hand, as each torch is a download of some 5 GB.
 
-    python -m tools.try_versions --python python3.10 --torch 2.8.0
+    python -m tools.try_versions --python python3.10 --torch 2.8.0 lowest
     python -m tools.try_versions --python python3.10 python3.12 python3.13
 
 Each Python compiles all files of nearfar. With --torch it also gets an environment with that version (or "newest") and
-matching versions of the other packages, and runs a short set of tests.
+matching versions of the other packages, and runs a short set of tests; "lowest" is constraints-lowest.txt.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ TESTS = [
     "tests/networks",
     "tests/training",
     "tests/commands/test_verbs.py",
+    "tests/commands/test_map.py",
+    "tests/data/test_wide.py",
+    "tests/test_docstrings.py",
     "tests/test_rooms.py",
 ]
 
@@ -36,7 +39,7 @@ TESTS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
-    parser.add_argument("--torch", nargs="+", default=[], help='versions, such as 2.8.0, or "newest"')
+    parser.add_argument("--torch", nargs="+", default=[], help='versions, such as 2.8.0, "newest" or "lowest"')
     parser.add_argument("--folder", type=Path, help="where the environments are kept; by default they are removed")
     given = parser.parse_args()
     failed = []
@@ -53,9 +56,12 @@ def passes(python: str, version: str, folder: Path) -> bool:
     """Whether the tests pass in a new environment with that version of torch."""
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
-    torch = "torch" if version == "newest" else f"torch=={version}"
+    torch = "torch" if version in ("newest", "lowest") else f"torch=={version}"
+    wanted: list[str | Path] = [torch, "-e", f"{ROOT}[test]"]
+    if version == "lowest":  # the tools of the tests need newer packages
+        wanted = ["-c", ROOT / "constraints-lowest.txt", ROOT, "pytest", "beartype"]
     pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, torch, "-e", f"{ROOT}[test]"], check=True)
+    subprocess.run([*pip, *wanted], check=True)
     shown = "import sys, torch, torchvision; print(sys.version.split()[0], torch.__version__, torchvision.__version__)"
     subprocess.run([folder / "bin" / "python", "-c", shown], check=True)
     return subprocess.run([folder / "bin" / "python", "-m", "pytest", "-x", *TESTS], cwd=ROOT).returncode == 0

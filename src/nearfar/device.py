@@ -166,7 +166,7 @@ def seeded(device: torch.device | str, seed: int) -> Iterator[None]:
     device = torch.device(device)
     gpu = None if device.type == "cpu" else torch.get_device_module(device)
     number = torch.accelerator.current_device_index() if gpu and device.index is None else device.index
-    with torch.random.fork_rng([number] if gpu else [], device_type=device.type if gpu else None):
+    with torch.random.fork_rng([number] if gpu else [], device_type=device.type):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach generators that are not put back
         if gpu:
             with torch.accelerator.device_index(number):

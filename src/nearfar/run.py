@@ -37,7 +37,12 @@ class Verb:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished or interrupted run. `path` is its folder; its verbs are the functions of `nearfar` of these names."""
+    """A finished or interrupted run. `path` is its folder; its verbs are the functions of `nearfar` of these names.
+
+    >>> run = nearfar.Run.of("runs/photos")
+    >>> run.settings.method, run.encoder.image_size
+    ('simclr', 32)
+    """
 
     path: Path
 
@@ -141,5 +146,9 @@ def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:
 
     encoder: the trained module, if it was an object of your own; its weights are read from the run.
     Raises FileNotFoundError for a folder without an encoder, ValueError for a damaged one or a missing module.
+
+    >>> encoder = nearfar.load("runs/photos")
+    >>> encoder(torch.zeros(2, 3, 40, 50, dtype=torch.uint8)).shape
+    torch.Size([2, 128])
     """
     return load_encoder(Run.of(run).path, encoder)

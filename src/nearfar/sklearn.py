@@ -69,6 +69,12 @@ class ContrastiveEncoder(_Estimator):
     ----------
     encoder_ : the module, as `nearfar.load` returns it
     verdict_ : whether it learned anything, in words; empty where there were too few images to tell
+
+    Examples
+    --------
+    >>> images = np.random.randint(0, 256, (40, 8, 8), dtype=np.uint8)
+    >>> ContrastiveEncoder(epochs=1).fit_transform(images).shape
+    (40, 256)
     """
 
     method: Any = "simclr"
@@ -168,6 +174,12 @@ class ContrastiveMap(_Estimator):
     ----------
     estimator_ : the fitted clone. encoder_ : its module. verdict_ : on the encoder.
     projector_ : the net from features to coordinates
+
+    Examples
+    --------
+    >>> images = np.random.randint(0, 256, (40, 8, 8), dtype=np.uint8)
+    >>> ContrastiveMap(ContrastiveEncoder(epochs=1), epochs=1).fit_transform(images).shape
+    (40, 2)
     """
 
     encoder: ContrastiveEncoder | None = None

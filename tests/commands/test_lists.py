@@ -241,7 +241,7 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_
 
 
 def test_only_new_images_are_computed_and_removed_ones_disappear(run, pictures, quiet, tmp_path, monkeypatch):
-    """A folder that grows and shrinks: the features are those of a run folder that knows nothing, as are the results."""
+    """A folder that grows and shrinks gets the features and results of a run folder that has none yet."""
     folder = tmp_path / "pictures"
     shutil.copytree(pictures, folder)
     own = nearfar.Run(tmp_path / "own")

@@ -84,7 +84,10 @@ Args:
     data: images.
 
 Returns:
-    Columns "rank": from 1."""
+    Columns "rank": from 1.
+
+>>> a * b  # a_ * b
+1"""
     markdown = r"""-|Q|\_\* / t, mean over the 2 \* batch rows.
 
 Shapes: z1 [batch, dim],
@@ -112,7 +115,13 @@ of \*yours\*.
 
 **Returns**
 
-Columns "rank": from 1."""
+Columns "rank": from 1.
+
+
+```pycon
+>>> a * b  # a_ * b
+1
+```"""
     assert docstrings.as_markdown(text, ["rows"]) == markdown
     numpy = "Two.\n\nParameters\n----------\nfirst, second : numbers\nthird : text"
     assert (

@@ -53,6 +53,9 @@ def embed(
 
     Returns:
         The file that was written.
+
+    >>> nearfar.embed("runs/photos", out="photos.parquet").name
+    'photos.parquet'
     """
     from nearfar.maps import find_map, load_map, origin
     from nearfar.pages.map import IMAGE, table_columns

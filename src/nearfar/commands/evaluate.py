@@ -69,6 +69,9 @@ def evaluate(
 
     Raises:
         ValueError: for data without labels, unknown names, and what a protocol cannot be measured on.
+
+    >>> nearfar.evaluate("runs/photos", protocol=["knn"])["trained"].keys()
+    dict_keys(['knn'])
     """
     import numpy as np
 

@@ -55,6 +55,9 @@ def export(
 
     Raises:
         ValueError: for an encoder that cannot be exported so, or gives other features afterwards.
+
+    >>> nearfar.export("runs/photos", to="safetensors").name
+    'encoder.safetensors'
     """
     from nearfar.data import photographs
     from nearfar.networks import check_onnx, export_onnx, export_program, export_weights
@@ -115,6 +118,8 @@ def push(
 
     Raises:
         ValueError: for a wrong name, an encoder that timm cannot build, and where the Hub does not take it.
+
+    >>> nearfar.push("runs/photos", "owner/name", private=True)  # doctest: +SKIP
     """
     from huggingface_hub import HfApi
 

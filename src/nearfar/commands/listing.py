@@ -72,6 +72,10 @@ def search_images(
 
     Raises:
         ValueError: for images that are missing or unreadable, and a k above the number of other images.
+
+    >>> found = nearfar.search_images("runs/photos", "photos/cat/copy.png", k=1)
+    >>> found["name"], found["distance"]
+    (['cat/3.png'], [0.0])
     """
     from nearfar.pages import lists
     from nearfar.run_features import nearest_shown, open_featured, queries_of, run_or_data
@@ -148,6 +152,10 @@ def find_duplicates(
 
     Raises:
         ValueError: for a distance below 0 or above 2, or fewer than two images.
+
+    >>> found = nearfar.find_duplicates("runs/photos")
+    >>> found["name"], found["kind"]
+    (['cat/3.png', 'cat/copy.png'], ['first', 'same file'])
     """
     from torch.nn.functional import normalize
 
@@ -251,6 +259,10 @@ def select_images(
 
     Raises:
         ValueError: for more images than there are, an unknown `by`, or missing or superfluous images for it.
+
+    >>> found = nearfar.select_images("runs/photos", n=3, by="outlier")
+    >>> len(found["name"])
+    3
     """
     import torch
 
@@ -347,6 +359,10 @@ def cluster_images(
 
     Raises:
         ValueError: for fewer images than clusters, or fewer than three.
+
+    >>> found = nearfar.cluster_images("runs/photos", clusters=2)
+    >>> sorted(set(found["cluster"]))
+    [1, 2]
     """
     from nearfar.maps import clusters_of
     from nearfar.pages import lists

@@ -74,6 +74,9 @@ def map_images(
 
     Returns:
         The page that was written.
+
+    >>> nearfar.map_images("runs/photos", epochs=10).name
+    'map.html'
     """
     from nearfar.data.opening import shown_positions
     from nearfar.maps import LAYOUTS, check_layout, lay_out, map_quality, origin
@@ -83,6 +86,7 @@ def map_images(
     from nearfar.pages.transform import transform
     from nearfar.run import Run
     from nearfar.run_features import open_featured, run_or_data
+    from nearfar.threads import fastest_threads, use_threads
     from nearfar.training.plan import chosen_views, lasting
     from nearfar.training.progress import shown
     from nearfar.training.settings import Described, Settings
@@ -134,7 +138,7 @@ def map_images(
     with shown(console, "comparing images") as progress:
         how: dict[str, Any] = dict(seed=seed, approximate=approximate, report=console.print, progress=progress)
         found, near = image_columns(trained, images, features, plan, **how)
-    with shown(console, "laying out the map") as progress:
+    with shown(console, "laying out the map") as progress, use_threads(fastest_threads()):
         how = dict(neighbours=near, num_views=num_views, epochs=epochs, seed=seed, progress=progress)
         made = lay_out(chosen, trained, images, features, plan, **how)
     quality = map_quality(features, made.coordinates, images.labels, near=near, seed=seed)

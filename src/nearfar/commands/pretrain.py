@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError, check_folder
@@ -37,6 +38,10 @@ def pretrain(settings: Settings, console: Console) -> Run:
 
     Raises:
         ValueError: for anything that cannot be run as requested; nothing is written then.
+
+    >>> run = nearfar.pretrain("photos", out="runs/short", epochs=1, batch_size=8)
+    >>> run.settings.method
+    'simclr'
     """
     from nearfar.pages.report import write_report
     from nearfar.pages.views import write_views
@@ -70,7 +75,7 @@ def pretrain(settings: Settings, console: Console) -> Run:
             write_start(folder, job, model, console)
             write_report(folder)
             launch(job, console, model=model)
-            return _finish(folder, job)
+            return _finish(folder, job, console)
 
 
 def resume(
@@ -102,6 +107,9 @@ def resume(
     Raises:
         ValueError: if an object is missing, the data has changed, another process writes the folder, or it is not
             that of a run.
+
+    >>> nearfar.resume("runs/photos").path.name
+    'photos'
     """
     from nearfar.run import Run
     from nearfar.threads import use_threads
@@ -120,7 +128,7 @@ def resume(
         job = plan_resumed(settings, console, objects, data_changed, devices, threads)
         with use_threads(job.settings.threads):
             launch(job, console, resume=True)
-            return _finish(run.path, job)
+            return _finish(run.path, job, console)
 
 
 @contextmanager
@@ -140,8 +148,8 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise NotWrittenError(f"{error}{how}") from error
 
 
-def _finish(folder: Path, job: Job) -> Run:
-    """Write the nearest images and the report of a trained run."""
+def _finish(folder: Path, job: Job, console: Console) -> Run:
+    """Write the nearest images and the report of a trained run, and print its verdict."""
     from nearfar.pages.report import write_neighbours, write_report
     from nearfar.run import Run, load
 
@@ -149,4 +157,6 @@ def _finish(folder: Path, job: Job) -> Run:
     encoder = load(run, encoder=None if isinstance(job.encoder, str) else job.encoder)
     write_neighbours(folder, encoder, job.shown.sampled(settings.limit, settings.seed), settings.seed)
     write_report(folder)
+    words = f"{run.verdict.words}\n" if run.verdict else ""
+    console.print(Text(f"{words}report -> {folder / 'report.html'}"))
     return run

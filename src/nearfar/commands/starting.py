@@ -49,6 +49,9 @@ def run_demo(
 
     Raises:
         ValueError: for data that cannot be read, or where `out` exists.
+
+    >>> nearfar.run_demo("photos", out="runs/demo", minutes=0.1).path.name
+    'demo'
     """
     import nearfar
     from nearfar.training.plan import open_data
@@ -62,8 +65,6 @@ def run_demo(
     if getattr(open_data(run.settings, console), "labels", None) is not None:  # a stream has none
         run.evaluate(console=console)
     run.map(console=console)
-    if run.verdict is not None:
-        console.print(Text(run.verdict.words))
     for name in ("report.html", "map.html", "results.json"):
         if (run.path / name).is_file():
             console.print(Text(f"  {Path(out) / name}"))
@@ -79,6 +80,9 @@ def list_methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]
 
     Returns:
         For each method its "paper", its "needs" and its "defaults".
+
+    >>> nearfar.list_methods()["simclr"]["defaults"]["temperature"]
+    0.2
     """
     from nearfar.methods import describe, method_class, method_names
 

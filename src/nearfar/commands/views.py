@@ -65,6 +65,9 @@ def show_views(
 
     Raises:
         ValueError: for anything that pretrain would refuse, or a page that exists already.
+
+    >>> nearfar.show_views("photos", views="microscope").name
+    'views.html'
     """
     from nearfar.data import describe, open_images
     from nearfar.data.sources import are_paths

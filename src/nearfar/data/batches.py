@@ -49,6 +49,10 @@ class Batches:
     workers: processes that decode for crops (0: in this one). pin: put batches in page-locked memory (for a GPU).
     Raises ValueError for crops of images that have no original files (arrays), and in an epoch for a file that has
     become unreadable.
+
+    >>> batches = Batches(open_images("photos", image_size=16), batch_size=8, seed=0)
+    >>> len(batches)
+    3
     """
 
     def __init__(

@@ -62,6 +62,10 @@ class Images:
     - `table`: the table of the whole source, see `nearfar.data.table`; of arrays and objects only names and digests
 
     They can be pickled, for other processes: pixels in memory are sent along, a mapped cache is mapped again there.
+
+    >>> images = Images(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), names=["a", "b"])
+    >>> len(images), images.image_size
+    (2, 8)
     """
 
     def __init__(

@@ -80,6 +80,10 @@ def open_images(
 
     Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
     wrong path or object, a source without readable images, an unknown split or column.
+
+    >>> images = open_images("photos", image_size=32)
+    >>> images.pixels.shape, images.class_names
+    (torch.Size([25, 3, 32, 32]), ['cat', 'dog'])
     """
     folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
     store = Store(folder, cache_limit, cache, workers, progress)
@@ -204,6 +208,9 @@ def scan(
     """The table of a source, see `nearfar.data.table`, from headers alone; None for one whose images must be read.
 
     These are arrays and objects: `open_images(source).table` then. Arguments and errors as of `open_images`.
+
+    >>> scan("photos").num_rows
+    25
     """
     if sources.are_several(source):
         tables = [scan(one, split, cache_dir) for one in source]

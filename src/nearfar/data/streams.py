@@ -44,6 +44,10 @@ class Stream:
 
     `len` is the number of images; they are numbered as they lie in the tars, and `first` is the first one that is not
     held out. They are read in chunks of 64, of which `chunks_held` stay in memory. `StreamBatches` reads them.
+
+    >>> stream = open_stream("photos.tar", image_size=32)
+    >>> len(stream), stream.head.pixels.shape
+    (25, torch.Size([25, 3, 32, 32]))
     """
 
     def __init__(self, tars: Tars, places: pyarrow.Table, head: Images, table: pyarrow.Table) -> None:
@@ -110,6 +114,9 @@ def open_stream(
     All headers of the tars are read once; where the images lie is saved in the cache. Size and channels are chosen as
     by `open_images`, from the head alone. Raises ValueError for anything but tars, and for a value range or channels to
     show: all images of a stream become pictures of 8 bits.
+
+    >>> open_stream("photos.tar", image_size=32).image_size
+    32
     """
     form = asked(image_size, channels, EIGHT_BITS)
     if value_range not in (None, EIGHT_BITS) or show_channels is not None:

@@ -130,6 +130,10 @@ def difference(before: pyarrow.Table, now: pyarrow.Table) -> str:
     """What has changed between two tables, in one line such as "2 images added, 1 removed: first cats/9.png".
 
     Names and digests count, and their order; labels and times do not, so that a copy of the data is the same data.
+
+    >>> table = scan("photos")
+    >>> difference(table, table.slice(1))
+    '1 image removed: first cat/1.png'
     """
     old, new = ([table[name].to_pylist() for name in ("name", "digest")] for table in (before, now))
     if old == new:

@@ -36,6 +36,9 @@ def extract(
     number, as they are gathered (and decoded, where no pixels are stored) a batch at a time. device: None leaves the
     encoder where it is. progress: called as progress(images done, images in all).
     ValueError for no images, another shape, or an encoder that returns another shape.
+
+    >>> extract(torch.nn.Flatten(), torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 192])
     """
     count, shape = len(images), list(images.shape) if isinstance(images, Tensor) else f"{len(images)} images"
     if count == 0 or (isinstance(images, Tensor) and images.ndim != 4):

@@ -111,6 +111,11 @@ def finetune_accuracies(
     Differs from the paper: rates are fixed, where it searches 7 from 0.01 to 10 for the classifier; crops are the
     package's weak views (of 0.2 of the area and more, small grayscale images moved, not mirrored); small sets get more
     epochs: 300 steps at least.
+
+    >>> from nearfar.evaluation.finetune import tuning
+    >>> images, encoder = nearfar.data.open_images("photos", image_size=32), nearfar.load("runs/photos")
+    >>> finetune_accuracies(encoder, images, images, np.arange(11, 15), tuning(10)).top1 <= 1
+    True
     """
     if train.labels is None or test.labels is None:
         raise ValueError("these images have no labels to fine-tune with")

@@ -30,6 +30,10 @@ def knn_accuracy(
     Each neighbour votes for its class with weight exp(cos / temperature); see `knn_predict`. Test images of a class
     without training images count as wrong. ValueError when labels are missing, or k is below one or above the number of
     training images.
+
+    >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
+    >>> knn_accuracy(x, y, x, y)
+    1.0
     """
     test_x, truth = labelled(test_x, test_y, "test")
     return accuracy(knn_predict(train_x, train_y, test_x, k, temperature), truth)
@@ -45,6 +49,10 @@ def knn_predict(
     """Predicted label of each test image, one of the training labels.
 
     Features [images, dim], compared by cosine.
+
+    >>> x, y = torch.eye(2), np.array(["cat", "dog"])
+    >>> knn_predict(x, y, torch.tensor([[0.1, 0.9]]), k=1)
+    array(['dog'], dtype='<U3')
     """
     train_x, labels = labelled(train_x, train_y)
     classes, number = numbered(labels)
@@ -106,6 +114,10 @@ def few_shot_accuracy(
 
     The labelled images of trial number i depend on (seed, i, labels_per_class) and the labels alone: every feature
     set sees the same trials. A class with fewer images than asked gives all that it has.
+
+    >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
+    >>> few_shot_accuracy(x, y, x, y, labels_per_class=[1])[1].mean  # with one label a class
+    1.0
     """
     train_x, labels = labelled(train_x, train_y)
     test_x, truth = labelled(test_x, test_y, "test")

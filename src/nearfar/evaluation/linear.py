@@ -42,6 +42,10 @@ def linear_accuracy(train_x: Features, train_y: Labels, test_x: Features, test_y
 
     Features are standardised with the training mean and deviation. Test images of a class that training lacks count
     as wrong. See `linear_predict` for the penalty. ValueError when labels are missing or name one class only.
+
+    >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
+    >>> linear_accuracy(x, y, x, y)
+    1.0
     """
     test_x, truth = labelled(test_x, test_y, "test")
     return accuracy(linear_predict(train_x, train_y, test_x, seed), truth)
@@ -180,6 +184,10 @@ def linear_sgd_accuracies(
 
     Differs from the papers: features are computed once, so the probe sees every image in one view, not in a new
     random crop and flip in each epoch.
+
+    >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
+    >>> linear_sgd_accuracies(x, y, x, y).top1
+    1.0
     """
     train_x, labels = labelled(train_x, train_y)
     test_x, truth = labelled(test_x, test_y, "test")

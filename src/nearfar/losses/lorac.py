@@ -46,6 +46,10 @@ class LORAC(nn.Module):
     1. Released code leaves out the division by t once the prior is on; Eq. 11-12 is followed.
     2. Algorithm 1 concatenates the logits along dimension 0; it is dimension 1.
     3. The gaussian prior has c_0 = sqrt(M) (Theorem 1) for every M; Table 5 writes sqrt(5), that of three large crops.
+
+    >>> query, queue = torch.eye(4).split(2)
+    >>> LORAC(beta=float("inf"), temperature=1.0)(query[None], query, queue=queue)  # MoCo"s
+    tensor(0.5514)
     """
 
     def __init__(

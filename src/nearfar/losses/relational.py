@@ -16,6 +16,10 @@ class ReSSL(nn.Module):
     The positive is on neither side.
     Shapes: query, key (of the weak view) [batch, dim]; queue [keys, dim] unit rows.
     Source: Zheng et al. 2021 (ReSSL); Denize et al. 2023 (SCE), Eq. 3-4.
+
+    >>> query, queue = torch.eye(4).split(2)
+    >>> ReSSL()(query, query, queue)  # log(2)
+    tensor(0.6931)
     """
 
     def __init__(self, temperature: float = 0.1, target_temperature: float = 0.04, gather: bool = False) -> None:
@@ -47,6 +51,10 @@ class SCE(nn.Module):
     Differs from the paper:
     1. With a queue, Algorithm 1 and the released code give the positive the target logit 0, so that it keeps part of
        the 1 - lam; here it is masked, as in Eq. 3 and 6.
+
+    >>> query, queue = torch.eye(4).split(2)
+    >>> SCE(temperature=1.0, lam=1.0)(query, query, queue)  # MoCo"s
+    tensor(0.5514)
     """
 
     def __init__(

@@ -34,6 +34,10 @@ class SACLR(nn.Module):
        here attraction and repulsion weigh 1 : 1 at alpha = 0, as in the row form.
     2. The mean over the two views stands where Eq. 7-8 have their sum (the released code also takes the mean).
     3. The released code's M = 1 uses one pair per row, the next image's other view; here both views of a sampled image.
+
+    >>> z = torch.eye(4)
+    >>> SACLR(num_images=4)(z, z)  # e^-4 / 0.01
+    tensor(1.8316)
     """
 
     partition: Tensor

@@ -26,6 +26,10 @@ class SigCLR(nn.Module):
 
     Differs from the paper: its pseudocode averages over all 4 B^2 entries; this follows its formula, the sum over pairs
     divided by the 2B rows.
+
+    >>> z = torch.eye(4)
+    >>> SigCLR()(z, z)  # log(1 + e^5) + 6 log(1 + e^-10)
+    tensor(5.0070, grad_fn=<SubBackward0>)
     """
 
     bias: nn.Parameter | float | None

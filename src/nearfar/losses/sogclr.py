@@ -26,6 +26,10 @@ class SogCLR(nn.Module):
 
     Differs from the released code: that multiplies the loss by t, and tells a first visit by the sum of u over the
     batch; here each image has its own flag, in the buffer `seen`.
+
+    >>> z = torch.eye(4)
+    >>> SogCLR(num_images=4, temperature=1.0)(z, z, torch.arange(4))  # g / u - 1 / t
+    tensor(0.)
     """
 
     u: Tensor
@@ -73,6 +77,10 @@ class ISogCLR(nn.Module):
     Source: Qiu et al. 2023 (iSogCLR), Algorithm 1.
 
     Differs from the paper: it exponentiates s_neg - s_pos; this follows the released code, s_neg alone.
+
+    >>> z = torch.eye(4)
+    >>> ISogCLR(num_images=4)(z, z, torch.arange(4))  # 0.1 g / u - 1
+    tensor(-0.9000)
     """
 
     u: Tensor

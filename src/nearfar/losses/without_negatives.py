@@ -21,6 +21,10 @@ class NegativeCosine(nn.Module):
     Source: Grill et al. 2020 (BYOL), Eq. 2; Chen, He 2021 (SimSiam), Eq. 1.
     Differs from the paper:
     1. SimSiam writes -cos; this is twice that plus 2, so its gradient is twice SimSiam's.
+
+    >>> z = torch.eye(4)
+    >>> NegativeCosine()(z, z), NegativeCosine()(z, -z)
+    (tensor(0.), tensor(4.))
     """
 
     def __init__(self, gather: bool = False) -> None:
@@ -39,6 +43,10 @@ class BarlowTwins(nn.Module):
     Each feature is standardised over the batch (batch normalisation without affine or running statistics, eps 1e-5).
     Shapes: z1, z2 [batch, dim].
     Source: Zbontar et al. 2021, Eq. 1-2.
+
+    >>> z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    >>> BarlowTwins()(z, -z)  # (-1 - 1)^2 in each dimension
+    tensor(7.9999)
     """
 
     def __init__(self, redundancy: float = 0.0051, gather: bool = False) -> None:
@@ -67,6 +75,10 @@ class VICReg(nn.Module):
     Differs from the paper:
     1. Eq. 6 adds the hinges of the two views; released code and this module take half of each.
     2. Eq. 5 sums the squared differences over the features; released code and this module take their mean.
+
+    >>> z = torch.tensor([[2.0, 2.0], [2.0, -2.0], [-2.0, 2.0], [-2.0, -2.0]])
+    >>> VICReg()(z, z + 2)  # 25 times the squared difference
+    tensor(100.)
     """
 
     def __init__(
@@ -112,6 +124,10 @@ class WMSE(nn.Module):
     Differs from the paper:
     1. Left-over images join the other parts; released code needs a batch that divides by the sub-batch.
     2. The covariance is regularised in proportion to the mean variance and factored in float64.
+
+    >>> z = torch.randn(64, 8)
+    >>> WMSE()(z, z) < 1e-6
+    tensor(True)
     """
 
     def __init__(
@@ -167,6 +183,10 @@ class SwAV(nn.Module):
     the queue begins to fill).
     Errors: also ValueError for fewer than two views and another dim than the prototypes'.
     Source: Caron et al. 2020 (SwAV), Eq. 1-6.
+
+    >>> views = torch.randn(2, 16, 8)
+    >>> SwAV(dim=8, num_prototypes=32)(views).shape
+    torch.Size([])
     """
 
     prototypes: nn.Parameter

@@ -53,6 +53,9 @@ class ClusterEmbedding(BaseEstimator):
     2. The default p has equal weights for the 15 nearest neighbours (there entropic, perplexity 30): the map keeps more
        of them, and is made in less time (docs/layouts.md).
     3. The default alpha is 0 (there 0.5 in effect), and the first coordinates are principal components (there random).
+
+    >>> ClusterEmbedding(max_iter=10).fit_transform(np.random.rand(50, 8)).shape
+    (50, 2)
     """
 
     def __init__(

@@ -40,6 +40,10 @@ class Map:
     function: features [images, dim] -> coordinates [images, 2]. coordinates: of the images that the map was made of.
     about: further facts, as JSON has them: "layout", "data", ... backbone: weights of the encoder whose features the
     function takes; None: those of the run.
+
+    >>> made = load_map("runs/photos/map.safetensors")
+    >>> made.coordinates.shape, made.function(torch.rand(3, 128)).shape
+    (torch.Size([25, 2]), torch.Size([3, 2]))
     """
 
     function: Projector | NeighbourPlacement
@@ -112,7 +116,10 @@ def lay_out(
 
 
 def save_map(path: str | os.PathLike[str], saved: Map) -> None:
-    """Write a map to a safetensors file; the features of a cluster embedding, compared by cosine, in half precision."""
+    """Write a map to a safetensors file; the features of a cluster embedding, compared by cosine, in half precision.
+
+    >>> save_map("copied.safetensors", load_map("runs/photos/map.safetensors"))
+    """
     tensors = {"coordinates": saved.coordinates}
     tensors |= {FUNCTION + name: value for name, value in saved.function.state_dict().items()}
     if isinstance(saved.function, NeighbourPlacement):
@@ -127,6 +134,9 @@ def load_map(path: str | os.PathLike[str]) -> Map:
     """Read a map, on the CPU, without running code from it.
 
     Raises FileNotFoundError for a missing file and ValueError for a file that is no map.
+
+    >>> load_map("runs/photos/map.safetensors").coordinates.shape
+    torch.Size([25, 2])
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no map at {path}: draw it first, with nearfar map RUN")

@@ -33,6 +33,9 @@ class Projector(nn.Module):
 
     Rows are normalised, shifted by `centre` and divided by `scale`; the output of the net is shifted by `offset` and
     rotated by `directions`. partition: the Z at the end of training.
+
+    >>> Projector(dim=8)(torch.randn(5, 8)).shape
+    torch.Size([5, 2])
     """
 
     centre: Tensor
@@ -92,6 +95,10 @@ def fit_projector(
     Raises ValueError for fewer than two views, no images, other shapes and numbers that are not finite.
     Source: SACLR, Figure 2 (pretrain in many dimensions, then train a 2-D projector), without normalisation.
     Differs from the paper: the backbone stays frozen, so only the projector is trained here.
+
+    >>> projector = fit_projector(torch.randn(2, 20, 8), epochs=1)
+    >>> projector(torch.randn(5, 8)).shape
+    torch.Size([5, 2])
     """
     shape = list(view_features.shape)
     if len(shape) != 3 or shape[0] < 2 or shape[1] < 1 or (features is not None and list(features.shape) != shape[1:]):

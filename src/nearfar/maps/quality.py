@@ -26,6 +26,10 @@ class MapQuality:
     (cosine) that are among its k nearest on the map; neighbours_kept: its mean. trustworthiness: Venna & Kaski 2001, as
     in scikit-learn, over `ranked` images (all, or a random 2000), each ranked among all others. knn_map, knn_features:
     leave-one-out accuracy of the vote of the k nearest others.
+
+    >>> quality = map_quality(torch.rand(50, 8), torch.rand(50, 2))
+    >>> quality.images, quality.neighbours
+    (50, 15)
     """
 
     images: int
@@ -74,6 +78,10 @@ def map_quality(
     nor count. near: the nearest others of each image in feature space, nearest first, if known: 15, or all of fewer.
     most_ranked: images over which trustworthiness is averaged; of more, a random sample (by `seed`), with a standard
     error of at most 0.011. Exact neighbours, in linear memory.
+
+    >>> plane = torch.rand(50, 2)
+    >>> map_quality(torch.cat([plane, torch.ones(50, 1)], 1), plane).neighbours_kept > 0.5
+    True
     """
     count = len(coordinates)
     if count < 3:

@@ -69,6 +69,9 @@ class Head:
 
     `output_affine`: whether the normalisation of the output, if any, has a learnable scale and shift. `output_bias`:
     whether the last linear layer has a bias where no normalisation follows.
+
+    >>> Head((512, 128), output_norm=True).widths
+    (512, 128)
     """
 
     widths: Sequence[int]
@@ -92,6 +95,9 @@ class Setup:
     networks, not shuffled. `constant_predictor_lr` keeps the predictor out of the schedule of the learning rate.
     Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not end with the
     projector's width, or a pairing that does not fit the predictor, momentum encoder and queue that there are.
+
+    >>> SimCLR(temperature=0.5).setup(num_images=100).loss.temperature
+    0.5
     """
 
     loss: nn.Module
@@ -150,6 +156,9 @@ class Method(ABC):
         norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
             (shuffling batch norm); 1 leaves the batch whole.
         online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
+
+    >>> SACLR.from_recipe("small", negatives=4).negatives
+    4
     """
 
     paper: ClassVar[str] = ""

@@ -22,6 +22,10 @@ class Model(nn.Module):
     `forward(views)` returns the embeddings; `compute_loss` compares them. They are apart so that the loop can gather
     embeddings over processes, or make them in micro-batches, before the loss sees the whole batch.
     Raises ValueError for a method whose pairing needs more views than it declares.
+
+    >>> model = Model(SimCLR(), nearfar.networks.SmallNet(image_size=32), num_images=100)
+    >>> model([torch.randn(8, 3, 32, 32), torch.randn(8, 3, 32, 32)])["projection"].shape
+    torch.Size([2, 8, 128])
     """
 
     def __init__(self, method: Method, backbone: nn.Module, num_images: int) -> None:

@@ -28,6 +28,9 @@ class Pairing:
     enqueued: what enters the queue after the step, where there is one; several views in one entry enter as the mean of
     their unit rows. Default: every key.
     queues: number of the queue that each term reads, where there are several; entry i of `enqueued` then fills queue i.
+
+    >>> Pairing(terms=((("projection", 0), ("key", 1)),)).momentum_views
+    (1,)
     """
 
     terms: tuple[tuple[Rows, ...], ...]

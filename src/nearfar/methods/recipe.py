@@ -23,6 +23,9 @@ class Recipe:
     share of the highest. warmup_start: rate at which the warm-up starts, as such a share.
     sync_batch_norm: batch statistics over all processes. protocol: the evaluation that the paper's numbers are from.
     hyperparameters: those of the method that differ from its class defaults.
+
+    >>> SimCLR.recipe("imagenet").batch_size
+    4096
     """
 
     source: str

@@ -19,13 +19,17 @@ _METHODS: dict[str, type[Method]] = {}
 def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]:
     """Return a class decorator that lists a method under a name, for the command line and saved settings.
 
-        @register_method("mine")
-        @dataclass(frozen=True, kw_only=True)
-        class Mine(Method): ...
-
     Defining the same class anew (a notebook's cell run again) replaces it.
     Raises ValueError for a name that another class has or that is not of lower-case letters, digits and dashes, and for
     anything but a complete Method that is a frozen dataclass with a recipe "small".
+
+    >>> from dataclasses import dataclass
+    >>> @register_method("mine")
+    ... @dataclass(frozen=True, kw_only=True)
+    ... class Mine(nearfar.methods.SimCLR):
+    ...     temperature: float = 0.1
+    >>> nearfar.list_methods()["mine"]["defaults"]["temperature"]
+    0.1
     """
 
     def register(cls: Any) -> Any:

@@ -34,6 +34,10 @@ def find_nearest(
 
     Exact: on a GPU if there is one. approximate: by `approximate_rows`, which takes no `own`. report: called with a
     line about the share of the true neighbours that it found. The result is on the CPU.
+
+    >>> find_nearest(torch.eye(4), torch.eye(4)[2:], k=1).index
+    tensor([[2],
+            [3]])
     """
     if approximate:
         found, share = approximate_rows(rows, queries, k, progress=progress)
@@ -64,6 +68,10 @@ def approximate_rows(
     Source: inverted file index (Sivic & Zisserman 2003, "Video Google"); Johnson, Douze & Jegou 2021, "Billion-scale
     similarity search with GPUs".
     ValueError if faiss is not installed, and for a k above the number of rows.
+
+    >>> found, recall = approximate_rows(torch.eye(4), torch.eye(4)[2:], k=1)
+    >>> found.index.flatten()
+    tensor([2, 3])
     """
     try:
         import faiss

@@ -107,6 +107,10 @@ def find_links(
     full size (`compared`). Others are alike if each is the nearest of the other that is no copy.
     pictured: False if there are features alone: all pairs are alike then. approximate, report: as for `find_nearest`.
     progress: called with (done, total) of each stage.
+
+    >>> images = nearfar.data.open_images("photos", image_size=32)
+    >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
+    [Link(distance=0.0, first=8, second=12, kind=0)]
     """
     same = _same_files(images, progress)
     links = [Link(0.0, int(first), row, SAME_FILE) for row, first in enumerate(same) if first != row]

@@ -20,7 +20,12 @@ GATHERED = 2**22  # numbers of the neighbours whose distances are computed again
 
 
 class Nearest(NamedTuple):
-    """Distances and positions of the nearest rows of each query, nearest first."""
+    """Distances and positions of the nearest rows of each query, nearest first.
+
+    >>> found = nearest_rows(torch.eye(3), torch.eye(3)[1:2], k=1)
+    >>> found.index, found.distance
+    (tensor([[1]]), tensor([[0.]]))
+    """
 
     distance: Float[Tensor, "queries k"]
     index: Int64[Tensor, "queries k"]  # type: ignore[assignment]  # hides tuple.index
@@ -49,6 +54,10 @@ def nearest_rows(
     those of equal rows are 0, small ones do not drown in the rounding of 1 - cos, and they determine the order.
     Memory, besides one copy of the rows and the result: a few tiles.
     ValueError for a k above the number of rows, different dimensions, or an unknown metric.
+
+    >>> found = nearest_rows(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), k=1)
+    >>> found.index.flatten()
+    tensor([2, 2, 0])
     """
     if queries is None:
         queries, own = rows, torch.arange(len(rows), device=rows.device)

@@ -29,6 +29,10 @@ def diverse_rows(
     labelled: positions of rows that count as chosen already.
     Returns positions in the order of choice, so that any first part is such a choice too, and the distance (1 - cos) of
     each to the rows chosen before it; for the very first, the largest distance of any row to it.
+
+    >>> rows, distance = diverse_rows(torch.eye(4).repeat(2, 1), count=4)
+    >>> sorted((rows % 4).tolist())
+    [0, 1, 2, 3]
     """
     unit = unit_rows(rows, torch.float32)
     near = torch.full((len(unit),), torch.inf, device=rows.device)
@@ -61,6 +65,10 @@ def typical_rows(
     labelled: positions of rows that are labelled already: they add as many clusters, and the clusters with the fewest
     of them come first (algorithm 1).
     Returns positions in the order of choice, and their mean Euclidean distances between unit rows.
+
+    >>> rows, distance = typical_rows(torch.eye(4).repeat(8, 1), count=4)
+    >>> sorted((rows % 4).tolist())
+    [0, 1, 2, 3]
     """
     from sklearn.cluster import MiniBatchKMeans  # here: it takes a second to import
 
@@ -103,6 +111,10 @@ def remote_rows(
     Ramaswamy, Rastogi & Shim 2000, "Efficient algorithms for mining outliers from large data sets"; on unit features:
     Sun et al. 2022, "Out-of-distribution detection with deep nearest neighbors".
     Returns positions, the farthest first, and these distances.
+
+    >>> near = nearest_rows(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), k=1)
+    >>> remote_rows(near.distance, count=1)[0]
+    tensor([2])
     """
     far, order = distance[:, -1].sort(descending=True, stable=True)
     return order[:count], far[:count]

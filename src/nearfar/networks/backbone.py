@@ -143,6 +143,9 @@ def build_backbone(
     unless it is named so.
     Raises ValueError for an unknown name, an image size that the backbone cannot take, or a module that does not
     return such features, FileNotFoundError for a missing file; all that `find_weights` raises.
+
+    >>> build_backbone("resnet18", image_size=32, channels=1).num_features
+    512
     """
     if image_size < 1 or channels < 1:
         raise ValueError(f"image size and channels must be 1 or more, got {image_size} px and {channels} channels")
@@ -185,7 +188,11 @@ def _check_name(name: str) -> None:
 
 
 def encoder_names() -> list[str]:
-    """Return the names of all backbones: ours, then timm's."""
+    """Return the names of all backbones: ours, then timm's.
+
+    >>> encoder_names()[:3]
+    ['tiny', 'small', 'medium']
+    """
     return [*OWN_NETS, *(name for name in timm.list_models() if name not in (*ENTRIES, SMALL_STEM))]
 
 

@@ -35,6 +35,11 @@ class Encoder(nn.Module):
     number for each channel, in units of 0..1. value_range: low and high of every channel, the numbers that stand for 0
     and 1 in images of more than 8 bits. Its own state_dict holds the backbone's weights alone.
     Raises ValueError where mean or std do not have one number for each channel, or a std is not above 0.
+
+    >>> backbone = build_backbone("tiny", image_size=32, channels=3)
+    >>> encoder = Encoder(backbone, image_size=32, channels=3, mean=[0.5] * 3, std=[0.25] * 3)
+    >>> encoder(torch.zeros(2, 3, 40, 50, dtype=torch.uint8)).shape
+    torch.Size([2, 128])
     """
 
     mean: Tensor
@@ -97,6 +102,8 @@ def save_encoder(folder: str | Path, encoder: Encoder) -> None:
 
     The folder is made if need be; each file is replaced as a whole. Together they are a timm model, which
     `timm.create_model("local-dir:FOLDER")` loads; see `describe_encoder`.
+
+    >>> save_encoder("copied", load_encoder("runs/photos"))
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -150,6 +157,9 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     backbone: for an encoder that was a module of the user's own, such a module again: the weights are loaded into a
     copy of it. Raises FileNotFoundError for a missing file, and ValueError for a damaged one, for weights that do not
     fit, and where `backbone` is needed and missing, or not needed.
+
+    >>> load_encoder("runs/photos").image_size
+    32
     """
     folder = Path(folder)
     for file in (CONFIG, WEIGHTS):

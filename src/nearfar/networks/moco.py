@@ -22,6 +22,12 @@ class MomentumEncoder(nn.Module):
     momentum encoder normalises by the statistics of its own batch; its running ones matter in eval mode only.
     Source: MoCo (He et al. 2020), Eq. 2. Differs from its released code: there the momentum encoder's buffers are left
     to the momentum encoder's own forward passes.
+
+    >>> online = torch.nn.Linear(4, 2)
+    >>> follower = MomentumEncoder(online)
+    >>> follower.update(online, momentum=0.99)
+    >>> follower(torch.zeros(3, 4)).requires_grad
+    False
     """
 
     def __init__(self, online: nn.Module) -> None:
@@ -55,6 +61,11 @@ class Queue(nn.Module):
     Starts as normalised Gaussian rows from torch's global generator. Source: MoCo (He et al. 2020),
     Section 3.2. Differs from the released code: the size need not be a multiple of the batch.
     Raises ValueError for a size or dim below 1.
+
+    >>> queue = Queue(size=8, dim=4)
+    >>> queue.push(torch.eye(4))
+    >>> queue().shape
+    torch.Size([8, 4])
     """
 
     stored: Tensor

@@ -34,6 +34,9 @@ class SmallNet(nn.Module):
     that all sizes cost the same from there on (docs/photographs.md). Images of other sizes are taken as well.
     num_classes, drop_rate: of a classifier as timm's models have it; none for 0 classes.
     Raises ValueError for an image size below 4.
+
+    >>> SmallNet(image_size=32)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 256])
     """
 
     def __init__(

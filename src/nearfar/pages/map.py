@@ -151,6 +151,9 @@ def write_map_page(
     file are at most 64 px for up to 5000 images and at most 32 px for up to 20 000; of more images the page shows a
     fixed random 20 000 and says so. Raises ValueError unless there is one image for each point, for no images, and for
     points that are not finite.
+
+    >>> images = nearfar.data.open_images("photos", image_size=32)
+    >>> write_map_page("plane.html", torch.rand(len(images), 2), images)
     """
     total, path = len(points), Path(path)
     if total == 0 or len(images) != total:

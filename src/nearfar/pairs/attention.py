@@ -46,6 +46,11 @@ def attend(
     float64 if an input is float64. Rows need not be unit vectors. Memory: one tile and the two results.
 
     Raises ValueError without keys or for unequal dimensions.
+
+    >>> query, keys = torch.eye(4).split(2)
+    >>> log_sum, mean_key = attend(query, keys, temperature=1.0)
+    >>> log_sum, mean_key[0]  # log(2)
+    (tensor([0.6931, 0.6931]), tensor([0.0000, 0.0000, 0.5000, 0.5000]))
     """
     check_queue(query.shape[1], keys)
     return _Attend.apply(query, keys.detach(), float(temperature))
@@ -121,6 +126,11 @@ def attend_in_batch(
     tiles beside the gradient. Dtypes are those of `log_sum_exp`. Where processes share rows each does its own.
 
     Raises ValueError for tensors of different shape and a batch of one.
+
+    >>> z = torch.eye(3)
+    >>> positive, negative = attend_in_batch(z, z, temperature=1.0)
+    >>> positive, negative  # 1, log(2)
+    (tensor([1., 1., 1.]), tensor([0.6931, 0.6931, 0.6931]))
     """
     check_rows(2, query=query, keys=keys)
     return _Others.apply(query, keys.detach(), temperature, key_temperature)

@@ -37,6 +37,11 @@ def log_sum_exp(first: Rows, second: Rows, temperature: float, *, across: bool =
     O(batch * dim) memory. Results are float32, or float64 if an input is.
 
     Raises ValueError for a batch of one and views of different shape.
+
+    >>> z = torch.eye(3)
+    >>> positive, negative = log_sum_exp(z, z, temperature=1.0)
+    >>> positive, negative[0]  # 1, log(4)
+    (tensor([1., 1., 1.]), tensor([1.3863, 1.3863, 1.3863]))
     """
     positive, sums = _LogSumExp.apply(first, second, cosine(temperature), across)
     return positive, sums
@@ -133,6 +138,11 @@ def per_image_log_sum_exp(first: Rows, second: Rows, temperatures: PerImage) -> 
     The mean cosine is weighted by exp(s_ij / t_i) and carries no gradient; the other two are differentiable once with
     respect to both views (temperatures are constants, shared by an image's two views). Every temperature must be above
     1/60, so that no exponential leaves the range of float32. Negatives, dtypes and errors are those of `log_sum_exp`.
+
+    >>> z = torch.eye(3)
+    >>> positive, negative, mean_cosine = per_image_log_sum_exp(z, z, torch.full((3,), 0.5))
+    >>> negative[0]  # log(4)
+    tensor([1.3863, 1.3863, 1.3863])
     """
     positive, result, mean = _PerImageLogSumExp.apply(first, second, temperatures.detach())
     return positive, result, mean

@@ -15,6 +15,9 @@ class Kernel:
 
     On unit rows u = scale * z_i.z_j + constant, on others u = constant - scale / 2 * |z_i - z_j|^2: either way
     du / dz_i = scale * (z_j, or z_j - z_i).
+
+    >>> cosine(temperature=0.5)
+    Kernel(unit=True, scale=2.0, constant=0.0)
     """
 
     unit: bool
@@ -51,15 +54,27 @@ class Kernel:
 
 
 def cosine(temperature: float) -> Kernel:
-    """q = exp(s_ij / temperature) on unit rows."""
+    """q = exp(s_ij / temperature) on unit rows.
+
+    >>> cosine(temperature=0.5).scale
+    2.0
+    """
     return Kernel(unit=True, scale=1 / temperature)
 
 
 def gaussian(bandwidth: float) -> Kernel:
-    """q = exp(-|z_i - z_j|^2 / (2 bandwidth^2)), which is exp((s_ij - 1) / bandwidth^2), on unit rows."""
+    """q = exp(-|z_i - z_j|^2 / (2 bandwidth^2)), which is exp((s_ij - 1) / bandwidth^2), on unit rows.
+
+    >>> gaussian(bandwidth=0.5).constant
+    -4.0
+    """
     return Kernel(unit=True, scale=1 / bandwidth**2, constant=-1 / bandwidth**2)
 
 
 def cauchy() -> Kernel:
-    """q = 1 / (1 + |z_i - z_j|^2) on rows of any length."""
+    """q = 1 / (1 + |z_i - z_j|^2) on rows of any length.
+
+    >>> cauchy().unit
+    False
+    """
     return Kernel(unit=False, scale=-2.0, constant=1.0)

@@ -29,6 +29,11 @@ def logistic_sum(
     Rows are raw embeddings and normalised here. With `across` only pairs of different views count, each of them once
     (two modalities). Differentiable once with respect to both views, scale and bias. Dtypes and errors are those of
     `log_sum_exp`.
+
+    >>> z = torch.eye(3)
+    >>> positive, total = logistic_sum(z, z, torch.tensor(1.0), torch.tensor(0.0))
+    >>> total  # 24 log(2)
+    tensor(16.6355)
     """
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (first, second, scale, bias))
     positive, total = _LogisticSum.apply(first, second, scale, bias, across, wanted)

@@ -45,6 +45,10 @@ def shared_rows(rows: Sequence[slice], rank: int, seeded_alike: bool = True) -> 
 
     rows: the contiguous rows of the joined batch of each rank, in rank order, together all of it. rank: this one's.
     seeded_alike: whether torch's generators are in the same state on all ranks; if not, rank 0 samples for all.
+
+    >>> z = torch.randn(6, 4)
+    >>> with shared_rows([slice(0, 6)], rank=0):
+    ...     positive, negative = log_sum_exp(z, z, temperature=0.2)
     """
     global _active
     before, _active = _active, Shares(tuple(rows), rank, seeded_alike)
@@ -95,6 +99,10 @@ def gather_rows(
     Shapes: rows [own, ...], of one dtype and one shape behind the first dimension everywhere; returns [joined, ...].
     One process: its rows as they are. counts: the rows of each rank where all know them, which saves a small message.
     To fill a queue with the keys of all processes: `queue.push(gather_rows(keys))`.
+
+    >>> gather_rows(torch.eye(2))  # one process
+    tensor([[1., 0.],
+            [0., 1.]])
     """
     rows = rows.detach()
     if world_size() == 1:

@@ -26,6 +26,11 @@ def weighted_sum(first: Rows, second: Rows, weights: PerRow, kernel: Kernel) -> 
     The weights are constants, so every tile is visited once, for the sums and for the gradient. The first two results
     are differentiable once with respect to both views; the row sums carry no gradient. Negatives, dtypes and errors are
     those of `log_sum_exp`. q itself must fit the dtype: 1 / temperature below 60 in float32.
+
+    >>> z = torch.eye(3)
+    >>> positive, total, sums = weighted_sum(z, z, torch.ones(2, 3), cosine(temperature=1.0))
+    >>> total  # 24 negatives, e^0 each
+    tensor(24.)
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
     positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, None, wanted)
@@ -38,6 +43,11 @@ def sampled_sum(
     """The three results of `weighted_sum`, where the negatives of a row are both views of the images in `others`.
 
     Row-wise dot products and no matrix of pairs: O(batch * count * dim) time and O(batch * dim) memory.
+
+    >>> z, others = torch.eye(3), sample_others(3, count=1)
+    >>> positive, total, sums = sampled_sum(z, z, others, torch.ones(2, 3), cosine(temperature=1.0))
+    >>> total  # 12 negatives, e^0 each
+    tensor(12.)
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
     positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, others, wanted)
@@ -133,6 +143,10 @@ def sample_others(batch: int, count: int, device: torch.device | str = "cpu") ->
 
     Uses torch's global generator of the device. Processes that share rows get the same samples (`shared_rows`).
     Raises ValueError unless 1 <= count < batch.
+
+    >>> sample_others(2, count=1)
+    tensor([[1],
+            [0]])
     """
     if not 1 <= count < batch:
         raise ValueError(f"{count} negatives per image need a batch of at least {count + 1} images, got {batch}")
@@ -154,5 +168,9 @@ def _others(batch: int, count: int, device: torch.device | str) -> Tensor:
 
 
 def sample_order(batch: int, device: torch.device | str = "cpu") -> Index:
-    """The numbers of the images in a random order, the same on processes that share rows."""
+    """The numbers of the images in a random order, the same on processes that share rows.
+
+    >>> sorted(sample_order(4).tolist())
+    [0, 1, 2, 3]
+    """
     return sampled_alike(lambda: torch.randperm(batch, device=device), batch, device=device)

@@ -53,6 +53,9 @@ def reproduce(
     Raises:
         ValueError: for an unknown paper, table, row, setting, option or metric, and a table without that scale.
         RunsFailed: for runs that failed, when all others are done and the tables are written.
+
+    >>> "saclr/table-3" in nearfar.reproduce()
+    True
     """
     from rich.console import Console
     from rich.text import Text

@@ -64,6 +64,9 @@ def transfer(
     Raises:
         ValueError: for data without labels or annotations, unknown names, and what a protocol cannot be measured on.
         FileNotFoundError: for a data set of torchvision that is not there.
+
+    >>> nearfar.transfer("runs/photos", baselines=False)["trained"].keys()
+    dict_keys(['transfer'])
     """
     from rich.console import Console
 

@@ -33,6 +33,10 @@ class ViewFunction:
     Numbers from `random` or NumPy are not. The function sees the images of one call only: with several processes, or
     with micro-batches, each part of the batch is sampled from its own seed, and gets other views than in one whole
     batch. For new processes it must be possible to pickle it.
+
+    >>> twice = ViewFunction(lambda images: [images, images.flip(3)], image_size=8, channels=3)
+    >>> len(make_views(torch.zeros(2, 3, 8, 8), twice, torch.Generator(), mean=[0.5] * 3, std=[0.25] * 3))
+    2
     """
 
     def __init__(self, function: ViewsOf, image_size: int, channels: int) -> None:
@@ -119,6 +123,11 @@ def make_views(
     rows, total: `images` are the `rows` of a batch of `total` images (default: all); samples are made for the whole
     batch, so that processes which share a batch see the views that one process would (not so for a ViewFunction).
     Raises ValueError for images of other values or shapes, or that do not fit mean and std.
+
+    >>> images = torch.zeros(5, 3, 32, 32, dtype=torch.uint8)
+    >>> first, second = make_views(images, plan("simclr", 32, 3), torch.Generator(), mean=[0.5] * 3, std=[0.25] * 3)
+    >>> first.shape
+    torch.Size([5, 3, 32, 32])
     """
     if isinstance(plan, ViewFunction) and not isinstance(images, Tensor):
         raise ValueError(f"the view function {plan.name} makes views from whole images, not from crops")

@@ -253,6 +253,9 @@ def plan(name: str, image_size: int, channels: int) -> ViewPlan:
 
     Sizes are resolved to pixels, and saturation, hue and grayscale are zero unless there are three channels.
     Raises ValueError for an unknown name, with the nearest one.
+
+    >>> plan("strong+weak", image_size=96, channels=3).name
+    'strong+weak'
     """
     return compose(names_in(name), image_size, channels, name)
 
@@ -263,7 +266,11 @@ def names_in(name: str) -> tuple[str, ...]:
 
 
 def compose(names: Sequence[str], image_size: int, channels: int, name: str | None = None) -> ViewPlan:
-    """Return a plan with one view for each distribution's name, in order; else as `plan`."""
+    """Return a plan with one view for each distribution's name, in order; else as `plan`.
+
+    >>> len(compose(["strong", "weak"], image_size=96, channels=3).views)
+    2
+    """
     if image_size < 1 or channels < 1:
         raise ValueError(f"views need at least 1 pixel and 1 channel, got size {image_size} and {channels} channels")
     views = tuple(_view(part, image_size, channels) for part in names)
@@ -276,6 +283,9 @@ def fit_views(names: Sequence[str], image_size: int, channels: int, preset: str 
     Those of a preset, if one is named: strong, weak and small views keep their part. Else, from 64 pixels on, they are
     the method's own. Below, there is no blur and there are no tiny crops; small grayscale images, such as digits, are
     not mirrored and move a little instead. Of other channels than grayscale and colour, those of the preset "channels".
+
+    >>> fit_views(["simclr", "simclr"], image_size=32, channels=3)
+    ('saclr-cifar', 'saclr-cifar')
     """
     if preset is None and channels not in (1, 3):
         preset = "channels"

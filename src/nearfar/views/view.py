@@ -43,6 +43,9 @@ class View:
     deviation, in units of the full range of values, from `noise_std`.
     Saturation, hue and grayscale need three channels and are left out for any other number; drop needs two. Raises
     ValueError for a number out of range.
+
+    >>> View(flip=0.5, jitter=0.8, brightness=0.4).scale
+    (0.2, 1.0)
     """
 
     size: int | None = None
@@ -99,6 +102,9 @@ class ViewPlan:
     keep_colour: probability that no view of an image changes its colours (jitter, grayscale, dropped channel). Such
     images teach the encoder colours, the others what stays the same in spite of them (docs/views.md).
     Raises ValueError without a view, and for a probability out of range.
+
+    >>> ViewPlan("mine", views=(View(flip=0.5), View(size=16))).name
+    'mine'
     """
 
     name: str

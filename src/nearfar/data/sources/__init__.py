@@ -139,7 +139,11 @@ def encoded_source(source: Any, label_column: str | None = None) -> Source | Non
 
 
 def list_splits(source: Any) -> list[str]:
-    """The splits that `open_images(source, split=...)` knows; empty if the source is not divided."""
+    """The splits that `open_images(source, split=...)` knows; empty if the source is not divided.
+
+    >>> list_splits("photos")
+    []
+    """
     if are_several(source):
         first, *others = [list_splits(one) for one in source]
         return [split for split in first if all(split in there for there in others)]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nearfar.atomic import replacing
 from nearfar.data import Images, describe, open_images, scan
 from nearfar.data.decoding import pixels_of
-from nearfar.data.images import sample
+from nearfar.data.images import joined, sample
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, digest, printable, usual_side
 from nearfar.data.value_range import EIGHT_BITS, Form
@@ -187,6 +187,38 @@ def open_featured(
     if len(found.images) < least:
         raise ValueError(f"there are only {len(found.images)} images in {found.images.source}, and {least} are needed")
     return found
+
+
+def open_against(
+    run: Run | WithoutRun, data: Any, against: Any, split: str | None, encoder: nn.Module | str | None, console: Console
+) -> tuple[Featured, int]:
+    """Open an archive, then images to compare with it, as one; and the number of images of the archive.
+
+    Files of the archive that are also among the others are left out: they are no second copy. ValueError if no other
+    is left, and for vectors.
+    """
+    known = open_featured(run, data, split, encoder, console, least=1)
+    if known.encoder is None:
+        raise ValueError(f"--against needs an encoder, and {run.path} holds vectors")
+    how: dict[str, Any] = dict(image_size=known.images.image_size, channels=known.images.channels)
+    how["value_range"] = known.images.value_range or EIGHT_BITS
+    archive = open_shown(against, console, split="all", **how)
+    own = {_identity(path) for path in known.paths or [] if not os.path.islink(path)}
+    files = replace(known, images=archive).paths or []
+    if shared := {row for row, path in enumerate(files) if _identity(path) in own}:
+        console.print(Text(f"{len(shared)} files of {archive.source} are also among the others, and left out there"))
+        if len(shared) == len(archive):
+            raise ValueError(f"every file of {archive.source} is one of {known.images.source}: name another archive")
+        archive = archive.subset([row for row in range(len(archive)) if row not in shared])
+    both = joined([archive, known.images], [archive.source, known.images.source])
+    both.names = archive.names + known.images.names
+    return replace(known, images=both), len(archive)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """What a file is, by whatever path or hard link."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def trained_encoder(run: Run, encoder: nn.Module | str | None) -> Encoder:

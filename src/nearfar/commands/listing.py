@@ -4,6 +4,7 @@ nearfar search runs/photos beach.jpg --k 20 --out beach.html
 nearfar search runs/photos beach.jpg --null | xargs -0 ls -l
 nearfar duplicates runs/photos
 nearfar duplicates runs/photos others/ --distance 0.02 --out others.html
+nearfar duplicates runs/photos new/ --against archive/ --orientations
 nearfar select runs/photos --n 200 --by typical
 nearfar select runs/photos beach.jpg --by near --n 50
 nearfar cluster runs/photos
@@ -117,6 +118,8 @@ def find_duplicates(
     run: Any,
     data: Any = None,
     *,
+    against: Any = None,
+    orientations: bool = False,
     distance: float | None = None,
     out: str | Path | None = None,
     split: str | None = None,
@@ -129,6 +132,11 @@ def find_duplicates(
     Args:
         run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         data: images to compare. Default: the data of the run.
+        against: an archive: list the images that it holds already, each with its closest one there, instead of copies
+            among the images themselves. Nothing of the archive is listed for removal. All its splits are read.
+        orientations: find turned and mirrored copies too, in the seven other orientations of a square; they are never
+            listed for removal. It takes seven further searches over versions of 16 x 16 pixels, and no further
+            features.
         distance: largest 1 - cos of the features for images that are alike but no copies; the page has a slider to
             choose it by eye. Default: a tenth of the median distance of any two. Copies are confirmed by their pixels
             at full size, up to the distance by which features move when images are halved in size or saved as JPEG of
@@ -143,67 +151,95 @@ def find_duplicates(
         console: console for progress and messages.
 
     Returns:
-        Columns "group" from 1; "kind": "first", "same file", "same pixels" or "copy" in a group of copies, else
-        "alike"; "kept": False for an image with the bytes of an image that is kept; "name", "distance" to the first of
-        the group, "width", "height", "bytes" and, for images in files, "path".
+        Columns "group" from 1; "kind": "first", "same file", "same pixels", "copy", "turned" or "mirrored" (perhaps
+        turned, too) in a group of copies, else "alike"; "kept": False for an image with the bytes of an image that is
+        kept; "name", "distance" to the first of the group, "width", "height", "bytes" and, for images in files, "path".
         The first of a group has the most pixels, then the largest file, then the shortest name. Groups of copies come
         first. An image that is kept can be in a group that is alike, too. Nothing is removed, and images with other
         bytes are for a person to look at: no list for removal names them.
+        With `against`, a row for each image that the archive has, and the columns "archive_name", "archive_width",
+        "archive_height", "archive_bytes" and "archive_path" of its closest image there, in place of "group".
 
     Raises:
-        ValueError: for a distance below 0 or above 2, or fewer than two images.
+        ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` of vectors without images,
+            and `against` with vectors.
 
     >>> found = nearfar.find_duplicates("runs/photos")
     >>> found["name"], found["kind"]
     (['cat/3.png', 'cat/copy.png'], ['first', 'same file'])
+    >>> run = nearfar.Run("runs/photos")
+    >>> run.duplicates("photos/cat/copy.png", against="photos/dog", out="had.html")["name"]
+    []
     """
     from torch.nn.functional import normalize
 
     from nearfar.neighbours import KINDS, alike_distance, facts_of, find_links, members_at
     from nearfar.pages import lists
-    from nearfar.run_features import open_featured, run_or_data
+    from nearfar.run_features import open_against, open_featured, run_or_data
     from nearfar.training.progress import shown
     from nearfar.training.seeding import stream
 
     run, console = run_or_data(run), console or Console()
     check_range("--distance", distance, 0, 2)
     page = lists.output_of(run, out, "duplicates", lists.TABLE, lists.FILES)
-    known = open_featured(run, data, split, encoder, console)
+    if against is None:
+        known, archive = open_featured(run, data, split, encoder, console), 0
+    else:
+        known, archive = open_against(run, data, against, split, encoder, console)
+    if orientations and not known.pictured:
+        raise ValueError("--orientations compares pixels: name the images of these vectors")
     images, features = known.images, normalize(known.features, dim=1)
     near = alike_distance(features, stream(0, "pairs")) if distance is None else distance
     if not known.pictured:
         console.print(Text("copies are confirmed by pixels: name the images of these vectors; without, all are alike"))
     with shown(console, "comparing images") as progress:
         how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)
-        how["pictured"] = known.pictured
+        how |= dict(archive=archive, orientations=orientations, pictured=known.pictured)
         links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
     facts = {row: facts_of(images, row) for row in sorted({row for link in links for row in link[1:3]})}
-    members = members_at(links, facts, images.names, near)
-    rows = [member.row for member in members]
+    members = members_at(links, facts, images.names, near, archive)
     first = {member.group: member.row for member in reversed(members)}
-    apart = (features[[first[member.group] for member in members]] - features[rows]).square().sum(1) / 2
-    columns: dict[str, list[Any]] = {
-        "group": [member.group for member in members],
-        "kind": [member.kind for member in members],
-        "kept": [member.kept for member in members],
-        "name": [images.names[row] for row in rows],
-        "distance": apart.tolist(),
-        **{field: [getattr(facts[row], field) for row in rows] for field in ("width", "height", "bytes")},
-        **known.files(rows),
-    }
+    listed = [member for member in members if member.row >= archive]
+    rows, beside = [member.row for member in listed], [first[member.group] for member in listed]
+    apart = (features[beside] - features[rows]).square().sum(1) / 2
+
+    def described(rows: list[int]) -> dict[str, list[Any]]:
+        sizes = {field: [getattr(facts[row], field) for row in rows] for field in ("width", "height", "bytes")}
+        return {"name": [images.names[row] for row in rows], **sizes, **known.files(rows)}
+
+    columns: dict[str, list[Any]] = {} if archive else {"group": [member.group for member in listed]}
+    columns |= {"kind": [member.kind for member in listed], "kept": [member.kept for member in listed]}
+    columns |= {"name": [], "distance": apart.tolist(), **described(rows)}
+    columns |= {f"archive_{field}": values for field, values in described(beside).items()} if archive else {}
     words = [word for word in (data if isinstance(data, (list, tuple)) else [data]) if isinstance(word, (str, Path))]
     words = ["nearfar", "duplicates", run.path, *words, *([] if split is None else ["--split", split])]
     words += ["--encoder", encoder] if isinstance(encoder, str) else []
-    shapes = {row: one._asdict() for row, one in facts.items()}
+    words += ["--against", against] if isinstance(against, (str, Path)) else []
+    words += ["--orientations"] if orientations else []
     lists.write_duplicates_page(
-        page, images, known.paths, links, shapes, kinds=KINDS, distance=near, command=shlex.join(map(str, words))
+        page,
+        images,
+        known.paths,
+        links,
+        members,
+        {row: one._asdict() for row, one in facts.items()},
+        archive=archive,
+        distance=near,
+        command=shlex.join(map(str, words)),
     )
     lists.write_table(page.with_suffix(lists.TABLE), columns)
-    same, pixels, again, _ = (columns["kind"].count(kind) for kind in KINDS)
+    same, pixels, again, turned, mirrored, _ = (columns["kind"].count(kind) for kind in KINDS)
     said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
-    console.print(Text(f"{same + pixels + again} of {len(images)} images are copies of others: {said}"))
-    groups = len({member.group for member in members if member.kind == "alike"})
-    console.print(Text(f"{groups} groups of others are nearly alike, at a distance of up to {near:.3g}"))
+    said += f", {turned} turned, {mirrored} mirrored" if orientations else ""
+    total, what = same + pixels + again + turned + mirrored, "in the archive" if archive else "copies of others"
+    console.print(Text(f"{total} of {len(images) - archive} images are {what}: {said}"))
+    if archive:
+        console.print(
+            Text(f"{columns['kind'].count('alike')} others are nearly alike, at a distance of up to {near:.3g}")
+        )
+    else:
+        groups = len({member.group for member in members if member.kind == "alike"})
+        console.print(Text(f"{groups} groups of others are nearly alike, at a distance of up to {near:.3g}"))
     console.print(Text(f"look first -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was removed"))
     if "path" in columns:
         files = page.with_suffix(lists.FILES)

@@ -5,6 +5,7 @@ from nearfar.neighbours.copies import COPY, LOCAL, local_difference, pixel_diffe
 from nearfar.neighbours.duplicates import (
     KINDS,
     Link,
+    Member,
     alike_distance,
     copy_distance,
     facts_of,

@@ -38,6 +38,7 @@ PLAIN = 32  # of 255: range of values below which an image shows too little to t
 ROWS = 2**20  # pixels that are compared at a time
 QUALITY, SHRINK = 50, 2  # of the copies by which the shift of features is measured
 GATHERED = 256  # images in memory at a time
+MIRROR = 4  # orientations, each a number of quarter turns; so many more are those of the mirror image
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
 
 Progress = Callable[[int, int], None]
@@ -67,6 +68,22 @@ def pixel_difference(
     square = (first - second).square().flatten(1).mean(1)
     variances = torch.stack([one.flatten(2).var(2, unbiased=False).mean(1) for one in (first, second)])
     return (square / variances.mean(0).clamp_min(LEAST**2)).sqrt()
+
+
+def turned(pixels: Shaped[np.ndarray, "*batch height width"], turn: int) -> Shaped[np.ndarray, "*batch high wide"]:
+    """Images in one of the eight orientations: mirrored left to right from 4 on, then `turn` % 4 quarter turns left."""
+    return np.rot90(pixels[..., ::-1] if turn >= MIRROR else pixels, turn % MIRROR, (-2, -1))
+
+
+def composed(turn: int, before: int) -> int:
+    """The orientation that comes of two: turned(turned(x, before), turn)."""
+    quarters = turn - before if turn >= MIRROR else turn + before
+    return (turn // MIRROR ^ before // MIRROR) * MIRROR + quarters % MIRROR
+
+
+def inverse(turn: int) -> int:
+    """The orientation that undoes another; a mirror image is undone by itself."""
+    return turn if turn >= MIRROR else -turn % MIRROR
 
 
 def compared(first: Shaped[np.ndarray, "channels height width"], second: Shaped[np.ndarray, "bands high wide"]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +20,21 @@ from nearfar.data.decoding import header, to_array, to_pil
 from nearfar.data.formats import raw
 from nearfar.data.table import digest, digest_of_file
 from nearfar.neighbours.approximate import find_nearest
-from nearfar.neighbours.copies import COPY, altered, compared, pixel_difference, small_images
+from nearfar.neighbours.copies import (
+    COPY,
+    MIRROR,
+    altered,
+    compared,
+    composed,
+    inverse,
+    pixel_difference,
+    small_images,
+    turned,
+)
 from nearfar.views import eight_bits
 
-KINDS = ("same file", "same pixels", "copy", "alike")
-SAME_FILE, ALIKE = 0, 3  # positions in KINDS
+KINDS = ("same file", "same pixels", "copy", "turned", "mirrored", "alike")
+SAME_FILE, COPIED, TURNED, MIRRORED, ALIKE = 0, 2, 3, 4, 5  # positions in KINDS
 NEIGHBOURS = 8  # of each image that are compared with it
 TRIED, SHARE = 128, 0.99  # images whose altered versions give the distance of copies, and its quantile
 PAIRS = 8192  # that are compared at a time at 16 pixels
@@ -36,12 +46,17 @@ Progress = Callable[[int, int], None]
 
 
 class Link(NamedTuple):
-    """Two images by their positions, the distance of their features, and their relation, a position in KINDS."""
+    """Two images by their positions, the distance of their features, and their relation, a position in KINDS.
+
+    turn: the orientation (`copies.turned`) in which the second shows the first; the distance of turned and mirrored
+    copies is that of their small versions.
+    """
 
     distance: float
     first: int
     second: int
     kind: int
+    turn: int = 0
 
 
 class Facts(NamedTuple):
@@ -54,12 +69,16 @@ class Facts(NamedTuple):
 
 
 class Member(NamedTuple):
-    """An image in a group from 1: "first" or one of KINDS; kept: False for the bytes of an image that is kept."""
+    """An image in a group from 1: "first" or one of KINDS; kept: False for the bytes of an image that is kept.
+
+    turn: the orientation in which it shows the first of its group of copies.
+    """
 
     group: int
     row: int
     kind: str
     kept: bool
+    turn: int = 0
 
 
 def copy_distance(
@@ -95,6 +114,8 @@ def find_links(
     features: Float[Tensor, "images dim"],
     most: float,
     *,
+    archive: int = 0,
+    orientations: bool = False,
     pictured: bool = True,
     approximate: bool = False,
     report: Callable[[str], None] | None = None,
@@ -105,34 +126,89 @@ def find_links(
     Identical files are found by their bytes, whatever their features. Every other image is compared with its eight
     nearest. If small versions of two differ by less than a fifth of their contrast, the files are read and compared at
     full size (`compared`). Others are alike if each is the nearest of the other that is no copy.
+    archive: so many of the first images are an archive: each of the others is only compared with these, and linked to
+    the one that is its closest copy, or else the nearest.
+    orientations: find turned and mirrored copies too, whatever their features, by the small versions in all eight.
     pictured: False if there are features alone: all pairs are alike then. approximate, report: as for `find_nearest`.
     progress: called with (done, total) of each stage.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
-    [Link(distance=0.0, first=8, second=12, kind=0)]
+    [Link(distance=0.0, first=8, second=12, kind=0, turn=0)]
     """
     same = _same_files(images, progress)
-    links = [Link(0.0, int(first), row, SAME_FILE) for row, first in enumerate(same) if first != row]
+    repeats = [(int(first), row) for row, first in enumerate(same) if first != row]
+    links = [Link(0.0, *pair, SAME_FILE) for pair in repeats if not archive or pair[0] < archive <= pair[1]]
     rows = torch.from_numpy(np.unique(same))
-    if len(rows) < 2:
-        return links
-    count = min(NEIGHBOURS, len(rows) - 1)
-    found = find_nearest(features[rows], k=count, approximate=approximate, report=report, progress=progress)
+    known, asked = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
+    if len(known) < 2 - bool(archive) or not len(asked):
+        return sorted(links)
+    count, queries = min(NEIGHBOURS, len(known) - (not archive)), features[asked] if archive else None
+    how: dict[str, Any] = dict(approximate=approximate, report=report, progress=progress)
+    found = find_nearest(features[known], queries, count, **how)
     near, column = torch.where(found.distance <= most)
-    first, second = rows[near], rows[found.index[near, column]]
+    first, second = asked[near], known[found.index[near, column]]
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
-    pairs, inverse = pairs.unique(dim=0, return_inverse=True)
-    distance = torch.zeros(len(pairs)).index_put_((inverse,), found.distance[near, column])
+    pairs, inverted = pairs.unique(dim=0, return_inverse=True)
+    distance = torch.zeros(len(pairs)).index_put_((inverted,), found.distance[near, column])
     if pictured:
         links += _judged(images, images, pairs, distance, progress)
     else:
         links += [Link(far, i, j, ALIKE) for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)]
+    if orientations:
+        sure = {link[1:3] for link in links if link.kind < ALIKE}
+        others = _turned_copies(images, known, asked, sure, **how)
+        links = [link for link in links if link[1:3] not in others] + list(others.values())
+    if archive:
+        closest: dict[int, Link] = {}
+        for link in sorted(links, key=lambda link: (link.kind, link)):
+            closest.setdefault(link.second, link)
+        again = [(row, closest[first]) for first, row in repeats if archive <= first and first in closest]
+        return sorted([*closest.values(), *(link._replace(second=row) for row, link in again)])
     nearest: dict[int, Link] = {}  # of those that are merely alike: with all of them, chains would join everything
     for link in sorted(links):
         for row in (link.first, link.second) if link.kind == ALIKE else ():
             nearest.setdefault(row, link)
     return sorted(link for link in links if link.kind < ALIKE or nearest[link.first] == nearest[link.second])
+
+
+def _turned_copies(
+    images: Images,
+    known: Int64[Tensor, " known"],
+    asked: Int64[Tensor, " asked"],
+    sure: set[tuple[int, int]],
+    progress: Progress | None,
+    **how: Any,
+) -> dict[tuple[int, int], Link]:
+    """The copies in another orientation among two sets of positions, by their positions; those in `sure` are skipped.
+
+    Candidates are the nearest by the cosine of the centred small versions: where these differ by no more than COPY,
+    the distance is COPY squared / 2 at most.
+    """
+    small = small_images(images, known, progress)
+    own = small if asked is known else small_images(images, asked, progress)
+    full, links, tried = lru_cache(CACHED)(partial(_full_size, images)), dict[tuple[int, int], Link](), set()
+    for turn in range(1, 2 * MIRROR):
+        other = torch.from_numpy(turned(own.numpy(), turn).copy())
+        count = min(NEIGHBOURS + 1, len(known))  # one may be the image itself
+        found = find_nearest(_centred(small), _centred(other), count, progress=progress, **how)
+        column, near = torch.where(found.distance.T <= COPY**2 / 2)  # the nearest of each first
+        place, far = found.index[near, column], found.distance[near, column]
+        parts = zip(place.split(PAIRS), near.split(PAIRS), strict=True)
+        close = torch.cat([pixel_difference(small[i], other[j]) for i, j in parts]) <= COPY
+        candidates = torch.stack([known[place], asked[near]], 1)[close].tolist()
+        for (first, second), distance in zip(candidates, far[close].tolist(), strict=True):
+            pair, at = ((first, second), turn) if first < second else ((second, first), inverse(turn))
+            if first == second or pair in sure or pair in links or (pair, at) in tried:
+                continue
+            tried.add((pair, at))
+            if compared(full(pair[0]), turned(full(pair[1]), at)) != KINDS[ALIKE]:
+                links[pair] = Link(distance, *pair, MIRRORED if at >= MIRROR else TURNED, at)
+    return links
+
+
+def _centred(small: Float[Tensor, "images channels side side"]) -> Float[Tensor, "images pixels"]:
+    return (small - small.mean((2, 3), keepdim=True)).flatten(1)
 
 
 def find_leaks(
@@ -197,17 +273,17 @@ def groups_at(links: Sequence[Link], count: int, distance: float) -> tuple[list[
 
 
 def members_at(
-    links: Sequence[Link], facts: Mapping[int, Facts], names: Sequence[str], distance: float
+    links: Sequence[Link], facts: Mapping[int, Facts], names: Sequence[str], distance: float, archive: int = 0
 ) -> list[Member]:
     """The members of all groups at a distance, copies before images that are merely alike.
 
-    The first of a group is a file rather than a link to one, then has the most pixels, then the largest file, then the
-    shortest name: it is the one to keep.
+    The first of a group is of the archive, if there is one (the images before that position), then a file rather than
+    a link to one, then has the most pixels, then the largest file, then the shortest name: it is the one to keep.
     """
 
-    def order(row: int) -> tuple[bool, int, int, int, int]:
+    def order(row: int) -> tuple[bool, bool, int, int, int, int]:
         width, height, size, link = facts[row]  # a link that is kept might lead to a file that is removed
-        return link, -width * height, -size, len(names[row]), row  # "copy of a.jpg" comes after "a.jpg"
+        return row >= archive, link, -width * height, -size, len(names[row]), row  # "copy of a.jpg" after "a.jpg"
 
     same = {row: row for row in facts} | {link.second: link.first for link in links if link.kind == SAME_FILE}
     kind: dict[int, int] = {}  # the closest link of a file, or of those with the same bytes, to another
@@ -215,19 +291,38 @@ def members_at(
         if link.kind != SAME_FILE and (link.kind < ALIKE or link.distance <= distance):
             kind |= {same[row]: min(link.kind, kind.get(same[row], ALIKE)) for row in (link.first, link.second)}
     copies, alike = groups_at(links, len(names), distance)
+    turns = _turns(links, [min(group, key=order) for group in copies])
     best: dict[int, int] = {}  # represents a group of copies among the images that are alike
     members = []
     for number, group in enumerate(copies, 1):
         kept: set[int] = set()
         for row in sorted(group, key=order):
-            words = KINDS[SAME_FILE] if same[row] in kept else KINDS[kind[same[row]]] if kept else "first"
-            members.append(Member(number, row, words, same[row] not in kept))
+            turn = turns[row]
+            relation = (MIRRORED if turn >= MIRROR else TURNED) if turn else min(kind.get(same[row], COPIED), COPIED)
+            words = KINDS[SAME_FILE if same[row] in kept else relation] if kept else "first"
+            members.append(Member(number, row, words, same[row] not in kept, turn))
             best |= {} if kept else dict.fromkeys(group, row)
             kept.add(same[row])
     for number, group in enumerate(alike, len(copies) + 1):
         rows = sorted({best.get(row, row) for row in group}, key=order)
         members += [Member(number, row, KINDS[ALIKE], True) for row in rows]
     return members
+
+
+def _turns(links: Sequence[Link], first: Sequence[int]) -> dict[int, int]:
+    """The orientation in which each image of a group of copies shows the first of its group."""
+    steps: dict[int, list[tuple[int, int]]] = {}
+    for link in links:
+        if link.kind < ALIKE:
+            steps.setdefault(link.first, []).append((link.second, link.turn))
+            steps.setdefault(link.second, []).append((link.first, inverse(link.turn)))
+    turns, reached = dict.fromkeys(first, 0), list(first)
+    for row in reached:  # which grows
+        for other, turn in steps[row]:
+            if other not in turns:
+                turns[other] = composed(turns[row], turn)
+                reached.append(other)
+    return turns
 
 
 def components(count: int, pairs: Iterable[tuple[int, int]]) -> Int64[np.ndarray, " count"]:

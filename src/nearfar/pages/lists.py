@@ -22,6 +22,7 @@ from nearfar.atomic import PAGES, check_folder, check_output, replacing
 from nearfar.data import Images
 from nearfar.data.table import printable
 from nearfar.maps.thumbnails import data_url, thumbnails
+from nearfar.neighbours import KINDS, Link, Member
 from nearfar.pages.template import script, write_page
 from nearfar.run import Run
 from nearfar.run_check import Problem
@@ -30,6 +31,7 @@ from nearfar.views import eight_bits
 
 Columns = dict[str, list[Any]]
 TABLE, FILES = ".csv", ".list"
+CHOSEN = "to-remove.list"  # saved from the page
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 SIZE = 128  # pixels of a picture, at most
 ENLARGED = 48  # pictures below this are shown pixel by pixel
@@ -149,34 +151,39 @@ def write_duplicates_page(
     path: Path,
     images: Images,
     paths: Sequence[str] | None,
-    links: Sequence[tuple[float, int, int, int]],
+    links: Sequence[Link],
+    members: Sequence[Member],
     facts: Mapping[int, Mapping[str, Any]],
     *,
-    kinds: Sequence[str],
+    archive: int = 0,
     distance: float,
     command: str,
 ) -> None:
     """Write the page: groups at a distance that a slider sets, copies apart from images that are merely alike.
 
-    links: distance, two positions and a place in `kinds`, the last of which is "alike"; nearest first, those beyond
-    `distance` as well, for the slider. facts: by position, what the page says of an image: width, height, bytes and
-    whether it is a link. command: that makes these lists again.
+    links: nearest first, those beyond `distance` as well, for the slider. members: those of the groups. facts: by
+    position, what the page says of an image: width, height, bytes and whether it is a link. archive: so many of the
+    first images are that. command: that makes these lists again.
     """
-    alike = len(kinds) - 1
+    alike = len(KINDS) - 1
     place: dict[int, int] = {}
     near = []
-    for far, first, second, kind in sorted(links, key=lambda link: link[3] == alike):  # copies first
+    for far, first, second, kind, _ in sorted(links, key=lambda link: link.kind == alike):  # copies first
         if len(place.keys() | {first, second}) > MOST_IMAGES:
             break
         near.append([far, *(place.setdefault(row, len(place)) for row in (first, second)), kind])
     figures = figures_of(images, paths, list(place), [""] * len(place))
-    told = [
-        {"name": one.name, "url": one.url, "href": one.href, **facts[row]}
-        for row, one in zip(place, figures, strict=True)
-    ]
-    data = {"images": told, "links": near, "kinds": kinds, "alike": alike, "distance": distance, "command": command}
-    about, left = f"among {len(images)} images", len(links) - len(near)
-    scripts = [script("duplicates.js")]
+    copies = {one.row: one for one in members if one.kind != KINDS[alike]}
+    told = []
+    for row, figure in zip(place, figures, strict=True):
+        one = copies.get(row, Member(0, row, "", True))
+        relation = {"kind": one.kind, "kept": one.kept, "turn": one.turn, "archived": row < archive}
+        told.append({"name": figure.name, "url": figure.url, "href": figure.href, **relation, **facts[row]})
+    data = {"images": told, "links": near, "alike": alike, "distance": distance, "command": command}
+    data |= {"files": CHOSEN, "removing": removing(Path(CHOSEN))}
+    about, left = f"among {len(images) - archive} images", len(links) - len(near)
+    about += f", against {archive} of an archive" if archive else ""
+    scripts = [script("saving.js", "duplicates.js")]
     write_page(path, "duplicates.html", title="Near-duplicates", about=about, data=data, left=left, scripts=scripts)
 
 

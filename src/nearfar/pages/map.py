@@ -43,7 +43,7 @@ PER_ROW = 16  # thumbnails to a side of a sheet
 COARSEST, FINEST = 2, 12  # depths of the quadtree; a depth of d has 2**d cells on a side
 BESIDE = (".png", ".json", ".safetensors")  # files beside a page
 IMAGE, NEIGHBOURS = "image", 15  # of a table
-SCRIPTS = ("store.js", "painters.js", "map.js", "selection.js"), ("panel.js", "table.js", "controls.js")
+SCRIPTS = ("store.js", "painters.js", "map.js", "saving.js", "selection.js"), ("panel.js", "table.js", "controls.js")
 
 Progress = Callable[[int, int | None], None]
 

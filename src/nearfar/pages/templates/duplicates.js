@@ -1,8 +1,10 @@
-"use strict";
+// The groups of copies at the distance of the slider, differences of their images, and the files that are not kept.
+
 const told = JSON.parse(document.getElementById("data").textContent);
-const { images, links, kinds, alike } = told;
+const { images, links, alike } = told;
 const slider = document.getElementById("far");
-const MOST_GROUPS = 150, MOST_MEMBERS = 24;
+const MOST_GROUPS = 150, MOST_MEMBERS = 24, AMPLIFIED = 4;
+const say = (text) => { document.getElementById("live").textContent = text; };
 
 /* Union-find over the links up to a distance: for each image the smallest number in its group. */
 function grouped(pairs) {
@@ -24,7 +26,7 @@ function collected(label, pairs) {
   }
   const size = (i) => images[i].width * images[i].height;
   const letters = (i) => [...images[i].name].length;
-  const larger = (i, j) => images[i].link - images[j].link || size(j) - size(i) || images[j].bytes - images[i].bytes
+  const larger = (i, j) => images[j].archived - images[i].archived || images[i].link - images[j].link || size(j) - size(i) || images[j].bytes - images[i].bytes
     || letters(i) - letters(j) || i - j;
   return [...groups.values()].filter((group) => group.length > 1).map((group) => group.sort(larger));
 }
@@ -39,62 +41,122 @@ function facts({ width, height, bytes }) {
   return `${width}\u00d7${height}` + (bytes ? `, ${(bytes / 1e3).toFixed(bytes < 1e4 ? 1 : 0)} kB` : "");
 }
 
-function shown(group, near, title, marked) {
-  const figures = group.slice(0, MOST_MEMBERS).map((row, place) => {
-    const { name, url, href } = images[row];
-    const closest = near.filter(([, a, b, kind]) => kind && [twin[a], twin[b]].includes(twin[row])).map((link) => link[3]);
-    const kind = listed.has(row) ? 0 : Math.min(...closest);
+/* Paint the absolute difference of two pictures, amplified; the second in the orientation in which it shows the first. */
+function paint(canvas, first, second, turn) {
+  const side = canvas.width = canvas.height = Math.max(first.naturalWidth, second.naturalWidth);
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const pixels = (picture, at) => {
+    context.setTransform(1, 0, 0, 1, side / 2, side / 2);
+    context.rotate(-at % 4 * Math.PI / 2);
+    context.scale(at < 4 ? 1 : -1, 1);
+    context.drawImage(picture, -side / 2, -side / 2, side, side);
+    return context.getImageData(0, 0, side, side);
+  };
+  const [one, other] = [pixels(first, 0), pixels(second, turn)];
+  one.data.forEach((value, i) => { if (i % 4 < 3) one.data[i] = AMPLIFIED * Math.abs(value - other.data[i]); });
+  context.putImageData(one, 0, 0);
+}
+
+/* Of a group of copies those that can stand for an image: in the same orientation, else with the same bytes alone. */
+const standsFor = (row, other) => (images[row].turn ? twin[row] === twin[other] : !images[other].turn);
+
+/* A button that keeps a file or not: for files that another one can stand for, never for those of the archive. */
+function addKeeper(item, row, group) {
+  const others = group.filter((other) => other !== row && standsFor(row, other));
+  if (!images[row].href || images[row].archived || !others.length) return;
+  const button = element("button", { type: "button", textContent: "Keep" });
+  button.setAttribute("aria-label", `Keep ${images[row].name}`);
+  const mark = () => {
+    button.setAttribute("aria-pressed", images[row].kept);
+    item.classList.toggle("gone", !images[row].kept);
+  };
+  button.addEventListener("click", () => {
+    if (images[row].kept && !others.some((other) => images[other].kept)) return say("One of these copies is always kept.");
+    images[row].kept = !images[row].kept;
+    mark();
+    list();
+  });
+  mark();
+  item.append(button);
+}
+
+function shown(group, title, copies) {
+  const pictures = group.slice(0, MOST_MEMBERS).map((row) => element("img", { src: images[row].url, alt: images[row].name, loading: "lazy" }));
+  const figures = pictures.map((picture, place) => {
+    const row = group[place], { name, href, kind, turn, archived } = images[row];
+    const inside = href ? element("a", { href }, [picture]) : picture;
+    const difference = element("canvas", { width: 1, height: 1, role: "img" });
+    difference.setAttribute("aria-label", `difference of ${name} from the first`);
+    picture.addEventListener("load", () => pictures[0].decode().then(() => paint(difference, pictures[0], picture, copies ? turn : 0)));
+    const said = archived ? "in the archive" : copies && place ? kind : "";
     const caption = element("figcaption", { title: name }, [
-      element("b", { textContent: name.split("/").pop() }), element("br"), facts(images[row]),
-      ...(marked && place ? [element("br"), kinds[kind]] : []),
+      element("b", { textContent: name.split("/").pop() }), element("br"), facts(images[row]), ...(said ? [element("br"), said] : []),
     ]);
-    const figure = element("figure", {}, [element("img", { src: url, alt: name, loading: "lazy" }), caption]);
-    const inside = href ? element("a", { href }, [figure]) : figure;
-    return element("li", { className: marked && !place ? "marked" : "" }, [inside]);
+    const figure = element("figure", {}, [element("div", { className: "beside" }, place ? [inside, difference] : [inside]), caption]);
+    const item = element("li", { className: place ? "" : "marked" }, [figure]);
+    if (copies) addKeeper(item, row, group);
+    return item;
   });
   const more = group.length - figures.length;
   const head = element("h3", {}, [title, element("small", { textContent: more > 0 ? `${more} more not shown` : "" })]);
   return element("section", {}, [head, element("ul", { className: "gallery" }, figures)]);
 }
 
-function fill(id, groups, near, marked) {
+function fill(id, groups) {
   const place = document.getElementById(id);
-  place.replaceChildren(...groups.slice(0, MOST_GROUPS).map((group) => {
-    const inside = near.filter(([, a, b]) => group.includes(a) || group.includes(b));
-    return shown(group, inside, `${group.length} images`, marked);
-  }));
+  place.replaceChildren(...groups.slice(0, MOST_GROUPS).map((group) => shown(group, `${group.length} images`, id === "copies")));
   if (groups.length > MOST_GROUPS) place.append(element("p", { className: "note", textContent: `and ${groups.length - MOST_GROUPS} more groups` }));
   if (!groups.length) place.append(element("p", { className: "note", textContent: "None at this distance." }));
 }
+
+/* The files that are not kept, and what removes them once the list is saved. */
+function list() {
+  const gone = images.filter((one) => one.href && !one.kept);
+  const size = (gone.reduce((sum, one) => sum + one.bytes, 0) / 1e6).toFixed(1);
+  say(gone.length ? `${gone.length} file${gone.length > 1 ? "s" : ""} to remove, ${size} MB` : "All files are kept.");
+  document.getElementById("files").textContent = gone.map((one) => new TextDecoder().decode(bytesOf(one))).join("\n");
+  for (const id of ["save", "copy"]) document.getElementById(id).disabled = !gone.length;
+  return gone;
+}
+
+/* The path of a file, exactly: its address holds every byte of it. */
+const bytesOf = ({ href }) => Uint8Array.from(
+  href.slice("file://".length).replace(/%(..)/g, (_, code) => String.fromCharCode(parseInt(code, 16))), (letter) => letter.charCodeAt());
 
 /* Slider position n: up to the distance of the n-th link of images that are merely alike; copies are there always. */
 function draw() {
   const at = Number(slider.value);
   const distance = at === usual ? told.distance : at ? likenesses[at - 1][0] : 0;
   const near = links.filter((link) => link[3] < alike || link[0] <= distance);
-  const label = grouped(sure.map(([, a, b]) => [a, b]));
-  const copies = collected(label, sure.map(([, a, b]) => [a, b]));
   const first = images.map((_, i) => i);
   for (const group of copies) for (const row of group) first[row] = group[0];
   const ends = near.filter((link) => link[3] === alike).map(([, a, b]) => [first[a], first[b]]).filter(([a, b]) => a !== b);
   const others = collected(grouped(ends), ends);
-  fill("copies", copies, sure, true);
-  fill("alike", others, near, false);
+  fill("alike", others);
   const gone = copies.reduce((sum, group) => sum + group.length - 1, 0);
   const exact = Number(distance.toPrecision(4));
   document.getElementById("said").textContent =
-    `${exact}: ${gone} copies in ${copies.length} groups, ${listed.size} of them the same file; ${others.length} groups that are merely alike`;
+    `${exact}: ${gone} copies in ${copies.length} groups, ${listed} of them the same file; ${others.length} groups that are merely alike`;
   document.getElementById("command").textContent = `${told.command} --distance ${Number((distance * 1.000001).toPrecision(7))}`;
   slider.setAttribute("aria-valuetext", `distance ${exact}`);
 }
 
 const identical = links.filter((link) => link[3] === 0).map(([, a, b]) => [a, b]);
 const twin = grouped(identical);
-const listed = new Set(collected(twin, identical).flatMap((group) => group.slice(1)));
-const sure = links.filter((link) => link[3] < alike);
+const listed = links.length ? images.filter((one) => !one.kept).length : 0;
+const sure = links.filter((link) => link[3] < alike).map(([, a, b]) => [a, b]);
+const copies = collected(grouped(sure), sure);
 const likenesses = links.filter((link) => link[3] === alike);
 const usual = likenesses.filter((link) => link[0] <= told.distance).length;
 slider.max = likenesses.length;
 slider.value = usual;
 slider.addEventListener("input", draw);
+document.getElementById("removing").textContent = told.removing;
+document.getElementById("save").addEventListener("click", () => {
+  save(new Blob(list().flatMap((one) => [bytesOf(one), "\0"])), told.files, "application/octet-stream");
+});
+document.getElementById("copy").addEventListener("click", () => copy(told.removing));
+document.getElementById("chosen").hidden = !images.some((one) => one.href);
+fill("copies", copies);
 draw();
+list();

@@ -105,15 +105,7 @@ const selectInside = (shape, way) => {
   }, way);
 };
 
-// ---- save and copy ----
-const save = (text, file, kind) => {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: kind }));
-  link.download = file;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-  say(file + " saved");
-};
+// ---- what is saved and copied ----
 const quoted = (value) => (/[",\r\n]/.test(value) ? '"' + value.replace(/"/g, '""') + '"' : value);
 const guarded = (text) => (/^'*[=+\-@\t\r]/.test(text) && isNaN(text) ? "'" + text : text); // no formula in a spreadsheet
 const listText = async () => {
@@ -135,15 +127,4 @@ const csvText = async () => {
     rows.push([guarded(nameOf(i)), String(x), String(y), ...columns.map((column) => exact(column, i))]);
   }
   return rows.map((row) => row.map(quoted).join(",") + "\r\n").join("");
-};
-const copy = async (text) => {
-  try { await navigator.clipboard.writeText(text); } catch (error) { // not allowed inside a report
-    const area = document.createElement("textarea");
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-  say("Copied");
 };

@@ -2,11 +2,16 @@
 
     python benchmarks/copies.py DATA --out docs/results/copies.json     # DATA holds imagenette/ and flowers/
     python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
+    python benchmarks/copies.py DATA --orientations --out docs/results/copies-turned.json
 
 No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; pages of text;
 plots; screens of one program; digits; bursts of a camera (frames shifted by 2 to 6 pixels, with noise and another
 exposure); and photographs. Every image gets the copies that ALTERED names. Each image is compared with its copies, and
 with its nearest images in the set at 16 pixels, both unaltered and altered in every way.
+
+--orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in turn, and
+`nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and no others, by untrained
+features.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import datetime
 import io
 import json
 import platform
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +32,10 @@ import PIL
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from pyarrow.dataset import dataset
+from rich.console import Console
 from sklearn.datasets import load_digits
 
+import nearfar
 from nearfar.neighbours import COPY, LOCAL, local_difference, pixel_difference
 
 Chance = np.random.Generator
@@ -269,6 +277,56 @@ def measure(images: list[Image.Image], others: int, chance: Chance) -> dict[str,
     }  # fmt: skip
 
 
+ORIENTED: list[list[Image.Transpose]] = [
+    [*first, *second]
+    for second in ([], [Image.Transpose.FLIP_LEFT_RIGHT])
+    for first in ([], *([turn] for turn in (Image.Transpose[f"ROTATE_{degrees}"] for degrees in (90, 180, 270))))
+]
+SAVED: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "PNG": lambda image: image,
+    "JPEG 75": ALTERED["JPEG 75"],
+    "1/2": ALTERED["1/2, lanczos"],
+}
+
+
+def measure_orientations(images: list[Image.Image]) -> dict[str, Any]:
+    """Recall of the orientations of these images, by how they were saved, and what was grouped with another image."""
+    with tempfile.TemporaryDirectory() as folder:
+        for row, image in enumerate(images):
+            for turn, steps in enumerate(ORIENTED):
+                oriented = image
+                for step in steps:
+                    oriented = oriented.transpose(step)
+                how = list(SAVED)[(row + turn) % 3 if turn else 0]
+                SAVED[how](oriented).save(Path(folder) / f"{row:03d} {turn} {how.replace('/', ' of ')}.png")
+        page = Path(folder) / "page.html"
+        found = nearfar.find_duplicates(folder, orientations=True, out=page, console=Console(quiet=True))
+    groups: dict[int, list[tuple[int, int, str, str]]] = {}
+    for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
+        row, turn, how = name.removesuffix(".png").split(" ", 2)
+        if kind != "alike":
+            groups.setdefault(group, []).append((int(row), int(turn), kind, how.replace(" of ", "/")))
+    placed: dict[str, list[bool]] = {how: [] for how in SAVED}
+    wrong, wrong_kinds, held = [], 0, {one[:2] for group in groups.values() for one in group}
+    for group in groups.values():
+        row, turn, _, _ = group[0]
+        wrong += [f"{row}, {other[0]}" for other in group if other[0] != row]
+        for _, other, kind, how in group[1:]:
+            placed[how].append(True)
+            true = "mirrored" if (turn < 4) != (other < 4) else "turned"
+            wrong_kinds += kind != true
+    for row in range(len(images)):
+        for turn in range(8):
+            if (row, turn) not in held:
+                placed[list(SAVED)[(row + turn) % 3 if turn else 0]].append(False)
+    pairs = 8 * 8 * len(images) * (len(images) - 1) // 2
+    return {
+        "images": len(images), "different_pairs": pairs, "called_copies": len(wrong),
+        "wrong": wrong, "wrong_kinds": wrong_kinds, "groups": len(groups),
+        "recall": {how: round(float(np.mean(one)), 3) if one else None for how, one in placed.items()},
+    }  # fmt: skip
+
+
 def main() -> None:
     """Make the sets, measure, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -277,6 +335,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10, help="images of each set")
     parser.add_argument("--others", type=int, default=9, help="different images that each is compared with")
     parser.add_argument("--sets", nargs="*")
+    parser.add_argument("--orientations", action="store_true", help="turned and mirrored copies instead")
     parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()
     sets: dict[str, Callable[[Chance, int], list[Image.Image]]] = {
@@ -293,7 +352,9 @@ def main() -> None:
     result["sets"] = json.loads(args.out.read_text())["sets"] if args.out is not None and args.out.exists() else {}
     for name in args.sets or sets:
         chance = np.random.default_rng([args.seed, *name.encode()])
-        result["sets"][name] = found = measure(sets[name](chance, args.count), args.others, chance)
+        images = sets[name](chance, args.count)
+        found = measure_orientations(images) if args.orientations else measure(images, args.others, chance)
+        result["sets"][name] = found
         print(name, json.dumps(found), flush=True)
         if args.out is not None:
             args.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -72,7 +72,8 @@ def pixel_difference(
 
 def turned(pixels: Shaped[np.ndarray, "*batch height width"], turn: int) -> Shaped[np.ndarray, "*batch high wide"]:
     """Images in one of the eight orientations: mirrored left to right from 4 on, then `turn` % 4 quarter turns left."""
-    return np.rot90(pixels[..., ::-1] if turn >= MIRROR else pixels, turn % MIRROR, (-2, -1))
+    mirrored = pixels[..., ::-1] if turn >= MIRROR else pixels
+    return np.ascontiguousarray(np.rot90(mirrored, turn % MIRROR, (-2, -1)))
 
 
 def composed(turn: int, before: int) -> int:

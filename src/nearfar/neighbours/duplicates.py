@@ -189,10 +189,12 @@ def _turned_copies(
     own = small if asked is known else small_images(images, asked, progress)
     full, links, tried = lru_cache(CACHED)(partial(_full_size, images)), dict[tuple[int, int], Link](), set()
     for turn in range(1, 2 * MIRROR):
-        other = torch.from_numpy(turned(own.numpy(), turn).copy())
+        other = torch.from_numpy(turned(own.numpy(), turn))
         count = min(NEIGHBOURS + 1, len(known))  # one may be the image itself
         found = find_nearest(_centred(small), _centred(other), count, progress=progress, **how)
         column, near = torch.where(found.distance.T <= COPY**2 / 2)  # the nearest of each first
+        if not len(near):
+            continue
         place, far = found.index[near, column], found.distance[near, column]
         parts = zip(place.split(PAIRS), near.split(PAIRS), strict=True)
         close = torch.cat([pixel_difference(small[i], other[j]) for i, j in parts]) <= COPY

@@ -3,7 +3,7 @@
 const told = JSON.parse(document.getElementById("data").textContent);
 const { images, links, alike } = told;
 const slider = document.getElementById("far");
-const MOST_GROUPS = 150, MOST_MEMBERS = 24, AMPLIFIED = 4;
+const MOST_GROUPS = 150, MOST_MEMBERS = 24, AMPLIFIED = 4, NOISE = 8; // of 255, of the page's JPEG
 const say = (text) => { document.getElementById("live").textContent = text; };
 
 /* Union-find over the links up to a distance: for each image the smallest number in its group. */
@@ -53,7 +53,7 @@ function paint(canvas, first, second, turn) {
     return context.getImageData(0, 0, side, side);
   };
   const [one, other] = [pixels(first, 0), pixels(second, turn)];
-  one.data.forEach((value, i) => { if (i % 4 < 3) one.data[i] = AMPLIFIED * Math.abs(value - other.data[i]); });
+  one.data.forEach((value, i) => { if (i % 4 < 3) one.data[i] = AMPLIFIED * (Math.abs(value - other.data[i]) - NOISE); });
   context.putImageData(one, 0, 0);
 }
 

@@ -1,0 +1,190 @@
+"""Turned and mirrored copies, and an archive, in folders with planted copies; without a run."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pandas
+import pytest
+from PIL import Image
+from rich.console import Console
+from sklearn.datasets import load_digits, load_sample_images
+
+import nearfar
+from nearfar.cli import main
+from nearfar.neighbours.copies import composed, inverse, turned
+
+
+def photographs(count, width=96, height=72):
+    """Parts of two photographs, as wide and high as that."""
+    chance = np.random.default_rng(0)
+    for number in range(count):
+        y, x = chance.integers(0, 300, 2)
+        yield Image.fromarray(load_sample_images().images[number % 2][y : y + height, x : x + width])
+
+
+def digits(count):
+    for digit in load_digits().images[10 : 10 + count]:
+        yield Image.fromarray((digit * 255 / 16).astype(np.uint8)).resize((32, 32), Image.Resampling.BICUBIC)
+
+
+STEPS = [
+    [*mirrored, *turn]
+    for mirrored in ([], [Image.Transpose.FLIP_LEFT_RIGHT])
+    for turn in ([], [Image.Transpose.ROTATE_90], [Image.Transpose.ROTATE_180], [Image.Transpose.ROTATE_270])
+]
+
+
+def oriented(image, turn):
+    for step in STEPS[turn]:
+        image = image.transpose(step)
+    return image
+
+
+def test_orientations_are_those_of_pillow_and_form_a_group():
+    image = next(photographs(1))
+    pixels = np.asarray(image).transpose(2, 0, 1)
+    for turn in range(8):
+        assert np.array_equal(turned(pixels, turn), np.asarray(oriented(image, turn)).transpose(2, 0, 1))
+        assert composed(turn, inverse(turn)) == composed(inverse(turn), turn) == 0
+        for before in range(8):
+            assert np.array_equal(turned(turned(pixels, before), turn), turned(pixels, composed(turn, before)))
+
+
+@pytest.mark.parametrize("kind", ["photographs", "digits"])
+def test_all_orientations_are_found_and_told_apart(kind, tmp_path, quiet):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number, image in enumerate(photographs(12) if kind == "photographs" else digits(12)):
+        for turn in range(8 if number < 4 else 1):
+            if (number + turn) % 2:
+                oriented(image, turn).save(folder / f"{number:02d}-{turn}.png")
+            else:
+                oriented(image, turn).save(folder / f"{number:02d}-{turn}.jpg", quality=75)
+    shutil.copy(folder / "01-4.png", folder / "01-4 again.png")
+    found = pandas.DataFrame(nearfar.find_duplicates(folder, orientations=True, out=tmp_path / "a.html", console=quiet))
+    copies = found[found.kind != "alike"]
+    groups = [rows.name.str[:2].tolist() for _, rows in copies.groupby("group")]
+    assert sorted(groups) == [[f"{number:02d}"] * (9 if number == 1 else 8) for number in range(4)]
+    for _, rows in copies.groupby("group"):
+        first, *others = rows.itertuples()
+        for one in others:
+            mirrored = (int(first.name[3]) < 4) != (int(one.name[3]) < 4)
+            expected = "mirrored" if mirrored else "turned"
+            assert one.kind == expected or (one.kind == "same file" and one.name.startswith("01-4"))
+    assert copies.name[~copies.kept].tolist() in (["01-4.png"], ["01-4 again.png"])  # what has the same bytes alone
+    upright = pandas.DataFrame(nearfar.find_duplicates(folder, out=tmp_path / "b.html", console=quiet))
+    assert set(upright.kind[upright.kind != "alike"]) == {"first", "same file"}
+
+
+def test_a_copy_of_a_mirrored_copy_is_mirrored(tmp_path, quiet):
+    """Its only link to the first is through another image."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number, image in enumerate(photographs(6)):
+        image.save(folder / f"{number}.png")
+    flipped = Image.open(folder / "0.png").transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+    flipped.save(folder / "flipped.png")
+    flipped.save(folder / "flipped.jpg", quality=30)
+    found = nearfar.find_duplicates(folder, orientations=True, out=tmp_path / "a.html", console=quiet)
+    kinds = dict(zip(found["name"], found["kind"], strict=True))
+    of_first = [kinds[name] for name in ("0.png", "flipped.png", "flipped.jpg")]
+    assert of_first in (["first", "mirrored", "mirrored"], ["mirrored", "first", "copy"])  # the larger file is first
+
+
+@pytest.fixture
+def archived(tmp_path):
+    """An archive of ten photographs, and new ones: three of these, changed or not, and three others."""
+    archive, new = tmp_path / "archive", tmp_path / "it's new"
+    archive.mkdir()
+    new.mkdir()
+    images = list(photographs(14))
+    for number in range(10):
+        images[number].save(archive / f"{number}.png")
+    shutil.copy(archive / "9.png", archive / "9 again.png")
+    shutil.copy(archive / "0.png", new / "same.png")
+    shutil.copy(archive / "0.png", new / "0.png")
+    images[1].save(new / "encoded.jpg", quality=70)
+    shutil.copy(new / "encoded.jpg", new / "encoded again.jpg")
+    images[2].resize((192, 144), Image.Resampling.BICUBIC).save(new / "larger.png")
+    images[3].transpose(Image.Transpose.ROTATE_90).save(new / "turned.png")
+    for number in (11, 12, 13):
+        images[number].save(new / f"{number}.png")
+    shutil.copy(new / "11.png", new / "11 again.png")  # which the archive has not
+    return archive, new
+
+
+@pytest.mark.parametrize("orientations", [False, True])
+def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archived, tmp_path):
+    archive, new = archived
+    before = {path.name: path.read_bytes() for path in archive.iterdir()}
+    console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
+    options = dict(orientations=orientations, out=tmp_path / "had.html", console=console)
+    found = pandas.DataFrame(nearfar.find_duplicates(new, against=archive, **options))
+    copies = found[found.kind != "alike"].set_index("name")
+    expected = {
+        "same.png": ("same file", "0.png", False),
+        "0.png": ("same file", "0.png", False),
+        "encoded.jpg": ("copy", "1.png", True),
+        "encoded again.jpg": ("copy", "1.png", True),
+        "larger.png": ("copy", "2.png", True),
+    }
+    expected |= {"turned.png": ("turned", "3.png", True)} if orientations else {}
+    assert {one.Index: (one.kind, one.archive_name, one.kept) for one in copies.itertuples()} == expected
+    assert found.path.tolist() == [str(new / name) for name in found.name]
+    assert found.archive_path.tolist() == [str(archive / name) for name in found.archive_name]
+    assert copies.loc["larger.png", ["width", "archive_width"]].tolist() == [192, 96]
+    assert pandas.read_csv(tmp_path / "had.csv").archive_name.tolist() == found.archive_name.tolist()
+    said = console.export_text()
+    assert f"{5 + orientations} of 10 images are in the archive: 2 the same file" in said
+    listed = (tmp_path / "had.list").read_bytes().decode().split("\0")[:-1]
+    assert sorted(listed) == [str(new / "0.png"), str(new / "same.png")]
+    command = re.search(r"byte for byte: (.*)", said)[1]
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    assert {path.name: path.read_bytes() for path in archive.iterdir()} == before
+    assert len(list(new.iterdir())) == 8
+
+
+def test_a_file_is_no_copy_of_itself(archived, tmp_path):
+    """New images inside the archive, or linked from it, would be listed as copies of themselves, and then be lost."""
+    archive, new = archived
+    (archive / "link.png").symlink_to(new / "12.png")
+    os.link(new / "13.png", archive / "hard.png")
+    shutil.move(new, archive / "new")
+    (archive / "link.png").unlink()
+    (archive / "link.png").symlink_to(archive / "new" / "12.png")
+    console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
+    options = dict(out=tmp_path / "had.html", console=console)
+    found = nearfar.find_duplicates(archive / "new", against=archive, **options)
+    assert "12 files of" in console.export_text()
+    names = {name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"}
+    assert names == {"same.png", "0.png", "encoded.jpg", "encoded again.jpg", "larger.png"}
+    assert {path for path in found["archive_path"] if "/new/" in path} == set()
+    assert [name for name, kept in zip(found["name"], found["kept"], strict=True) if not kept] == ["0.png", "same.png"]
+    with pytest.raises(ValueError, match="name another archive"):
+        nearfar.find_duplicates(archive, against=archive, out=tmp_path / "all.html", console=console)
+
+
+def test_an_archive_with_a_run_and_one_image(archived, tmp_path, quiet):
+    archive, new = archived
+    options = dict(epochs=1, batch_size=8, held_out=2, encoder="tiny", image_size=32, method="simclr", console=quiet)
+    run = nearfar.pretrain(archive, out=tmp_path / "run", **options)
+    found = run.duplicates(new / "larger.png", against=archive, out=tmp_path / "one.html", console=quiet)
+    assert (found["name"], found["archive_name"], found["kind"]) == (["larger.png"], ["2.png"], ["copy"])
+    assert main(["duplicates", str(run.path), str(new), "--against", str(archive)]) == 0
+    assert "--against" in (run.path / "duplicates.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(orientations=True), "--orientations compares pixels"),
+        (dict(against="digits"), "--against needs an encoder"),
+    ],
+)
+def test_vectors_alone_have_neither(options, says, tmp_path, quiet):
+    vectors = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
+    with pytest.raises(ValueError, match=says):
+        nearfar.find_duplicates(vectors, out=tmp_path / "page.html", console=quiet, **options)

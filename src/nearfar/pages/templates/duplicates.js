@@ -37,9 +37,8 @@ function element(tag, properties = {}, children = []) {
   return made;
 }
 
-function facts({ width, height, bytes }) {
-  return `${width}\u00d7${height}` + (bytes ? `, ${(bytes / 1e3).toFixed(bytes < 1e4 ? 1 : 0)} kB` : "");
-}
+const inKilobytes = (bytes) => `${(bytes / 1e3).toFixed(bytes < 1e4 ? 1 : 0)} kB`;
+const facts = ({ width, height, bytes }) => `${width}\u00d7${height}` + (bytes ? `, ${inKilobytes(bytes)}` : "");
 
 /* Paint the absolute difference of two pictures, amplified; the second in the orientation in which it shows the first. */
 function paint(canvas, first, second, turn) {
@@ -112,9 +111,10 @@ function fill(id, groups) {
 /* The files that are not kept, and what removes them once the list is saved. */
 function list() {
   const gone = images.filter((one) => one.href && !one.kept);
-  const size = (gone.reduce((sum, one) => sum + one.bytes, 0) / 1e6).toFixed(1);
-  say(gone.length ? `${gone.length} file${gone.length > 1 ? "s" : ""} to remove, ${size} MB` : "All files are kept.");
-  document.getElementById("files").textContent = gone.map((one) => new TextDecoder().decode(bytesOf(one))).join("\n");
+  const size = inKilobytes(gone.reduce((sum, one) => sum + one.bytes, 0));
+  say(gone.length ? `${gone.length} file${gone.length > 1 ? "s" : ""} to remove, ${size}` : "All files are kept.");
+  const paths = gone.map((one) => new TextDecoder().decode(bytesOf(one)).replaceAll("\n", "\\n"));
+  document.getElementById("files").textContent = paths.join("\n");
   for (const id of ["save", "copy"]) document.getElementById(id).disabled = !gone.length;
   return gone;
 }

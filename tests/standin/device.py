@@ -242,5 +242,7 @@ def _lower(name: str) -> None:
     _library.impl(name, cast, "AutocastPrivateUse1")
 
 
+_others = torch.library.Library("_", "IMPL")
+_others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 for _name in ("conv2d", "linear", "mm", "addmm", "bmm", "matmul", "baddbmm"):
     _lower(_name)

@@ -111,6 +111,15 @@ def check_precision(device: torch.device, precision: str) -> None:
         raise ValueError(f"--precision {precision}: {device.type} has no bfloat16 on this machine; use 16-mixed")
 
 
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on a device, without waiting for the work that was given to the device before.
+
+    torch's `tensor.to(device)` waits for all of it, and so does `torch.tensor([...], device=device)`. Memory that is
+    not page-locked is copied aside at once, so that it may change afterwards; not so for Apple's devices.
+    """
+    return tensor.to(device, non_blocking=tensor.device.type == "cpu" and device.type != "mps")
+
+
 class Choice(NamedTuple):
     """Whether something is done, and why."""
 

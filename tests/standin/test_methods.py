@@ -6,14 +6,19 @@ from rich.console import Console
 
 import nearfar
 from nearfar.methods import method_class, method_names
+from tests.standin.test_losses import EIGH
 
 MAY_WAIT = {
+    "fabric.to_device(model)": "the start of the run",
     "mean = (loss_sum / loss_count).item()": "a line of metrics",
     'return {"monitored": {name: float(value) for name, value in numbers.items()}} if numbers else {}': "the same",
     "if not all(weights.isfinite().all() for weights in model.parameters()):": "a checkpoint",
     "return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}": "the saved encoder",
     "return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[0].float().cpu()": "health",
-    "out[index] = features.float().cpu()": "the nearest images in the report",
+    "pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)": "the same",
+    "encoder.to(find_device())": "the nearest images in the report",
+    "out[index] = features.float().cpu()": "the same",
+    EIGH: "torch's eigenvalues always wait; LORAC's are of a matrix as small as its views are many",
 }
 
 

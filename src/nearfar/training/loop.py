@@ -185,7 +185,8 @@ def fit(
                 save()
                 last_saved = since = time.perf_counter()
             progress.advance(step)
-            if stop.agreed(fabric.device) and not is_last:
+            asks = fabric.device.type == "cpu" or fabric.world_size == 1 or step % settings.log_every == 0
+            if asks and stop.agreed(fabric.device) and not is_last:  # several GPUs would wait for it in every step
                 save()
                 raise TrainingStopped(
                     f"stopped after step {step} of {pace.steps}, saved; resume with: nearfar pretrain --resume {folder}"

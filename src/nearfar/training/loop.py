@@ -88,6 +88,8 @@ def fit(
     how = setup_of(fabric.device, settings.precision)
     if how.channels_last.value:
         model.to(memory_format=torch.channels_last)
+    if settings.compile:
+        model.online.compile()
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(

@@ -1,7 +1,9 @@
-"""Layouts side by side: stochastic cluster embedding, openTSNE, UMAP and the projector; into docs/layouts.md.
+"""Layouts side by side: cluster embedding, openTSNE, UMAP and the projector; into docs/layouts.md.
 
-python benchmarks/layouts.py RUN CIFAR10    # a run of 32 px, the folder of the images; ten minutes of one core
-Needs `pip install -e .[benchmarks]` and Debian's package dataset-fashion-mnist.
+python benchmarks/layouts.py DATA RUNS                      # folders with flowers, imagenette, cifar10: images and runs
+python benchmarks/layouts.py DATA RUNS --rows 2000 20000    # time and quality against the number of rows, in addition
+Training images alone. Needs `pip install -e .[benchmarks]` and Debian's package dataset-fashion-mnist. A data set that
+has no run is left out.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
 import time
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import matplotlib.figure
 import numpy as np
@@ -25,11 +30,14 @@ from nearfar.data import open_images
 from nearfar.evaluation import extract, extract_view
 from nearfar.maps import ClusterEmbedding, fit_projector, map_quality
 from nearfar.maps.columns import PALETTE
+from nearfar.neighbours import nearest_rows
+from nearfar.neighbours.approximate import approximate_rows
 from nearfar.training.plan import chosen_views
 
 DOCS = Path(__file__).parents[1] / "docs"
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 VIEWS = 8
+MOST_EXACT, MOST_PEERS = 20_000, 200_000  # rows
 Rows = tuple[torch.Tensor, np.ndarray]
 
 
@@ -47,15 +55,25 @@ def umap(rows: np.ndarray) -> np.ndarray:
         return UMAP(metric="cosine", n_jobs=1, random_state=0).fit_transform(rows)
 
 
-def cluster(**values: float) -> Callable[[np.ndarray], np.ndarray]:
+def ours(**values: Any) -> Callable[[np.ndarray], np.ndarray]:
     return lambda rows: ClusterEmbedding(metric="cosine", **values).fit_transform(rows)
 
 
-LAYOUTS = {
-    "cluster embedding": cluster(),
-    "cluster embedding, alpha 0": cluster(alpha=0.0),
-    "openTSNE": opentsne,
-    "UMAP": umap,
+def ours_approximate(rows: np.ndarray) -> np.ndarray:
+    found, _ = approximate_rows(torch.from_numpy(rows), k=15)
+    return ClusterEmbedding(metric="cosine").fit(rows, neighbours=found.index).embedding_
+
+
+PEERS = {"openTSNE": opentsne, "UMAP": umap}
+OURS = "cluster embedding"
+LAYOUTS = {OURS: ours(), **PEERS}
+OTHERS = {
+    "alpha 0.01": ours(alpha=0.01),
+    "alpha 0.1": ours(alpha=0.1),
+    "alpha 0.5": ours(alpha=0.5),
+    "perplexity 30 of 90 neighbours": ours(perplexity=30, n_neighbors=90),
+    "approximate neighbours": ours_approximate,
+    "random start": lambda rows: ours(init=1e-4 * np.random.default_rng(0).normal(size=(len(rows), 2)))(rows),
 }
 
 
@@ -65,17 +83,26 @@ def digits() -> Rows:
 
 
 def fashion(most: int) -> Rows:
-    """The test images, as rows of pixels in 0..1."""
+    """Training images, as rows of pixels in 0..1."""
     pixels, labels = (
-        np.frombuffer(gzip.decompress((FASHION / f"t10k-{part}.gz").read_bytes()), np.uint8, offset=offset)
+        np.frombuffer(gzip.decompress((FASHION / f"train-{part}.gz").read_bytes()), np.uint8, offset=offset)
         for part, offset in (("images-idx3-ubyte", 16), ("labels-idx1-ubyte", 8))
     )
-    rows = torch.from_numpy(pixels.reshape(-1, 784).astype(np.float32) / 255)
-    return rows[:most], labels[:most].astype(np.int64)
+    rows = torch.from_numpy(pixels.reshape(-1, 784)[:most].astype(np.float32) / 255)
+    return rows, labels[:most].astype(np.int64)
+
+
+def featured(run: nearfar.Run, images: nearfar.data.Images, rows: int) -> Rows:
+    """Features of so many augmented views of images, and their labels."""
+    plan, found = chosen_views(run.settings.given("views"), run.settings), []
+    for number in range(-(-rows // len(images))):
+        generator = torch.Generator().manual_seed(number)
+        found.append(extract_view(run.encoder, images, plan.pick([number % len(plan)]), generator))
+    return torch.cat(found)[:rows], np.tile(images.labels, len(found))[:rows]
 
 
 def projected(run: nearfar.Run, images: nearfar.data.Images) -> Callable[[np.ndarray], np.ndarray]:
-    """The map's usual layout, with the views that it learns from."""
+    """The layout of SACLR's Figure 2, with the views that it learns from."""
     plan = chosen_views(run.settings.given("views"), run.settings)
 
     def lay_out(rows: np.ndarray) -> np.ndarray:
@@ -89,11 +116,14 @@ def projected(run: nearfar.Run, images: nearfar.data.Images) -> Callable[[np.nda
 
 def measure(name: str, rows: Rows, layouts: dict, places: dict[str, np.ndarray]) -> list[dict]:
     found = []
+    exact = len(rows[0]) <= MOST_EXACT
+    near = nearest_rows(rows[0], k=15).index if exact else approximate_rows(rows[0], k=15)[0].index
     for layout, lay_out in layouts.items():
         began = time.process_time()
         places[layout] = lay_out(rows[0].numpy())
         seconds = time.process_time() - began
-        quality = map_quality(rows[0], torch.from_numpy(np.array(places[layout], dtype=np.float32)), rows[1])
+        points = torch.from_numpy(np.array(places[layout], dtype=np.float32))
+        quality = map_quality(rows[0], points, rows[1], near=near)
         found.append({"data": name, "layout": layout, "seconds": round(seconds, 1), **quality.numbers()})
         print(json.dumps(found[-1]), flush=True)
     return found
@@ -114,60 +144,70 @@ def draw(path: Path, places: dict[str, np.ndarray], labels: np.ndarray) -> None:
 
 
 def page(results: list[dict], pictures: dict[str, str]) -> str:
+    versions = ", ".join(f"{name} {version(name)}" for name in ("openTSNE", "umap-learn", "torch"))
     lines = [
         "# Layouts side by side",
         "",
-        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds on one core, defaults of each",
-        "library, cosine distances. *Kept*: share of the 15 nearest neighbours that the map keeps. *kNN*: accuracy of",
-        "a vote of the 15 nearest other images. The projector, if shown, learns from eight views of each image;",
-        "its time includes their features. The others see only the features of the images. Which layout to use when:",
-        "[maps.md](maps.md).",
+        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds of one core, defaults of each",
+        "library, cosine distances, training images. *Kept*: share of the 15 nearest neighbours that the map keeps.",
+        "*kNN*: accuracy of a vote of the 15 nearest other images. The projector, if shown, learns from eight views of",
+        "each image; its time includes their features. The others see only the features of the images. The last rows",
+        "vary one setting of the cluster embedding. Which layout to use when: [maps.md](maps.md).",
+        f"{versions}; {processor()}, which other programs used at the same time.",
     ]
-    for name, picture in pictures.items():
+    for name in dict.fromkeys(row["data"] for row in results):
         rows = [row for row in results if row["data"] == name]
-        lines += [
-            "",
-            f"## {name}",
-            "",
-            f"{rows[0]['images']} rows; kNN accuracy on the features {100 * rows[0]['knn_features']:.1f} %.",
-            "",
-        ]
+        accuracy = f"kNN accuracy on the features {100 * rows[0]['knn_features']:.1f} %"
+        lines += ["", f"## {name}", "", f"{rows[0]['images']} rows; {accuracy}.", ""]
         lines += ["| layout | seconds | kept | trustworthiness | kNN |", "|---|---:|---:|---:|---:|"]
         lines += [
             f"| {row['layout']} | {row['seconds']:.1f} | {100 * row['neighbours_kept']:.1f} % "
             f"| {row['trustworthiness']:.3f} | {100 * row['knn_map']:.1f} % |"
             for row in rows
         ]
-        lines += ["", f"![{name}, one figure per layout, coloured by class]({picture})"]
+        if name in pictures:
+            lines += ["", f"![{name}, one figure per layout, coloured by class]({pictures[name]})"]
     return "\n".join(lines) + "\n"
+
+
+def processor() -> str:
+    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return names[0] if names else "an unknown processor"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--images", type=int, default=10_000, help="of Fashion-MNIST and of CIFAR-10, at most")
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--images", type=int, default=5000, help="of each data set, at most")
+    parser.add_argument("--rows", type=int, nargs="*", default=[], help="features of so many views of CIFAR-10")
     parser.add_argument("--docs", type=Path, default=DOCS)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    run = nearfar.Run(given.run)
     umap(np.random.default_rng(0).normal(size=(200, 5)))  # compiled now, not within a measurement
 
-    images = open_images(given.data, split="test", image_size=run.settings.image_size, channels=3)
-    images = images.subset(range(min(given.images, len(images))))
-    features: Rows = (extract(run.encoder, images), images.labels)
     sets: dict[str, tuple[Rows, dict]] = {
-        "Digits": (digits(), LAYOUTS),
-        "Fashion-MNIST": (fashion(given.images), LAYOUTS),
-        "CIFAR-10 features": (features, {"projector": projected(run, images), **LAYOUTS}),
+        "Digits": (digits(), LAYOUTS | OTHERS),
+        "Fashion-MNIST": (fashion(given.images), LAYOUTS | OTHERS),
     }
+    for name, title in (("flowers", "Flowers"), ("imagenette", "Imagenette"), ("cifar10", "CIFAR-10")):
+        if (given.runs / name).is_dir():
+            run = nearfar.Run.of(given.runs / name)
+            images = open_images(given.data / name, split="train", **run.settings.reading)
+            few = images.subset(range(min(given.images, len(images))))
+            features: Rows = (extract(run.encoder, few), few.labels)
+            sets[title] = (features, LAYOUTS | {"projector": projected(run, few)} | OTHERS)
     results, pictures = [], {}
     (given.docs / "results").mkdir(exist_ok=True)
     for name, (rows, layouts) in sets.items():
         places: dict[str, np.ndarray] = {}
         results += measure(name, rows, layouts, places)
-        pictures[name] = f"results/layouts-{name.split()[0].lower()}.png"
-        draw(given.docs / pictures[name], places, rows[1])
+        pictures[name] = f"results/layouts-{name.lower()}.png"
+        draw(given.docs / pictures[name], {key: places[key] for key in places if key not in OTHERS}, rows[1])
+    for count in given.rows:
+        some = {OURS: ours()} if count <= MOST_EXACT else {}
+        some |= {"approximate neighbours": ours_approximate} | (PEERS if count <= MOST_PEERS else {})
+        results += measure(f"{title}, {count} views", featured(run, images, count), some, {})
     (given.docs / "results" / "layouts.json").write_text(json.dumps(results, indent=1) + "\n")
     (given.docs / "layouts.md").write_text(page(results, pictures))
 

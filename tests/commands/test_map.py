@@ -111,7 +111,7 @@ def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quie
 def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, quiet, monkeypatch):
     """With 80 images as if they were too many for a page."""
     (tmp_path / "about.csv").write_text("name,site\n000007,north\n000009,south\n")
-    options = dict(epochs=1, num_views=2, columns=tmp_path / "about.csv", console=quiet)
+    options = dict(epochs=1, columns=tmp_path / "about.csv", console=quiet)
     data = drawn(nearfar.map_images(run, **options))[2]
     shown = [one["name"] for one in data["columns"]]
     assert shown == ["label", "site", "outlierness", "density", "positive-pair retrieval", "kept"]
@@ -137,7 +137,7 @@ def table(path, tmp_path):
 
 def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_map(run, tmp_path, quiet):
     """x and y as on the map and by its function, thumbnails of the very images, and the nearest by a plain product."""
-    nearfar.map_images(run, limit=50, num_views=2, epochs=2, console=quiet)
+    nearfar.map_images(run, limit=50, epochs=2, console=quiet)
     rows = table(nearfar.embed(run, out=tmp_path / "rows.parquet", map=True, console=quiet), tmp_path)
     assert set(rows.column_names) == {"name", "label", "x", "y", "image", "neighbors", "embedding"}
     saved, features = load_map(run.path / "map.safetensors"), torch.tensor(rows["embedding"])
@@ -180,7 +180,7 @@ def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, ca
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (dict(layout="cluster-embedding", num_views=4), "without views"),
+        (dict(num_views=4), "the layout cluster-embedding makes no views; choose projector"),
         (dict(onto="map", layout="projector"), "leave --layout, --num-views, --epochs, --label-column and views out"),
         (dict(onto="map"), "--onto adds other images to a map: name them"),
         (dict(onto="map", data="digits", label_column="kind"), "--onto uses an existing map as it is"),

@@ -63,7 +63,7 @@ def test_an_array_trains_and_is_given_again(array, tmp_path, quiet):
     for verb in (nearfar.map_images, nearfar.evaluate):
         with pytest.raises(ValueError, match=r"data of this run was .*array \[48, 8, 8\] uint8.*give it again"):
             verb(run, console=quiet)
-    assert nearfar.map_images(run, array, num_views=2, epochs=2, console=quiet).is_file()
+    assert nearfar.map_images(run, array, epochs=2, console=quiet).is_file()
 
 
 @pytest.mark.parametrize("kind", ["torch Dataset", "datasets.Dataset"])
@@ -124,7 +124,7 @@ def test_a_plan_of_views_is_written_in_full(array, tmp_path, quiet):
     plan = ViewPlan("mine", (view, view))
     run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=plan, encoder="small", console=quiet, **SMALL)
     assert ViewPlan.from_dict(nearfar.Run(run.path).settings.views) == plan
-    assert nearfar.map_images(run, array, num_views=2, epochs=2, console=quiet).is_file()
+    assert nearfar.map_images(run, array, epochs=2, console=quiet).is_file()
 
 
 def test_a_callable_makes_the_views_it_says(array, tmp_path, quiet):

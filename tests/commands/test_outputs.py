@@ -83,7 +83,7 @@ def test_a_map_whose_page_fails_leaves_no_picture(run, tmp_path, quiet, monkeypa
 
     monkeypatch.setattr("nearfar.pages.map.write_map_page", full)
     with pytest.raises(OSError, match=r"cannot write .*m\.html: No space left"):
-        nearfar.map_images(run, out=tmp_path / "m.html", epochs=1, num_views=2, console=quiet)
+        nearfar.map_images(run, out=tmp_path / "m.html", epochs=1, console=quiet)
     assert not list(tmp_path.glob("*m.*"))
 
 

@@ -82,7 +82,7 @@ def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monk
     assert same(weights(other), weights(tmp_path / whole.path))
     assert len(np.load(nearfar.embed(run, out="rows.npz", console=quiet))["embedding"]) == 40
     assert "starting_weights" in nearfar.evaluate("again", protocol=("knn",), console=quiet)
-    assert nearfar.map_images("again", epochs=1, num_views=2, console=quiet).is_file()
+    assert nearfar.map_images("again", epochs=1, console=quiet).is_file()
     assert contents(tmp_path / "run") == before
 
 

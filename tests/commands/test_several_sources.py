@@ -74,13 +74,13 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, monkeypatch, quiet):
     assert (tmp_path / "own.csv").read_text().startswith('"name","label","length","table_label","e0",')
     assert np.load("own.npz")["table_label"].tolist() == own["table_label"].to_pylist()
 
-    page = nearfar.map_images("run", "c.csv", out="map.html", epochs=1, num_views=2, console=quiet)
+    page = nearfar.map_images("run", "c.csv", out="map.html", epochs=1, console=quiet)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
     assert [one["name"] for one in data["columns"]][:2] == ["label", "length"]
     found = nearfar.search_images("run", ["a/cat-1.png"], data=["a", "c.csv"], k=2, console=quiet)
     assert found["path"][0].startswith(str(tmp_path)) and len(found["name"]) == 2
-    page = nearfar.map_images("run", ["a", "c.csv"], epochs=1, num_views=2, console=quiet, out="both.html")
-    assert json.loads((tmp_path / "both.json").read_text())["layout"] == "projector"
+    page = nearfar.map_images("run", ["a", "c.csv"], epochs=1, console=quiet, out="both.html")
+    assert json.loads((tmp_path / "both.json").read_text())["layout"] == "cluster-embedding"
 
 
 def test_a_label_column_is_evaluated(places, tmp_path, quiet):

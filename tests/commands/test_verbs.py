@@ -150,5 +150,5 @@ def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_pa
 
     monkeypatch.setattr("nearfar.maps.layouts.fit_projector", fit_projector)
     darker = np.load(images_file)["images"] // 4
-    nearfar.map_images(run, darker, out=tmp_path / "map.html", num_views=2, console=quiet)
+    nearfar.map_images(run, darker, out=tmp_path / "map.html", layout="projector", num_views=2, console=quiet)
     assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999

@@ -68,7 +68,7 @@ def test_thirteen_channels_from_files_to_every_page(tmp_path):
     assert run.encoder.num_features == len(next(iter(embedded(run, tmp_path / "bands", tmp_path / "e.npz").values())))
     images = open_images(str(tmp_path / "bands"), **run.settings.reading)
     assert images.shown == [2, 1, 0] and images.value_range == run.settings.value_range
-    nearfar.map_images(run, out=tmp_path / "map.html", num_views=2, epochs=1, console=Console(quiet=True))
+    nearfar.map_images(run, out=tmp_path / "map.html", epochs=1, console=Console(quiet=True))
     assert (run.path / "report.html").is_file() and (run.path / "views.html").is_file()
     settings = Run(run.path).settings
     assert plan_resumed(settings, Console(quiet=True), {}, False).images.value_range == settings.value_range

@@ -5,100 +5,85 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from nearfar.maps import ClusterEmbedding, map_quality
-from nearfar.maps.cluster_embedding import (
-    divergence,
-    entropic_affinities,
-    mean_similarity,
-    nearest_squared,
-    sampled_mean_similarity,
-)
-
-DRAWS = 200
+from nearfar.maps.cluster_embedding import entropic_affinities, forces, nearest_squared
+from nearfar.maps.repulsion import similarity_sums
+from nearfar.neighbours import nearest_rows
 
 
-def symmetric(rows, k, perplexity):
-    """The matrix p of all pairs, from its definition: the mean of p_j|i / n and p_i|j / n."""
-    squared, index = nearest_squared(rows, None, k, "euclidean")
-    one_way = np.zeros((len(rows), len(rows)))
-    np.put_along_axis(one_way, index.numpy(), entropic_affinities(squared.double(), perplexity).numpy(), 1)
-    return (one_way + one_way.T) / (2 * len(rows))
-
-
-def plain_loop(coordinates, p, alpha, rate, steps):
-    """Gradient descent on the I-divergence of SACLR's Eq. 1 by sums over pairs; yields J, its gradient and 1 / s."""
+def plain(coordinates, p, alpha):
+    """The gradient of J of SACLR's Eq. 1 by sums over pairs, and 1 / s of these coordinates."""
     n = len(coordinates)
-    s = 1 / (n * (n - 1))
-    coordinates = coordinates.copy()
-    for step in range(steps):
-        value, gradient, normaliser = 0.0, np.zeros_like(coordinates), 0.0
-        for i in range(n):
-            for j in range(n):
-                if i != j:
-                    apart = coordinates[i] - coordinates[j]
-                    q = 1 / (1 + apart @ apart)
-                    value += s * q - p[i, j] * np.log(q)
-                    force = 2 * (p[i, j] * q - s * q**2) * apart
-                    gradient[i] += force
-                    gradient[j] -= force
-                    normaliser += (alpha * p[i, j] * n * (n - 1) + 1 - alpha) * q
-        yield value, gradient, normaliser, coordinates.copy()
-        move = rate * (1 - step / steps) * n * gradient
-        coordinates = coordinates - move * np.minimum(1, 5 / np.linalg.norm(move, axis=1, keepdims=True))
-        s = 1 / normaliser
+    apart = coordinates[:, None] - coordinates
+    q = 1 / (1 + (apart**2).sum(2))
+    np.fill_diagonal(q, 0)
+    normaliser = ((alpha * p * n * (n - 1) + 1 - alpha) * q).sum()
+    return 4 * ((p * q - q**2 / normaliser)[:, :, None] * apart).sum(1), normaliser
 
 
-@pytest.mark.parametrize(("count", "alpha"), [(30, 0.5), (31, 0.0)])
-def test_value_gradient_and_scale_are_those_of_a_plain_loop_over_several_steps(count, alpha):
-    rng = np.random.default_rng(count)
-    rows = torch.from_numpy(rng.normal(size=(count, 5)).astype(np.float32))
-    start = rng.normal(size=(count, 2))
+def symmetric(index, one_way):
+    """The matrix p of all pairs, from its definition: the mean of p_j|i / n and p_i|j / n."""
+    whole = np.zeros((len(index), len(index)))
+    np.put_along_axis(whole, index.numpy(), np.broadcast_to(one_way, index.shape), 1)
+    return (whole + whole.T) / (2 * len(index))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("spread", [0.1, 1.0, 8.0])
+def test_sums_over_all_pairs_on_a_mesh(dim, spread):
+    points = spread * torch.randn(700, dim, generator=torch.Generator().manual_seed(dim))
+    exact = points.double().requires_grad_()
+    expected = (1 / (1 + (exact[:, None] - exact).square().sum(2))).sum(1) - 1
+    [gradient] = torch.autograd.grad(expected.sum(), exact)  # each pair moves two sums
+    sums, slopes = similarity_sums(points)
+    assert (sums - expected).abs().max() < 0.02 * expected.mean()
+    assert (slopes - gradient / 2).norm() < 0.02 * gradient.norm() / 2 or dim == 3  # the mesh of a wide cube is coarse
+
+
+def test_points_that_are_few_equal_or_far_apart_have_finite_sums():
+    for points in (torch.zeros(5, 2), torch.tensor([[0.0, 0.0], [1e5, 3.0]]), torch.eye(2)):
+        sums, slopes = similarity_sums(points)
+        assert sums.isfinite().all() and slopes.isfinite().all()
+    sums, slopes = similarity_sums(torch.tensor([[0.0, 0.0], [40.0, 30.0]]))
+    assert sums == pytest.approx([1 / 2501] * 2, rel=0.2) and slopes.abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("perplexity", [None, 4.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_forces_are_the_gradient_of_the_divergence(alpha, perplexity):
+    rng = np.random.default_rng(3)
+    rows = torch.from_numpy(rng.normal(size=(60, 5)).astype(np.float32))
+    coordinates = 2 * rng.normal(size=(60, 2))
     squared, index = nearest_squared(rows, None, 9, "euclidean")
-    weights = (entropic_affinities(squared.double(), 3.0) / count).flatten()
-    edges = torch.arange(count).repeat_interleave(9), index.flatten()
-    partition = torch.ones((), dtype=torch.float64)
-    for value, gradient, normaliser, coordinates in plain_loop(start, symmetric(rows, 9, 3.0), alpha, 0.5, 4):
-        here = torch.from_numpy(coordinates).requires_grad_()
-        loss, partition = divergence(here, *edges, weights, partition, alpha)
-        [found] = torch.autograd.grad(loss, here)
-        assert loss.item() == pytest.approx(value, rel=1e-9)
-        assert np.allclose(found, gradient, rtol=1e-8, atol=1e-10)
-        assert partition.item() == pytest.approx(normaliser / (count * (count - 1)), rel=1e-9)
+    one_way = torch.tensor(1 / 9) if perplexity is None else entropic_affinities(squared, perplexity)
+    gradient, normaliser = plain(coordinates, symmetric(index, one_way.numpy()), alpha)
+    attraction, repulsion, partition = forces(torch.from_numpy(coordinates).float(), index, one_way, alpha)
+    assert partition == pytest.approx(normaliser / (60 * 59), rel=2e-3)
+    assert np.linalg.norm((attraction - repulsion).numpy() - gradient) < 0.01 * np.linalg.norm(gradient)
 
 
-def test_the_estimator_takes_the_steps_of_the_plain_loop():
-    rng = np.random.default_rng(0)
-    rows, start = rng.normal(size=(24, 6)).astype(np.float32), rng.normal(size=(24, 2))
-    found = ClusterEmbedding(perplexity=4, init=start, max_iter=6, alpha=0.3).fit(rows)
-    steps = list(plain_loop(start, symmetric(torch.from_numpy(rows), 12, 4.0), 0.3, 0.5, 6))
-    _, gradient, normaliser, coordinates = steps[-1]
-    move = 0.5 * (1 / 6) * 24 * gradient
-    coordinates = coordinates - move * np.minimum(1, 5 / np.linalg.norm(move, axis=1, keepdims=True))
-    assert np.allclose(found.embedding_, coordinates - coordinates.mean(0), atol=1e-5)
-    assert found.partition_ == pytest.approx(normaliser / (24 * 23), rel=1e-6)
+def test_the_map_is_a_minimum_of_the_divergence_of_t_sne():
+    rows = load_digits().data[:300].astype(np.float32)
+    made = ClusterEmbedding(max_iter=1000, random_state=1).fit(rows)
+    p = symmetric(nearest_rows(torch.from_numpy(rows), k=15, metric="euclidean").index, 1 / 15)
+
+    def divergence(coordinates):
+        q = 1 / (1 + ((coordinates[:, None] - coordinates) ** 2).sum(2))
+        total = q.sum() - len(q)
+        return np.log(total) - (p * np.log(q)).sum(), total
+
+    value, total = divergence(made.embedding_)
+    assert made.partition_ == pytest.approx(total / (300 * 299), rel=0.02)
+    noise = np.random.default_rng(0).normal(size=(4, 300, 2))
+    others = [factor * made.embedding_ for factor in (0.9, 1.1)] + [made.embedding_ + 0.3 * one for one in noise]
+    assert all(divergence(one)[0] > value for one in others)
 
 
-@pytest.mark.parametrize("count", [3, 4, 41, 1500])
-def test_mean_over_all_pairs(count):
-    coordinates = torch.randn(
-        count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    ).requires_grad_()
-    expected = (1 / (1 + torch.pdist(coordinates).square())).mean()
-    found = mean_similarity(coordinates)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-9)
-    gradients = [torch.autograd.grad(value, coordinates)[0] for value in (found, expected)]
-    assert torch.allclose(*gradients, atol=1e-12)
-
-
-def test_sampled_mean_and_gradient_are_unbiased(count=11):
-    torch.manual_seed(0)
-    coordinates = torch.randn(count, 2, dtype=torch.float64).requires_grad_()
-    exact = mean_similarity(coordinates)
-    draws = [sampled_mean_similarity(coordinates, 1) for _ in range(DRAWS)]
-    values = torch.stack(draws).detach()
-    assert abs(values.mean() - exact) < 4 * values.std() / DRAWS**0.5
-    gradients = torch.stack([torch.autograd.grad(value, coordinates)[0] for value in draws])
-    error = (gradients.mean(0) - torch.autograd.grad(exact, coordinates)[0]).abs()
-    assert (error < 5 * gradients.std(0) / DRAWS**0.5 + 1e-12).all()
+def test_neighbours_that_are_known_are_not_searched_again():
+    rows = load_digits().data[:200].astype(np.float32)
+    near = nearest_rows(torch.from_numpy(rows), k=15, metric="cosine").index
+    found = ClusterEmbedding(metric="cosine", max_iter=30).fit(rows)
+    same = ClusterEmbedding(metric="cosine", max_iter=30).fit(rows, neighbours=near)
+    assert np.array_equal(same.embedding_, found.embedding_)
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +91,9 @@ def digits():
     return load_digits(return_X_y=True)
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_digits_fall_into_their_classes(digits, exact):
+def test_digits_fall_into_their_classes(digits):
     rows, labels = digits[0][:500], digits[1][:500]
-    coordinates = ClusterEmbedding(max_iter=150, exact=exact).fit_transform(rows)
+    coordinates = ClusterEmbedding(max_iter=150).fit_transform(rows)
     quality = map_quality(torch.from_numpy(rows).float(), torch.from_numpy(coordinates), labels)
     assert coordinates.shape == (500, 2) and coordinates.dtype == np.float32
     assert np.abs(coordinates.mean(0)).max() < 1e-4
@@ -129,7 +113,7 @@ def test_a_larger_alpha_draws_clusters_together(digits):
 
 def test_new_rows_are_placed_near_their_like(digits):
     rows, labels = digits
-    fitted = ClusterEmbedding(max_iter=150, exact=False).fit(rows[:700])
+    fitted = ClusterEmbedding(max_iter=150).fit(rows[:700])
     new = fitted.transform(rows[700:1000])
     nearest = np.linalg.norm(new[:, None] - fitted.embedding_, axis=2).argmin(1)
     assert (labels[:700][nearest] == labels[700:1000]).mean() > 0.88
@@ -146,7 +130,7 @@ def test_it_is_a_scikit_learn_estimator():
     assert copy.fit_transform(np.random.default_rng(0).normal(size=(40, 4))).shape == (40, 2)
     state = torch.get_rng_state()
     first, again, other = (
-        ClusterEmbedding(max_iter=20, exact=False, random_state=seed).fit_transform(np.eye(12)) for seed in (3, 3, 4)
+        ClusterEmbedding(max_iter=20, random_state=seed).fit_transform(np.eye(12)) for seed in (3, 3, 4)
     )
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(first, again) and not np.array_equal(first, other)
@@ -157,8 +141,7 @@ def test_it_is_a_scikit_learn_estimator():
 
 @pytest.mark.parametrize("rows", [np.zeros((50, 3)), np.eye(2), np.ones((7, 1))])
 def test_few_or_equal_rows_have_finite_places(rows):
-    for exact in (True, False):
-        assert np.isfinite(ClusterEmbedding(max_iter=20, exact=exact).fit_transform(rows)).all()
+    assert np.isfinite(ClusterEmbedding(max_iter=20).fit_transform(rows)).all()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +150,7 @@ def test_few_or_equal_rows_have_finite_places(rows):
         (dict(alpha=1.5), "alpha must be 0 to 1, not 1.5"),
         (dict(max_iter=0), "max_iter must be at least 1, not 0"),
         (dict(metric="manhattan"), "metric must be one of cosine, euclidean"),
-        (dict(exact="never"), "exact must be True, False or 'auto', not 'never'"),
+        (dict(n_components=4), "n_components must be at most 3, not 4"),
         (dict(init="spectral"), "init must be 'pca' or an array"),
     ],
 )

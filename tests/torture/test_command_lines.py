@@ -16,7 +16,7 @@ BASE = {
     "pretrain": "DATA --out new --epochs 1 --batch-size 16 --held-out 16 --encoder small --precision 32-true",
     "evaluate": "run --protocol knn --no-baselines",
     "embed": "run --out new.csv",
-    "map": "run --epochs 1 --num-views 2",
+    "map": "run --epochs 1",
     "search": "run 000000 --k 2 --out new.html",
     "duplicates": "run --distance 0.01 --out new.html",
     "select": "run --n 4 --out new.html",

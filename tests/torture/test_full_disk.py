@@ -60,7 +60,7 @@ COMMANDS = {
     "evaluate": "evaluate RUN --protocol knn --no-baselines",
     "embed": "embed RUN --out DISK/rows.csv",
     "embed to parquet": "embed RUN --out DISK/rows.parquet",
-    "map": "map RUN --epochs 1 --num-views 2",
+    "map": "map RUN --epochs 1",
     "views": "views RUN --out DISK/v.html",
 }
 

@@ -35,7 +35,7 @@ def run(tmp_path_factory):
         options = dict(epochs=1, batch_size=8, held_out=6, encoder="tiny", precision="32-true", workers=0)
         run = nearfar.pretrain(str(folder / "data"), out=str(folder / "run"), **options)
         nearfar.evaluate(run, protocol=["knn"])
-        nearfar.map_images(run, num_views=2, epochs=1)
+        nearfar.map_images(run, epochs=1)
         nearfar.find_duplicates(run, distance=0.5)
         nearfar.cluster_images(run, clusters=2)
         nearfar.select_images(run, n=3, by="outlier", out=run.path / "selected.html")

@@ -32,7 +32,7 @@ def map_images(
     split: str | None = None,
     label_column: str | None = None,
     limit: int = 20_000,
-    layout: Literal["projector", "finetune", "cluster-embedding"] | None = None,
+    layout: Literal["cluster-embedding", "projector", "finetune"] | None = None,
     num_views: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
@@ -55,10 +55,10 @@ def map_images(
         split: part of the data. Default: that of the run.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
         limit: number of images; of more, a random sample is drawn.
-        layout: projector (a small net on the frozen encoder), finetune (trains the encoder as well) or
-            cluster-embedding (by the nearest neighbours in feature space). Default: projector.
+        layout: cluster-embedding (keeps the nearest neighbours in feature space, as t-SNE does), projector (a small net
+            on the frozen encoder) or finetune (trains the encoder as well). Default: cluster-embedding.
         num_views: augmented views of each image for training the projector. Default: 8.
-        epochs: passes over the images, by the encoder with finetune. Default: adjusted to their number.
+        epochs: passes over the images, by the encoder with finetune. Default: 500, or adjusted to their number.
         seed: random seed of the map and of the sample.
         onto: existing map of this run, by its name there or its file, to which the images are added.
         columns: .parquet or .csv file with a column "name" and others to colour the images by, in addition to the
@@ -115,12 +115,12 @@ def map_images(
     images = sampled_shown(whole, limit, seed, console)
     colours = columns_of(images.columns, table, images.names, labelled=images.labels is not None)
     features = features_shown(trained, images, console, "features")
-    with shown(console, "laying out the map") as progress:
-        how: dict[str, Any] = dict(num_views=num_views, epochs=epochs, seed=seed, progress=progress)
-        made = lay_out(chosen, trained, images, features, plan, **how)
     with shown(console, "comparing images") as progress:
-        how = dict(seed=seed, approximate=approximate, report=console.print, progress=progress)
+        how: dict[str, Any] = dict(seed=seed, approximate=approximate, report=console.print, progress=progress)
         found, near = image_columns(trained, images, features, plan, **how)
+    with shown(console, "laying out the map") as progress:
+        how = dict(neighbours=near, num_views=num_views, epochs=epochs, seed=seed, progress=progress)
+        made = lay_out(chosen, trained, images, features, plan, **how)
     quality = map_quality(features, made.coordinates, images.labels, near=near, seed=seed)
     known = lasting(source)
     about = {"data": None if isinstance(known, Described) else known, "split": split, **origin(run.path, images)}

@@ -1,9 +1,9 @@
-"""Stochastic cluster embedding: a 2-D layout of any rows by their nearest neighbours, and of new rows among them."""
+"""Cluster embedding: a 2-D layout of any rows by their nearest neighbours, and of new rows among them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.device import seeded
+from nearfar.maps.repulsion import similarity_sums
 from nearfar.neighbours.nearest import Metric, nearest_rows
-from nearfar.pairs import cauchy, sample_others, sampled_sum, weighted_sum
 
-MOST_EXACT = 1000  # points up to which every step is over all pairs
 START = 1e-4  # standard deviation of the initial coordinates along the widest direction
-LONGEST = 5.0  # longest move of a point in a step, as in openTSNE: for a small Z, one sampled pair can push very far
-RHO = 0.9  # of the running mean of Z over sampled pairs
+LONGEST = 5.0  # longest move of a point in a step, as in openTSNE
+EARLY, EXAGGERATION = 0.2, 12.0  # share of the steps in which the attraction is as many times as strong
+MOMENTUM, LEAST_GAIN = 0.8, 0.01
 CHUNK = 2**14  # rows whose affinities are computed at a time
 HALVINGS = 60  # of the interval of each row's precision
 NEIGHBOURS, PERPLEXITY = 25, 5.0  # of a new point
@@ -29,67 +29,64 @@ ROUNDS = 30  # after which a new point moves by less than a thousandth of its ne
 
 
 class ClusterEmbedding(BaseEstimator):
-    """Stochastic cluster embedding (Yang et al. 2023) of rows [n, dim] into [n, n_components], as an estimator.
+    """Cluster embedding (Yang et al. 2023) of rows [n, dim] into [n, n_components], as an estimator.
 
     Minimises sum_ij p_ij log(p_ij / (s q_ij)) - p_ij + s q_ij, q_ij = 1 / (1 + |y_i - y_j|^2), where p is the matrix of
-    nearest neighbours and s^-1 = sum_{i != j} (alpha p_ij n (n - 1) + 1 - alpha) q_ij is updated after every step.
-    Memory O(n * neighbours), time per step O(n^2 / 2) tiles of pairs if exact and O(n * negatives) if sampled.
+    nearest neighbours and s^-1 = sum_{i != j} (alpha p_ij n (n - 1) + 1 - alpha) q_ij is updated in every step. With
+    alpha 0 this is the gradient of t-SNE. Memory and time per step O(n * n_neighbors): the repulsion of all pairs is
+    summed on a mesh (`nearfar.maps.repulsion`), the attraction over all neighbours.
 
-    n_components: dimensions of the map. alpha: 0 gives the repulsion of t-SNE; nearer to 1 it gets weaker, clusters
-    tighter. perplexity: of p_j|i over 3 * perplexity neighbours, made symmetric. metric: "euclidean" or "cosine".
-    max_iter: steps; in each, one neighbour attracts a point (if exact, all do). learning_rate: of the first step; falls
-    linearly to 0. negatives: with m, some 4 m + 1 random points repel each point in a step. exact: all do; "auto": up
-    to 1000 points. init: "pca" (random coordinates for equal or too few rows), or initial coordinates
-    [n, n_components]. random_state: seed; torch's own state stays as it is. progress: called with (steps done, steps).
+    n_components: dimensions of the map, 1 to 3. alpha: 0 keeps most neighbours; towards 1 the repulsion gets weaker and
+    clusters tighter. n_neighbors: of each row, or all of fewer rows. perplexity: of p_j|i over these neighbours; None:
+    all weigh the same. t-SNE's usual p has a perplexity of 30 and 90 neighbours. metric: "euclidean" or "cosine".
+    max_iter: steps, of which the first fifth exaggerates the attraction. init: "pca" (random coordinates for equal or
+    too few rows), or initial coordinates [n, n_components]. random_state: seed; torch's own state stays as it is.
+    progress: called with (steps done, steps).
     Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n - 1)).
     Raises ValueError for numbers out of range, fewer than two rows and numbers that are not finite.
     Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster Embedding", 2023.
 
     Differs from the paper:
-    1. One step moves every point (as many edges as points), as the released code does on a GPU with as many workers.
-    2. s follows a running mean over about ten steps of all sampled pairs; the released code moves it by each pair's
-       share of all n (n - 1), and its sampling of one edge with one pair stands for alpha = 1/2.
-    3. The initial coordinates are principal components by default (random there): large distances mean more.
-    4. The initial rate is half of that code's, and no point moves by more than 5 in a step: all move at once here.
+    1. Every step follows the gradient over all pairs, by the optimiser of t-SNE (momentum, gains, early exaggeration;
+       Belkina et al. 2019: a rate of n over the exaggeration); the paper samples pairs, one attracting and one
+       repelling, so its maps of as many seconds keep fewer neighbours.
+    2. The default p has equal weights for the 15 nearest neighbours (there entropic, perplexity 30): the map keeps more
+       of them, and is made in less time (docs/layouts.md).
+    3. The default alpha is 0 (there 0.5 in effect), and the first coordinates are principal components (there random).
     """
 
     def __init__(
         self,
         n_components: int = 2,
         *,
-        alpha: float = 0.5,
-        perplexity: float = 30.0,
+        alpha: float = 0.0,
+        n_neighbors: int = 15,
+        perplexity: float | None = None,
         metric: Metric = "euclidean",
-        max_iter: int = 1000,
-        learning_rate: float = 0.5,
-        negatives: int = 5,
-        exact: bool | Literal["auto"] = "auto",
+        max_iter: int = 500,
         init: Any = "pca",
         random_state: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.n_components = n_components
         self.alpha = alpha
+        self.n_neighbors = n_neighbors
         self.perplexity = perplexity
         self.metric = metric
         self.max_iter = max_iter
-        self.learning_rate = learning_rate
-        self.negatives = negatives
-        self.exact = exact
         self.init = init
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, X: Any, y: Any = None) -> ClusterEmbedding:
-        """Lay out the rows of X [n, dim]; y is ignored."""
+    def fit(self, X: Any, y: Any = None, *, neighbours: Int[Tensor, "n k"] | None = None) -> ClusterEmbedding:
+        """Lay out the rows of X [n, dim]; y is ignored. neighbours: nearest others of each row, if they are known."""
         self._check()
         rows = torch.from_numpy(check_array(X, dtype=np.float32, ensure_min_samples=2))
-        with torch.enable_grad(), seeded("cpu", self.random_state):
-            index, probability = self._graph(rows)
-            coordinates, partition = self._optimise(self._start(rows), index, probability)
+        with torch.no_grad(), seeded("cpu", self.random_state):
+            index, probability = self._graph(rows, neighbours)
+            coordinates, self.partition_ = self._optimise(self._start(rows), index, probability)
         self.n_features_in_ = rows.shape[1]
         self.embedding_ = (coordinates - coordinates.mean(0)).numpy()
-        self.partition_ = float(partition)
         self._rows = rows
         return self
 
@@ -104,26 +101,29 @@ class ClusterEmbedding(BaseEstimator):
         return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(rows).numpy()
 
     def _check(self) -> None:
-        for name in ("n_components", "perplexity", "max_iter", "negatives"):
+        for name in ("n_components", "n_neighbors", "max_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.n_components > 3:
+            raise ValueError(f"n_components must be at most 3, not {self.n_components}")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be 0 to 1, not {self.alpha}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
-        if self.exact not in (True, False, "auto"):
-            raise ValueError(f"exact must be True, False or 'auto', not {self.exact!r}")
 
-    def _graph(self, rows: Tensor) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
+    def _graph(
+        self, rows: Tensor, neighbours: Tensor | None
+    ) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"] | Float[Tensor, ""]]:
         """The neighbours of each row, and p_j|i, which sums to one."""
-        k = min(round(3 * self.perplexity), len(rows) - 1)
+        k = min(self.n_neighbors, len(rows) - 1)
+        if self.perplexity is None:
+            index = nearest_rows(rows, k=k, metric=self.metric).index if neighbours is None else neighbours[:, :k]
+            return index, torch.tensor(1 / index.shape[1])
         squared, index = nearest_squared(rows, None, k, self.metric)
         return index, entropic_affinities(squared, min(self.perplexity, k))
 
     def _start(self, rows: Tensor) -> Tensor:
         shape = (len(rows), self.n_components)
         if not isinstance(self.init, str):
-            return torch.from_numpy(check_array(self.init, copy=True, dtype="numeric")).reshape(shape)
+            return torch.from_numpy(check_array(self.init, dtype=np.float32)).reshape(shape)
         if self.init != "pca":
             raise ValueError(f"init must be 'pca' or an array, not {self.init!r}")
         noise = torch.randn(shape)
@@ -134,78 +134,42 @@ class ClusterEmbedding(BaseEstimator):
         start = torch.from_numpy(pca.fit_transform(rows.numpy()))
         return START * (start / start[:, 0].std().clamp_min(1e-12) + 1e-2 * noise)  # noise, so that equal rows can part
 
-    def _optimise(self, coordinates: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-        count, k = index.shape
-        exact = count <= MOST_EXACT if self.exact == "auto" else self.exact
-        exact = exact or count < 4
-        if exact:
-            edges = torch.arange(count).repeat_interleave(k), index.flatten()
-            weights = probability.flatten().to(coordinates) / count
-        else:
-            weights = coordinates.new_full((count,), 1 / count)
-            cumulative = probability.cumsum(1)
-        steps, negatives = self.max_iter, None if exact else self.negatives
-        coordinates = coordinates.requires_grad_()
-        partition = torch.ones((), dtype=coordinates.dtype)
-        for step in range(steps):
-            if not exact:
-                chosen = torch.searchsorted(cumulative, torch.rand(count, 1) * cumulative[:, -1:]).clamp_max(k - 1)
-                edges = torch.arange(count), index.gather(1, chosen).squeeze(1)
-            loss, seen = divergence(coordinates, *edges, weights, partition, self.alpha, negatives)
-            [gradient] = torch.autograd.grad(loss, coordinates)
-            rate = self.learning_rate * (1 - step / steps)
-            move = (rate * count * gradient).renorm(2, 0, LONGEST)
-            coordinates = (coordinates.detach() - move).requires_grad_()
-            partition = seen if exact else partition.lerp(seen, 1 - RHO)
+    def _optimise(self, points: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, float]:
+        move, gain = torch.zeros_like(points), torch.ones_like(points)
+        partition = 1.0
+        for step in range(self.max_iter):
+            attraction, repulsion, partition = forces(points, index, probability, self.alpha)
+            exaggeration = EXAGGERATION if step < EARLY * self.max_iter else 1.0
+            gradient = exaggeration * attraction - repulsion
+            gain = torch.where(gradient * move < 0, gain + 0.2, gain * 0.8).clamp_(min=LEAST_GAIN)
+            move = (MOMENTUM * move - len(points) / exaggeration * gain * gradient).renorm(2, 0, LONGEST)
+            points = points + move
             if self.progress is not None:
-                self.progress(step + 1, steps)
-        return coordinates.detach().float(), partition
+                self.progress(step + 1, self.max_iter)
+        return points, partition
 
 
-def divergence(
-    coordinates: Float[Tensor, "rows dim"],
-    first: Int[Tensor, " edges"],
-    second: Int[Tensor, " edges"],
-    weights: Float[Tensor, " edges"],
-    partition: Float[Tensor, ""],
+def forces(
+    points: Float[Tensor, "n dim"],
+    index: Int[Tensor, "n k"],
+    probability: Float[Tensor, "n k"] | Float[Tensor, ""],
     alpha: float,
-    negatives: int | None = None,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The part of the I-divergence that depends on the coordinates, differentiable, and Z at these, without gradient.
+) -> tuple[Float[Tensor, "n dim"], Float[Tensor, "n dim"], float]:
+    """Attraction and repulsion, whose difference is the gradient of the I-divergence, and Z = 1 / (s n (n - 1)).
 
-    first, second, weights: edges that stand for p. partition: the previous Z = 1 / (s n (n - 1)). The repulsion is the
-    mean of q over all pairs, divided by Z; negatives: over sampled pairs, see `ClusterEmbedding`.
+    index, probability: neighbours of each point and p_j|i; p_ij = (p_j|i + p_i|j) / (2 n). Source: SACLR, Eq. 1.
     """
-    columns = coordinates.T.contiguous()  # half the time of gathering rows of two numbers
-    squared = (columns.index_select(1, first) - columns.index_select(1, second)).square().sum(0)
-    attraction = (weights * squared.log1p()).sum()
-    mean = mean_similarity(coordinates) if negatives is None else sampled_mean_similarity(coordinates, negatives)
-    with torch.no_grad():
-        seen = alpha * (weights / (1 + squared)).sum() + (1 - alpha) * mean
-    return attraction + mean / partition, seen
-
-
-def mean_similarity(coordinates: Float[Tensor, "rows dim"]) -> Float[Tensor, ""]:
-    """Mean of q over all pairs of different rows, exact, in linear memory; differentiable once."""
-    count, half = len(coordinates), len(coordinates) // 2
-    if count < 4:
-        return (1 / (1 + torch.pdist(coordinates).square())).mean()
-    ones = coordinates.new_ones(2, half)
-    u, rest, _ = weighted_sum(coordinates[:half], coordinates[half : 2 * half], ones, cauchy())
-    total = rest / 2 + (1 / u).sum()  # each pair once
-    if count % 2:
-        total = total + (1 / (1 + (coordinates[:-1] - coordinates[-1]).square().sum(1))).sum()
-    return total / (count * (count - 1) / 2)
-
-
-def sampled_mean_similarity(coordinates: Float[Tensor, "rows dim"], negatives: int) -> Float[Tensor, ""]:
-    """Mean of q over sampled pairs of different rows, all equally likely."""
-    half = len(coordinates) // 2
-    order = torch.randperm(len(coordinates))[: 2 * half]
-    first, second = (coordinates.index_select(0, rows) for rows in order.split(half))
-    negatives = min(negatives, half - 1)
-    u, rest, _ = sampled_sum(first, second, sample_others(half, negatives), coordinates.new_ones(2, half), cauchy())
-    return (rest + 2 * (1 / u).sum()) / (2 * half * (2 * negatives + 1))
+    count, k = index.shape
+    pairs = count * (count - 1)
+    columns = points.T.contiguous()  # half the time of gathering rows of two numbers
+    apart = columns[:, :, None] - columns.index_select(1, index.flatten()).view(-1, count, k)
+    pull = (probability / count) / (1 + apart.square().sum(0))
+    near = float(pull.sum())
+    apart *= 2 * pull
+    attraction = apart.sum(2).index_add_(1, index.flatten(), apart.flatten(1), alpha=-1).T
+    sums, slopes = similarity_sums(points)
+    partition = alpha * near + (1 - alpha) * float(sums.sum()) / pairs
+    return attraction, -2 / (pairs * partition) * slopes, partition
 
 
 class NeighbourPlacement(nn.Module):

@@ -41,9 +41,8 @@ def clusters_of(
 ) -> Clusters:
     """Group rows by k-means on a plane that keeps their neighbours.
 
-    The plane is a `ClusterEmbedding` of at most 20 000 random unit rows, with the repulsion of t-SNE (alpha 0). Groups
-    of any shape in feature space are compact there (McConville et al. 2021, "N2D", with UMAP and a mixture of
-    Gaussians).
+    The plane is a `ClusterEmbedding` of at most 20 000 random unit rows. Groups of any shape in feature space are
+    compact there (McConville et al. 2021, "N2D", with UMAP and a mixture of Gaussians).
     count: None chooses the number with the largest mean silhouette on the plane (Rousseeuw 1987, "Silhouettes: a
     graphical aid to the interpretation and validation of cluster analysis") over at most 3000 random rows, from 2 to 60
     and below the square root of twice the rows; `scores` has the silhouette of each.
@@ -97,7 +96,7 @@ def _grouped(
 
     first = np.unique(same, return_index=True)[1]
     order = np.random.default_rng(seed).permutation(len(first))
-    plane = ClusterEmbedding(alpha=0.0, random_state=seed, progress=progress)
+    plane = ClusterEmbedding(random_state=seed, progress=progress)
     coordinates = plane.fit_transform(unit[first[order[:LAID_OUT]]].numpy())
     if len(order) > LAID_OUT:
         coordinates = np.concatenate([coordinates, plane.transform(unit[first[order[LAID_OUT:]]].numpy())])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -28,7 +28,7 @@ from nearfar.networks.encoder import WEIGHTS
 from nearfar.training.seeding import stream
 from nearfar.views import Views
 
-LAYOUTS = ("projector", "finetune", "cluster-embedding")
+LAYOUTS = ("cluster-embedding", "projector", "finetune")  # the default first
 NUM_VIEWS = 8
 FUNCTION, BACKBONE = "function.", "backbone."  # prefixes of tensors in a file
 
@@ -65,7 +65,7 @@ def check_layout(layout: str, num_views: int | None) -> None:
         known = f"choose one of {', '.join(LAYOUTS)}"
         raise ValueError(f"there is no --layout {layout!r}: {did_you_mean(layout, LAYOUTS, known)}")
     if layout == "cluster-embedding" and num_views is not None:
-        raise ValueError("--num-views: the layout cluster-embedding uses the images as they are, without views")
+        raise ValueError("--num-views: the layout cluster-embedding makes no views; choose projector or finetune")
 
 
 def lay_out(
@@ -75,21 +75,26 @@ def lay_out(
     features: Float[Tensor, "images dim"],
     views: Views,
     *,
+    neighbours: Int64[Tensor, "images near"] | None = None,
     num_views: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Map:
-    """Lay out images on a plane, on a GPU if there is one.
+    """Lay out images on a plane; projectors train on a GPU if there is one.
 
-    features: those of the encoder, without augmentation. num_views: augmented views of each image for the projector.
-    epochs: None fits them to the number of images. progress: called with (done, total) of each stage.
+    features: those of the encoder, without augmentation. neighbours: the nearest others of each image, if known.
+    num_views: augmented views of each image for the projector. epochs: None fits them to the number of images.
+    progress: called with (done, total) of each stage.
     """
     if layout == "cluster-embedding":
+        if len(features) == 1:
+            coordinates = torch.zeros(1, 2)
+            return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
         embedding = ClusterEmbedding(metric="cosine", random_state=seed, progress=progress)
         if epochs is not None:
             embedding.set_params(max_iter=epochs)
-        coordinates = torch.from_numpy(embedding.fit_transform(features.numpy()))
+        coordinates = torch.from_numpy(embedding.fit(features.numpy(), neighbours=neighbours).embedding_)
         return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
     how: dict[str, Any] = dict(device=find_device(), progress=progress)
     seen = [

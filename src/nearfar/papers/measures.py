@@ -89,7 +89,7 @@ def plane(given: Mapping[str, Any], run: Path) -> float:
     page = run / f"{PLANE}.html"
     for old in run.glob(f"{PLANE}.*"):  # of a measurement that was stopped
         old.unlink()
-    map_images(run, split="test", out=page, console=_quiet())
+    map_images(run, split="test", layout="projector", out=page, console=_quiet())
     return 100 * float(json.loads(page.with_suffix(".json").read_text())["knn_map"])
 
 

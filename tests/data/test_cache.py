@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from filelock import FileLock
 
 from nearfar.data import cache, open_images
 from nearfar.data.cache import default_folder
@@ -121,7 +122,7 @@ def test_order_does_not_depend_on_the_number_of_workers(tmp_path, paint):
 
 def test_an_unwritable_cache_folder_is_one_line_that_says_what_to_do(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ValueError, match=r"cannot write to the cache folder .*set XDG_CACHE_HOME to another folder"):
+    with pytest.raises(ValueError, match=r"cannot write the cache in .*set XDG_CACHE_HOME to another folder"):
         open_images(folder, cache_dir=tmp_path / "file" / "below")
 
     def full(file):
@@ -280,7 +281,7 @@ def test_a_finished_cache_may_be_read_only(folder, monkeypatch):
 
     monkeypatch.setattr(os, "utime", refused)
     monkeypatch.setattr(os, "replace", refused)
-    monkeypatch.setattr("nearfar.data.cache.building", refused)
+    monkeypatch.setattr("filelock.FileLock", refused)
     assert torch.equal(open_images(folder).pixels, pixels)
 
 
@@ -308,7 +309,7 @@ def test_only_data_sets_of_the_cache_are_counted_and_removed(tmp_path):
 
 def test_what_is_being_built_stays(tmp_path):
     name = cache.key("photos")
-    with cache.building(tmp_path / name):
+    with FileLock(tmp_path / f"{name}.lock"):
         part = data_set(tmp_path, f".{name}.77.partial", pixels_u8=7)
         assert cache.empty(tmp_path) == 0 and part.is_dir()
     assert cache.empty(tmp_path) == 7 and not part.exists()

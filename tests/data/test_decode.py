@@ -57,6 +57,7 @@ def test_sixteen_bits_are_scaled_not_clipped(form):
         (np.array([[0, 255], [7, 9]], np.int32), [0, 255, 7, 9]),
         (np.array([[0, 65535], [257, 514]], np.int32), [0, 255, 1, 2]),
         (np.array([[0, 510_000], [2_000, 4_000]], np.int32), [0, 255, 1, 2]),
+        (np.array([[2**30, 2**30 + 255], [2**30 + 1, 2**30 + 7]], np.int32), [0, 255, 1, 7]),
     ],
 )
 def test_wide_greys_follow_the_documented_ranges(values, expected):

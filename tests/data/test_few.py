@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearfar.data import encoded, open_few, open_images
+from nearfar.data import encoded, open_images
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_they_are_evenly_spaced_and_the_same_as_in_the_whole(folder, tmp_path_fa
     decoded = []
     real = encoded.decode
     monkeypatch.setattr(encoded, "decode", lambda *args: decoded.append(args) or real(*args))
-    some = open_few(folder, 4, image_size=40)
+    some = open_images(folder, few=4, image_size=40)
     assert len(decoded) == 4
     assert some.names == ["00.png", "10.png", "20.png", "30.png"]
     whole = open_images(folder, image_size=40, cache_dir=tmp_path_factory.mktemp("cache"))
@@ -31,17 +31,17 @@ def test_they_are_evenly_spaced_and_the_same_as_in_the_whole(folder, tmp_path_fa
 
 def test_unreadable_ones_are_left_out_and_none_at_all_is_said(folder, tmp_path):
     (folder / "10.png").write_bytes(b"no image")
-    assert open_few(folder, 4, image_size=16).names == ["00.png", "20.png", "30.png"]
+    assert open_images(folder, few=4, image_size=16).names == ["00.png", "20.png", "30.png"]
     bad = tmp_path / "bad"
     bad.mkdir()
     (bad / "a.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"none of the 1 images in .*bad' can be read; a\.png"):
-        open_few(bad, 4)
+        open_images(bad, few=4)
 
 
 def test_size_and_channels_are_those_of_the_images(folder):
-    assert (open_few(folder, 3).image_size, open_few(folder, 3).channels) == (224, 3)
-    digits = open_few("digits", 5)
+    assert (open_images(folder, few=3).image_size, open_images(folder, few=3).channels) == (224, 3)
+    digits = open_images("digits", few=5)
     assert digits.names == ["digits/0000", "digits/0449", "digits/0898", "digits/1347", "digits/1796"]
     assert digits.pixels.shape == (5, 1, 8, 8)
-    assert len(open_few(np.zeros((3, 9, 9), dtype=np.uint8), 12)) == 3
+    assert len(open_images(np.zeros((3, 9, 9), dtype=np.uint8), few=12)) == 3

@@ -1,5 +1,7 @@
 """Subsets and held-out parts."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -37,3 +39,12 @@ def test_split_holdout_divides_and_depends_on_the_seed_only(images):
     assert len(images.split_holdout(0, seed=3)[1]) == 0
     with pytest.raises(ValueError, match="split_holdout"):
         images.split_holdout(20, seed=0)
+
+
+def test_a_batch_of_a_large_array_takes_the_memory_of_a_batch(peak):
+    """With channels last too, whose pixels do not lie one after the other once the channels come first."""
+    images = open_images(np.zeros((2000, 16, 16, 3), np.uint8))
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    assert images.gather(torch.tensor([5, 3, 1999])).shape == (3, 3, 16, 16)
+    assert peak() - before < 100_000

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nearfar.commands.embed import write_embeddings
-from nearfar.data import open_few, open_images
+from nearfar.data import open_images
 
 LATIN = os.fsdecode(b"caf\xe9")  # a name that is not UTF-8
 
@@ -29,7 +29,7 @@ def test_pipes_sockets_and_devices_are_listed_and_not_opened(tmp_path, paint):
         ("s.png", "a socket, not a file"),
         ("zeros.png", "a device, not a file"),
     ]
-    assert open_few(tmp_path, 4).names == ["a/good.png"]
+    assert open_images(tmp_path, few=4).names == ["a/good.png"]
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.parquet", "x.tar", "x"])
@@ -74,7 +74,7 @@ def test_names_that_are_not_utf8_or_hold_line_breaks(tmp_path, paint):
             assert path == str(tmp_path / "in" / names[shown[name]])
         assert len(images.skipped) == 4
         assert all(len(line.splitlines()) == 1 and line.encode() for entry in images.skipped for line in entry)
-    assert set(open_few(tmp_path / "in", 8).names) == set(shown)
+    assert set(open_images(tmp_path / "in", few=8).names) == set(shown)
     for ending in (".parquet", ".csv", ".npz"):
         write_embeddings(tmp_path / f"table{ending}", images.names, np.zeros((4, 2), np.float32), images.labels)
     assert np.load(tmp_path / "table.npz")["name"].tolist() == images.names

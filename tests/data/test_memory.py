@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from nearfar.data import decoding as decode
-from nearfar.data import open_few, open_images
+from nearfar.data import open_images
 from nearfar.data.memory import SharedMemory
 from nearfar.data.value_range import LARGEST
 
@@ -56,6 +56,6 @@ def test_all_decoding_asks_for_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize("size", [0, -1, LARGEST + 1, 10**21])
 def test_impossible_sizes(tmp_path, paint, size):
     paint(tmp_path / "a.png", 0)
-    for ask in (lambda: open_images(tmp_path, image_size=size), lambda: open_few(tmp_path, 1, image_size=size)):
+    for ask in (lambda: open_images(tmp_path, image_size=size), lambda: open_images(tmp_path, few=1, image_size=size)):
         with pytest.raises(ValueError, match=rf"image_size must lie in 1\.\.{LARGEST}"):
             ask()

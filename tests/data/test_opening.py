@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from nearfar.data import describe, difference, list_splits, open_few, open_images, scan
+from nearfar.data import describe, difference, list_splits, open_images, scan
 
 
 def first(pixels):
@@ -101,7 +101,7 @@ def test_image_files_are_a_source(tmp_path, paint, monkeypatch, decodes):
     assert images.names == list(painted) and images.labels is None and list_splits(given) == []
     assert (images.pixels.numpy() == [first(pixels) for pixels in painted.values()]).all()
     assert images.source == describe(given) == f"3 image files, first {given[0]}"
-    assert open_few(given, 2).names == ["x/1.png", "y/0.png"] and len(scan(given)) == 3
+    assert open_images(given, few=2).names == ["x/1.png", "y/0.png"] and len(scan(given)) == 3
     monkeypatch.chdir(tmp_path)
     decodes.clear()
     assert open_images(list(painted)).names == images.names and not decodes  # from the cache

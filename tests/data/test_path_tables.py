@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nearfar.data import difference, open_few, open_images, scan
+from nearfar.data import difference, open_images, scan
 
 
 def first(pixels):
@@ -27,7 +27,7 @@ def test_paths_are_relative_to_the_table_and_stand_in_its_order(tmp_path, paint,
     assert images.labels is None and images.columns.to_pydict() == {"site": ["north", "south", ""]}
     assert os.path.realpath(images.originals[0]) == str(tmp_path / "pictures" / "ü c.png")
     assert images.subset([2, 0]).columns["site"].to_pylist() == ["", "north"]
-    assert len(scan(table)) == 3 and open_few(table, 2).names == [images.names[0], images.names[2]]
+    assert len(scan(table)) == 3 and open_images(table, few=2).names == [images.names[0], images.names[2]]
 
 
 def test_rows_that_lead_nowhere_are_listed_with_their_reason(tmp_path, paint):

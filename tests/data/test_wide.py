@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearfar.data import Batches, open_few, open_images
+from nearfar.data import Batches, open_images
 from nearfar.data.decoding import decode
 from nearfar.data.formats import raw
 from nearfar.data.value_range import Form
@@ -181,7 +181,7 @@ def test_wide_images_are_cut_shown_sent_and_sampled_like_others(scans):
     assert sent.pixels.shape == (3, 1, 20, 20) and sent.value_range == [0, 4096]
     [(pixels, index), *_] = Batches(images, 4, seed=0).epoch(0)
     assert torch.equal(pixels, images.gather(index))
-    few = open_few(folder, 3)
+    few = open_images(folder, few=3)
     assert few.names == ["0.png", "4.png", "7.png"] and few.gather(torch.arange(3)).dtype == torch.float32
     bare = open_images(folder, value_range=(0, 4096), cache=False)
     assert torch.equal(bare.gather(torch.arange(8)), images.gather(torch.arange(8)))

@@ -50,7 +50,7 @@ def seeds(numbers):
 
 def judged(tmp_path, a, b, change=lambda table: None, **claim):
     table = read_paper(written(tmp_path, change)).tables["table-1"]
-    return judge(Claim(text="", column="a", **claim), table, "full", {("x", "a"): seeds(a), ("y", "a"): seeds(b)})
+    return judge(Claim(text="", column="a", **claim), table, {("x", "a"): seeds(a), ("y", "a"): seeds(b)})
 
 
 def test_a_claim_holds_where_the_interval_says_so(tmp_path):
@@ -74,7 +74,7 @@ def test_what_was_not_run_is_not_judged(tmp_path):
     assert judged(tmp_path, A, [], best="x").holds == "not run"
     table = paper("sce").tables["table-5"]
     claim = next(one for one in table.claims if one.column == "stl10")
-    assert judge(claim, table, "small", {})[:2] == ("not run", "not run at this scale")
+    assert judge(claim, table.small, {})[:2] == ("not run", "not run at this scale")
 
 
 def test_the_best_is_judged_against_the_row_that_speaks_most_against_it():
@@ -82,14 +82,14 @@ def test_the_best_is_judged_against_the_row_that_speaks_most_against_it():
     claim = next(one for one in table.claims if one.best == "lorac" and one.column == "p1-top1")
     numbers = {"lorac": [60, 61.5, 62], "moco-v2": [60.2, 61.1, 61.9], "moco-v1": [60.6, 61.2, 62.9]}
     values = {(row, "p1-top1"): seeds(given) for row, given in numbers.items()}
-    found = judge(claim, table, "small", values)
+    found = judge(claim, table.small, values)
     assert found.holds == "not decided" and found.words.startswith("against MoCo v1: difference -0.4 %")
     values["swav", "p1-top1"] = seeds([])
-    assert judge(claim, table, "small", values).holds == "not run"
+    assert judge(claim, table.small, values).holds == "not run"
     values["swav", "p1-top1"] = seeds([70, 71.4, 72.1])
-    assert judge(claim, table, "small", values).words.startswith("against SwAV: difference -10 %")
+    assert judge(claim, table.small, values).words.startswith("against SwAV: difference -10 %")
     values["moco-v1", "p1-top1"] = seeds([])  # one row is enough to refute the claim
-    assert judge(claim, table, "small", values).holds == "no"
+    assert judge(claim, table.small, values).holds == "no"
 
 
 def test_a_margin_is_compared_with_the_end_of_the_interval(tmp_path):
@@ -123,19 +123,19 @@ def test_a_claim_is_judged_on_the_data_that_stands_for_the_papers_without_cells_
     table = paper("sce").tables["table-5"]
     claim = next(one for one in table.claims if one.text == "SCE is better than ReSSL on ImageNet100")
     values = {("sce", "imagenette"): seeds([61.0, 62.0, 63.0]), ("ressl", "imagenette"): seeds([50.0, 51.0, 52.5])}
-    found = judge(claim, table, "small", values)
+    found = judge(claim, table.small, values)
     assert found.holds == "yes" and found.words.startswith("on Imagenette: difference +10.8 %")
     wild = {("sce", "cifar10"): seeds([10.0, 90.0, 20.0]), ("ressl", "cifar10"): seeds([50.0, 1.0, 99.0])}
-    assert judge(claim, table, "small", values | wild) == found
+    assert judge(claim, table.small, values | wild) == found
     same = {("moco-v2", "imagenette"): seeds([10.0, 90.0, 20.0])}
-    assert judge(claim, table, "small", values | same).holds == "not decided"
+    assert judge(claim, table.small, values | same).holds == "not decided"
 
 
 def test_a_difference_has_the_unit_of_its_column():
     table = paper("lorac").tables["figure-3"]
     claim = next(one for one in table.claims if one.better == ("moco-m", "beta-2"))
     values = {("moco-m", "nuclear"): seeds([12.3, 12.2]), ("beta-2", "nuclear"): seeds([12.0, 12.1])}
-    assert "difference +0.2 norm," in judge(claim, table, "small", values).words
+    assert "difference +0.2 norm," in judge(claim, table.small, values).words
 
 
 def test_p_is_that_of_students_test_of_pairs(tmp_path):
@@ -160,7 +160,7 @@ def test_the_best_of_many_equal_rows_is_seldom_refuted():
     generator, refuted = np.random.default_rng(0), 0
     for _ in range(25):
         values = {(row, "cifar10"): seeds(generator.normal(size=3)) for row in table.rows}
-        refuted += judge(claim, table, "small", values).holds == "no"
+        refuted += judge(claim, table.small, values).holds == "no"
     assert len(table.rows) == 16 and refuted <= 4  # 5 %; compared one by one it is about 10 of 25
 
 
@@ -191,11 +191,11 @@ def test_a_verdict_takes_the_test_images_in_where_it_has_them(tmp_path):
     values = {("x", "a"): seeds(A), ("y", "a"): seeds(B)}
     generator = np.random.default_rng(0)
     right = {place: {str(seed): generator.uniform(size=50) < 0.8 for seed in range(3)} for place in values}
-    assert judge(claim, table, "full", values).holds == "yes"
-    wide = judge(claim, table, "full", values, right)
+    assert judge(claim, table, values).holds == "yes"
+    wide = judge(claim, table, values, right)
     assert wide.holds == "not decided" and wide.difference == pytest.approx(1.1)
     few = {place: {"0": each["0"]} for place, each in right.items()}  # not of all seeds: left out
-    assert judge(claim, table, "full", values, few).holds == "yes"
+    assert judge(claim, table, values, few).holds == "yes"
 
 
 def test_a_margin_that_should_be_larger_is_compared_with_the_other_by_welch():
@@ -208,9 +208,9 @@ def test_a_margin_that_should_be_larger_is_compared_with_the_other_by_welch():
         ("ressl", "cifar10-25k"): [69.5, 70.9, 70.0],
     }
     gains = [np.subtract(numbers["sce", where], numbers["ressl", where]) for where in ("cifar10", "cifar10-25k")]
-    found = judge(claim, table, "small", {place: seeds(given) for place, given in numbers.items()})
+    found = judge(claim, table.small, {place: seeds(given) for place, given in numbers.items()})
     welch = stats.ttest_ind(*gains, equal_var=False)
     interval = welch.confidence_interval(0.95)
     assert found.holds == "yes" and found.p == pytest.approx(welch.pvalue)
     assert found.interval == pytest.approx((interval.low, interval.high))
-    assert judge(claim, table, "small", {}).holds == "not run"
+    assert judge(claim, table.small, {}).holds == "not run"

@@ -32,10 +32,10 @@ def test_every_setting_takes_one_step(coco_folder, name, task):
     detector = build_detector(one, settings, task, 2, 2 if task == "keypoints" else 0)
     trunk = detector.backbone.maps.backbone.net
     torch.testing.assert_close(trunk.state_dict(), one.backbone.net.state_dict())
-    fit_detector(detector, train, settings, channels=3)
+    fit_detector(detector, train, settings)
     assert not torch.equal(trunk.conv.weight, one.backbone.net.conv.weight)  # all stages are trained
     assert all(torch.equal(value, before[key]) for key, value in one.state_dict().items())  # in a copy
-    found = find_objects(detector, test, channels=3)
+    found = find_objects(detector, test)
     assert 0 <= average_precision(test, found, TASKS[task])["AP"] <= 1
 
 
@@ -81,8 +81,8 @@ def test_a_detector_learns_the_images_that_it_was_trained_on(coco_folder):
         DETECTORS["small"], **{**TINY, "steps": 40, "regions": 32, "proposals": (100, 50), "kept": (100, 50)}
     )
     detector = build_detector(encoder("small"), settings, "detect", 2)
-    fit_detector(detector, train, settings, channels=3)
-    assert average_precision(train, find_objects(detector, train, channels=3))["AP50"] > 0.6
+    fit_detector(detector, train, settings)
+    assert average_precision(train, find_objects(detector, train))["AP50"] > 0.6
 
 
 def test_norms_have_their_own_weight_decay():

@@ -26,8 +26,8 @@ def test_pictures_of_runs_stand_side_by_side_in_their_order(tmp_path):
 )
 def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path, name, drawn):
     table = paper(name.split("/")[0]).tables[name.split("/")[1]]
-    values = {(cell.row, cell.column): [1.0, 2.0] for cell in table.cells("small")}
-    draw_table(tmp_path / "figure.png", table, "small", values, tmp_path)
+    values = {(cell.row, cell.column): [1.0, 2.0] for cell in table.small.cells()}
+    draw_table(tmp_path / "figure.png", table.small, values, tmp_path)
     assert (tmp_path / "figure.png").is_file() == drawn
 
 
@@ -41,7 +41,7 @@ def test_a_histogram_holds_all_seeds_of_a_row_and_every_row(tmp_path, monkeypatc
     monkeypatch.setattr(matplotlib.axes.Axes, "hist", noted)
     table = paper("lorac").tables["figure-4c"]
     values = {("lorac", "imagenette"): [[1.0, 2.0], [3.0]], ("moco-m", "imagenette"): [[4.0, 9.0]]}
-    draw_table(tmp_path / "norms.png", table, "small", values, tmp_path)
+    draw_table(tmp_path / "norms.png", table.small, values, tmp_path)
     assert drawn["LORAC"][0] == [1, 2, 3] and drawn["MoCo-M"][0] == [4, 9]
     for _, edges, percent in drawn.values():
         assert edges[0] == 1 and edges[-1] == 9 and round(percent, 9) == 100

@@ -40,7 +40,7 @@ def anew(tmp_path_factory):
 def table_of(path):
     read = paper(path.split("/")[0])
     name, *small = path.split("/")[1].removesuffix(".json").split(".")
-    return read, read.tables[name], "small" if small else "full"
+    return read, read.tables[name].at("small" if small else "full")
 
 
 @pytest.mark.parametrize("path", TABLES)
@@ -98,8 +98,8 @@ def check(number, source):
         first, *second = (cell_in(values, each) for each in cells.split(" - "))
         found = statistics.mean(values[first].values())
         if second:
-            _, table, size = table_of(f"{name}.json")
-            judgement = judge(Claim(text="", better=("/".join(first), "/".join(second[0]))), table, size, values)
+            _, table = table_of(f"{name}.json")
+            judgement = judge(Claim(text="", better=("/".join(first), "/".join(second[0]))), table, values)
             found = judgement.difference
             assert verdict is None or (judgement.holds in ("yes", "no")) == (verdict == "decided")
         digits = len(number.partition(".")[2])

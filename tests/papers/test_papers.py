@@ -46,12 +46,12 @@ def written(folder, change=lambda table: None):
 
 def test_settings_are_merged_from_left_to_right(tmp_path):
     table = read_paper(written(tmp_path)).tables["table-1"]
-    full = {(cell.row, cell.column): dict(cell.settings) for cell in table.cells("full")}
+    full = {(cell.row, cell.column): dict(cell.settings) for cell in table.cells()}
     common = {"epochs": 1000, "recipe": "cifar"}
     assert full["x", "a"] == {**common, "batch_size": 64, "data": "cifar10", "method": "simclr", "lr": 1}
     assert full["y", "a"] == {**common, "batch_size": 64, "data": "cifar10", "method": "saclr"}
     assert set(full) == {("x", "a"), ("y", "a")}  # where the paper has numbers
-    (small,) = table.cells("small")
+    (small,) = table.small.cells()
     assert small.settings == {"epochs": 2, "data": "digits", "method": "simclr", "lr": 2}
     assert table.rows["x"].paper == {"a": (90.0, 0.5)}
 
@@ -60,9 +60,9 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
     table = read_paper(written(tmp_path)).tables["table-1"]
     linear = read_paper(written(tmp_path, lambda one: one.update(metric="linear"))).tables["table-1"]
     other = read_paper(written(tmp_path, lambda one: one["common"].update(seed=1))).tables["table-1"]
-    assert [cell.key for cell in table.cells("full")] == [cell.key for cell in linear.cells("full")]
-    assert table.cells("full")[0].reading != linear.cells("full")[0].reading
-    assert table.cells("full")[0].key != other.cells("full")[0].key
+    assert [cell.key for cell in table.cells()] == [cell.key for cell in linear.cells()]
+    assert table.cells()[0].reading != linear.cells()[0].reading
+    assert table.cells()[0].key != other.cells()[0].key
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_a_mistake_is_named_with_its_place(tmp_path, change, words):
 @pytest.mark.parametrize("name", paper_names())
 def test_every_run_of_a_paper_has_settings_that_exist(name):
     for table in paper(name).tables.values():
-        for size in ("full", "small") if table.small else ("full",):
-            check_cells(table, size)
-            assert {cell.settings.get("data", "digits") for cell in table.cells(size)} <= {*paper(name).data, "digits"}
+        for one in filter(None, (table, table.small)):
+            check_cells(one)
+            assert {cell.settings.get("data", "digits") for cell in one.cells()} <= {*paper(name).data, "digits"}
 
 
 def test_numbers_that_are_older_than_random_samples_count_as_run_only_where_nothing_was_sampled():
     for name, table, size, again in (("saclr", "table-15", "small", True), ("methods", "digits", "full", False)):
-        cell = paper(name).tables[table].cells(size)[0]
+        cell = paper(name).tables[table].at(size).cells()[0]
         found = {f"{cell.row}/{cell.column}": {"seeds": {"0": {"value": 1.0}, "1": {"value": 2.0, "versions": {}}}}}
         assert [has(found, cell, seed) for seed in (0, 1, 2)] == [not again, True, False]

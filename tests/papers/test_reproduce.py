@@ -152,7 +152,7 @@ def test_seeds_begin_where_the_table_says_and_rows_can_be_chosen(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text(OWN.replace("measure: variables", "measure: variables\n    first_seed: 100"))
     table, tasks = read_paper(path).tables["table-2"], {}
-    assert add_tasks(tasks, table, "full", tmp_path, tmp_path, {}, only=["row"], seeds=2) == []
+    assert add_tasks(tasks, table, tmp_path, tmp_path, {}, only=["row"], seeds=2) == []
     assert [(task.seed, [cell.row for cell in task.cells]) for task in tasks.values()] == [
         (100, ["row"]),
         (101, ["row"]),

@@ -105,22 +105,22 @@ def test_all_images_are_one_svm_for_each_class_on_unit_features(clouds):
         svm = LinearSVC(C=0.5, class_weight={True: 2, False: 1}, max_iter=2000, random_state=0)
         svm.fit(normalize(train_x.numpy()), train_y == label)
         expected.append(area_precision(test_y == label, svm.decision_function(normalize(test_x.numpy()))))
-    found = low_shot_precision(train_x * 7, train_y, test_x * 3, test_y, shots=())
+    found = low_shot_precision((train_x * 7, train_y), (test_x * 3, test_y), shots=())
     assert found[None].mean == pytest.approx(np.mean(expected), abs=1e-4) and found[None].deviation == 0
 
 
 def test_more_shots_are_better_and_a_seed_is_a_result(clouds):
-    found = low_shot_precision(*clouds, shots=(2, 16))
+    found = low_shot_precision(clouds[:2], clouds[2:], shots=(2, 16))
     assert found[2].mean < found[16].mean < found[None].mean and found[2].deviation > found[16].deviation > 0
-    assert found == low_shot_precision(*clouds, shots=(2, 16))
+    assert found == low_shot_precision(clouds[:2], clouds[2:], shots=(2, 16))
 
 
 def test_one_label_an_image_is_a_matrix_with_one_1_in_a_row(clouds):
     train_x, train_y, test_x, test_y = (part[:200] for part in clouds)
     matrices = [np.where(y[:, None] == np.arange(4), 1, -1) for y in (train_y, test_y)]
     matrices[0][0] = np.where(matrices[0][0] == 1, 1, 0)  # difficult counts as not there
-    assert low_shot_precision(train_x, train_y, test_x, test_y, shots=(4,)) == low_shot_precision(
-        train_x, matrices[0], test_x, matrices[1], shots=(4,)
+    assert low_shot_precision((train_x, train_y), (test_x, test_y), shots=(4,)) == low_shot_precision(
+        (train_x, matrices[0]), (test_x, matrices[1]), shots=(4,)
     )
 
 
@@ -133,7 +133,7 @@ def test_every_class_gets_its_positives_and_an_image_of_two_may_come_twice():
 
 def test_a_class_that_training_lacks_is_found_by_chance():
     x = torch.eye(4)
-    found = low_shot_precision(x[[0, 1]], ["a", "b"], x, ["a", "b", "c", "d"], shots=())
+    found = low_shot_precision((x[[0, 1]], ["a", "b"]), (x, ["a", "b", "c", "d"]), shots=())
     assert found[None].mean == pytest.approx((1 + 1 + 1 / 4 + 1 / 4) / 4)
 
 
@@ -181,7 +181,7 @@ def test_accuracies_by_name():
 
 def test_the_results_of_a_protocol_by_name(clouds):
     train, test = (clouds[0][:200], clouds[1][:200]), (clouds[2][:200], clouds[3][:200])
-    shots = low_shot_precision(*train, *test, seed=1)
+    shots = low_shot_precision(train, test, seed=1)
     parts = [(train[0][part], train[1][part]) for part in (slice(80), slice(80, None))]
     found = protocol_results("low-shot", {"train": parts[0], "validation": parts[1], "test": test}, seed=1)
     expected = {f"low_shot_{k or 'all'}": score.mean for k, score in shots.items()}

@@ -21,7 +21,7 @@ from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
-from nearfar.data import list_splits, open_few, open_images
+from nearfar.data import list_splits, open_images
 from nearfar.messages import load_yaml
 
 IMAGE = io.BytesIO()
@@ -78,7 +78,7 @@ def test_a_pickle_under_any_name_is_never_loaded(tmp_path, name, payload):
     (tmp_path / "in").mkdir()
     (tmp_path / name).write_bytes(content)
     source = tmp_path / name if "/" not in name else tmp_path / "in"
-    for ask in (open_images, list_splits, lambda path: open_few(path, 2)):
+    for ask in (open_images, list_splits, lambda path: open_images(path, few=2)):
         try:
             ask(source)
         except (ValueError, OSError) as error:

@@ -12,7 +12,6 @@ import platform
 import shutil
 import timeit
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +67,12 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     there = next(one for one in (folder, *folder.parents) if one.exists())
     free = shutil.disk_usage(there).free
     needs = list(_requirements())
-    problems = list(_lacking(needs))
+    problems = []
+    for extra, one in needs:
+        version = version_of(one.name)
+        if not extra and not (version and one.specifier.contains(version, prereleases=True)):
+            state = f"{version} is not {one.specifier}" if version else "is missing"
+            problems.append(f"{one.name} {state}: pip install '{one.name}{one.specifier}'")
     for place, instead in ((Path.cwd(), "run in another folder, or give --out"), (there, cache.ELSEWHERE)):
         try:
             check_folder(place)
@@ -134,16 +138,15 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
 def _measured(console: Console) -> Machine:
     """What pretrain chooses for small images, by the measurement that it makes itself."""
     from nearfar.training.budget import choose_machine
-    from nearfar.training.plan import chosen_method, chosen_views, views_for
+    from nearfar.training.plan import chosen_method, views_at
     from nearfar.training.settings import Settings
 
     given = Settings(encoder="small")
     method, _ = chosen_method(given)
-    views = chosen_views(views_for(given, method, SIDE, 3), replace(given, image_size=SIDE, crop_size=SIDE, channels=3))
     return choose_machine(
         given,
         method,
-        lambda size, crop: views,
+        lambda size, crop: views_at(given, method, size, crop, 3),
         candidates=[("small", SIDE, SIDE)],
         channels=3,
         images=None,
@@ -181,17 +184,6 @@ def _requirements() -> Iterator[tuple[str, Requirement]]:
         wanted = [extra for extra in extras if one.marker is None or one.marker.evaluate({"extra": extra})]
         if wanted and wanted[0] not in DEVELOPERS:
             yield wanted[0], one
-
-
-def _lacking(needs: list[tuple[str, Requirement]]) -> Iterator[str]:
-    """What is missing or too old for nearfar to run, each with the command that installs it."""
-    from nearfar.training.environment import version_of
-
-    for extra, one in needs:
-        there = version_of(one.name)
-        if not extra and not (there and one.specifier.contains(there, prereleases=True)):
-            state = f"{there} is not {one.specifier}" if there else "is missing"
-            yield f"{one.name} {state}: pip install '{one.name}{one.specifier}'"
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

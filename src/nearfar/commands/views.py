@@ -66,7 +66,7 @@ def show_views(
     Raises:
         ValueError: for anything that pretrain would refuse, or a page that exists already.
     """
-    from nearfar.data import describe, open_few
+    from nearfar.data import describe, open_images
     from nearfar.data.sources import are_paths
     from nearfar.pages.template import write_page
     from nearfar.pages.views import about, views_shown
@@ -88,7 +88,7 @@ def show_views(
     given |= dict(value_range=value_range, show_channels=show_channels)
     given = {name: value for name, value in given.items() if value is not None}
     settings = _settings(data, given)
-    few = open_few(settings.given("data"), images, split=settings.split, **settings.reading)
+    few = open_images(settings.given("data"), few=images, split=settings.split, **settings.reading)
     plan = _plan(settings, few, method_given="method" in given)
     name = describe(settings.data)
     title = f"Views of {name if are_paths(settings.data) else Path(name).name}"

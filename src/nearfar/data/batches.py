@@ -128,13 +128,7 @@ class Takes(Dataset[Any]):
     get: gives the encoded image at a position.
     """
 
-    def __init__(
-        self,
-        get: Callable[[int], bytes | str],
-        form: Form,
-        seed: int,
-        crops: Sequence[Crop] | None,
-    ) -> None:
+    def __init__(self, get: Callable[[int], bytes | str], form: Form, seed: int, crops: Sequence[Crop] | None) -> None:
         for size, scale, ratio in crops or ():
             if size < 1 or not 0 < scale[0] <= scale[1] <= 1 or not 0 < ratio[0] <= ratio[1]:
                 raise ValueError(f"a crop needs size >= 1, 0 < scale <= 1 and ratio > 0, got {(size, scale, ratio)}")

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,22 +142,6 @@ def _state(pixels: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
-@contextmanager
-def building(home: Path) -> Iterator[None]:
-    """Hold the lock of one data set: of several processes that want it, one builds and the others wait for it."""
-    from filelock import FileLock  # comes with torch
-
-    try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(home.with_suffix(".lock")).acquire()
-    except OSError as error:
-        raise ValueError(f"cannot write to the cache folder '{home.parent}' ({error}); {ELSEWHERE}") from error
-    with lock:
-        for leftover in home.parent.glob(f".{home.name}.*"):  # of builds that were killed: we hold the lock
-            shutil.rmtree(leftover, ignore_errors=True)
-        yield
-
-
 def decoded(
     images: Callable[[], Iterable[bytes | str]],
     digests: list[str | None],
@@ -183,14 +166,19 @@ def decoded(
 
     found = there()
     if found is None:
-        with building(home):
-            found = there()  # another process may have built it while we waited
-            if found is None:
-                try:
+        from filelock import FileLock  # comes with torch
+
+        try:
+            home.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(home.with_suffix(".lock")):  # of several processes that want it, one builds
+                for leftover in home.parent.glob(f".{home.name}.*"):  # of builds that were killed
+                    shutil.rmtree(leftover, ignore_errors=True)
+                found = there()  # another process may have built it while we waited
+                if found is None:
                     _build(home, images(), digests, form, lineage, wanted, store, before)
-                except OSError as error:
-                    raise ValueError(f"cannot write the cache in '{store.folder}' ({error}); {ELSEWHERE}") from error
-                found = there()
+                    found = there()
+        except OSError as error:
+            raise ValueError(f"cannot write the cache in '{store.folder}' ({error}); {ELSEWHERE}") from error
     if found is None:
         raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {ELSEWHERE}")
     return found

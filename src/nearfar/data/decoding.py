@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -83,31 +82,23 @@ def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.
     Raises what Pillow raises for a damaged, unknown or dangerously large image, and ValueError for other channels.
     """
     size, channels, value_range = form
-    found = raw(data)
-    if found is not None and not _as_picture(found, channels, value_range):
+    found = _not_a_picture(data, channels, value_range)
+    if found is not None:
         pixels = _planes(found, channels, value_range, size)
         return pixels.numpy() if value_range is None else sixteen_bits(pixels)
-    if (wrong := misfit(3, 8, channels)) and found is None:
-        raise ValueError(wrong)
     with _opened(data, at_least=2 * size) as image:
         narrow = image.convert("L") if image.mode == "RGB" and channels == 1 else image
         picture = to_array(_fit(narrow, size), channels)
     return picture if value_range is None else picture.astype(np.uint16) * 257
 
 
-def _as_picture(found: Raw, channels: int, value_range: Sequence[float] | None) -> bool:
-    """Whether Pillow makes an 8-bit picture of an image, and that is asked for."""
-    narrow = found.pillow and value_range is None and channels in PICTURE
-    return narrow and (found.wide or found.channels != channels)
-
-
-def misfit(bands: int, bits: int, channels: int) -> str:
-    """Why an image of so many bands cannot be read with so many channels; "" where it can."""
-    if bands == channels or {bands, channels} <= set(PICTURE):
-        return ""
-    if bits == 8 and bands in PICTURE:
-        return f"it is a picture of 8 bits, which has 1 or 3 channels, and {channels} are read"
-    return f"it has {bands} channels, and {channels} are read: --channels chooses"
+def _not_a_picture(data: bytes | str, channels: int, value_range: Sequence[float] | None) -> Raw | None:
+    """An image to be read in its own numbers; None where Pillow makes the 8-bit picture of it that is asked for."""
+    found = raw(data)
+    if found is None and channels not in PICTURE:
+        raise ValueError(f"it is a picture of 8 bits, which has 1 or 3 channels, and {channels} are read")
+    narrow = found is not None and found.pillow and value_range is None and channels in PICTURE
+    return None if narrow and found is not None and (found.wide or found.channels != channels) else found
 
 
 def pixels_of(data: bytes | str, form: Form) -> Shaped[Tensor, "channels {form.size} {form.size}"]:
@@ -119,22 +110,19 @@ def whole_planes(
     data: bytes | str, channels: int, value_range: Sequence[float] | None
 ) -> Shaped[Tensor, "channels height width"]:
     """An image at its own size and shape: uint8, or float in 0..1 where there is a value range."""
-    found = raw(data)
-    if found is None or (value_range is None and found.pillow and found.channels != channels):
-        if wrong := misfit(3, 8, channels):
-            raise ValueError(wrong)
-        colour = to_pil(data, at_least=_LARGEST).convert("L" if channels == 1 else "RGB")
-        planes = torch.tensor(to_array(colour, channels))
-        return planes if value_range is None else unit(planes)
-    return _planes(found, channels, value_range)
+    if (found := _not_a_picture(data, channels, value_range)) is not None:
+        return _planes(found, channels, value_range)
+    picture = to_pil(data, at_least=_LARGEST).convert("L" if channels == 1 else "RGB")
+    planes = torch.tensor(to_array(picture, channels))
+    return planes if value_range is None else unit(planes)
 
 
 def _planes(
     found: Raw, channels: int, value_range: Sequence[float] | None, size: int | None = None
 ) -> Shaped[Tensor, "channels height width"]:
     """The numbers of an image as `_scaled` makes them; with a size the centre square, resized to it."""
-    if wrong := misfit(found.channels, 16, channels):
-        raise ValueError(wrong)
+    if found.channels != channels and not {found.channels, channels} <= set(PICTURE):
+        raise ValueError(f"it has {found.channels} channels, and {channels} are read: --channels chooses")
     width, height = found.native
     with memory_for(width * height * found.channels):
         planes = found.read()
@@ -220,55 +208,36 @@ def _opened(data: bytes | str, at_least: int) -> Iterator[Image.Image]:
 
 
 def plain(image: Image.Image) -> Image.Image:
-    """The same picture in mode L or RGB, made strip by strip to save memory; see `to_pil` for how."""
+    """The same picture in mode L or RGB; see `to_pil` for how."""
     clear = "transparency" in image.info or image.mode in _ALPHA
     if image.mode == "RGB" and not clear:
         return image
     if image.mode in WIDE:
         return Image.fromarray(_eight_bit(image))
-    grayscale = _is_grayscale(image)
-    out = Image.new("L" if grayscale else "RGB", image.size)
-    for box in _strips(image):
-        strip = image.crop(box)
-        if clear:
-            layer = strip.convert("RGBA")
-            strip = Image.alpha_composite(Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer).convert("RGB")
-            out.paste(strip.getchannel(0) if grayscale else strip, box)
-        else:
-            out.paste(strip.convert(out.mode), box)
-    return out
-
-
-def _strips(image: Image.Image) -> list[tuple[int, int, int, int]]:
-    """Boxes of whole rows, each of about a million pixels."""
-    rows = max(1, 2**20 // image.width)
-    return [(0, top, image.width, min(top + rows, image.height)) for top in range(0, image.height, rows)]
+    mode = "L" if _is_grayscale(image) else "RGB"
+    if not clear:
+        return image.convert(mode)
+    on_white = Image.new("RGB", image.size, "white")
+    layer = image.convert("RGBA")
+    on_white.paste(layer, mask=layer)
+    return on_white.getchannel(0) if mode == "L" else on_white
 
 
 def _eight_bit(image: Image.Image) -> UInt8[np.ndarray, "height width"]:
     """Wide grayscale values to uint8; the ranges are those of `to_pil`."""
-    unit = image.mode == "F"
-    sixteen = image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    low, scale = 0.0, 1 / 257
-    if not sixteen:
-        ends = [(strip.min(), strip.max()) for strip in map(functools.partial(_values, image), _strips(image))]
-        lowest, highest = float(min(low for low, _ in ends)), float(max(high for _, high in ends))
-        if not math.isfinite(lowest) or not math.isfinite(highest):
-            raise ValueError("the image holds values that are not finite")
-        if lowest >= 0 and unit and highest <= 1:
-            scale = 255
-        elif lowest >= 0 and highest <= 255:
-            scale = 1
-        elif lowest < 0 or highest > 65535 or unit:
-            low, scale = lowest, 255 / (highest - lowest) if highest > lowest else 0
-    out = np.empty((image.height, image.width), dtype=np.uint8)
-    for box in _strips(image):
-        out[box[1] : box[3]] = np.rint((_values(image, box) - low) * scale)
-    return out
-
-
-def _values(image: Image.Image, box: tuple[int, int, int, int]) -> np.ndarray:
-    return np.asarray(image.crop(box), dtype=np.float64)
+    kind = np.float64 if image.mode == "I" else np.float32  # which hold every value
+    numbers: np.ndarray = np.asarray(image).astype(kind)
+    lowest, highest, real = float(numbers.min()), float(numbers.max()), image.mode == "F"
+    if not math.isfinite(lowest) or not math.isfinite(highest):
+        raise ValueError("the image holds values that are not finite")
+    low, scale = lowest, 255 / ((highest - lowest) or 1)
+    if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        low, scale = 0, 1 / 257
+    elif lowest >= 0 and (highest <= 255 or (highest <= 65535 and not real)):
+        low, scale = 0, 255 if real and highest <= 1 else 1 if highest <= 255 else 1 / 257
+    numbers -= low
+    numbers *= scale
+    return np.rint(numbers, out=numbers).astype(np.uint8)
 
 
 def _fit(image: Image.Image, size: int) -> Image.Image:

@@ -137,7 +137,7 @@ def chosen_form(table: pyarrow.Table, asked: Asked, range_of: Callable[[np.ndarr
     height, width, bands, bits = (table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits"))
     size = asked.size or usual_size(np.stack([height, width], 1))
     channels, value_range = asked.channels or usual_channels(bands.astype(np.int64)), asked.value_range
-    fits = _fitting(bands, channels)
+    fits = (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
     wide = fits & (bits > 8)
     if value_range is not None and not isinstance(value_range, str) and wide.any():
         return Form(size, channels, for_channels(value_range, channels))
@@ -145,11 +145,6 @@ def chosen_form(table: pyarrow.Table, asked: Asked, range_of: Callable[[np.ndarr
         return Form(size, channels)
     chosen = np.flatnonzero(wide)
     return Form(size, channels, range_of(rows[chosen[spread(len(chosen))]], channels))
-
-
-def _fitting(bands: np.ndarray, channels: int) -> np.ndarray:
-    """Which images of so many bands can be read with so many channels."""
-    return (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
 
 
 def _saved_range(

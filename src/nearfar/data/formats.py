@@ -30,7 +30,6 @@ _START = 132  # bytes that tell the formats apart; those of DICOM are the last f
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 ORIENTATION = 0x0112
-_STRIP = 64  # rows
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
 _BITS, _SAMPLES = 258, 277  # tags of TIFF
 
@@ -123,13 +122,13 @@ def _png(data: bytes | str, kind: int) -> Raw | None:
 
         encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.fromfile(data, np.uint8)
         planes = decode_png(torch.tensor(encoded), ImageReadMode.UNCHANGED).numpy()
-        if len(planes) in (2, 4):
-            for top in range(0, native[1], _STRIP):  # in place, as whole planes of wider numbers take gigabytes
-                strip = planes[:, top : top + _STRIP]
-                alpha = strip[-1].astype(np.uint32)
-                strip[:-1] = (strip[:-1] * alpha + 65535 * (65535 - alpha) + 32767) // 65535
-            planes = planes[:-1]
-        return planes
+        if len(planes) % 2:
+            return planes
+        *planes, alpha = planes.astype(np.uint16, copy=False)
+        wide = alpha.astype(np.uint32)
+        for plane in planes:  # one by one and in place, as wider numbers of all take gigabytes
+            plane[:] = (plane * wide + 65535 * (65535 - wide) + 32767) // 65535
+        return np.stack(planes)
 
     return Raw(1 if kind == 4 else 3, native, True, True, read)
 
@@ -246,26 +245,18 @@ def _turned(numbers: np.ndarray, header: Any) -> np.ndarray:
 def only_python_writes() -> Iterator[None]:
     """While entered, what Python writes to stderr appears, and what is written past it is dropped."""
     try:
-        stderr = os.dup(2)
+        stderr, of_python = os.dup(2), contextlib.ExitStack()
     except OSError:  # it is closed: nothing can appear
         yield
         return
-    before = sys.stderr
     with open(stderr, "w", encoding="utf-8", errors="backslashreplace", buffering=1) as shown:
-        if before is not None and _number(before) == 2:
-            before.flush()
-            sys.stderr = shown
-        with open(os.devnull, "wb") as nothing:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # it has no number, as in a notebook
+            if sys.stderr.fileno() == 2:
+                sys.stderr.flush()
+                of_python.enter_context(contextlib.redirect_stderr(shown))
+        with of_python, open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            sys.stderr = before
-
-
-def _number(file: object) -> int | None:
-    try:
-        return file.fileno()  # type: ignore[attr-defined]
-    except (OSError, ValueError, AttributeError):
-        return None
+            try:
+                yield
+            finally:
+                os.dup2(stderr, 2)

@@ -128,7 +128,7 @@ class Images:
         """Copies of the stored pixels of some images."""
         pixels = [part.pixels.numpy() for part in self._parts if part.pixels is not None]
         if len(pixels) == 1:
-            return np.take(pixels[0], rows, axis=0)
+            return np.ascontiguousarray(pixels[0][rows])  # np.take would copy all of an array with channels last
         out = np.empty((len(rows), *pixels[0].shape[1:]), pixels[0].dtype)
         starts = np.cumsum([0, *map(len, pixels)])
         for one, start in zip(pixels, starts, strict=False):
@@ -139,7 +139,8 @@ class Images:
     @property
     def table(self) -> pyarrow.Table:
         if self._table is None:
-            digests = map(_digest, self.pixels.numpy()) if self.stored else [None] * len(self)
+            pixels = self.pixels.numpy() if self.stored else [None] * len(self)
+            digests = [one if one is None else digest(str(one.shape).encode() + one.tobytes()) for one in pixels]
             columns = {"name": self.names, "digest": pyarrow.array(digests, pyarrow.string())}
             self._table = pyarrow.table(columns | {"problem": pyarrow.nulls(len(self), pyarrow.string())})
         return self._table
@@ -229,10 +230,6 @@ class Images:
 def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chosen"]:
     """At most `count` of `total` positions, drawn at random, in order; a pure function of `seed`. None: all."""
     return np.sort(np.random.default_rng(seed).permutation(total)[:count])
-
-
-def _digest(pixels: np.ndarray) -> str:
-    return digest(str(pixels.shape).encode() + pixels.tobytes())
 
 
 def pieces(pixels: Tensor) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""`open_images`, `open_few` and `scan`: any source to `Images`, to a few of them, or to the table of all."""
+"""`open_images` and `scan`: any source to `Images`, or to the table of all of them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def open_images(
     cache_limit: int = CACHE_LIMIT,
     workers: int | None = None,
     progress: Progress | None = None,
+    few: int | None = None,
 ) -> Images:
     """Open images from files, the Hub, or objects; files the second time from nearfar's own cache.
 
@@ -74,13 +75,15 @@ def open_images(
     cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are checked once but their
         pixels not stored: train on such data with `Batches` of crops. A torch Dataset must fit into `cache_limit`.
     workers: decoding threads; None: one per core. progress: called with (done, total or None).
+    few: open at most so many, evenly spaced, or the first ones of Parquet files and tars. Size, channels and value
+        range are chosen from these alone, and nothing is cached.
 
     Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
     wrong path or object, a source without readable images, an unknown split or column.
     """
     folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
     store = Store(folder, cache_limit, cache, workers, progress)
-    return _open(source, asked(image_size, channels, value_range), split, show_channels, label_column, store)
+    return _open(source, asked(image_size, channels, value_range), split, show_channels, label_column, store, few)
 
 
 def _open(
@@ -180,44 +183,19 @@ def _open_several(given: Sequence[str | os.PathLike[str]], open_one: Opener, ask
     if size is None:
         sizes = {part.image_size for part in parts}
         size = sizes.pop() if len(sizes) == 1 else USUAL
-    common = _common_range([part.value_range for part in parts])
+    ranges = [one for part in parts if (one := part.value_range) is not None]
+    if len(ranges) < len(parts):
+        common: list[float] | str | None = EIGHT_BITS if ranges else None
+    elif len({len(one) for one in ranges}) > 1:  # grayscale and colour
+        common = [min(min(one[::2]) for one in ranges), max(max(one[1::2]) for one in ranges)]
+    else:
+        common = np.where(np.arange(len(ranges[0])) % 2, np.max(ranges, 0), np.min(ranges, 0)).tolist()
     stored_as = (size, channels, None if common == EIGHT_BITS else common)
     fitting = [
         part if part.form == stored_as else open_one(one, Asked(size, channels, common))
         for one, part in zip(given, parts, strict=True)
     ]
     return joined(fitting, short)
-
-
-def _common_range(ranges: Sequence[list[float] | None]) -> list[float] | str | None:
-    """One value range for all: None where all are pictures of 8 bits, "uint8" where some are."""
-    wide = [one for one in ranges if one is not None]
-    if len(wide) < len(ranges):
-        return EIGHT_BITS if wide else None
-    if len({len(one) for one in wide}) > 1:  # grayscale and colour
-        return [min(min(one[::2]) for one in wide), max(max(one[1::2]) for one in wide)]
-    ends = np.array(wide)
-    return np.where(np.arange(ends.shape[1]) % 2, ends.max(0), ends.min(0)).tolist()
-
-
-def open_few(
-    source: Any,
-    count: int,
-    *,
-    split: str | None = None,
-    image_size: int | None = None,
-    channels: int | None = None,
-    value_range: Any = None,
-    show_channels: Sequence[int] | None = None,
-) -> Images:
-    """Open `count` images, evenly spaced over a source of files, the first ones of Parquet files and tars.
-
-    Size, channels and value range are chosen as by `open_images`, from these images alone. All are opened if there are
-    no more. Unreadable images are left out. Nothing is cached. Raises ValueError or FileNotFoundError as `open_images`
-    does.
-    """
-    store = Store(default_folder(), CACHE_LIMIT)
-    return _open(source, asked(image_size, channels, value_range), split, show_channels, None, store, count)
 
 
 def scan(

@@ -71,7 +71,9 @@ class Found(NamedTuple):
 
 
 class Source:
-    """Files below a root, by split; each is one image. `problems`: (name, reason) of what is left out.
+    """Files below a root, by split; each is one image.
+
+    `problems`: (name, reason) of what is left out. `label_column`: the column or ending of labels, if it is given.
 
     Subclasses for files with many images (`whole` is False) yield these from `images` with their places, and find them
     again in `originals`.
@@ -79,8 +81,14 @@ class Source:
 
     whole = True
 
-    def __init__(self, root: Path, splits: dict[str, list[str]], problems: Sequence[tuple[str, str]] = ()) -> None:
-        self.root, self.splits, self.problems = root.resolve(), splits, list(problems)
+    def __init__(
+        self,
+        root: Path,
+        splits: dict[str, list[str]],
+        problems: Sequence[tuple[str, str]] = (),
+        label_column: str | None = None,
+    ) -> None:
+        self.root, self.splits, self.problems, self.label_column = root.resolve(), splits, list(problems), label_column
 
     def address(self) -> list[Any]:
         """What the rows of the table depend on besides the files, as JSON."""

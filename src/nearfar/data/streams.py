@@ -53,6 +53,7 @@ class Stream:
         self.side = min(head.table[name][int(rows[0])].as_py() for name in ("width", "height"))
         self.form, self.split, self.source, self.skipped = head.form, head.split, head.source, head.skipped
         self.image_size, self.channels, self.value_range = head.form
+        self.mean, self.std = head.mean, head.std
         files = places["ref"].combine_chunks().dictionary_encode().indices.to_numpy()
         starts = np.flatnonzero(np.diff(files, prepend=-1))
         ends = np.append(starts[1:], len(places))
@@ -66,14 +67,6 @@ class Stream:
     def __repr__(self) -> str:
         shape = f"{len(self)} images, {self.channels} x {self.image_size} x {self.image_size}"
         return f"Stream({shape}, {len(self.table)} tars)"
-
-    @property
-    def mean(self) -> list[float]:
-        return self.head.mean
-
-    @property
-    def std(self) -> list[float]:
-        return self.head.std
 
     def encoded(self, number: int) -> bytes:
         """The encoded image of that number; ValueError if its tar has become shorter."""
@@ -97,6 +90,7 @@ class Stream:
         """The same images with another `mean` and `std`; ValueError unless there is one number for each channel."""
         other = copy.copy(self)
         other.head = self.head.normalised_by(mean, std)
+        other.mean, other.std = other.head.mean, other.head.std
         return other
 
 
@@ -162,16 +156,14 @@ def _marks(tars: Tars, names: list[str]) -> pyarrow.Table:
     else:
         paths = [tars.path(name) for name in names]
         whole = sum(map(os.path.getsize, paths)) <= _READ_WHOLE
-        marks = [digest_of_file(path) if whole else _ends(path) for path in paths]
+        marks = [digest_of_file(path) for path in paths] if whole else []
+        for path in () if whole else paths:
+            size = os.path.getsize(path)
+            with open(path, "rb") as file:
+                start = file.read(_ENDS)
+                file.seek(max(0, size - _ENDS))
+                marks.append(digest([str(size).encode(), start, file.read()]))
     return pyarrow.table({"name": [printable(name) for name in names], "digest": marks})
-
-
-def _ends(path: str) -> str:
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        start = file.read(_ENDS)
-        file.seek(max(0, size - _ENDS))
-        return digest([str(size).encode(), start, file.read()])
 
 
 class StreamBatches:

@@ -175,15 +175,16 @@ def stacked(tables: Sequence[pyarrow.Table | None], lengths: Sequence[int]) -> p
     columns = {}
     for name in names:
         parts = [
-            pyarrow.nulls(length) if table is None or name not in table.column_names else table[name]
+            pyarrow.table(
+                {name: pyarrow.nulls(length) if table is None or name not in table.column_names else table[name]}
+            )
             for table, length in zip(tables, lengths, strict=True)
         ]
         try:
-            whole = pyarrow.concat_tables([pyarrow.table({name: one}) for one in parts], promote_options="permissive")
-            columns[name] = whole[name]
+            columns[name] = pyarrow.concat_tables(parts, promote_options="permissive")[name]
         except pyarrow.ArrowException:
-            texts = [None if value is None else str(value) for one in parts for value in one.to_pylist()]
-            columns[name] = pyarrow.chunked_array([pyarrow.array(texts, pyarrow.string())])
+            texts = [None if value is None else str(value) for one in parts for value in one[name].to_pylist()]
+            columns[name] = pyarrow.array(texts, pyarrow.string())
     return pyarrow.table(columns) if columns else None
 
 
@@ -206,6 +207,5 @@ def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:
         return column.to_numpy()
     if pyarrow.types.is_nested(kind) or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
         return None
-    if pyarrow.types.is_boolean(kind):
-        return np.array([{True: "yes", False: "no", None: ""}[one] for one in column.to_pylist()])
-    return np.array(["" if one is None else str(one) for one in column.to_pylist()])
+    words = {True: "yes", False: "no"} if pyarrow.types.is_boolean(kind) else {}
+    return np.array(["" if one is None else words.get(one, str(one)) for one in column.to_pylist()])

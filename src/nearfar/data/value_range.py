@@ -119,6 +119,5 @@ def floats(pixels: Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:
 def in_words(value_range: Sequence[float]) -> str:
     """One line on what is black and white."""
     pairs = [f"{low:g} to {high:g}" for low, high in zip(value_range[::2], value_range[1::2], strict=True)]
-    if len(set(pairs)) == 1:
-        return f"values from {pairs[0]} are black to white; --value-range changes that"
-    return f"values from {', '.join(pairs)} in its channels are black to white; --value-range changes that"
+    which = pairs[0] if len(set(pairs)) == 1 else f"{', '.join(pairs)} in its channels"
+    return f"values from {which} are black to white; --value-range changes that"

@@ -12,9 +12,8 @@ from typing import Any
 
 import timm
 import torch
-from safetensors.torch import load_file
 from timm.layers import resample_patch_embed
-from timm.models import adapt_input_conv, load_model_config_from_hf
+from timm.models import adapt_input_conv, load_model_config_from_hf, load_state_dict
 from timm.models._hub import load_model_config_from_path
 from torch import Tensor, nn
 
@@ -158,22 +157,13 @@ def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a .safetensors, or the plain tensors of a .pt, .pth or .ckpt, without running anything in it.
 
-    A dictionary under "state_dict" or "model" is opened. Raises ValueError for a file that cannot be read.
+    A dictionary under "state_dict" or "model" is opened. Raises ValueError for a file that holds none.
     """
     try:
-        content: Any
-        if path.suffix == ".safetensors":
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_state_dict(str(path), use_ema=False)
     except Exception as error:  # anything, for what is no such file
         raise ValueError(f"cannot read weights from {path}: use .safetensors or a .pth of plain tensors") from error
-    for key in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no dictionary of tensors")
-    return {key: value for key, value in content.items() if isinstance(key, str) and _plain(value)}
+    return {key: value for key, value in content.items() if _plain(value)}
 
 
 def _plain(value: object) -> bool:

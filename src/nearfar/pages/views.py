@@ -12,7 +12,7 @@ from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
 from nearfar.atomic import replacing
-from nearfar.data import Images, open_few
+from nearfar.data import Images, open_images
 from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.lists import ENLARGED
 from nearfar.pages.template import in_channels, write_page
@@ -81,7 +81,7 @@ def _table(views: Views, images: Images) -> dict[str, Any]:
 
 def write_views(folder: Path, job: Job) -> None:
     """Write views.html into the folder of a run, with a few of its images, and views.json, the same for the report."""
-    few = open_few(job.shown, IN_REPORT)
+    few = open_images(job.shown, few=IN_REPORT)
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)
     write_page(folder / "views.html", "views.html", title="Views", about=about(few), found=found)

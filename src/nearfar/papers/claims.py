@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
-from nearfar.papers.paper import Claim, Size, Table
+from nearfar.papers.paper import Claim, Table
 
 Place = tuple[str, str]
 """The row and column of a cell."""
@@ -64,13 +64,13 @@ class Difference:
         return float(2 * stats.t.sf(abs(distance) / self.error, self.freedom))
 
 
-def judge(claim: Claim, table: Table, size: Size, values: Values, right: Right | None = None) -> Judgement:
-    """Compare the cells that a claim names, at a scale.
+def judge(claim: Claim, table: Table, values: Values, right: Right | None = None) -> Judgement:
+    """Compare the cells that a claim names.
 
     Numbers of a single run, but for measurements of memory and of what is counted, decide nothing. right: where both
     cells have it, the interval includes the error of the test images.
     """
-    columns = table.at(size).columns
+    columns = table.columns
     stands = {one.like: one for one in columns.values()}
     wanted = claim.cells(columns)
     cells = [(row, stands[where].name if where not in columns and where in stands else where) for row, where in wanted]
@@ -80,9 +80,9 @@ def judge(claim: Claim, table: Table, size: Size, values: Values, right: Right |
     first, second = ((row, where or column) for row, where in (cells[0], cells[-1]))
     kinds = {
         (cell.row, cell.column): (cell.settings.get("data"), cell.settings.get("limit"), cell.reading)
-        for cell in table.cells(size)
+        for cell in table.cells()
     }
-    pairs = _Pairs(table, size, values, right or {}, kinds)
+    pairs = _Pairs(table, values, right or {}, kinds)
     if claim.more is not None:
         judgement = pairs.more(*((row, where or column) for row, where in cells))
     elif claim.best is not None:
@@ -121,7 +121,9 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
     numbers = np.array([number for *_, number in points])
     effects, _, rank, _ = np.linalg.lstsq(design, numbers)
     residuals = numbers - design @ effects
-    if len(cells) > 2 and _spreads_differ([residuals[design[:, i] == 1] for i in range(len(cells))]):
+    several = [each for i in range(len(cells)) if len(each := residuals[design[:, i] == 1]) > 1]
+    least = min((float(each.var()) for each in several), default=0.0)
+    if len(cells) > 2 and len(several) > 1 and least > 0 and stats.bartlett(*several).pvalue < LEVEL:
         return compare({place: values[place] for place in (first, second)}, first, second)
     freedom = len(points) - int(rank)
     variance = float(np.square(residuals).sum() / freedom)
@@ -147,23 +149,11 @@ def with_test_images(found: Difference, first: Sequence[np.ndarray], second: Seq
     return replace(found, error=math.sqrt(squared), freedom=freedom)
 
 
-def _spreads_differ(residuals: Sequence[np.ndarray]) -> bool:
-    """Bartlett's test at 5 per cent of the cells that have two numbers or more."""
-    several = [each for each in residuals if len(each) > 1]
-    least = min((float(each.var()) for each in several), default=0.0)
-    return len(several) > 1 and least > 0 and bool(stats.bartlett(*several).pvalue < LEVEL)
-
-
-def _mean(numbers: Mapping[str, float]) -> float:
-    return statistics.mean(numbers.values())
-
-
 @dataclass(frozen=True)
 class _Pairs:
-    """The numbers of a table at a scale, compared two by two. kinds: the data and what is read, of each cell."""
+    """The numbers of a table, compared two by two. kinds: the data and what is read, of each cell."""
 
     table: Table
-    size: Size
     values: Values
     right: Right
     kinds: Mapping[Place, tuple[Any, Any, str]]
@@ -212,18 +202,19 @@ class _Pairs:
         a, b = self.values.get(first, {}), self.values.get(second, {})
         if not a or not b:
             return Judgement("not run", "not run here")
-        column = self.table.at(self.size).columns[first[1]]
+        column = self.table.columns[first[1]]
         unit = self.table.unit_of(column)
         shared = sorted(a.keys() & b.keys())
         found = self._difference(first, second, shared) if len(shared) > 1 else None
-        mean = _mean(a) - _mean(b) if found is None else found.mean
+        ours, theirs = statistics.mean(a.values()), statistics.mean(b.values())
+        mean = ours - theirs if found is None else found.mean
         told = f"difference {mean:+.3g} {unit}".rstrip()
         advantage = mean if self.table.better == "higher" else -mean
         distance = (-abs(advantage) if both else advantage) + (margin or 0.0)
         if found is None:
             if len(a) != 1 or len(b) != 1 or self.table.measure not in ("variables", "loss-memory", "step-memory"):
                 return Judgement("not decided", f"{told}, of one seed", mean)
-            if margin is None and abs(mean) <= EQUAL * max(_mean(a), _mean(b)):
+            if margin is None and abs(mean) <= EQUAL * max(ours, theirs):
                 return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %", mean)
             return Judgement("yes" if distance > 0 or (margin is not None and distance == 0) else "no", told, mean)
         return _decided(found, distance, told, among)
@@ -247,14 +238,10 @@ def _decided(found: Difference, distance: float, told: str, among: int = 1) -> J
     told += f", 95 % interval {interval[0]:+.3g} to {interval[1]:+.3g}" + f" as one of {against} rows" * (against > 1)
     if p < LEVEL:
         return Judgement("yes" if distance > 0 else "no", told, found.mean, interval, p)
-    words = f"{told}; {_what_would_decide(found, abs(distance), LEVEL / against)}"
-    return Judgement("not decided", words, found.mean, interval, p)
-
-
-def _what_would_decide(found: Difference, distance: float, level: float) -> str:
-    """Say how many seeds would decide, if a difference stays as far from what it is compared with."""
-    seeds = np.arange(2, MOST_SEEDS + 1)
-    halves = stats.t.ppf(1 - level / 2, (found.cells - 1) * (seeds - 1)) * np.sqrt(2 * found.variance / seeds)
-    if (enough := seeds[halves < distance]).size:
-        return f"about {enough[0]} seeds would decide it"
-    return "no affordable number of seeds would decide it"
+    seeds = np.arange(
+        2, MOST_SEEDS + 1
+    )  # which would decide, if the difference stays as far from what it is compared with
+    halves = stats.t.ppf(1 - LEVEL / against / 2, (found.cells - 1) * (seeds - 1)) * np.sqrt(2 * found.variance / seeds)
+    enough = seeds[halves < abs(distance)]
+    needed = f"about {enough[0]} seeds" if enough.size else "no affordable number of seeds"
+    return Judgement("not decided", f"{told}; {needed} would decide it", found.mean, interval, p)

@@ -40,7 +40,7 @@ from nearfar.papers.annotations import (
     open_annotated,
     read_pixels,
 )
-from nearfar.papers.detector import TASKS, DetectorSettings, build_detector, detector_settings
+from nearfar.papers.detector import TASKS, DetectorSettings, build_detector, channels_of, detector_settings
 from nearfar.run import Run
 from nearfar.run_evaluation import encoders_by_row
 from nearfar.training.progress import shown
@@ -65,22 +65,20 @@ def fit_detector(
     train: AnnotatedImages,
     settings: DetectorSettings,
     *,
-    channels: int,
     seed: int = 0,
-    device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Train a detector, in place. Images are flipped half of the time.
 
-    train: each image with an object. channels: of the images. seed: of their order and their flips. progress: called
-    with (steps done, all). Raises RuntimeError where the loss is no longer finite.
+    train: each image with an object. seed: of the order of images and their flips. progress: called with (steps done,
+    all). Raises RuntimeError where the loss is no longer finite.
     """
     torch.manual_seed(seed)
-    steps = steps_of(settings, len(train))
+    steps, device = steps_of(settings, len(train)), find_device()
     detector.to(device).train()
     optimizer = detector_optimizer(detector, settings)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, steps, settings))
-    source = DetectionSet(train, channels, getattr(detector.roi_heads, "mask_roi_pool", None) is not None)
+    source = DetectionSet(train, channels_of(detector), getattr(detector.roi_heads, "mask_roi_pool", None) is not None)
     swaps = mirrored(train.keypoint_names)
     for step, batch in enumerate(_batches(source, settings, steps, seed), 1):
         turned = [flipped(*one, swaps) if torch.rand(()) < 0.5 else one for one in batch]
@@ -134,21 +132,16 @@ def _batches(
 
 
 def find_objects(
-    detector: GeneralizedRCNN,
-    test: AnnotatedImages,
-    *,
-    channels: int,
-    device: str = "cpu",
-    progress: Callable[[int, int], None] | None = None,
+    detector: GeneralizedRCNN, test: AnnotatedImages, progress: Callable[[int, int], None] | None = None
 ) -> list[Found]:
     """Let a detector find the objects in every image, at most 100 of each. progress: called with (done, all)."""
     from faster_coco_eval.core import mask
 
+    found, device = list[Found](), find_device()
     detector.to(device).eval()
-    found = []
     for done, image in enumerate(test.images, 1):
         with torch.inference_mode():
-            [given] = detector([read_pixels(image, channels).to(device)])
+            [given] = detector([read_pixels(image, channels_of(detector)).to(device)])
         given = {key: value.cpu() for key, value in given.items()}
         boxes = box_convert(given["boxes"], "xyxy", "xywh").tolist()
         objects: Found = [
@@ -230,7 +223,10 @@ def evaluate_detectors(
     source = run.settings.given("data") if data is None else data
     if not isinstance(source, (str, Path)):
         raise ValueError(f"{', '.join(tasks)} take one folder or one .json with annotations as DATA")
-    encoders = _encoders(run, encoder, baselines, seed)
+    rows = encoders_by_row(run, encoder, baselines, replace(run.settings, init=None, seed=seed))
+    if baselines and run.settings.init is not None:
+        rows |= encoders_by_row(run, encoder, baselines)
+    encoders = {row: one for row in STARTS if isinstance(one := rows.get(row), Encoder)}
     opened = {}
     for task in tasks:  # everything that can be wrong is, before hours of training
         opened[task] = _sets(source, task, limit, test_share, seed)
@@ -240,12 +236,22 @@ def evaluate_detectors(
         about = {"detector": detector, "settings": asdict(settings), "data": Path(describe(source)).name, "seed": seed}
         about |= {"train_images": len(train), "test_images": len(test), "steps": steps_of(settings, len(train))}
         about["device"] = find_device().type
-        numbers, found = {}, {}
+        numbers, found = dict[str, dict[str, float]](), dict[str, list[Found]]()
         for row, one in encoders.items():
             title = f"{task}, {STARTS[row]}"
             console.print(Text(f"{title}: {about['steps']} steps of {settings.batch_size} images"))
-            numbers[row], found[row] = _trained(one, settings, task, train, test, seed, title, console)
-            results[row] |= {f"{task}_{name}": value for name, value in numbers[row].items()}
+            torch.manual_seed(seed)  # the heads start alike in every row
+            model, began, busy = _built(one, settings, task, train), time.perf_counter(), time.process_time()
+            with shown(console, title) as progress:
+                fit_detector(model, train, settings, seed=seed, progress=progress)
+            with shown(console, f"{title}: testing") as progress:
+                found[row] = find_objects(model, test, progress)
+            own = numbers[row] = average_precision(test, found[row], TASKS[task])
+            if task != "detect":
+                own["box AP"] = average_precision(test, found[row])["AP"]
+            own["minutes"] = round((time.perf_counter() - began) / 60, 2)
+            own["cpu minutes"] = round((time.process_time() - busy) / 60, 2)
+            results[row] |= {f"{task}_{name}": value for name, value in own.items()}
             run.write_results(detection={**run.detection, task: {**about, "results": numbers}})
         page = run.path / f"{task}.html"
         write_detection_page(page, task, test, found)
@@ -257,14 +263,6 @@ def evaluate_detectors(
         console.print(table, Text(f"what was found -> {page}"))
     write_report(run.path)
     return results
-
-
-def _encoders(run: Run, own: nn.Module | None, baselines: bool, seed: int) -> dict[str, Encoder]:
-    """The encoders to start from, in the order of `STARTS`; random weights are drawn with the seed."""
-    rows = encoders_by_row(run, own, baselines, replace(run.settings, init=None, seed=seed))
-    if baselines and run.settings.init is not None:
-        rows |= encoders_by_row(run, own, baselines)
-    return {row: one for row in STARTS if isinstance(one := rows.get(row), Encoder)}
 
 
 def _sets(
@@ -288,32 +286,6 @@ def _sets(
 
 def _built(encoder: Encoder, settings: DetectorSettings, task: str, images: AnnotatedImages) -> GeneralizedRCNN:
     return build_detector(encoder, settings, task, len(images.class_names), len(images.keypoint_names))
-
-
-def _trained(
-    encoder: Encoder,
-    settings: DetectorSettings,
-    task: str,
-    train: AnnotatedImages,
-    test: AnnotatedImages,
-    seed: int,
-    title: str,
-    console: Console,
-) -> tuple[dict[str, float], list[Found]]:
-    """Train one detector; returns its numbers on the test images and what it found there."""
-    torch.manual_seed(seed)  # the heads start alike in every row
-    detector = _built(encoder, settings, task, train)
-    began, busy = time.perf_counter(), time.process_time()
-    common: dict[str, Any] = dict(channels=encoder.channels, device=find_device().type)
-    with shown(console, title) as progress:
-        fit_detector(detector, train, settings, seed=seed, progress=progress, **common)
-    with shown(console, f"{title}: testing") as progress:
-        found = find_objects(detector, test, progress=progress, **common)
-    numbers = average_precision(test, found, TASKS[task])
-    if task != "detect":
-        numbers["box AP"] = average_precision(test, found)["AP"]
-    spent = {"minutes": time.perf_counter() - began, "cpu minutes": time.process_time() - busy}
-    return numbers | {key: round(seconds / 60, 2) for key, seconds in spent.items()}, found
 
 
 def write_detection_page(path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Found]]) -> None:

@@ -234,6 +234,11 @@ def build_detector(
     return FasterRCNN(neck, **common)
 
 
+def channels_of(detector: GeneralizedRCNN) -> int:
+    """Return the channels of the images that a detector takes."""
+    return len(detector.transform.image_mean)
+
+
 def _pool(strides: list[int], side: int) -> MultiScaleRoIAlign:
     """Pool regions to side x side from the maps of these strides.
 

@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,14 @@ from nearfar.papers.runs import PLANE
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
 from nearfar.training.budget import training_speed
-from nearfar.training.plan import chosen_views, views_for
+from nearfar.training.plan import chosen_views, views_at
 from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
 from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
 from nearfar.training.start import plan_resumed
 
 MIB = 2**20
+QUIET = Console(quiet=True)
 PIXELS, UNITS = 28 * 28, 128  # of SACLR, Table 9
 IMAGES = 50_000
 SECONDS = 2.0
@@ -50,28 +52,27 @@ def variables(given: Mapping[str, Any], run: Path) -> float:
     return sum(each.numel() for each in (*loss.buffers(), *loss.parameters()))
 
 
-def loss_memory(given: Mapping[str, Any], run: Path) -> float:
-    """MiB at the peak of a forward and backward of one linear layer of 128 units and the loss, above those before."""
+def of_loss(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float:
+    """MiB at the peak of a forward and backward of one linear layer of 128 units and the loss, above those before.
+
+    in_time: milliseconds of the same instead.
+    """
     step = _loss_step(given)
     _loss_step({**given, "batch_size": 16})()  # loads kernels
-    return _peak_above_now(step)
+    if not in_time:
+        return _peak_above_now(step)
+    spent: list[float] = []  # the best of those that fit into two seconds, three at least
+    while len(spent) < 3 or sum(spent) < SECONDS:
+        began = time.perf_counter()
+        step()
+        synchronize()
+        spent.append(time.perf_counter() - began)
+    return 1000 * min(spent)
 
 
-def loss_time(given: Mapping[str, Any], run: Path) -> float:
-    """Milliseconds of the same."""
-    step = _loss_step(given)
-    step()
-    return 1000 * _seconds(step)
-
-
-def step_memory(given: Mapping[str, Any], run: Path) -> float:
-    """MiB at the peak of some training steps, above those before the networks are built."""
-    return _peak_above_now(lambda: _rate(given))
-
-
-def step_time(given: Mapping[str, Any], run: Path) -> float:
-    """Milliseconds of a training step."""
-    return 1000 * int(given["batch_size"]) / _rate(given)
+def of_step(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float:
+    """MiB at the peak of some training steps, above those before the networks are built; or milliseconds of a step."""
+    return 1000 * int(given["batch_size"]) / _rate(given) if in_time else _peak_above_now(lambda: _rate(given))
 
 
 def curve(given: Mapping[str, Any], run: Path) -> list[float]:
@@ -89,7 +90,7 @@ def plane(given: Mapping[str, Any], run: Path) -> float:
     page = run / f"{PLANE}.html"
     for old in run.glob(f"{PLANE}.*"):  # of a measurement that was stopped
         old.unlink()
-    map_images(run, split="test", layout="projector", out=page, console=_quiet())
+    map_images(run, split="test", layout="projector", out=page, console=QUIET)
     return 100 * float(json.loads(page.with_suffix(".json").read_text())["knn_map"])
 
 
@@ -101,7 +102,7 @@ def nuclear(given: Mapping[str, Any], run: Path) -> float:
 def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     """The nuclear norm of the projector's unit outputs for 32 views, for 256 test images (LORAC, section 6.2)."""
     settings, encoder, projector = Run(run).settings, load(run), saved_projector(run)
-    images = open_shown(settings.data, _quiet(), split="test", **settings.reading)
+    images = open_shown(settings.data, QUIET, split="test", **settings.reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))
     plan = chosen_views(settings.given("views"), settings)
     features = [
@@ -115,14 +116,10 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
 
 def saved_projector(run: Path) -> nn.Module:
     """The projector of a run as its checkpoint has it, in eval mode: features [B, dim] -> [B, width]."""
-    model = plan_resumed(Run(run).settings, _quiet(), {}, False).model()
+    model = plan_resumed(Run(run).settings, QUIET, {}, False).model()
     model.load_state_dict(load_checkpoint(run / CHECKPOINT)["model"])
     projector: nn.Module = model.online[1].eval()
     return projector
-
-
-def _quiet() -> Console:
-    return Console(quiet=True)
 
 
 def _method(numbers: dict[str, Any]) -> Any:
@@ -154,24 +151,12 @@ def _loss_step(given: Mapping[str, Any]) -> Callable[[], object]:
 def _rate(given: Mapping[str, Any]) -> float:
     """Images per second of training steps on random pixels."""
     size = int(given.get("image_size", 32))
-    settings = Settings(image_size=size, crop_size=size, channels=3, method=given["method"])
     method = _method(dict(given))
-    views = chosen_views(views_for(settings, method, size, 3), settings)
+    views = views_at(Settings(method=given["method"]), method, size, size, 3)
     return training_speed(
         method, given.get("encoder", "small"), views, image_size=size, crop_size=size, channels=3,
         precision=given.get("precision", "32-true"), batch_size=int(given["batch_size"]),
     )  # fmt: skip
-
-
-def _seconds(step: Callable[[], object]) -> float:
-    """Seconds of a step, the best of those that fit into two seconds, three at least."""
-    spent: list[float] = []
-    while len(spent) < 3 or sum(spent) < SECONDS:
-        began = time.perf_counter()
-        step()
-        synchronize()
-        spent.append(time.perf_counter() - began)
-    return min(spent)
 
 
 def _peak_above_now(work: Callable[[], object]) -> float:
@@ -195,10 +180,10 @@ UNITS_OF = {"MiB": 1.0, "GB": 1 / 1024, "ms": 1.0, "s": 1e-3, "h": 1e-3 / 3600}
 
 MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = {
     "variables": variables,
-    "loss-memory": loss_memory,
-    "loss-time": loss_time,
-    "step-memory": step_memory,
-    "step-time": step_time,
+    "loss-memory": of_loss,
+    "loss-time": partial(of_loss, in_time=True),
+    "step-memory": of_step,
+    "step-time": partial(of_step, in_time=True),
     "curve": curve,
     "plane": plane,
     "nuclear": nuclear,

@@ -18,7 +18,7 @@ import numpy as np
 from nearfar.atomic import replacing
 from nearfar.pages.template import write_page
 from nearfar.papers.claims import Judgement, Place, Values, holm, judge
-from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Size, Table
+from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Table
 from nearfar.papers.runs import PLANE, VERDICTS, Known, folder_of, found_so_far, path_of, unpacked
 from nearfar.training.plan import MOST_HELD_OUT, SHARE_HELD_OUT
 from nearfar.training.progress import duration
@@ -31,15 +31,13 @@ Lists = Mapping[Place, Sequence[Any]]
 """By row and column, the number or the list of each seed."""
 
 
-def write_outcome(
-    paper: Paper, table: Table, size: Size, missing: Sequence[str], out: Path, known: Known | None = None
-) -> Path:
+def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path, known: Known | None = None) -> Path:
     """Write a table as it stands, as Markdown, JSON and a picture; returns the path of the Markdown.
 
     missing: what must be put where for data that is not there. known: numbers of other tables.
     """
-    path, found, scale = path_of(table, size, out), found_so_far(table, size, out, known), table.at(size)
-    seeds = {(cell.row, cell.column): found[cell.place]["seeds"] for cell in table.cells(size)}
+    path, found = path_of(table, out), found_so_far(table, out, known)
+    seeds = {(cell.row, cell.column): found[cell.place]["seeds"] for cell in table.cells()}
     lists = {place: [one["value"] for one in each.values()] for place, each in seeds.items() if each}
     values: Values = {
         place: {seed: statistics.fmean(one["value"]) if isinstance(one["value"], list) else one["value"]
@@ -51,15 +49,15 @@ def write_outcome(
         place: {seed: unpacked(one["right"]) for seed, one in each.items() if "right" in one}
         for place, each in seeds.items()
     }
-    claims = [_judged(claim, judge(claim, table, size, values, right)) for claim in table.claims] if values else []
-    facts = dict(paper=paper.title, table=table.name, title=table.title, scale=size, unit=table.unit)
+    claims = [_judged(claim, judge(claim, table, values, right)) for claim in table.claims] if values else []
+    facts = dict(paper=paper.title, table=table.name, title=table.title, scale=table.size, unit=table.unit)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path.with_suffix(".json")) as unfinished:
         unfinished.write_text(json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n")
     picture = path.with_suffix(".png")
     if lists:
-        draw_table(picture, table, size, lists, out)
-    metrics = {column.metric or scale.metric for column in scale.columns.values()}
+        draw_table(picture, table, lists, out)
+    metrics = {column.metric or table.metric for column in table.columns.values()}
     notes: dict[str, list[str]] = {}
     for row in table.rows.values() if values else ():
         if row.note:
@@ -73,12 +71,10 @@ def write_outcome(
         "paper_table.md",
         paper=paper,
         table=table,
-        scale=scale,
-        small=size == "small",
         paired=any(row.paper for row in table.rows.values()),
-        images=_images(paper, table, size),
-        how=(metrics.pop() if len(metrics) == 1 else ", ".join(scale.protocol)) or table.measure,
-        lines=_laid_out(table, size, values) if values else [],
+        images=_images(paper, table),
+        how=(metrics.pop() if len(metrics) == 1 else ", ".join(table.protocol)) or table.measure,
+        lines=_laid_out(table, values) if values else [],
         notes=notes,
         picture=picture.name if lists and picture.is_file() else "",
         claims=claims,
@@ -98,10 +94,10 @@ def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
     return told | ({"interval": [float(f"{end:.6g}") for end in judgement.interval]} if judgement.interval else {})
 
 
-def _images(paper: Paper, table: Table, size: Size) -> list[str]:
+def _images(paper: Paper, table: Table) -> list[str]:
     """How many images each data set of the table has, and how many are used."""
     found: dict[str, None] = {}
-    for cell in table.cells(size):
+    for cell in table.cells():
         name, other = str(cell.settings.get("data")), str(cell.evaluate.get("data", ""))
         if cell.measure in TRAINED and name in paper.images:
             train, test = paper.images[name]
@@ -119,21 +115,21 @@ def _images(paper: Paper, table: Table, size: Size) -> list[str]:
     return list(found)
 
 
-def _laid_out(table: Table, size: Size, values: Values) -> list[list[str]]:
+def _laid_out(table: Table, values: Values) -> list[list[str]]:
     """The lines of the table: three cells for a column, or where there are many columns three lines for a row."""
-    columns, rows = list(table.at(size).columns.values()), table.rows.values()
+    columns, rows = list(table.columns.values()), table.rows.values()
 
     def shown(row: Row, column: Column) -> list[str]:
         theirs = row.paper.get(column.like or column.name)
         ours = list(values.get((row.name, column.name), {}).values())
         cells = [_spread(theirs)] if paired else []
         cells.append(_spread(_mean_and_deviation(ours)))
-        if paired and size == "full":
+        if paired and table.size == "full":
             cells.append(f"{statistics.mean(ours) - theirs[0]:+.2f}" if theirs and ours else "")
         return cells
 
     paired = any(row.paper for row in rows)
-    parts = ["paper", "ours", "difference"][: 2 + (size == "full")] if paired else ["ours"]
+    parts = ["paper", "ours", "difference"][: 2 + (table.size == "full")] if paired else ["ours"]
     if len(columns) > 3:
         lines = [["", "", *(column.title for column in columns)]]
         for row in rows:
@@ -201,29 +197,27 @@ def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
     return {path: table for path, table in found.items() if "claims" in table}
 
 
-def draw_table(path: Path, table: Table, size: Size, values: Lists, out: Path) -> None:
+def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
     """Write a PNG of a figure, or of a table whose columns are steps of one quantity; none of other tables.
 
     out: folder of the runs, some of which have pictures of their own.
     """
-    columns = table.at(size).columns.values()
+    columns = table.columns.values()
     kinds = {(one.data, one.run.get("encoder"), one.metric, one.measure, one.unit) for one in columns}
-    cells = [cell for cell in table.cells(size) if cell.measure == PLANE and (cell.row, cell.column) in values]
+    cells = [cell for cell in table.cells() if cell.measure == PLANE and (cell.row, cell.column) in values]
     maps = {  # of the first seed, those that are in run folders, by row and kNN accuracy in the plane
         f"{table.rows[cell.row].title}: {values[cell.row, cell.column][0]:.1f} {table.unit}": picture
         for cell in cells
         if (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
     }
-    if table.measure == "curve":
-        figure = _curves(table, size, values)
-    elif table.measure == "nuclear-norms":
-        figure = _histograms(table, size, values)
+    if table.measure in ("curve", "nuclear-norms"):
+        figure = _by_column(table, values)
     elif len(columns) > 2 and len(kinds) == 1 and len(table.rows) <= MOST_LINES:
-        figure = _over_columns(table, size, values)
+        figure = _over_columns(table, values)
     elif maps:
         figure = side_by_side(maps)
-    elif table.name.startswith("figure") and not any(cell.measure == PLANE for cell in table.cells(size)):
-        figure = _over_rows(table, size, values)
+    elif table.name.startswith("figure") and not any(cell.measure == PLANE for cell in table.cells()):
+        figure = _over_rows(table, values)
     else:
         return
     with replacing(path) as unfinished:
@@ -240,11 +234,11 @@ def _means_and_spread(lists: Iterable[Sequence[float]]) -> tuple[list[float], li
     return [mean for mean, _ in found], [deviation or 0.0 for _, deviation in found]
 
 
-def _over_columns(table: Table, size: Size, values: Lists) -> matplotlib.figure.Figure:
+def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
     """The mean of each cell, and its deviation, over the columns; the paper's full-scale numbers dashed."""
-    columns = table.at(size).columns.values()
+    columns = table.columns.values()
     figure, (axes,) = _panels(1)
-    paper = size == "full" and any(row.paper for row in table.rows.values())
+    paper = table.size == "full" and any(row.paper for row in table.rows.values())
     for number, row in enumerate(table.rows.values()):
         colour = f"C{number % 10}"
         ours = {column.title: seeds for column in columns if (seeds := values.get((row.name, column.name)))}
@@ -254,15 +248,15 @@ def _over_columns(table: Table, size: Size, values: Lists) -> matplotlib.figure.
         theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
         if theirs and paper:
             axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
-    axes.set(ylabel=", ".join(filter(None, (table.at(size).metric or table.measure, table.unit))))
+    axes.set(ylabel=", ".join(filter(None, (table.metric or table.measure, table.unit))))
     axes.set_title(table.title + " (dashed: the paper)" * paper, size="medium", wrap=True)
     axes.legend(fontsize=8)
     return figure
 
 
-def _over_rows(table: Table, size: Size, values: Lists) -> matplotlib.figure.Figure:
+def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
     """A panel for each column, of means and deviations over the rows; of two columns, also one over the other."""
-    columns = [one for one in table.at(size).columns.values() if one.name in {column for _, column in values}]
+    columns = [one for one in table.columns.values() if one.name in {column for _, column in values}]
     rows = [row for row in table.rows.values() if all(values.get((row.name, column.name)) for column in columns)]
     names = [row.title for row in rows]
     found = [_means_and_spread(values[row.name, column.name] for row in rows) for column in columns]
@@ -280,34 +274,28 @@ def _over_rows(table: Table, size: Size, values: Lists) -> matplotlib.figure.Fig
     return figure
 
 
-def _curves(table: Table, size: Size, values: Lists) -> matplotlib.figure.Figure:
-    """A panel for each column and a line for each seed of a row."""
-    columns = table.at(size).columns.values()
-    epochs = {cell.settings.get("epochs") for cell in table.cells(size)}
+def _by_column(table: Table, values: Lists) -> matplotlib.figure.Figure:
+    """A panel for each column: for each row a line for each seed, or a histogram of the lists of all seeds together."""
+    epochs = {cell.settings.get("epochs") for cell in table.cells()}
     length = epochs.pop() if len(epochs) == 1 else None
-    figure, panels = _panels(len(columns))
-    for axes, column in zip(panels, columns, strict=True):
-        for number, row in enumerate(table.rows.values()):
-            for place, curve in enumerate(values.get((row.name, column.name), ())):
-                x = np.arange(1, len(curve) + 1) * (length / len(curve) if length else 1)  # measured at equal distances
-                axes.plot(x, curve, color=f"C{number % 10}", label=None if place else row.title)
-        axes.set(title=column.title, xlabel="epoch" if length else "measurement", ylabel=table.unit_of(column))
-        axes.legend(fontsize=8)
-    return figure
-
-
-def _histograms(table: Table, size: Size, values: Lists) -> matplotlib.figure.Figure:
-    """A panel for each column and a histogram for each row, of the lists of all seeds together."""
-    columns = table.at(size).columns.values()
-    figure, panels = _panels(len(columns))
-    for axes, column in zip(panels, columns, strict=True):
-        there = ((row.title, values.get((row.name, column.name))) for row in table.rows.values())
-        rows = {title: np.concatenate(found) for title, found in there if found}
-        edges = np.histogram_bin_edges(np.concatenate(list(rows.values())), BINS).tolist()
-        for title, numbers in rows.items():
-            share = np.full(len(numbers), 100 / len(numbers))
-            axes.hist(numbers, edges, weights=share, histtype="step", label=title)
-        axes.set(title=column.title, xlabel=table.unit_of(column), ylabel="% of the images")
+    figure, panels = _panels(len(table.columns))
+    for axes, column in zip(panels, table.columns.values(), strict=True):
+        rows = {row.title: seeds for row in table.rows.values() if (seeds := values.get((row.name, column.name)))}
+        edges = np.histogram_bin_edges(np.concatenate([one for seeds in rows.values() for one in seeds]), BINS).tolist()
+        for number, (title, seeds) in enumerate(rows.items()):
+            if table.measure == "curve":
+                for place, curve in enumerate(seeds):  # measured at equal distances
+                    x = np.arange(1, len(curve) + 1) * (length / len(curve) if length else 1)
+                    axes.plot(x, curve, color=f"C{number % 10}", label=None if place else title)
+            else:
+                numbers = np.concatenate(seeds)
+                share = np.full(len(numbers), 100 / len(numbers))
+                axes.hist(numbers, edges, weights=share, histtype="step", label=title)
+        unit = table.unit_of(column)
+        of = dict(xlabel="epoch" if length else "measurement", ylabel=unit)
+        axes.set(
+            title=column.title, **(of if table.measure == "curve" else dict(xlabel=unit, ylabel="% of the images"))
+        )
         axes.legend(fontsize=8)
     return figure
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -17,7 +17,6 @@ import yaml
 from nearfar.messages import did_you_mean, load_yaml, one_line
 
 Size = Literal["full", "small"]
-SIZES: tuple[Size, ...] = ("full", "small")
 Measure = Literal[
     "run", "variables", "loss-memory", "loss-time", "step-memory", "step-time", "plane", "curve", "nuclear",
     "nuclear-norms", "detect", "none",
@@ -28,8 +27,8 @@ Number = tuple[float, float | None]
 Settings = Mapping[str, Any]
 
 KINDS = ("better", "not_worse", "within", "best", "more")
-OF_SCALES = ("protocol", "metric", "seeds", "first_seed", "evaluate")
-"""Keys of a table that its small scale takes over."""
+OF_SMALL = ("common", "columns", "rows", "evaluate", "protocol", "metric", "seeds", "first_seed", "says")
+"""Keys of the small scale of a table, which takes over what it does not name, but for common settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,32 +91,6 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
-    """How a table is run at a size: common settings, columns, rows that are run, and seeds.
-
-    evaluate: options of `nearfar evaluate` or `transfer`. says: how it differs from the paper.
-    """
-
-    common: Settings
-    columns: Mapping[str, Column]
-    rows: tuple[str, ...]
-    evaluate: Settings = field(default_factory=dict)
-    protocol: tuple[str, ...] = ()
-    metric: str = ""
-    seeds: int = 1
-    first_seed: int = 0
-    says: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Own:
-    """Settings and options of the evaluation of a single cell at full scale."""
-
-    run: Settings = field(default_factory=dict)
-    evaluate: Settings = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One number of a table: the settings of its run, with "data" a name, and what is read from it."""
 
@@ -152,9 +125,11 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table or figure of a paper.
+    """A table or figure of a paper at a size; `small`: the same at small scale, or `small_not`: why there is none.
 
-    needs, cost: of the full scale. small_not: why there is no small scale. own: by "ROW COLUMN".
+    run: rows that are run. common: settings of all runs. evaluate: options of `nearfar evaluate` or `transfer`. says:
+    how it differs from the paper. needs, cost: of the full size. own: "run" and "evaluate" of single cells, by
+    "ROW COLUMN".
     """
 
     paper: str
@@ -162,54 +137,65 @@ class Table:
     title: str
     source: str
     rows: Mapping[str, Row]
-    full: Scale
+    columns: Mapping[str, Column]
+    run: tuple[str, ...]
+    common: Settings
+    size: Size = "full"
     unit: str = ""
-    small: Scale | None = None
+    evaluate: Settings = field(default_factory=dict)
+    protocol: tuple[str, ...] = ()
+    metric: str = ""
+    seeds: int = 1
+    first_seed: int = 0
+    says: str = ""
+    small: Table | None = None
     small_not: str = ""
     cost: Literal["seconds", "minutes", "hours", "days", "weeks"] = "days"
     needs: str = ""
     measure: Measure = "run"
     better: Literal["higher", "lower"] = "higher"
     claims: tuple[Claim, ...] = ()
-    own: Mapping[str, Own] = field(default_factory=dict)
+    own: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
 
-    def at(self, size: Size) -> Scale:
-        """Return the scale of a size; raises ValueError where the table has none."""
-        scale = self.full if size == "full" else self.small
-        if scale is None:
+    def at(self, size: Size) -> Table:
+        """Return the table at a size; raises ValueError where there is none."""
+        if size == "full":
+            return self
+        if self.small is None:
             raise ValueError(f"{self.paper}/{self.name} has no small scale: {self.small_not or 'none is written'}")
-        return scale
+        return self.small
 
     def unit_of(self, column: Column) -> str:
         """Return the unit of a column."""
         return self.unit if column.unit is None else column.unit
 
-    def cells(self, size: Size) -> list[Cell]:
-        """Return the cells that are run at a size, row by row.
+    def cells(self) -> list[Cell]:
+        """Return the cells that are run, row by row.
 
         Left out are those of the measure "none" and, at full scale, trainings that the paper left out of a row that has
         numbers.
         """
-        scale, cells = self.at(size), []
-        for row in (self.rows[name] for name in scale.rows):
-            for column in scale.columns.values():
+        cells = []
+        for row in (self.rows[name] for name in self.run):
+            for column in self.columns.values():
                 measure = column.measure or self.measure
-                left_empty = size == "full" and measure in TRAINED and row.paper and column.name not in row.paper
-                if measure == "none" or left_empty:
+                left_empty = self.size == "full" and row.paper and column.name not in row.paper
+                if measure == "none" or (left_empty and measure in TRAINED):
                     continue
                 data = {} if column.data is None else {"data": column.data}
-                small = row.small if size == "small" else {}
-                own = self.own.get(f"{row.name} {column.name}", Own()) if size == "full" else Own()
+                small = row.small if self.size == "small" else {}
+                own = self.own.get(f"{row.name} {column.name}", {})
+                run = {**self.common, **data, **column.run, **(row.run or {}), **small, **own.get("run", {})}
                 cells.append(
                     Cell(
                         row=row.name,
                         column=column.name,
                         measure=measure,
                         unit=self.unit_of(column),
-                        metric=column.metric or scale.metric,
-                        protocol=scale.protocol if column.protocol is None else column.protocol,
-                        evaluate={**scale.evaluate, **column.evaluate, **own.evaluate},
-                        settings={**scale.common, **data, **column.run, **(row.run or {}), **small, **own.run},
+                        metric=column.metric or self.metric,
+                        protocol=self.protocol if column.protocol is None else column.protocol,
+                        evaluate={**self.evaluate, **column.evaluate, **own.get("evaluate", {})},
+                        settings=run,
                     )
                 )
         return cells
@@ -253,32 +239,34 @@ def read_paper(name: str | Path) -> Paper:
 
 def _table(paper: str, name: str, one: Any, common: Settings) -> Table:
     given = _named(one)
-    columns, small = _columns(given.pop("columns", {"value": {}}), name), given.pop("small", None)
-    rows = {key: _row(key, _named(row), name) for key, row in _named(given["rows"]).items()}
-    scale = {key: given.pop(key) for key in OF_SCALES if key in given}
-    own = _named(given.pop("common", {}))
-    given["full"] = _scale({**scale, "common": {**common, **own}, "columns": columns}, rows, name)
-    if small is not None:
-        place, small = f"{name}, small", _named(small)
-        if "columns" in small:
-            small["columns"] = _columns(small["columns"], place)
-        given["small"] = _scale({"common": {}, "columns": columns, **scale, **small}, rows, place)
+    rows = {key: _row(key, _named(row), name) for key, row in _named(given.pop("rows")).items()}
+    small, cells = given.pop("small", None), _named(given.pop("cells", {}))
+    scale = {"columns": {"value": {}}, **{key: given.pop(key) for key in OF_SMALL if key in given}}
+    scale["common"] = {**common, **_named(scale.get("common", {}))}
     given["claims"] = tuple(_claim(_named(claim), name) for claim in given.get("claims", []))
-    cells = _named(given.pop("cells", {}))
-    given["own"] = {cell: _part(Own, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()}
-    table = _part(Table, name, {**given, "paper": paper, "name": name, "rows": rows})
+    given["own"] = {cell: _checked(_OWN, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()}
+    whole = {**given, "paper": paper, "name": name, "rows": rows, **_scale(scale, rows, name)}
+    table = _part(Table, name, whole)
+    if small is not None:
+        place = f"{name}, small"
+        hints = {key: get_type_hints(Table)[key] for key in OF_SMALL} | {"rows": tuple}
+        own = _checked(hints, place, _named(small))
+        table = replace(table, small=replace(table, own={}, **_scale({"common": {}, **own}, rows, place), size="small"))
     _check_names(table)
     return table
 
 
-def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> Scale:
+def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[str, Any]:
+    """What a table has at each of its sizes."""
     names = given.pop("rows", None) or tuple(row.name for row in rows.values() if row.run is not None)
     for row in names:
         if row not in rows or rows[row].run is None:
             raise ValueError(f"{place}: the row {row} that is to be run is not there or has no run")
     if not isinstance(seeds := given.get("seeds", 1), int) or seeds < 1:
         raise ValueError(f"{place}: seeds must be 1 or more, not {seeds!r}")
-    return _part(Scale, place, {**given, "rows": tuple(names)})
+    if "columns" in given:
+        given["columns"] = _columns(given["columns"], place)
+    return {**given, "run": tuple(names)}
 
 
 def _columns(given: Any, place: str) -> dict[str, Column]:
@@ -305,7 +293,7 @@ def _claim(given: dict[str, Any], place: str) -> Claim:
 
 def _check_names(table: Table) -> None:
     """Raise ValueError for rows and columns that are named but not there."""
-    columns, small = set(table.full.columns), set() if table.small is None else set(table.small.columns)
+    columns, small = set(table.columns), set() if table.small is None else set(table.small.columns)
     for row in table.rows.values():
         if strange := set(row.paper) - columns:
             raise ValueError(f"{table.name}, row {row.name}: there is no column {min(strange)}")
@@ -333,15 +321,19 @@ Part = TypeVar("Part")
 
 
 def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
-    """Build a part of a paper, with an error that names the place and the key.
+    """Build a part of a paper, with an error that names the place and the key."""
+    with one_line(place, TypeError):  # for a key that is missing
+        return cls(**_checked(get_type_hints(cls), place, given))
 
-    Checked are the keys, that settings are names with values, and values out of a list of words; one word stands for a
-    list of one.
-    """
-    hints = get_type_hints(cls)
+
+_OWN = {"run": Settings, "evaluate": Settings}
+
+
+def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Check keys, that settings are names with values, and words of a list; one protocol stands for a list of one."""
     for name, value in given.items():
         if name not in hints:
-            near = did_you_mean(name, [*hints, *OF_SCALES], "see docs/reproduce.md")
+            near = did_you_mean(name, [*hints, *OF_SMALL], "see docs/reproduce.md")
             raise ValueError(f"{place}: there is no key {name}: {near}")
         kinds = (hints[name], *get_args(hints[name]))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
@@ -351,5 +343,4 @@ def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
             raise ValueError(f"{place}: {name} takes names with values, not {value!r:.60}")
         if name == "protocol" and value is not None:
             given = {**given, name: (value,) if isinstance(value, str) else tuple(value)}
-    with one_line(place, TypeError):  # for a key that is missing
-        return cls(**given)
+    return given

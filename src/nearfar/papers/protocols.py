@@ -18,6 +18,7 @@ from sklearn.metrics import precision_recall_curve
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
+from nearfar.device import find_device
 from nearfar.evaluation import Score
 from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled
 from nearfar.evaluation.linear import Probe, Progress, best_rate, held_out_rows, log_spaced, train_heads
@@ -51,20 +52,19 @@ def protocol_results(
     metric: Metric = "accuracy",
     steps: int | None = STEPS,
     seed: int = 0,
-    device: torch.device | str = "cpu",
     progress: Progress = None,
 ) -> dict[str, float]:
     """Return the results of a protocol by their keys in results.json; splits: "train", "test", perhaps "validation"."""
     train, validation, test = splits["train"], splits.get("validation"), splits["test"]
     if protocol == "transfer":
-        return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed, device, progress).score}
+        return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed, progress).score}
     if protocol == "transfer-sgd":
-        found = transfer_sgd_accuracy(train, validation, test, metric, steps, seed, device, progress)
+        found = transfer_sgd_accuracy(train, validation, test, metric, steps, seed, progress)
         return {"transfer_sgd": found.score}
     if validation is not None:
         train = _joined(_checked(train), _checked(validation, "validation"))
     results = {}
-    for shots, score in low_shot_precision(*train, *test, seed=seed, progress=progress).items():
+    for shots, score in low_shot_precision(train, test, seed=seed, progress=progress).items():
         results[f"low_shot_{shots or 'all'}"] = score.mean
         if shots is not None:
             results[f"low_shot_{shots}_std"] = score.deviation
@@ -85,7 +85,6 @@ def transfer_accuracy(
     metric: Metric = "accuracy",
     penalties: Sequence[float] | None = None,
     seed: int = 0,
-    device: torch.device | str = "cpu",
     progress: Progress = None,
 ) -> Transfer:
     """Transfer by logistic regression on frozen features, as in SCE, section 4.4 and Table 9.
@@ -104,24 +103,22 @@ def transfer_accuracy(
     train, held, test = _splits(train, validation, test, seed)
     order = sorted(penalties or PENALTIES, reverse=True)
     scores: list[float] = []
-    for score in _path_scores(train, held, order, metric, device):
+    for score in _path_scores(train, held, order, metric):
         scores.append(score)
         if progress is not None:
             progress(len(scores), 2 * len(order))
     best = max(range(len(order)), key=lambda i: (scores[i], i))  # of equal ones the smallest penalty
-    for done, tested in enumerate(_path_scores(_joined(train, held), test, order[: best + 1], metric, device), 1):
+    for done, tested in enumerate(_path_scores(_joined(train, held), test, order[: best + 1], metric), 1):
         score = tested
         if progress is not None:
             progress(len(order) + done, len(order) + best + 1)
     return Transfer(score, order[best])
 
 
-def _path_scores(
-    train: Checked, test: Checked, penalties: Sequence[float], metric: Metric, device: torch.device | str
-) -> Iterator[float]:
+def _path_scores(train: Checked, test: Checked, penalties: Sequence[float], metric: Metric) -> Iterator[float]:
     """The metric on a test split of the classifier of each penalty."""
     classes, target = _targets(train[1])
-    for classify in regularisation_path(train[0], target, len(classes), penalties, device):
+    for classify in regularisation_path(train[0], target, len(classes), penalties):
         yield measure(metric, test[1], classify(test[0]).numpy(), classes)
 
 
@@ -132,7 +129,6 @@ def transfer_sgd_accuracy(
     metric: Metric = "accuracy",
     steps: int | None = STEPS,
     seed: int = 0,
-    device: torch.device | str = "cpu",
     progress: Progress = None,
 ) -> Transfer:
     """Transfer by SGD on frozen features, as in LORAC, section 6.1 and Table 2.
@@ -152,6 +148,7 @@ def transfer_sgd_accuracy(
     classes, number = _targets(both_y)
     count = len(train[0])
     choice = both_x[:count], number[:count], both_x[count:], number[count:]
+    device = find_device()
     probe = best_rate(probe, *choice, len(classes), seed, device, progress)
     weight, bias = train_heads(probe, both_x, number, len(classes), seed, device, progress)
     scores = test[0] @ weight[0].cpu().T + bias[0].cpu()
@@ -159,10 +156,8 @@ def transfer_sgd_accuracy(
 
 
 def low_shot_precision(
-    train_x: Features,
-    train_y: Labels,
-    test_x: Features,
-    test_y: Labels,
+    train: Labelled,
+    test: Labelled,
     shots: Sequence[int] = SHOTS,
     draws: int = DRAWS,
     seed: int = 0,
@@ -178,16 +173,19 @@ def low_shot_precision(
     class with fewer images gives all that it has. A class that training lacks is found by chance: its precision is its
     share of the test images.
     """
-    train, train_y = _checked((train_x, train_y))
-    test, test_y = _checked((test_x, test_y), "test")
+    (train_x, train_y), (test_x, test_y) = _checked(train), _checked(test, "test")
     classes = np.arange(train_y.shape[1]) if train_y.ndim > 1 else np.unique(np.concatenate([train_y, test_y]))
     fit, held = _signs(train_y, classes), _signs(test_y, classes)
-    rows, tests = F.normalize(train, dim=1).numpy(), F.normalize(test, dim=1).numpy()
+    rows, tests = F.normalize(train_x, dim=1).numpy(), F.normalize(test_x, dim=1).numpy()
     plans: list[tuple[int | None, int]] = [(k, draw) for k in shots for draw in range(draws)] + [(None, 0)]
     found: dict[int | None, list[float]] = {}
     for done, (k, draw) in enumerate(plans, 1):
         chosen = np.arange(len(fit)) if k is None else draw_positives(fit, k, [seed, draw, k])
-        scores = _svm_scores(rows[chosen], fit[chosen], tests)
+        scores = np.zeros((len(tests), fit.shape[1]))  # of a class that all images or none of them show
+        for number, column in enumerate(fit[chosen].T):
+            if len(np.unique(column)) == 2:
+                svm = LinearSVC(C=COST, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
+                scores[:, number] = svm.fit(rows[chosen], column).decision_function(tests)
         found.setdefault(k, []).append(mean_precision(area_precision, held, scores))
         if progress is not None:
             progress(done, len(plans))
@@ -287,26 +285,11 @@ def _signs(labels: Shaped[np.ndarray, "images ..."], classes: np.ndarray) -> Int
     return np.where(shown, 1, -1)
 
 
-def _svm_scores(
-    rows: Float[np.ndarray, "images dim"],
-    labels: Int[np.ndarray, "images classes"],
-    test: Float[np.ndarray, "test dim"],
-) -> Float[np.ndarray, "test classes"]:
-    """The decision function of each class's SVM, zero for a class that all images or none of them show."""
-    scores = np.zeros((len(test), labels.shape[1]))
-    for number, column in enumerate(labels.T):
-        if len(np.unique(column)) == 2:
-            svm = LinearSVC(C=COST, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
-            scores[:, number] = svm.fit(rows, column).decision_function(test)
-    return scores
-
-
 def regularisation_path(
     x: Float[Tensor, "images dim"],
     y: Shaped[Tensor, "images ..."],
     classes: int,
     penalties: Sequence[float],
-    device: torch.device | str = "cpu",
 ) -> Iterator[Classifier]:
     """Fit a linear classifier for each penalty, in that order: a function from features to the scores of the classes.
 
@@ -319,7 +302,7 @@ def regularisation_path(
     take up, turned to the principal axes, which no weight's length notices, and scaled by Bohning's bound of the
     curvature along each, which leaves the minimum where it is and brings L-BFGS there in tens of steps.
     """
-    x, y = x.to(device, torch.float32), y.to(device)
+    x, y = x.to(find_device(), torch.float32), y.to(find_device())
     centre = x.mean(0)
     variances, axes = torch.linalg.eigh((x - centre).T @ (x - centre) / len(x))
     used = variances > 1e-7 * variances[-1].clamp_min(1e-30)  # images that do not differ along an axis need no weight

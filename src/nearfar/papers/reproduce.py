@@ -69,12 +69,12 @@ def reproduce(
     if table is None:
         return _listed(Path(out), console)
     paper, tables = _chosen(table, scale)
-    rows = {name for one in tables for name in one.at(scale).rows}
+    rows = {name for one in tables for name in one.run}
     for row in only:
         if row not in rows:
             raise ValueError(f"{table} runs no row {row}: {did_you_mean(row, rows, ', '.join(sorted(rows)))}")
     for one in tables:
-        runs.check_cells(one, scale)
+        runs.check_cells(one)
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)
@@ -83,9 +83,9 @@ def reproduce(
     missing: dict[str, list[Path]] = {}
     if run:
         for one in tables:
-            missing[one.name] = runs.add_tasks(tasks, one, scale, Path(data), place, known, only, seeds)
+            missing[one.name] = runs.add_tasks(tasks, one, Path(data), place, known, only, seeds)
     else:
-        tables = [one for one in tables if runs.path_of(one, scale, place).is_file()]
+        tables = [one for one in tables if runs.path_of(one, place).is_file()]
     absent = {path: f"{path}: {paper.data.get(path.name, path.name)}" for each in missing.values() for path in each}
     for where in sorted(absent.values()):
         console.print(Text(f"not here, so its cells stay empty: {where}"))
@@ -96,7 +96,7 @@ def reproduce(
         failed = runs.run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
     outcomes = {}
     for one in tables:
-        path = write_outcome(paper, one, scale, [absent[where] for where in missing.get(one.name, ())], place, known)
+        path = write_outcome(paper, one, [absent[where] for where in missing.get(one.name, ())], place, known)
         console.print(Text(path.read_text(encoding="utf-8")))
         console.print(Text(f"-> {path}"))
         outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
@@ -107,7 +107,7 @@ def reproduce(
 
 
 def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Table]]:
-    """Return the paper and the tables that PAPER or PAPER/TABLE names; of a whole paper those that have the scale."""
+    """Return the paper and the tables that PAPER or PAPER/TABLE names, at a size; of a whole paper all that have it."""
     from nearfar.messages import did_you_mean
     from nearfar.papers.paper import read_paper
 
@@ -118,10 +118,9 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
     if table:
         if table not in paper.tables:
             raise ValueError(f"{name} has no {table}: {did_you_mean(table, paper.tables, ', '.join(paper.tables))}")
-        paper.tables[table].at(scale)
-        return paper, [paper.tables[table]]
+        return paper, [paper.tables[table].at(scale)]
     run = [one for one in paper.tables.values() if one.measure != "none" and (scale == "full" or one.small)]
-    return paper, run
+    return paper, [one.at(scale) for one in run]
 
 
 def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
@@ -136,9 +135,9 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
         paper = read_paper(name)
         console.print(Text(paper.title, style="bold"))
         for table in paper.tables.values():
-            columns = table.full.columns.values()
+            columns = table.columns.values()
             data = dict.fromkeys(column.data for column in columns if column.data)
-            protocol = dict.fromkeys([*table.full.protocol, *(p for column in columns for p in column.protocol or ())])
+            protocol = dict.fromkeys([*table.protocol, *(p for column in columns for p in column.protocol or ())])
             fact: dict[str, Any] = dict(
                 title=table.title, source=table.source, data=list(data), protocol=list(protocol) or [table.measure],
                 cost=table.cost, needs=table.needs, small=table.small is not None, small_not=table.small_not,

@@ -12,12 +12,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from nearfar.evaluation import check_protocols, percent_of, result_names
 from nearfar.messages import as_words, did_you_mean, first_line
 from nearfar.methods import method_class
 from nearfar.papers.detector import TASKS
-from nearfar.papers.paper import SIZES, TRAINED, Cell, Size, Table
+from nearfar.papers.paper import TRAINED, Cell, Table
 from nearfar.papers.protocols import PROTOCOLS
 from nearfar.papers.protocols import result_names as protocol_names
 from nearfar.papers.standard_sets import PREFIX, name_with, standard_set
@@ -41,6 +39,7 @@ from nearfar.papers.transfer import transfer
 from nearfar.run import PREDICTIONS, TRUTH
 from nearfar.training.environment import machine, software
 from nearfar.training.health import Health
+from nearfar.training.processes import handled
 from nearfar.training.progress import duration, shown
 from nearfar.training.run_folder import CONFIG
 from nearfar.training.settings import Settings, check_hyperparameters, settings_fields
@@ -65,9 +64,9 @@ Found = dict[str, dict[str, Any]]
 """By "row/column": the key of the run, and by seed its value, seconds, commands and hardware."""
 
 
-def check_cells(table: Table, size: Size) -> None:
+def check_cells(table: Table) -> None:
     """Raise ValueError, which names the cell, for settings, options, protocols and metrics that do not exist."""
-    for cell in table.cells(size):
+    for cell in table.cells():
         try:
             _check_settings(cell)
             if cell.measure in ("run", "detect"):
@@ -165,7 +164,6 @@ class Task:
 def add_tasks(
     tasks: dict[Path, Task],
     table: Table,
-    size: Size,
     data: Path,
     out: Path,
     known: Known,
@@ -176,9 +174,8 @@ def add_tasks(
 
     data: the folder that holds data sets by name. only: rows, if not all. seeds: of each cell, if not the table's.
     """
-    found, missing = found_so_far(table, size, out, known), []
-    first, count = table.at(size).first_seed, seeds or table.at(size).seeds
-    for cell in table.cells(size):
+    found, missing = found_so_far(table, out, known), []
+    for cell in table.cells():
         if only and cell.row not in only:
             continue
         name, names = cell.settings.get("data"), (cell.settings.get("data"), cell.evaluate.get("data"))
@@ -187,7 +184,7 @@ def add_tasks(
             missing += lacking
             continue
         source = name if name is None or name in ALWAYS_THERE else str(data / name)
-        for seed in range(first, first + count):
+        for seed in range(table.first_seed, table.first_seed + (seeds or table.seeds)):
             if not has(found, cell, seed):
                 folder = folder_of(cell, seed, out)
                 tasks.setdefault(folder, Task(folder, cell.settings, source, seed, data)).cells.append(cell)
@@ -206,7 +203,7 @@ def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
     for place in range(jobs):
         places.put(place)
     commands, pool = _Commands(), ThreadPoolExecutor(jobs)
-    with commands.stopped_by_sigterm(), shown(console, "runs") as progress:
+    with handled([signal.SIGTERM], commands.stop), shown(console, "runs") as progress:
         try:
             futures = [pool.submit(_run, task, commands, places, jobs) for task in tasks]
             for done, future in enumerate(as_completed(futures), 1):
@@ -245,29 +242,22 @@ class _Commands:
             raise subprocess.CalledProcessError(child.returncode, command)
         return said
 
-    @contextmanager
-    def stopped_by_sigterm(self) -> Iterator[None]:
-        def stop(number: int, frame: Any) -> None:
-            self._stopped = True
-            for child in list(self._running):
-                child.terminate()
-            raise SystemExit(128 + number)
-
-        if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, stop)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    def stop(self, number: int, frame: Any) -> None:
+        """End with all of them, as the handler of a signal."""
+        self._stopped = True
+        for child in list(self._running):
+            child.terminate()
+        raise SystemExit(128 + number)
 
 
 def _run(task: Task, commands: _Commands, places: queue.SimpleQueue[int], jobs: int) -> tuple[bool, str]:
     """Measure all cells of a task; returns whether it failed, and what to say."""
     name, log = task.folder.name, task.folder.with_name(f"{task.folder.name}.log")
     place = places.get()
-    environment = _environment(place, jobs)
+    threads = max(1, (os.cpu_count() or 1) // jobs)  # a share of the cores, or fewer where the environment says so
+    if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        threads = min(threads, int(given))
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | one_gpu(place)
     try:
         for cell in task.cells:
             if cell.reading not in measurements(task.folder):
@@ -283,14 +273,6 @@ def _run(task: Task, commands: _Commands, places: queue.SimpleQueue[int], jobs: 
     numbers = {cell.reading: found[cell.reading]["value"] for cell in task.cells}
     words = [f"{key} {value:.4g}" for key, value in numbers.items() if isinstance(value, (int, float))]
     return False, f"{name}: {', '.join(words) or 'done'}"
-
-
-def _environment(place: int, jobs: int) -> dict[str, str]:
-    """Return an environment with a share of the cores, or fewer where it says so, and one of several GPUs."""
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
-        threads = min(threads, int(given))
-    return os.environ | {"OMP_NUM_THREADS": str(threads)} | one_gpu(place)
 
 
 def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -> None:
@@ -313,7 +295,7 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         note(PRETRAINED, commands=[shlex.join(["nearfar", *words])], seconds=time.perf_counter() - began)
         began = time.perf_counter()
     numbers: dict[str, Any] = {}
-    right: dict[str, np.ndarray] = {}
+    right: dict[str, dict[str, Any]] = {}
     if cell.measure in ("run", "detect"):
         same = [one for one in task.cells if _how(one) == _how(cell)]
         words = ["nearfar", verb_of(cell), str(folder)]
@@ -325,8 +307,9 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         results = json.loads((folder / "results.json").read_text())
         if cell.measure == "detect":
             results = results["detection"][cell.protocol[0]]["results"]
-        else:
-            right = _right(folder / PREDICTIONS)
+        elif (path := folder / PREDICTIONS).is_file():
+            with np.load(path) as saved:
+                right = {name: packed(saved[name] == saved[TRUTH]) for name in saved.files if name != TRUTH}
         numbers = results["trained"]
         values = {one.metric: (one.reading, 100 * numbers[one.metric]) for one in same if one.metric in numbers}
     else:
@@ -335,18 +318,10 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         values = {cell.metric: (cell.reading, json.loads(run(words[1:]).splitlines()[-1]))}
     seconds = (time.perf_counter() - began) / max(1, len(values))
     for metric, (reading, value) in values.items():
-        also = {"right": packed(right[metric])} if metric in right else {}
+        also = {"right": right[metric]} if metric in right else {}
         note(reading, value=value, commands=[shlex.join(words)], seconds=seconds, **also)
     if cell.metric not in values:
         raise ValueError(f"results.json has no {cell.metric}, but {', '.join(numbers)}")
-
-
-def _right(path: Path) -> dict[str, np.ndarray]:
-    """By metric, which test images were classified correctly, where the evaluation saved its predictions."""
-    if not path.is_file():
-        return {}
-    with np.load(path) as saved:
-        return {name: saved[name] == saved[TRUTH] for name in saved.files if name != TRUTH}
 
 
 def _how(cell: Cell) -> tuple[str, str, tuple[str, ...], Mapping[str, Any]]:
@@ -354,9 +329,9 @@ def _how(cell: Cell) -> tuple[str, str, tuple[str, ...], Mapping[str, Any]]:
     return cell.measure, verb_of(cell), cell.protocol if cell.measure == "detect" else (), cell.evaluate
 
 
-def path_of(table: Table, size: Size, out: Path) -> Path:
+def path_of(table: Table, out: Path) -> Path:
     """Return where a table is written, as Markdown; with .json and .png beside it."""
-    return out / table.paper / f"{table.name}{'' if size == 'full' else '.small'}.md"
+    return out / table.paper / f"{table.name}{'' if table.size == 'full' else '.small'}.md"
 
 
 def known_in(out: Path) -> Known:
@@ -378,14 +353,14 @@ def _cells_in(path: Path) -> dict[str, Any]:
     return cells
 
 
-def found_so_far(table: Table, size: Size, out: Path, known: Known | None = None) -> Found:
+def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
     """Return the numbers of a table: those written before, of runs with the same settings, and those of run folders.
 
     known: numbers of other tables; their own come first.
     """
-    before = _cells_in(path_of(table, size, out).with_suffix(".json"))
+    before = _cells_in(path_of(table, out).with_suffix(".json"))
     found: Found = {}
-    for cell in table.cells(size):
+    for cell in table.cells():
         old = before.get(cell.place, {})
         same = old.get("key") == cell.key and old.get("reading") == cell.reading
         seeds = dict((known or {}).get((cell.key, cell.reading), {})) | (old["seeds"] if same else {})
@@ -419,10 +394,9 @@ def state_of(table: Table, out: Path) -> str:
 
 def _state_in(table: Table, out: Path) -> str:
     words = []
-    for size, word in zip(SIZES, ("run", "small scale"), strict=True):
-        path = path_of(table, size, out).with_suffix(".json")
-        if path.is_file():
-            cells = found_so_far(table, size, out).values()
+    for one, word in ((table, "run"), (table.small, "small scale")):
+        if one is not None and (path := path_of(one, out).with_suffix(".json")).is_file():
+            cells = found_so_far(one, out).values()
             held = Counter(claim["holds"] for claim in json.loads(path.read_text()).get("claims", ()))
             claims = ", ".join(f"{holds} {held[holds]}" for holds in VERDICTS if held[holds])
             begun = "" if all(cell["seeds"] for cell in cells) else ", begun"

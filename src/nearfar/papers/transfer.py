@@ -68,7 +68,6 @@ def transfer(
     from rich.console import Console
 
     from nearfar.atomic import check_folder
-    from nearfar.device import find_device
     from nearfar.messages import check_range, did_you_mean
     from nearfar.pages.report import write_report
     from nearfar.papers.detection import evaluate_detectors
@@ -110,13 +109,12 @@ def transfer(
         splits: dict[str, Any] = dict(share=test_share, validation=True, label_column=label_column)
         sets = open_labelled(run.settings, data, console, **splits, **common)
     encoders = encoders_by_row(run, encoder, baselines)
-    device = find_device()
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     pieces = features_in_pieces(sets.splits, run.settings.reading, encoders, console) if name else None
     for row, found in pieces or sets.features(encoders, console):
         for one in protocols:
             with shown(console, f"{row.replace('_', ' ')}: {one}") as progress:
-                numbers = protocol_results(one, found, standard.metric, standard.steps, seed, device, progress)
+                numbers = protocol_results(one, found, standard.metric, standard.steps, seed, progress)
             results[row] |= {name_with(key, name): value for key, value in numbers.items()}
     add_to_results(run, results)
     write_report(run.path)

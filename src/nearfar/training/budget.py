@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -266,7 +266,10 @@ def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, c
     half = recipe.batch_size if recipe.batch_size <= images else max(2, 1 << ((images // 2).bit_length() - 1))
     sizes = [given.batch_size] if given.batch_size is not None else list(dict.fromkeys([half, whole]))
     complaint = ""
-    for fitted in _narrower(given, method):
+    *widths, last = method.projector
+    halvable = isinstance(given.method, str) and "projector" not in given.hyperparameters
+    halved = [last >> times for times in range(1, last.bit_length()) if last >> times >= LEAST_WIDTH and halvable]
+    for fitted in (method, *(replace(method, projector=(*widths, width)) for width in halved)):
         for size in sizes:
             if problem := _problem(fitted, size, images):
                 complaint = complaint or problem
@@ -278,16 +281,6 @@ def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, c
                 console.print(f"{' and '.join(changed)}, for {images} training images", highlight=False)
             return fitted, size
     raise ValueError(f"--batch-size {sizes[-1]} does not work: {complaint}")
-
-
-def _narrower(given: Settings, method: Method) -> Iterator[Method]:
-    """The method, and where its projector is not the user's, with an output that is halved again and again."""
-    yield method
-    if isinstance(given.method, str) and "projector" not in given.hyperparameters:
-        *widths, last = method.projector
-        while last >= 2 * LEAST_WIDTH:
-            last //= 2
-            yield replace(method, projector=(*widths, last))
 
 
 def buildable() -> AbstractContextManager[None]:

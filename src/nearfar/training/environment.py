@@ -39,7 +39,9 @@ def software() -> dict[str, Any]:
 
 def hardware() -> dict[str, Any]:
     """Return the name of the processor, the number of cores, and the names of the GPUs."""
-    return {"processor": _processor(), "cores": os.cpu_count(), "gpus": gpu_names()}
+    cpuinfo = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return {"processor": found[1] if found else platform.processor(), "cores": os.cpu_count(), "gpus": gpu_names()}
 
 
 def machine() -> str:
@@ -63,9 +65,3 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
-    return found[1] if found else platform.processor()

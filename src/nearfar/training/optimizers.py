@@ -127,15 +127,8 @@ def rate_factor(
     return final + (1 - final) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 
 
-class LARS(torch.optim.Optimizer):
-    """SGD with momentum 0.9 whose step for each weight is scaled by 0.001 * |w| / |g + weight_decay * w|.
-
-    The decay is added to the gradient first; where either norm is 0 the ratio is 1. Parameters with at most one
-    dimension (biases, normalisation) get plain momentum, no ratio and no decay. The learning rate is outside:
-    m <- 0.9 * m + ratio * (g + decay * w); w <- w - lr * m. Nothing is read back from the device.
-    timm.optim.Lars divides by |g| + weight_decay * |w|, which is off by 1 % to 30 % at a weight decay of 0.01.
-    Source: You et al. 2017; in this form BYOL, Barlow Twins, VICReg, MoCo v3, SogCLR and SACLR.
-    """
+class _ByGroup(torch.optim.Optimizer):
+    """An optimiser that takes its step group by group."""
 
     def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
         super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
@@ -145,44 +138,50 @@ class LARS(torch.optim.Optimizer):
         """Take one step."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            weights = [p for p in params if p.ndim > 1]
-            vectors = [p for p in params if p.ndim <= 1]
-            self._descend(weights, _scaled_gradients(weights, group["weight_decay"]), group["lr"])
-            self._descend(vectors, _gradients(vectors), group["lr"])
+            self.descend(group, [p for p in group["params"] if p.grad is not None])
         return loss
 
-    def _descend(self, params: list[Tensor], updates: list[Tensor], lr: float) -> None:
-        if not params:
-            return
-        for p in params:
-            if "momentum" not in self.state[p]:
-                self.state[p]["momentum"] = torch.zeros_like(p)
-        moving = [self.state[p]["momentum"] for p in params]
-        torch._foreach_mul_(moving, MOMENTUM)
-        torch._foreach_add_(moving, updates)
-        torch._foreach_add_(params, moving, alpha=-lr)
+    def descend(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Take the step of some parameters of a group."""
+        raise NotImplementedError
 
 
-def _gradients(params: list[Tensor]) -> list[Tensor]:
-    return [p.grad for p in params if p.grad is not None]
+class LARS(_ByGroup):
+    """SGD with momentum 0.9 whose step for each weight is scaled by 0.001 * |w| / |g + weight_decay * w|.
 
+    The decay is added to the gradient first; where either norm is 0 the ratio is 1. Parameters with at most one
+    dimension (biases, normalisation) get plain momentum, no ratio and no decay. The learning rate is outside:
+    m <- 0.9 * m + ratio * (g + decay * w); w <- w - lr * m. Nothing is read back from the device.
+    timm.optim.Lars divides by |g| + weight_decay * |w|, which is off by 1 % to 30 % at a weight decay of 0.01.
+    Source: You et al. 2017; in this form BYOL, Barlow Twins, VICReg, MoCo v3, SogCLR and SACLR.
+    """
 
-def _scaled_gradients(weights: list[Tensor], decay: float) -> list[Tensor]:
-    if not weights:
-        return []
-    decayed = torch._foreach_add(_gradients(weights), weights, alpha=decay)
-    above = torch.stack(torch._foreach_norm(weights))
-    below = torch.stack(torch._foreach_norm(decayed))
-    ratios = torch.where((above > 0) & (below > 0), TRUST * above / below, 1.0)
-    return list(torch._foreach_mul(decayed, list(ratios.unbind())))
+    def descend(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Take the step of some parameters of a group."""
+        for matrices in (True, False):
+            chosen = [p for p in params if (p.ndim > 1) == matrices]
+            if not chosen:
+                continue
+            updates = [p.grad for p in chosen if p.grad is not None]
+            if matrices:
+                updates = list(torch._foreach_add(updates, chosen, alpha=group["weight_decay"]))
+                above, below = (torch.stack(torch._foreach_norm(each)) for each in (chosen, updates))
+                ratios = torch.where((above > 0) & (below > 0), TRUST * above / below, 1.0)
+                updates = list(torch._foreach_mul(updates, list(ratios.unbind())))
+            for p in chosen:
+                if "momentum" not in self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+            moving = [self.state[p]["momentum"] for p in chosen]
+            torch._foreach_mul_(moving, MOMENTUM)
+            torch._foreach_add_(moving, updates)
+            torch._foreach_add_(chosen, moving, alpha=-group["lr"])
 
 
 MUON_STEPS = 5
 MUON_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan et al.: singular values end between about 0.7 and 1.2
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(_ByGroup):
     """Muon for every weight with two or more dimensions, AdamW for the others (biases, normalisation).
 
     A weight is taken as a matrix [outputs, everything else], a convolution's too. With its gradient g:
@@ -194,37 +193,27 @@ class Muon(torch.optim.Optimizer):
     Source: Jordan et al. 2024 (Muon); factor and decay: Liu et al. 2025 (Muon is Scalable for LLM Training), Eq. 4.
     """
 
-    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
-        super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step."""
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        for group in self.param_groups:
-            matrices: dict[torch.Size, list[Tensor]] = defaultdict(list)
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                if p.ndim > 1:
-                    matrices[p.flatten(1).shape].append(p)
-                else:
-                    self._adamw(p, group)
-            for shape, weights in matrices.items():
-                directions = orthogonal(torch.stack([self._direction(w) for w in weights]))
-                rate = group["lr"] * 0.2 * max(shape) ** 0.5
-                for w, direction in zip(weights, directions.unbind(), strict=True):
-                    w.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction.view(w.shape), alpha=rate)
-        return loss
+    def descend(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Take the step of some parameters of a group."""
+        matrices: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        for p in params:
+            if p.ndim > 1:
+                matrices[p.flatten(1).shape].append(p)
+            else:
+                self._adamw(p, group)
+        for shape, weights in matrices.items():
+            directions = orthogonal(torch.stack([self._direction(w) for w in weights]))
+            rate = group["lr"] * 0.2 * max(shape) ** 0.5
+            for w, direction in zip(weights, directions.unbind(), strict=True):
+                w.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction.view(w.shape), alpha=rate)
 
     def _direction(self, w: Tensor) -> Tensor:
         """The gradient with (Nesterov's) momentum, as a matrix."""
         assert w.grad is not None
-        state = self.state[w]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(w)
-        state["momentum"].mul_(MOMENTUM).add_(w.grad)
-        return (w.grad + MOMENTUM * state["momentum"]).flatten(1)
+        if "momentum" not in self.state[w]:
+            self.state[w]["momentum"] = torch.zeros_like(w)
+        moving = self.state[w]["momentum"].mul_(MOMENTUM).add_(w.grad)
+        return (w.grad + MOMENTUM * moving).flatten(1)
 
     def _adamw(self, p: Tensor, group: dict[str, Any]) -> None:
         assert p.grad is not None

@@ -250,7 +250,7 @@ def _open_and_measure(
     machine = choose_machine(
         given,
         method,
-        partial(_trial_views, given, method, channels),
+        partial(views_at, given, method, channels=channels),
         candidates=rungs(given, side, side > SMALL),
         channels=channels,
         images=None if count is None else min(_or(given.limit, count), count),
@@ -352,7 +352,8 @@ def must_fit(views: Views, method: Method) -> None:
         raise ValueError(f"the view plan {views.name!r} makes {len(views)} views, but {needed}")
 
 
-def _trial_views(given: Settings, method: Method, channels: int, image_size: int, crop_size: int) -> Views:
+def views_at(given: Settings, method: Method, image_size: int, crop_size: int, channels: int) -> Views:
+    """Return the views that a run takes for such images; raises ValueError for more or fewer than the method needs."""
     sized = replace(given, image_size=image_size, crop_size=crop_size, channels=channels)
     views = chosen_views(views_for(given, method, crop_size, channels), sized)
     must_fit(views, method)

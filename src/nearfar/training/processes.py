@@ -78,7 +78,7 @@ def stopped_together() -> Iterator[None]:
                 os.kill(process.pid, signal.SIGINT)
 
     try:
-        with _handled(_asking(), ask):
+        with handled(_asking(), ask):
             yield
     except BaseException:
         for process in multiprocessing.active_children():
@@ -124,7 +124,7 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 @contextmanager
-def _handled(signals: list[signal.Signals], handler: Handler) -> Iterator[None]:
+def handled(signals: list[signal.Signals], handler: Handler) -> Iterator[None]:
     """Handle signals in the `with` block, where this is the main thread, which alone can."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -184,7 +184,7 @@ def told_to_stop() -> Iterator[None]:
             _leave_terminal()
         raise KeyboardInterrupt
 
-    with _handled(signals, stop):
+    with handled(signals, stop):
         yield
 
 
@@ -203,7 +203,7 @@ class StopRequest:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Take the signals in the `with` block."""
-        with _handled([signal.SIGINT, *_hangup()] if self._spawned else _asking(), self._ask):
+        with handled([signal.SIGINT, *_hangup()] if self._spawned else _asking(), self._ask):
             yield
 
     def _ask(self, number: int, frame: FrameType | None) -> None:

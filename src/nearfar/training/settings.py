@@ -402,17 +402,13 @@ def arguments_of(
             return function(Settings(**own, hyperparameters=numbers), console or Console())
 
         call.__doc__ = _documented(function.__doc__ or "")
-        call.__signature__ = _signature()  # type: ignore[attr-defined]
+        own = [p for p in inspect.signature(Settings).parameters.values() if p.name != "hyperparameters"]
+        shown = inspect.Parameter("console", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Console | None")
+        numbers = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any)
+        call.__signature__ = inspect.Signature([*own, shown, numbers])  # type: ignore[attr-defined]
         return cast("WithSettings[P, R]", call)
 
     return decorate
-
-
-def _signature() -> inspect.Signature:
-    own = [p for p in inspect.signature(Settings).parameters.values() if p.name != "hyperparameters"]
-    console = inspect.Parameter("console", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Console | None")
-    numbers = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any)
-    return inspect.Signature([*own, console, numbers])
 
 
 def _documented(docstring: str) -> str:

@@ -82,14 +82,17 @@ def plan_resumed(
     if (folder / WEIGHTS).is_file() and not (folder / CHECKPOINT).is_file():
         raise ValueError(f"{folder} is a finished run without its checkpoint: there is nothing to resume")
     given = {name: value for name, value in objects.items() if value is not None}
-    whole = replace(
-        settings,
-        **given,
-        accelerator=accelerator or settings.accelerator,
-        devices=_devices(settings, devices),
-        threads=_threads(settings, threads, console),
-    )
-    check_machine(whole.accelerator, whole.precision, whole.devices)
+    processes = world_size(devices) if devices is not None or by_torchrun() else settings.devices
+    check_processes(processes, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
+    if settings.stream and processes != settings.devices:
+        raise ValueError(f"a stream is divided among its processes: resume with {settings.devices}")
+    if threads not in (None, settings.threads):
+        said = f"--threads {threads} in place of {settings.threads}: from here on the last digits of the results differ"
+        console.print(Text(f"{said} from those of an uninterrupted run"))
+    threads = settings.threads if threads is None else threads
+    accelerator = accelerator or settings.accelerator
+    whole = replace(settings, **given, accelerator=accelerator, devices=processes, threads=threads)
+    check_machine(accelerator, whole.precision, processes)
     own = isinstance(method := whole.given("method"), Method)  # it has its hyperparameters
     method, recipe = chosen_method(replace(whole, method=method, hyperparameters={}) if own else whole)
     views = chosen_views(whole.given("views"), settings)
@@ -102,7 +105,7 @@ def plan_resumed(
     noted = replace(settings, data=lasting(whole.data), threads=whole.threads)
     if noted != settings:
         noted.save(folder / CONFIG)
-    here = replace(noted, accelerator=whole.accelerator, devices=whole.devices)
+    here = replace(noted, accelerator=accelerator, devices=processes)
     return Job(here, method, recipe, whole.given("encoder"), views, images)
 
 
@@ -137,21 +140,3 @@ def _must_be_same(folder: Path, now: pyarrow.Table, method: Method, data_changed
         )
     if not data_changed:
         raise ValueError(f"{said}: restore it, or resume anyway with --data-changed (data_changed=True)")
-
-
-def _devices(settings: Settings, devices: int | None) -> int:
-    """Return the number of processes of a resumed run; raises ValueError where it cannot be."""
-    processes = world_size(devices) if devices is not None or by_torchrun() else settings.devices
-    check_processes(processes, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
-    if settings.stream and processes != settings.devices:
-        raise ValueError(f"a stream is divided among its processes: resume with {settings.devices}")
-    return processes
-
-
-def _threads(settings: Settings, threads: int | None, console: Console) -> int:
-    """Return the CPU threads of a resumed run, and say what another number changes."""
-    if threads is None or threads == settings.threads:
-        return settings.threads
-    said = f"--threads {threads} in place of {settings.threads}: from here on the last digits of the results differ"
-    console.print(Text(f"{said} from those of an uninterrupted run"))
-    return threads

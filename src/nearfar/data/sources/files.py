@@ -53,7 +53,7 @@ class ImageFolder(Source):
         problems: Sequence[tuple[str, str]] = (),
         label_column: str | None = None,
     ) -> None:
-        super().__init__(root, splits, problems)
+        super().__init__(root, splits, problems, label_column)
         self.has_metadata = bool(metadata)
         self.by_metadata = None if label_column is None else self._by_metadata(metadata, label_column)
         self.folders = [[class_folders(name, split) for name in names] for split, names in splits.items()]
@@ -266,41 +266,38 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
     found: list[str] = []
     problems: list[tuple[str, str]] = []
     seen: set[str] = set()
-
-    def unreadable(error: OSError) -> None:
-        if os.path.samefile(error.filename, root):
-            raise ValueError(f"the folder '{root}' cannot be read: {error.strerror}") from error
-        problems.append((_inside(root, error.filename), f"the folder cannot be read: {error.strerror}"))
-
-    for folder, inner, names in os.walk(root, followlinks=True, onerror=unreadable):
-        inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
+    folders = [""]  # below the root, with "/" behind
+    while folders:
+        inside = folders.pop()
+        folder = os.path.join(root, inside[:-1]) if inside else str(root)
         real = os.path.realpath(folder)
         if real in seen:
-            inner.clear()
             continue
         seen.add(real)
-        if len(seen) > 1 and set(names) >= _RUN:
-            inner.clear()
+        try:
+            with os.scandir(folder) as entries:
+                listed = sorted((one for one in entries if not one.name.startswith((".", "__"))), key=lambda e: e.name)
+        except OSError as error:
+            if not inside:
+                raise ValueError(f"the folder '{root}' cannot be read: {error.strerror}") from error
+            problems.append((inside, f"the folder cannot be read: {error.strerror}"))
+            continue
+        if inside and {one.name for one in listed} >= _RUN:
             say_once(f"'{folder}' is the folder of a run, not of images: left out")
             continue
-        prefix = _inside(root, folder)
-        with os.scandir(folder) as entries:
-            plain = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}  # known without a stat
-        for name in names:
-            if name.startswith((".", "__")):
-                continue
-            what = "" if name in plain else special(f"{folder}/{name}")
-            if not what:
-                found.append(prefix + name)
+        inner = []
+        for one in listed:
+            name = inside + one.name
+            if one.is_file(follow_symlinks=False):  # known without a stat
+                found.append(name)
+            elif os.path.isdir(one.path):
+                inner.append(f"{name}/")
+            elif not (what := special(one.path)):
+                found.append(name)
             elif kind_of(name) is not None:
-                problems.append((prefix + name, f"{what}, not a file"))
+                problems.append((name, f"{what}, not a file"))
+        folders += reversed(inner)
     return sorted(found), sorted(problems)
-
-
-def _inside(root: Path, folder: str) -> str:
-    """A folder's path below `root`, with "/" behind it; "" for the root itself."""
-    above = os.path.relpath(folder, root).replace(os.sep, "/")
-    return "" if above == "." else f"{above}/"
 
 
 def kind_of(name: str) -> str | None:

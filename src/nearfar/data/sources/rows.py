@@ -30,24 +30,13 @@ _ROWS = 8  # read at once: encoded images may be large
 class Rows(Source):
     """Rows of tables with a column of images: type Image, a struct {bytes, path}, or binary.
 
-    inside: the folder that rows may name image files in; None: rows must hold the bytes of their image. name: of all
-    tables, for messages. The labels stand in `label_column`, else in a column
-    with a usual name.
+    `inside`: the folder that rows may name image files in; None: rows must hold the bytes of their image. `name`: of
+    all tables, for messages. The labels stand in `label_column`, else in a column with a usual name.
     """
 
     whole = False
-
-    def __init__(
-        self,
-        root: Path,
-        splits: dict[str, list[str]],
-        problems: Sequence[tuple[str, str]],
-        label_column: str | None,
-        inside: Path | None,
-        name: str,
-    ) -> None:
-        super().__init__(root, splits, problems)
-        self.inside, self.name, self.label_column = inside, name, label_column
+    inside: Path | None
+    name: str
 
     @functools.cached_property
     def first_features(self) -> Features:
@@ -114,14 +103,9 @@ def _cell(table: Dataset, column: str, inside: Path | None, row: int) -> bytes |
 class ParquetFiles(Rows):
     """Parquet files with a column of images."""
 
-    def __init__(
-        self,
-        root: Path,
-        splits: dict[str, list[str]],
-        problems: Sequence[tuple[str, str]] = (),
-        label_column: str | None = None,
-    ) -> None:
-        super().__init__(root, splits, problems, label_column, root.resolve(), str(root))
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.inside, self.name = self.root, str(self.root)
 
     def features(self, file: str) -> Features:
         import datasets
@@ -161,7 +145,8 @@ class Tables(Rows):
         self, tables: Mapping[str, datasets.Dataset], name: str, inside: Path | None, label_column: str | None = None
     ) -> None:
         self.tables = {split: table.with_format(None) for split, table in tables.items()}
-        super().__init__(Path(), {split: [split] for split in tables}, (), label_column, inside, name)
+        self.inside, self.name = inside, name
+        super().__init__(Path(), {split: [split] for split in tables}, (), label_column)
 
     def stamp(self, file: str) -> tuple[int, int]:
         if self.inside is not None:  # rows may name files, which may change

@@ -47,21 +47,10 @@ class Example(NamedTuple):
 class Tars(Source):
     """Tars of examples such as 000001.jpg and 000001.cls, the label: a whole number or a text.
 
-    label_column: the ending of the labels. headers: only find out where the images are, and read none of them.
+    `headers`: only find out where the images are, and read none of them.
     """
 
-    whole = False
-
-    def __init__(
-        self,
-        root: Path | str,
-        splits: dict[str, list[str]],
-        problems: Sequence[tuple[str, str]] = (),
-        label_column: str | None = None,
-        headers: bool = False,
-    ) -> None:
-        super().__init__(Path(root), splits, problems)
-        self.label_column, self.headers = label_column, headers
+    whole, headers = False, False
 
     def address(self) -> list[Any]:
         return [*super().address(), self.label_column, self.headers]
@@ -105,7 +94,7 @@ class HubTars(Tars):
         files = {path.removeprefix(inside): f"{about['size']} {about.get('blob_id')}" for path, about in listed.items()}
         self.marks = {name: mark for name, mark in sorted(files.items()) if name.lower().endswith(".tar")}
         splits = shard_splits(list(self.marks), source) if self.marks else {}
-        super().__init__(source, splits, in_none(list(self.marks), splits))
+        super().__init__(Path(source), splits, in_none(list(self.marks), splits))
         say_splits(source, splits)
 
     def address(self) -> list[Any]:

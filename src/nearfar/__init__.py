@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from nearfar.commands.check import check as check
     from nearfar.commands.doctor import doctor as doctor
     from nearfar.commands.embed import embed as embed
     from nearfar.commands.evaluate import evaluate as evaluate
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from nearfar.training.processes import ProcessLost as ProcessLost
 
 _NAMES = {
+    "commands.check": ["check"],
     "commands.doctor": ["doctor"],
     "commands.embed": ["embed"],
     "commands.evaluate": ["evaluate"],

@@ -27,6 +27,7 @@ VERBS = {  # the public function behind each, in the order of the overview
     "duplicates": "find_duplicates",
     "select": "select_images",
     "cluster": "cluster_images",
+    "check": "check",
     "export": "export",
     "push": "push",
     "views": "show_views",
@@ -121,9 +122,10 @@ def _arguments(make: Callable[..., Argument], verb: str, function: Callable[...,
     """The arguments of a function that words can give, and the options that it need not know of."""
     meanings, names = of_arguments(inspect.getdoc(function) or ""), inspect.unwrap(function).__globals__
     for name, one in inspect.signature(function).parameters.items():
-        if name not in OBJECTS - {verb}:
+        named = name in OBJECTS and str(one.annotation).startswith("str |")  # a name, or in Python an object
+        if named or name not in OBJECTS - {verb}:
             folder = name == "run" and one.default is Argument.empty  # or a `Run`, a name for type checkers only
-            hint = str | Path if folder else eval(one.annotation, names)
+            hint = str | None if named else str | Path if folder else eval(one.annotation, names)
             yield make(name, hint, meanings[name], one.default, one.kind)
     yield from (make(*one, negative="") for one in ([NULL, JSON] if verb in LISTING else [JSON]))
 

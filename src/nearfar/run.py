@@ -49,6 +49,7 @@ class Run:
     duplicates = Verb("find_duplicates")
     select = Verb("select_images")
     cluster = Verb("cluster_images")
+    check = Verb("check")
     export = Verb("export")
     push = Verb("push")
     views = Verb("show_views")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from nearfar.evaluation import (
     Accuracies,
     colour_histogram,
     draw_labels,
+    extract,
     finetune_accuracies,
     hog,
     listed_rows,
@@ -29,11 +31,13 @@ from nearfar.evaluation import (
 )
 from nearfar.evaluation.results import ENCODERS, accuracies, best_rows, sentence
 from nearfar.methods import method_class, method_names
+from nearfar.neighbours import copy_distance, find_leaks
 from nearfar.networks import Encoder
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown, sampled_shown
 from nearfar.training.job import initial_backbone
 from nearfar.training.progress import shown
+from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
 
 Encoders = Mapping[str, Callable[[Tensor], Tensor]]
@@ -126,6 +130,32 @@ def _stratified(images: Images, share: float, seed: int, console: Console) -> tu
     if len(alone):
         console.print(Text(f"{len(alone)} of {len(counts)} classes have a single image, which is not tested on"))
     return images.subset(np.concatenate([train, alone])), images.subset(test)
+
+
+def describe_leaks(
+    encoder: Callable[[Tensor], Tensor],
+    sets: LabelledSets,
+    train_x: Tensor,
+    test_x: Tensor,
+    predictions: Mapping[str, np.ndarray],
+) -> str:
+    """What copies of training images among the test images do to accuracies, in one line; "" without any.
+
+    The features are those of the encoder; predictions as `evaluate_features` fills them.
+    """
+    train, test = sets.splits["train"], sets.splits["test"]
+    moved = copy_distance(partial(extract, encoder), train, train_x, stream(0, "altered"))
+    leaks = find_leaks(train, test, train_x, test_x, moved)
+    if not leaks:
+        return ""
+    first, rows = leaks[0], {leak.second for leak in leaks}
+    said = f"{len(rows)} of {len(test)} test images have a copy among the training images, "
+    said += f"first {test.names[first.second]} (of {train.names[first.first]})"
+    if others := [row for row in range(len(test)) if row not in rows]:
+        right = {name: one == predictions["truth"] for name, one in predictions.items() if name != "truth"}
+        without = [f"{name} {one[others].mean():.3f} and not {one.mean():.3f}" for name, one in right.items()]
+        said += f": without them {', '.join(without)}" if without else ""
+    return f"{said}; nearfar check lists them"
 
 
 def encoders_by_row(

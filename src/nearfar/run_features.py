@@ -1,4 +1,4 @@
-"""Images with the features that the encoder of a run gives them, and query images."""
+"""Images with their features, by the encoder of a run, without one, or from a file of vectors; and query images."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped
 from rich.console import Console
@@ -20,22 +21,28 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nearfar.atomic import replacing
-from nearfar.data import Images, open_images
+from nearfar.data import Images, describe, open_images, scan
 from nearfar.data.decoding import pixels_of
-from nearfar.data.table import digest, printable
+from nearfar.data.sources.rows import HUB
+from nearfar.data.table import USUAL, digest, printable, usual_side
 from nearfar.data.value_range import EIGHT_BITS, Form
 from nearfar.device import find_device
-from nearfar.evaluation import extract, extract_view
+from nearfar.evaluation import Untrained, Vectors, extract, extract_view, find_vectors
 from nearfar.messages import did_you_mean, first_line, one_line
-from nearfar.neighbours import Nearest, find_nearest
-from nearfar.networks import Encoder
+from nearfar.neighbours import Nearest, copy_distance, find_nearest
+from nearfar.networks import Encoder, build_backbone
+from nearfar.networks.backbone import own_backbone
 from nearfar.networks.encoder import CONFIG, WEIGHTS
+from nearfar.networks.starting import find_weights
 from nearfar.run import Run, load
 from nearfar.training.progress import shown
+from nearfar.training.seeding import stream
 from nearfar.views import Views
 
 FILE = "features.safetensors"
 LISTS = (".txt", ".list")
+MISSING = {"", "-1", "nan"}  # labels of vectors
+SIDE = 128  # pixels at which images are opened where no run says so
 COMPARED = 20_000  # names that a misspelt one is compared with
 
 
@@ -44,18 +51,27 @@ class Featured:
     """Images with the encoder, and the features that it gives them; these are computed when they are first asked for.
 
     The run folder holds those of the last data: features.safetensors, valid for the very encoder and data. Where it
-    cannot be written, that is said and the features are used all the same.
+    cannot be written, that is said and the features are used all the same. folder: None without a run: nothing is
+    saved. vectors: features that were made elsewhere; the encoder is None then. pictured: whether the images can be
+    looked at, and are not a grey stand-in for rows of a file alone.
     """
 
     images: Images
-    encoder: Encoder
-    folder: Path
+    encoder: Encoder | None
+    folder: Path | None
     console: Console
+    vectors: Float[Tensor, "images dim"] | None = None
+    pictured: bool = True
 
     @cached_property
     def features(self) -> Float[Tensor, "images dim"]:
         """The features, float32 on the CPU; ValueError where they are not finite."""
-        path, key = self.folder / FILE, self._key()
+        if self.vectors is not None:
+            return self.vectors
+        assert self.encoder is not None
+        if self.folder is None:
+            return features_shown(self.encoder, self.images, self.console, "computing features")
+        path, key = self.folder / FILE, self._key(self.folder)
         with suppress(OSError, SafetensorError), safe_open(path, "pt") as file:
             if (file.metadata() or {}).get("key") == key:
                 return file.get_tensor("features")
@@ -67,12 +83,18 @@ class Featured:
             self.console.print(Text(f"the features are not saved for the next time: {first_line(error)}"))
         return features
 
-    def _key(self) -> str:
+    def copy_distance(self) -> float:
+        """The distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder can measure it."""
+        if self.encoder is None:
+            return 0.0
+        return copy_distance(partial(extract, self.encoder), self.images, self.features, stream(0, "altered"))
+
+    def _key(self, folder: Path) -> str:
         """What features depend on, in one word: the encoder's files, the data and how it was opened."""
         images = self.images
         digests = images.table["digest"].to_pylist()
         opened = [digests, images.names, images.image_size, images.channels, images.value_range]
-        files = [(self.folder / file).read_bytes() for file in (WEIGHTS, CONFIG)]
+        files = [(folder / file).read_bytes() for file in (WEIGHTS, CONFIG)]
         return digest([*files, json.dumps(opened).encode()])
 
     @cached_property
@@ -89,24 +111,161 @@ class Featured:
         return {} if self.paths is None else {"path": [self.paths[row] for row in rows]}
 
 
+@dataclass(frozen=True)
+class WithoutRun:
+    """What stands in the place of a run: data, or vectors that were made elsewhere."""
+
+    source: Any
+    vectors: Vectors | None
+
+    @property
+    def path(self) -> Path:
+        """The source as a word, and as the beginning of the names of pages, which go to the working directory."""
+        return Path(describe(self.source))
+
+
+def run_or_data(given: Any) -> Run | WithoutRun:
+    """Return the run in a folder, or what is there instead: a file or an array of vectors, or data of any kind."""
+    if isinstance(given, (Run, WithoutRun)):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        path = Path(given)
+        known = path.exists() or str(given) == "digits" or str(given).startswith(HUB)
+        if not known or any((path / name).exists() for name in ("config.yaml", WEIGHTS, "metrics.jsonl")):
+            return Run(path)
+    return WithoutRun(given, find_vectors(given))
+
+
 def open_featured(
-    run: Run,
+    run: Run | WithoutRun,
     data: Any,
     split: str | None,
-    encoder: nn.Module | None,
+    encoder: nn.Module | str | None,
     console: Console,
     least: int = 2,
     label_column: str | None = None,
 ) -> Featured:
-    """Open the data of a run, or other data; ValueError for fewer than `least` images."""
-    settings = run.settings
-    source = settings.given("data") if data is None else data
-    split = split or (settings.split if data is None else None)
-    trained = load(run, encoder=encoder)
-    images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
-    if len(images) < least:
-        raise ValueError(f"there are only {len(images)} images in {images.source}, and {least} are needed")
-    return Featured(images, trained, run.path, console)
+    """Open the data of a run, or other data; ValueError for fewer than `least` images.
+
+    Without a run: the data alone, with an encoder by the name of its weights or the best untrained features; or
+    vectors, with the images of `data` beside them.
+    """
+    if isinstance(run, WithoutRun):
+        known = _beside if run.vectors is not None else _at_once
+        found = known(run, data, split, encoder, console, label_column)
+    else:
+        settings, trained = run.settings, trained_encoder(run, encoder)
+        source = settings.given("data") if data is None else data
+        split = split or (settings.split if data is None else None)
+        images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
+        found = Featured(images, trained, run.path, console)
+    if len(found.images) < least:
+        raise ValueError(f"there are only {len(found.images)} images in {found.images.source}, and {least} are needed")
+    return found
+
+
+def trained_encoder(run: Run, encoder: nn.Module | str | None) -> Encoder:
+    """The encoder of a run, whose module may be one of the user's; ValueError for weights by name."""
+    if isinstance(encoder, str):
+        raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
+    return load(run, encoder=encoder)
+
+
+def _at_once(
+    run: WithoutRun, data: Any, split: str | None, encoder: Any, console: Console, label_column: str | None
+) -> Featured:
+    """Data without a run, with the weights that are named or a user's module, else untrained features."""
+    if data is not None:
+        raise ValueError(f"{run.path} is neither a run nor a file of vectors, so that it is the data: leave {data} out")
+    size = _side(run.source) if encoder is None else USUAL
+    images = open_shown(run.source, console, split=split, label_column=label_column, image_size=size)
+    shape: dict[str, Any] = dict(image_size=images.image_size, channels=images.channels)
+    mean, std = images.mean, images.std
+    if isinstance(encoder, str):
+        init = encoder if ":" in encoder or Path(encoder).exists() else "timm"
+        weights = find_weights(init, encoder if init == "timm" else None)
+        backbone = build_backbone(weights.encoder or encoder, init=init, **shape)
+        mean, std = weights.moments(images.channels) or (mean, std)
+        console.print(Text(f"features of {encoder}, which has not seen these images"))
+    elif encoder is not None:
+        backbone = own_backbone(encoder, **shape)
+    else:
+        backbone, mean, std = own_backbone(Untrained(), **shape), [0.0] * len(mean), [1.0] * len(std)
+        how = f"nearfar pretrain {run.path}" if isinstance(run.source, (str, os.PathLike)) else "nearfar.pretrain"
+        console.print(Text(f"untrained features, of colours and edges: {how} learns better ones in minutes"))
+    net = Encoder(backbone, images.image_size, images.channels, mean, std, images.value_range).eval()
+    return Featured(images, net, None, console)
+
+
+def _side(source: Any) -> int | None:
+    """The size at which images are opened for untrained features: their own if it is small; None: as they are."""
+    table = scan(source)
+    return None if table is None else min(usual_side(table), SIDE)
+
+
+def _beside(
+    run: WithoutRun, data: Any, split: str | None, encoder: Any, console: Console, label_column: str | None
+) -> Featured:
+    """Vectors with the images of `data`, by their names or in their order; without data with grey stand-ins."""
+    assert run.vectors is not None
+    vectors, names, labels = run.vectors.features, run.vectors.names, run.vectors.labels
+    if encoder is not None:
+        raise ValueError(f"{run.path} holds vectors: no encoder is needed")
+    if data is None:
+        numbers, classes = _numbered(labels, list(range(len(vectors))))
+        images = Images(
+            torch.full((1, 1, 8, 8), 128, dtype=torch.uint8).expand(len(vectors), -1, -1, -1),
+            names=[f"{row:06d}" for row in range(len(vectors))] if names is None else list(map(printable, names)),
+            labels=numbers,
+            class_names=classes,
+            source=run.vectors.source,
+        )
+        return Featured(images, None, None, console, vectors, pictured=False)
+    images = open_shown(data, console, split=split or "all", label_column=label_column, image_size=_side(data))
+    if names is None:
+        if len(images) != len(vectors):
+            raise ValueError(f"{len(vectors)} vectors without names cannot be those of {len(images)} images")
+        of = {row: row for row in range(len(images))}
+    else:
+        of = _matched(names, images, Featured(images, None, None, console).paths)
+        if not of:
+            raise ValueError(f"no name in {run.path} is that of an image in {images.source}: first {names[0]!r}")
+        if len(of) < max(len(images), len(vectors)):
+            said = f"{len(of)} of {len(images)} images have one of the {len(vectors)} vectors"
+            console.print(Text(f"{said}; the others are left out"))
+    kept = sorted(of)
+    rows = [of[place] for place in kept]
+    images = images.subset(kept)
+    if images.labels is None:
+        images.labels, images.class_names = _numbered(labels, rows)
+    return Featured(images, None, None, console, vectors[rows])
+
+
+def _numbered(labels: np.ndarray | None, rows: Sequence[int]) -> tuple[np.ndarray | None, list[str] | None]:
+    """The labels of some rows as numbers, and the names of the classes."""
+    if labels is None:
+        return None, None
+    words = [f"{one:g}" if isinstance(one, float) else str(one) for one in labels[rows]]
+    classes = sorted(set(words) - MISSING)
+    number = {word: place for place, word in enumerate(classes)}
+    return np.array([number.get(word, -1) for word in words]), classes
+
+
+def _matched(names: Sequence[str], images: Images, paths: Sequence[str] | None) -> dict[int, int]:
+    """Position of a vector by that of its image: by its name, its file, or the name of that with or without ending."""
+    place = {name: row for row, name in enumerate(images.names)}
+    others: dict[str, int] = {}
+    for row, name in enumerate(images.names):
+        path = Path(name if paths is None else paths[row])
+        for key in {str(path), path.name, path.stem} - place.keys():
+            others[key] = -1 if key in others else row  # of two images
+    of: dict[int, int] = {}
+    for row, name in enumerate(names):
+        keys = (name, os.path.realpath(name), Path(name).name, Path(name).stem)
+        found = next((known[key] for key in keys for known in (place, others) if key in known), -1)
+        if found >= 0:
+            of.setdefault(found, row)
+    return of
 
 
 def nearest_shown(
@@ -177,9 +336,9 @@ def queries_of(given: Any, data: Featured) -> Queries:
     and files, one a line or with a zero byte between them. ValueError for a word that is nothing of this, for files
     that are no images, and where nothing is given.
     """
-    net = data.encoder
     words = [given] if isinstance(given, (str, os.PathLike)) else given
     if not (isinstance(words, (list, tuple)) and all(isinstance(word, (str, os.PathLike)) for word in words)):
+        net = _needed(data)
         form: dict[str, Any] = dict(
             image_size=net.image_size, channels=net.channels, value_range=net.value_range or EIGHT_BITS
         )
@@ -194,9 +353,16 @@ def queries_of(given: Any, data: Featured) -> Queries:
     if not names:
         raise ValueError("name the images to look for: their names in the data, files, or a text file of either")
     features = [
-        data.features[row] if row >= 0 else extract(net, x[None])[0] for row, x in zip(rows, pixels, strict=True)
+        data.features[row] if row >= 0 else extract(_needed(data), x[None])[0]
+        for row, x in zip(rows, pixels, strict=True)
     ]
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
+
+
+def _needed(data: Featured) -> Encoder:
+    if data.encoder is None:
+        raise ValueError("other images need the encoder that made these vectors: name images of the data")
+    return data.encoder
 
 
 def places_of(words: Sequence[Any], data: Featured) -> list[tuple[str, int]]:
@@ -228,5 +394,5 @@ def _decoded(word: str, data: Featured) -> Shaped[Tensor, "channels side side"]:
         near = did_you_mean(word, data.images.names[:COMPARED], "see `nearfar embed` for the names")
         raise ValueError(f"{printable(word)!r} is neither an image of the data nor a file: {near}")
     with one_line(f"cannot read {printable(word)!r} as an image"):
-        net = data.encoder
+        net = _needed(data)
         return pixels_of(word, Form(net.image_size, net.channels, net.value_range))

@@ -13,6 +13,7 @@ from PIL import Image
 
 from nearfar.data import difference, open_images, scan, scanning
 from nearfar.data.cache import default_folder
+from nearfar.data.exif import TYPES
 from nearfar.data.table import digest, load_table, save_table
 
 
@@ -54,7 +55,7 @@ def test_a_row_holds_what_the_header_says(tmp_path, decodes):
     picture(0).save(tmp_path / "test" / "3.png")
     found = scan(tmp_path)
     content = (tmp_path / "train" / "a" / "0.png").read_bytes()
-    first, second, third = found.drop_columns(["mtime", "ctime"]).to_pylist()
+    first, second, third = found.drop_columns(["mtime", "ctime", *TYPES]).to_pylist()
     assert first == {
         "ref": b"train/a/0.png",
         "place": -1,

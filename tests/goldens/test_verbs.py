@@ -33,6 +33,7 @@ LINES = {
     "duplicates": "duplicates run --out copies.html",
     "select": "select run --by typical --n 5",
     "cluster": "cluster run --clusters 3 --out groups.html",
+    "check": "check run --out checked.html",
     "export": "export run --to torch",
     "views": "views photos --out views.html",
     "methods": "methods",

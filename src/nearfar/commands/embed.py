@@ -74,6 +74,7 @@ def embed(
         if now["names"] == saved.about.get("names"):
             coordinates = saved.coordinates
         else:
+            assert known.encoder is not None
             own = saved.encoder(known.encoder)
             of_map = features if own is known.encoder else features_shown(own, images, console, "features")
             coordinates = saved.function(of_map)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from nearfar.atomic import check_folder, replacing
 from nearfar.messages import check_range, check_seed
@@ -78,6 +79,7 @@ def evaluate(
     from nearfar.run import PREDICTIONS, Run
     from nearfar.run_evaluation import (
         add_to_results,
+        describe_leaks,
         encoders_by_row,
         finetuned,
         open_labelled,
@@ -113,12 +115,15 @@ def evaluate(
     encoders = encoders_by_row(run, encoder, baselines)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     predictions: dict[str, np.ndarray] = {}
+    leaks = ""
     for row, splits in sets.features(encoders, console) if frozen else ():
         kept = predictions if row == "trained" else None
         with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as progress:
             results[row] = evaluate_features(
                 *splits["train"], *splits["test"], frozen, **how, progress=progress, predictions=kept
             )
+        if kept is not None:
+            leaks = describe_leaks(encoders[row], sets, splits["train"][0], splits["test"][0], predictions)
     with replacing(run.path / PREDICTIONS) as unfinished:
         np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]
     add_to_results(run, results)
@@ -129,4 +134,6 @@ def evaluate(
     results = {row: numbers for row, numbers in results.items() if numbers}
     write_report(run.path)
     show_results(results, sets, console)
+    if leaks:
+        console.print(Text(leaks))
     return results

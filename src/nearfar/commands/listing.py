@@ -8,13 +8,14 @@ nearfar select runs/photos --n 200 --by typical
 nearfar select runs/photos beach.jpg --by near --n 50
 nearfar cluster runs/photos
 nearfar cluster runs/photos --clusters 12 --out groups.html
+nearfar duplicates photos/
+nearfar cluster clip.parquet photos/
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,13 +28,11 @@ from nearfar.messages import check_choice, check_range, check_seed, did_you_mean
 if TYPE_CHECKING:
     from torch import nn
 
-    from nearfar.run import Run
 
 DISTANCES = "The line below a name is its rank and its distance: 0 for copies."
 CENTRES = "The images nearest to the centre of each group, then those farthest from it, with their distances to it."
 TYPICAL, EDGE = 12, 4  # images of a group on the page: from its centre, and from its edge
 MOST_CLUSTERS = 1000
-BEYOND = 2.0  # times the distance: end of the slider on the page of duplicates
 MEANING = {
     "diverse": "its distance to those before it",
     "typical": "its mean distance to its neighbours",
@@ -44,26 +43,27 @@ ON_PAGE = 1000  # selected images
 
 
 def search_images(
-    run: str | Path | Run,
+    run: Any,
     images: Any = (),
     *,
     data: Any = None,
     k: int = 10,
     out: str | Path | None = None,
     split: str | None = None,
-    encoder: nn.Module | None = None,
+    encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, list[Any]]:
     """Find the images most alike to given ones: a table, a contact sheet, paths for other commands.
 
     Args:
-        run: run folder.
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         images: query images: names in the data, files, or text files with one name per line. In Python also pixels.
         data: images to search. Default: the data of the run.
         k: number of images to find for each query.
         out: contact sheet to write, .html, with a .csv beside it; neither may exist. Default: none.
         split: part of the data. Default: that of the run.
-        encoder: the trained module, if it was an object of your own.
+        encoder: for data without a run: weights by the name of a timm model, hf:owner/name or a folder. Default: none,
+            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         console: console for the table.
 
     Returns:
@@ -74,10 +74,9 @@ def search_images(
         ValueError: for images that are missing or unreadable, and a k above the number of other images.
     """
     from nearfar.pages import lists
-    from nearfar.run import Run
-    from nearfar.run_features import nearest_shown, open_featured, queries_of
+    from nearfar.run_features import nearest_shown, open_featured, queries_of, run_or_data
 
-    run, console = Run.of(run), console or Console()
+    run, console = run_or_data(run), console or Console()
     page = None if out is None else lists.output_of(run, out, "search", lists.TABLE)
     known = open_featured(run, data, split, encoder, console)
     check_range("--k", k, 1, len(known.images) - 1)
@@ -111,20 +110,20 @@ def search_images(
 
 
 def find_duplicates(
-    run: str | Path | Run,
+    run: Any,
     data: Any = None,
     *,
     distance: float | None = None,
     out: str | Path | None = None,
     split: str | None = None,
     approximate: bool = False,
-    encoder: nn.Module | None = None,
+    encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, list[Any]]:
     """Find copies of images, exact, resized or encoded again, and images that are nearly alike.
 
     Args:
-        run: run folder.
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         data: images to compare. Default: the data of the run.
         distance: largest 1 - cos of the features for images that are alike but no copies; the page has a slider to
             choose it by eye. Default: a tenth of the median distance of any two. Copies are confirmed by their pixels
@@ -135,7 +134,8 @@ def find_duplicates(
         split: part of the data. Default: that of the run.
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
             share of the true nearest neighbours that it finds is reported.
-        encoder: the trained module, if it was an object of your own.
+        encoder: for data without a run: weights by the name of a timm model, hf:owner/name or a folder. Default: none,
+            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -151,24 +151,24 @@ def find_duplicates(
     """
     from torch.nn.functional import normalize
 
-    from nearfar.evaluation import extract
-    from nearfar.neighbours import KINDS, alike_distance, copy_distance, facts_of, find_links, members_at
+    from nearfar.neighbours import KINDS, alike_distance, facts_of, find_links, members_at
     from nearfar.pages import lists
-    from nearfar.run import Run
-    from nearfar.run_features import open_featured
+    from nearfar.run_features import open_featured, run_or_data
     from nearfar.training.progress import shown
     from nearfar.training.seeding import stream
 
-    run, console = Run.of(run), console or Console()
+    run, console = run_or_data(run), console or Console()
     check_range("--distance", distance, 0, 2)
     page = lists.output_of(run, out, "duplicates", lists.TABLE, lists.FILES)
     known = open_featured(run, data, split, encoder, console)
     images, features = known.images, normalize(known.features, dim=1)
     near = alike_distance(features, stream(0, "pairs")) if distance is None else distance
-    moved = copy_distance(partial(extract, known.encoder), images, features, stream(0, "altered"))
+    if not known.pictured:
+        console.print(Text("copies are confirmed by pixels: name the images of these vectors; without, all are alike"))
     with shown(console, "comparing images") as progress:
         how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)
-        links = find_links(images, features, max(moved, BEYOND * near), **how)
+        how["pictured"] = known.pictured
+        links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
     facts = {row: facts_of(images, row) for row in sorted({row for link in links for row in link[1:3]})}
     members = members_at(links, facts, images.names, near)
     rows = [member.row for member in members]
@@ -185,6 +185,7 @@ def find_duplicates(
     }
     words = [word for word in (data if isinstance(data, (list, tuple)) else [data]) if isinstance(word, (str, Path))]
     words = ["nearfar", "duplicates", run.path, *words, *([] if split is None else ["--split", split])]
+    words += ["--encoder", encoder] if isinstance(encoder, str) else []
     shapes = {row: one._asdict() for row, one in facts.items()}
     lists.write_duplicates_page(
         page, images, known.paths, links, shapes, kinds=KINDS, distance=near, command=shlex.join(map(str, words))
@@ -207,7 +208,7 @@ def find_duplicates(
 
 
 def select_images(
-    run: str | Path | Run,
+    run: Any,
     images: Any = (),
     *,
     n: int = 100,
@@ -219,13 +220,13 @@ def select_images(
     split: str | None = None,
     approximate: bool = False,
     seed: int = 0,
-    encoder: nn.Module | None = None,
+    encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, list[Any]]:
     """Choose images to label or to look at: diverse, typical, odd ones, or those near others.
 
     Args:
-        run: run folder.
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         images: for --by near: names in the data, files, or text files with one name per line.
         n: number of images to choose.
         by: "diverse" (farthest point first: covers everything, odd images too), "typical" (TypiClust: one from the
@@ -240,7 +241,8 @@ def select_images(
         split: part of the data. Default: that of the run.
         approximate: for --by outlier and near: search with faiss's index instead of comparing all pairs.
         seed: random seed of the clusters, for --by typical.
-        encoder: the trained module, if it was an object of your own.
+        encoder: for data without a run: weights by the name of a timm model, hf:owner/name or a folder. Default: none,
+            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -254,11 +256,10 @@ def select_images(
 
     from nearfar.neighbours import diverse_rows, remote_rows, typical_rows
     from nearfar.pages import lists
-    from nearfar.run import Run
-    from nearfar.run_features import nearest_shown, open_featured, places_of, queries_of
+    from nearfar.run_features import nearest_shown, open_featured, places_of, queries_of, run_or_data
     from nearfar.training.progress import waiting
 
-    run, console = Run.of(run), console or Console()
+    run, console = run_or_data(run), console or Console()
     check_choice("--by", by, MEANING)
     asked = images is not None and (isinstance(images, (str, Path)) or len(images) > 0)
     if asked != (by == "near"):
@@ -315,20 +316,20 @@ def select_images(
 
 
 def cluster_images(
-    run: str | Path | Run,
+    run: Any,
     data: Any = None,
     *,
     clusters: int | None = None,
     out: str | Path | None = None,
     split: str | None = None,
     seed: int = 0,
-    encoder: nn.Module | None = None,
+    encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, list[Any]]:
     """Group the images without labels, and show each group by a few of its images.
 
     Args:
-        run: run folder.
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         data: images to group. Default: the data of the run.
         clusters: number of groups; fewer if fewer images are distinct. Default: the number from 2 to 60 with the
             largest silhouette (Rousseeuw 1987) on the plane, which keeps neighbours, where k-means finds the groups.
@@ -336,7 +337,8 @@ def cluster_images(
             which is replaced.
         split: part of the data. Default: that of the run.
         seed: random seed of the plane and of k-means.
-        encoder: the trained module, if it was an object of your own.
+        encoder: for data without a run: weights by the name of a timm model, hf:owner/name or a folder. Default: none,
+            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -348,11 +350,10 @@ def cluster_images(
     """
     from nearfar.maps import clusters_of
     from nearfar.pages import lists
-    from nearfar.run import Run
-    from nearfar.run_features import open_featured
+    from nearfar.run_features import open_featured, run_or_data
     from nearfar.training.progress import shown
 
-    run, console = Run.of(run), console or Console()
+    run, console = run_or_data(run), console or Console()
     check_range("--clusters", clusters, 1, MOST_CLUSTERS)
     check_seed(seed)
     page = lists.output_of(run, out, "clusters", lists.TABLE)

@@ -2,6 +2,8 @@
 
 nearfar map runs/photos
 nearfar map runs/photos new/ --onto map.html --out new.html
+nearfar map photos/
+nearfar map clip.parquet photos/
 """
 
 from __future__ import annotations
@@ -19,13 +21,11 @@ from nearfar.messages import check_range, check_seed
 if TYPE_CHECKING:
     from torch import nn
 
-    from nearfar.run import Run
-
 MOST_VIEWS, MOST_EPOCHS = 1000, 10_000
 
 
 def map_images(
-    run: str | Path | Run,
+    run: Any,
     data: Any = None,
     *,
     out: str | Path | None = None,
@@ -40,18 +40,18 @@ def map_images(
     columns: str | Path | None = None,
     approximate: bool = False,
     show_channels: list[int] | None = None,
-    encoder: nn.Module | None = None,
+    encoder: str | nn.Module | None = None,
     views: Any = None,
     console: Console | None = None,
 ) -> Path:
     """Draw a 2-D map of the images, similar ones together: an interactive page and a figure.
 
     Args:
-        run: run folder.
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         data: images to draw, of one or more sources. Default: the data of the run.
         out: page to write, .html, or a folder for more images than a page holds, with .png, .json and .safetensors
             beside it; none may exist. Default: map.html in the run folder, or above 20 000 images the folder map, which
-            are replaced; with --onto map-new.html.
+            are replaced; with --onto map-new.html. Without a run SOURCE-map in the working directory.
         split: part of the data. Default: that of the run.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
         limit: number of images; of more, a random sample is drawn.
@@ -66,26 +66,44 @@ def map_images(
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
             share of the true nearest neighbours that it finds is reported.
         show_channels: channels of the thumbnails, one or three, counted from 1. Default: those of the run.
-        encoder: the trained module, if it was an object of your own.
+        encoder: for data without a run: weights by the name of a timm model, hf:owner/name or a folder. Default: none,
+            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: console for progress and messages.
 
     Returns:
         The page that was written.
     """
+    import torch
+
+    from nearfar.data.images import sample
     from nearfar.maps import LAYOUTS, check_layout, lay_out, map_quality, origin
     from nearfar.maps.columns import columns_of, image_columns, read_table
     from nearfar.pages.map import BESIDE, MOST_IMAGES, write_map
     from nearfar.pages.report import write_report
     from nearfar.pages.transform import transform
-    from nearfar.run import Run, load
-    from nearfar.run_features import features_shown, open_shown, sampled_shown
+    from nearfar.run import Run
+    from nearfar.run_features import (
+        features_shown,
+        open_featured,
+        open_shown,
+        run_or_data,
+        sampled_shown,
+        trained_encoder,
+    )
     from nearfar.training.plan import chosen_views, lasting
     from nearfar.training.progress import shown
-    from nearfar.training.settings import Described
+    from nearfar.training.settings import Described, Settings
 
-    run, console = Run.of(run), console or Console()
-    settings = run.settings if show_channels is None else replace(run.settings, show_channels=show_channels)
+    run, console = run_or_data(run), console or Console()
+    of_run = isinstance(run, Run)
+    unusual = (onto, num_views, show_channels, views, layout if layout != LAYOUTS[0] else None)
+    if not of_run and any(one is not None for one in unusual):
+        without = "--onto, --num-views, --show-channels, views and other layouts"
+        raise ValueError(f"{run.path} is no run, whose encoder and views the map needs: leave {without} out")
+    settings: Settings | None = run.settings if of_run else None
+    if settings is not None and show_channels is not None:
+        settings = replace(settings, show_channels=show_channels)
     check_range("--limit", limit, 1)
     check_range("--num-views", num_views, 2, MOST_VIEWS)
     check_range("--epochs", epochs, 1, MOST_EPOCHS)
@@ -96,25 +114,31 @@ def map_images(
     chosen: str = layout or LAYOUTS[0]
     check_layout(chosen, num_views)
     if out is None:
-        check_folder(run.path)
+        check_folder(run.path if of_run else Path())
     else:
         check_output(Path(out), PAGES if Path(out).suffix else ("",), beside=BESIDE if onto is None else BESIDE[:2])
     table = None if columns is None else read_table(columns)
-    if onto is not None:
+    if onto is not None and settings is not None:
         page = Path(out or run.path / "map-new.html")
         given: dict[str, Any] = dict(split=split, table=table, limit=limit, seed=seed, encoder=encoder, console=console)
         note = transform(run, data, onto, page, settings, **given)
         console.print(Text(f"{note}\nmap -> {page}"))
         return page
 
-    source = settings.given("data") if data is None else data
-    split = split or (settings.split if data is None else None)
-    plan = chosen_views(settings.given("views") if views is None else views, settings)
-    trained = load(run, encoder=encoder)
-    whole = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
-    images = sampled_shown(whole, limit, seed, console)
+    if settings is None:
+        known = open_featured(run, data, split, encoder, console, label_column=label_column)
+        source, trained, plan, whole = run.source, None, None, known.images
+        rows = torch.from_numpy(sample(len(whole), limit, seed))
+        images, features = sampled_shown(whole, limit, seed, console), known.features[rows]
+    else:
+        source = settings.given("data") if data is None else data
+        split = split or (settings.split if data is None else None)
+        plan = chosen_views(settings.given("views") if views is None else views, settings)
+        trained = trained_encoder(run, encoder)
+        whole = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
+        images = sampled_shown(whole, limit, seed, console)
+        features = features_shown(trained, images, console, "features")
     colours = columns_of(images.columns, table, images.names, labelled=images.labels is not None)
-    features = features_shown(trained, images, console, "features")
     with shown(console, "comparing images") as progress:
         how: dict[str, Any] = dict(seed=seed, approximate=approximate, report=console.print, progress=progress)
         found, near = image_columns(trained, images, features, plan, **how)
@@ -123,15 +147,17 @@ def map_images(
         made = lay_out(chosen, trained, images, features, plan, **how)
     quality = map_quality(features, made.coordinates, images.labels, near=near, seed=seed)
     known = lasting(source)
-    about = {"data": None if isinstance(known, Described) else known, "split": split, **origin(run.path, images)}
+    about = {"data": None if isinstance(known, Described) else known, "split": split}
+    about |= origin(run.path, images) if of_run else {}
     about |= {"sample": seed} if len(images) < len(whole) else {}
     made = replace(made, about={**made.about, **about})
     note = "" if quality is None else f"The map {quality.words}"
-    page = Path(out) if out is not None else run.path / ("map.html" if len(images) <= MOST_IMAGES else "map")
+    ending = ".html" if len(images) <= MOST_IMAGES else ""
+    page = Path(out or (run.path / f"map{ending}" if of_run else f"{run.path.stem}-map{ending}"))
     with shown(console, "thumbnails") as progress:
         how = dict(numbers={"layout": chosen}, note=note, columns=colours | found, near=near, progress=progress)
         write_map(page, images, made.coordinates, quality, saved=made, **how)
-    if out is None:
+    if out is None and of_run:
         if not page.suffix:
             (run.path / "map.html").unlink(missing_ok=True)  # of fewer images, and older
         write_report(run.path)

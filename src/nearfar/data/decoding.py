@@ -14,6 +14,7 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image
 from torch import Tensor
 
+from nearfar.data.exif import Exif, exif_of
 from nearfar.data.formats import ORIENTATION, WIDE, Raw, formats, opened, raw
 from nearfar.data.memory import SharedMemory
 from nearfar.data.value_range import Form, floats, sixteen_bits
@@ -43,6 +44,7 @@ class Header(NamedTuple):
     width: int
     bands: int
     bits: int
+    exif: Exif = Exif()
 
 
 def header(data: bytes | str) -> Header:
@@ -54,7 +56,7 @@ def header(data: bytes | str) -> Header:
         width, height = found.native
         return Header(height, width, found.channels, 16 if found.wide else 8)
     with Image.open(opened(data), formats=formats()) as image:
-        return Header(image.height, image.width, 1 if _is_grayscale(image) else 3, 8)
+        return Header(image.height, image.width, 1 if _is_grayscale(image) else 3, 8, exif_of(image))
 
 
 def _is_grayscale(image: Image.Image) -> bool:

@@ -17,6 +17,7 @@ from nearfar.atomic import replacing
 from nearfar.data import cache as pixel_cache
 from nearfar.data.cache import Store
 from nearfar.data.decoding import PICTURE, decode, reason, without_warnings
+from nearfar.data.exif import with_exif
 from nearfar.data.formats import only_python_writes, raw
 from nearfar.data.images import Images, Stored
 from nearfar.data.scanning import ROWS, Found, Source, looked_at, prefix, table_of
@@ -107,6 +108,7 @@ def open_encoded(
         say_once(f"'{name}' {_MIXED}")
     reopen = None if pixels is None else functools.partial(pixel_cache.mapped, home, entry.shape, form)
     columns = source.columns(splits)
+    columns = with_exif(None if columns is None else columns.take(pyarrow.array(rows)), images)
     return Images(
         [Stored(pixels, len(images), functools.partial(source.originals, images, store.folder / "datasets"), reopen)],
         names=images["name"].to_pylist(),
@@ -116,7 +118,7 @@ def open_encoded(
         skipped=listed,
         statistics=(entry.mean, entry.std),
         split=splits[0] or None if len(splits) == 1 else None,
-        columns=None if columns is None else columns.take(pyarrow.array(rows)),
+        columns=columns,
         table=table,
     )
 

@@ -23,12 +23,13 @@ from PIL import Image, UnidentifiedImageError
 # Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF, and the scientific
 # containers whose Pillow plugins are stubs.
 _FORMATS: tuple[str, ...] = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "PCX", "TGA", "SGI", "ICO")
-_FORMATS += ("ICNS", "JPEG2000", "AVIF", "DDS", "MSP", "XBM", "IM", "SUN", "PSD", "QOI", "BLP")
+_FORMATS += ("ICNS", "JPEG2000", "AVIF", "HEIF", "DDS", "MSP", "XBM", "IM", "SUN", "PSD", "QOI", "BLP")
 
 Planes = Shaped[np.ndarray, "channels height width"]
 _START = 132  # bytes that tell the formats apart; those of DICOM are the last four
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
+_HEIC, _HEIF = (".heic", ".heif"), (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc", b"ftypheim", b"ftypheis")
 ORIENTATION = 0x0112
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
 _BITS, _SAMPLES = 258, 277  # tags of TIFF
@@ -36,7 +37,11 @@ _BITS, _SAMPLES = 258, 277  # tags of TIFF
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """The formats that are read, of those that the installed Pillow has."""
+    """The formats that are read, of those that the installed Pillow has; HEIC by the plug-in pillow-heif."""
+    with contextlib.suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
     Image.init()
     return tuple(form for form in _FORMATS if form in Image.OPEN)
 
@@ -44,8 +49,9 @@ def formats() -> tuple[str, ...]:
 @functools.cache
 def suffixes() -> frozenset[str]:
     """The file name endings (lower case, with the dot) that are read as images."""
+    known = formats()
     endings = Image.registered_extensions().items()
-    return frozenset(end for end, form in endings if form in formats() or form == "MPO") | {".dcm", ".dicom"}
+    return frozenset(end for end, form in endings if form in known or form == "MPO") | {".dcm", ".dicom", *_HEIC}
 
 
 class Raw(NamedTuple):
@@ -79,6 +85,8 @@ def raw(data: bytes | str) -> Raw | None:
         return tiff(data)
     if start[128:] == b"DICM":
         return dicom(data)
+    if start[4:12] in _HEIF and "HEIF" not in formats():
+        raise ValueError("HEIC needs pillow-heif: pip install 'nearfar[heic]'")
     return of_pillow(data) if start[:2] == b"P5" or start.startswith(_JPEG2000) else None
 
 

@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +21,12 @@ import pyarrow.feather
 
 from nearfar.atomic import replacing
 from nearfar.data.decoding import header, reason, without_warnings
+from nearfar.data.exif import TYPES
 from nearfar.data.formats import only_python_writes
 from nearfar.data.memory import in_order
 from nearfar.data.table import digest, digest_of_file, printable, read_small
 
-FORMAT = 2  # raise it when a column means something else
+FORMAT = 3  # raise it when a column means something else
 SETTLED = 2 * 10**9  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 _THREADS = 4  # that wait for the disk while others look
 _NUMBER = re.compile(r"-?\d{1,18}")
@@ -43,12 +45,16 @@ class Row(NamedTuple):
     problem: str | None = None
     name: str | None = None
     label: str | None = None
+    taken: datetime | None = None
+    camera: str | None = None
+    latitude: float | None = None
+    longitude: float | None = None
 
 
 _TEXTS = ("digest", "problem", "name", "label")
-_NUMBERS = {"place": pyarrow.int64(), "bytes": pyarrow.int64()}
+_OTHERS = {"place": pyarrow.int64(), "bytes": pyarrow.int64(), **TYPES}
 ROWS = pyarrow.schema(
-    [(name, pyarrow.string() if name in _TEXTS else _NUMBERS.get(name, pyarrow.int32())) for name in Row._fields]
+    [(name, pyarrow.string() if name in _TEXTS else _OTHERS.get(name, pyarrow.int32())) for name in Row._fields]
 )
 SCANNED = pyarrow.schema(
     [
@@ -149,7 +155,8 @@ def looked_at(found: Found) -> Row:
             row = row._replace(bytes=len(data), digest=digest(data))
         else:
             row = row._replace(bytes=os.path.getsize(data), digest=digest_of_file(data))
-        return row._replace(**header(data)._asdict())
+        seen = header(data)._asdict()
+        return row._replace(**seen.pop("exif")._asdict(), **seen)
     except Exception as error:  # readers raise anything on damaged data
         return row._replace(problem=reason(error))
 

@@ -1,9 +1,11 @@
 """Evaluation of features: kNN, linear probes, few-shot classification, and fine-tuning."""
 
+from nearfar.evaluation.defects import find_defects
 from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features, result_names
-from nearfar.evaluation.features import colour_histogram, extract, extract_view, hog, raw_pixels
+from nearfar.evaluation.features import Untrained, colour_histogram, extract, extract_view, hog, raw_pixels
 from nearfar.evaluation.finetune import draw_labels, finetune_accuracies, listed_rows, percent_of, tuning
 from nearfar.evaluation.knn import Score, few_shot_accuracy, knn_accuracy, knn_predict
+from nearfar.evaluation.label_errors import doubtful_labels
 from nearfar.evaluation.labelled import Accuracies
 from nearfar.evaluation.linear import (
     PROBES,
@@ -14,6 +16,7 @@ from nearfar.evaluation.linear import (
     probe_settings,
     usual_probe,
 )
+from nearfar.evaluation.vectors import Vectors, find_vectors
 
 __all__ = [
     "evaluate_features",

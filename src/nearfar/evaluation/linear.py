@@ -72,21 +72,29 @@ def standardise(
     return tuple(((x - mean) * scale).numpy() for x in (train_x, *others))
 
 
-def choose_strength(train: Float[np.ndarray, "train dim"], labels: Shaped[np.ndarray, " train"], seed: int) -> float:
-    """The C of `GRID` that is best on held-out training images, going upward until it gets worse."""
+def choose_strength(
+    train: Float[np.ndarray, "train dim"],
+    labels: Shaped[np.ndarray, " train"],
+    seed: int,
+    score: Callable[[LogisticRegression, np.ndarray, np.ndarray], float] = LogisticRegression.score,
+) -> float:
+    """The C of `GRID` that is best on held-out training images, going upward until it gets worse.
+
+    score: of a classifier on rows and labels, the higher the better. Default: the accuracy.
+    """
     if len(train) < FEW_ROWS:
         return FEW_ROWS_C
     order = np.random.default_rng(seed).permutation(len(train))[:SEARCH_ROWS]
     held, kept = np.split(order, [int(HELD_OUT * len(order))])
     if len(np.unique(labels[kept])) < 2:
         return FEW_ROWS_C
-    best, best_score = GRID[0], -1.0
+    best, best_score = GRID[0], -math.inf
     for strength in GRID:
-        score = accuracy(fit(train[kept], labels[kept], strength).predict(train[held]), labels[held])
-        if score < best_score:
+        found = score(fit(train[kept], labels[kept], strength), train[held], labels[held])
+        if found < best_score:
             break
-        if score > best_score:
-            best, best_score = strength, score
+        if found > best_score:
+            best, best_score = strength, found
     return best
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 import torch
@@ -136,10 +137,10 @@ def packed(values: np.ndarray) -> dict[str, str]:
 
 
 def image_columns(
-    encoder: Encoder,
+    encoder: Encoder | None,
     images: Images,
     features: Float[Tensor, "images dim"],
-    views: Views,
+    views: Views | None,
     *,
     seed: int = 0,
     approximate: bool = False,
@@ -150,12 +151,15 @@ def image_columns(
 
     Those of `neighbour_columns`, and "positive-pair retrieval": whether the nearest to an augmented view of the image,
     among other views of all images, is its own. Exact unless `approximate`, in linear memory; time grows with the
-    square of the number of images. features: those of the encoder. None for a single image.
+    square of the number of images. features: those of the encoder. encoder, views: None leaves the retrieval out. None
+    for a single image.
     """
     if len(images) < 2:
         return {}, None
     search = partial(find_nearest, approximate=approximate, report=report, progress=progress)
     near = search(features, k=min(NEAREST, len(images) - 1))
+    if encoder is None or views is None:
+        return neighbour_columns(near), near.index
     how: dict[str, Any] = dict(device=find_device(), progress=progress)
     first, second = (
         extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "own view", number), **how)
@@ -182,10 +186,20 @@ def columns_of(
 
     labelled: the page has a column "label" already; that of the images is left out.
     """
-    found = {} if own is None else as_arrays(own)
+    found = {} if own is None else as_arrays(_in_years(own))
     if labelled:
         found.pop("label", None)
     return found if table is None else found | join_columns(table, names)
+
+
+def _in_years(table: pyarrow.Table) -> pyarrow.Table:
+    """The table with times as years, such as 2024.5, which are a scale."""
+    for place, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
+        if pyarrow.types.is_timestamp(kind):
+            seconds = table[name].cast(pyarrow.timestamp("s"), safe=False).cast(pyarrow.int64()).cast(pyarrow.float64())
+            years = pc.add(pc.divide(seconds, 365.2425 * 86400), 1970.0)
+            table = table.set_column(place, name, years)
+    return table
 
 
 def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:

@@ -70,10 +70,10 @@ def check_layout(layout: str, num_views: int | None) -> None:
 
 def lay_out(
     layout: str,
-    encoder: Encoder,
+    encoder: Encoder | None,
     images: Images,
     features: Float[Tensor, "images dim"],
-    views: Views,
+    views: Views | None,
     *,
     neighbours: Int64[Tensor, "images near"] | None = None,
     num_views: int | None = None,
@@ -83,9 +83,9 @@ def lay_out(
 ) -> Map:
     """Lay out images on a plane; projectors train on a GPU if there is one.
 
-    features: those of the encoder, without augmentation. neighbours: the nearest others of each image, if known.
-    num_views: augmented views of each image for the projector. epochs: None fits them to the number of images.
-    progress: called with (done, total) of each stage.
+    encoder, views: None for cluster-embedding. features: those of the encoder, without augmentation. neighbours: the
+    nearest others of each image, if known. num_views: augmented views of each image for the projector. epochs: None
+    fits them to the number of images. progress: called with (done, total) of each stage.
     """
     if layout == "cluster-embedding":
         if len(features) == 1:
@@ -96,6 +96,7 @@ def lay_out(
             embedding.set_params(max_iter=epochs)
         coordinates = torch.from_numpy(embedding.fit(features.numpy(), neighbours=neighbours).embedding_)
         return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
+    assert encoder is not None and views is not None
     how: dict[str, Any] = dict(device=find_device(), progress=progress)
     seen = [
         extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "map", number), **how)

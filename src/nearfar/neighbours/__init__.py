@@ -2,7 +2,17 @@
 
 from nearfar.neighbours.approximate import approximate_rows, find_nearest
 from nearfar.neighbours.copies import COPY, LOCAL, local_difference, pixel_difference
-from nearfar.neighbours.duplicates import KINDS, alike_distance, copy_distance, facts_of, find_links, members_at
+from nearfar.neighbours.duplicates import (
+    KINDS,
+    Link,
+    alike_distance,
+    copy_distance,
+    facts_of,
+    find_leaks,
+    find_links,
+    groups_at,
+    members_at,
+)
 from nearfar.neighbours.nearest import Nearest, nearest_rows
 from nearfar.neighbours.selection import diverse_rows, remote_rows, typical_rows
 

@@ -28,7 +28,8 @@ SAME_FILE, ALIKE = 0, 3  # positions in KINDS
 NEIGHBOURS = 8  # of each image that are compared with it
 TRIED, SHARE = 128, 0.99  # images whose altered versions give the distance of copies, and its quantile
 PAIRS = 8192  # that are compared at a time at 16 pixels
-CACHED = 4  # images at full size in memory
+CACHED = 4  # images of each set at full size in memory
+CONFIRMED = 1000  # pairs at most that are compared between two sets
 CHANCE, PART = 20_000, 0.1  # random pairs, and the fraction of their median distance that is called alike
 
 Progress = Callable[[int, int], None]
@@ -94,6 +95,7 @@ def find_links(
     features: Float[Tensor, "images dim"],
     most: float,
     *,
+    pictured: bool = True,
     approximate: bool = False,
     report: Callable[[str], None] | None = None,
     progress: Progress | None = None,
@@ -103,7 +105,8 @@ def find_links(
     Identical files are found by their bytes, whatever their features. Every other image is compared with its eight
     nearest. If small versions of two differ by less than a fifth of their contrast, the files are read and compared at
     full size (`compared`). Others are alike if each is the nearest of the other that is no copy.
-    approximate, report: as for `find_nearest`. progress: called with (done, total) of each stage.
+    pictured: False if there are features alone: all pairs are alike then. approximate, report: as for `find_nearest`.
+    progress: called with (done, total) of each stage.
     """
     same = _same_files(images, progress)
     links = [Link(0.0, int(first), row, SAME_FILE) for row, first in enumerate(same) if first != row]
@@ -117,21 +120,62 @@ def find_links(
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
     pairs, inverse = pairs.unique(dim=0, return_inverse=True)
     distance = torch.zeros(len(pairs)).index_put_((inverse,), found.distance[near, column])
-    if len(pairs):
-        involved, at = pairs.unique(return_inverse=True)
-        small = small_images(images, involved, progress)
-        apart = torch.cat([pixel_difference(small[some[:, 0]], small[some[:, 1]]) for some in at.split(PAIRS)])
-        full = lru_cache(CACHED)(partial(_full_size, images))
-        for done, (one, other) in enumerate(pairs.tolist()):
-            kind = KINDS.index(compared(full(one), full(other))) if apart[done] <= COPY else ALIKE
-            links.append(Link(float(distance[done]), one, other, kind))
-            if progress is not None:
-                progress(done + 1, len(pairs))
+    if pictured:
+        links += _judged(images, images, pairs, distance, progress)
+    else:
+        links += [Link(far, i, j, ALIKE) for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)]
     nearest: dict[int, Link] = {}  # of those that are merely alike: with all of them, chains would join everything
     for link in sorted(links):
         for row in (link.first, link.second) if link.kind == ALIKE else ():
             nearest.setdefault(row, link)
     return sorted(link for link in links if link.kind < ALIKE or nearest[link.first] == nearest[link.second])
+
+
+def find_leaks(
+    train: Images,
+    test: Images,
+    train_x: Float[Tensor, "train dim"],
+    test_x: Float[Tensor, "test dim"],
+    most: float,
+    progress: Progress | None = None,
+) -> list[Link]:
+    """Find test images that are copies of training images, no farther apart than `most`: first is that of `train`.
+
+    Each is compared with its eight nearest training images, and confirmed as in `find_links`: the thousand nearest
+    pairs at most.
+    """
+    found = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)), progress=progress)
+    near, column = torch.where(found.distance <= most)
+    distance = found.distance[near, column]
+    nearest = distance.argsort(stable=True)[:CONFIRMED]
+    pairs = torch.stack([found.index[near, column], near], 1)[nearest]
+    return [link for link in _judged(train, test, pairs, distance[nearest], progress) if link.kind < ALIKE]
+
+
+def _judged(
+    first: Images,
+    second: Images,
+    pairs: Int64[Tensor, "pairs 2"],
+    distance: Float[Tensor, " pairs"],
+    progress: Progress | None,
+) -> list[Link]:
+    """The relation of pairs of images, by their positions in the first and the second set."""
+    if not len(pairs):
+        return []
+    small = []
+    for images, rows in zip((first, second), pairs.T, strict=True):
+        involved, at = rows.unique(return_inverse=True)
+        small.append((small_images(images, involved, progress), at.split(PAIRS)))
+    (left, at_left), (right, at_right) = small
+    apart = torch.cat([pixel_difference(left[i], right[j]) for i, j in zip(at_left, at_right, strict=True)])
+    full, others = (lru_cache(CACHED)(partial(_full_size, images)) for images in (first, second))
+    links = []
+    for done, (one, other) in enumerate(pairs.tolist()):
+        kind = KINDS.index(compared(full(one), others(other))) if apart[done] <= COPY else ALIKE
+        links.append(Link(float(distance[done]), one, other, kind))
+        if progress is not None:
+            progress(done + 1, len(pairs))
+    return links
 
 
 def groups_at(links: Sequence[Link], count: int, distance: float) -> tuple[list[list[int]], list[list[int]]]:

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from nearfar.data.table import printable
 from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.template import script, write_page
 from nearfar.run import Run
+from nearfar.run_check import Problem
+from nearfar.run_features import WithoutRun
 from nearfar.views import eight_bits
 
 Columns = dict[str, list[Any]]
@@ -31,6 +34,8 @@ FORMULA = re.compile(r"'*[=+\-@\t\r]")
 SIZE = 128  # pixels of a picture, at most
 ENLARGED = 48  # pictures below this are shown pixel by pixel
 MOST_IMAGES = 1500  # on the page of duplicates, in the nearest pairs: about 10 MB
+BEYOND = 2.0  # times the distance: end of the slider on the page of duplicates
+SHOWN = 60  # images or pairs of one problem on the page of `check`
 GATHERED = 256  # images that are held at a time
 
 
@@ -50,6 +55,17 @@ class Group(NamedTuple):
     figures: Sequence[Figure]
     title: str = ""
     size: str = ""
+
+
+class Section(NamedTuple):
+    """One problem on the page of `check`: how many images, how many of them not as a pair again, and those shown."""
+
+    problem: str
+    images: int
+    distinct: int
+    figures: Sequence[Figure]
+    pairs: Sequence[Group]
+    lines: Sequence[str]
 
 
 def write_contact_sheet(
@@ -74,14 +90,16 @@ def picture(pixels: Shaped[Tensor, "channels side side"]) -> str:
     return data_url(tile, lossless=tile.shape[-1] < ENLARGED)
 
 
-def output_of(run: Run, out: str | Path | None, name: str, *beside: str) -> Path:
+def output_of(run: Run | WithoutRun, out: str | Path | None, name: str, *beside: str) -> Path:
     """The page to write: `out`, or NAME.html in the run folder, replaced if there. beside: endings of its companions.
 
-    Raises ValueError where one of them exists that the user named, OSError where nothing can be written.
+    Without a run it is SOURCE-NAME.html in the working directory. Raises ValueError where one of them exists that the
+    user named, OSError where nothing can be written.
     """
     if out is None:
-        check_folder(run.path)
-        return run.path / f"{name}.html"
+        folder = run.path if isinstance(run, Run) else Path()
+        check_folder(folder)
+        return folder / (f"{name}.html" if isinstance(run, Run) else f"{run.path.stem}-{name}.html")
     check_output(Path(out), PAGES, beside=beside)
     return Path(out)
 
@@ -160,3 +178,36 @@ def write_duplicates_page(
     about, left = f"among {len(images)} images", len(links) - len(near)
     scripts = [script("duplicates.js")]
     write_page(path, "duplicates.html", title="Near-duplicates", about=about, data=data, left=left, scripts=scripts)
+
+
+def write_check_page(
+    path: Path,
+    images: Images,
+    paths: Sequence[str] | None,
+    problems: Sequence[Problem],
+    classes: Mapping[str, Sequence[Any]],
+    following: str,
+) -> None:
+    """Write the page of `check`: what to do next, the problems with a few images of each, and the classes.
+
+    problems: those of one kind together. classes: columns "label", "images" and perhaps one of each split.
+    """
+    sections = []
+    for name, found in groupby(problems, key=lambda one: one.problem):
+        those = list(found)
+        once = list(
+            {frozenset((one.row, one.other, one.name * (one.row < 0))): one for one in reversed(those)}.values()
+        )
+        some = once[::-1][:SHOWN]
+        seen = [one for one in some if one.row >= 0]
+        figures = figures_of(images, paths, [one.row for one in seen], [one.words for one in seen])
+        repeats = [one for one in seen if one.other >= 0]
+        before = figures_of(images, paths, [one.other for one in repeats], [""] * len(repeats))
+        pairs = [Group(pair) for pair in zip(before, figures, strict=True)] if repeats else []
+        lines = [f"{one.name}: {one.words}" for one in some if one.row < 0]
+        sections.append(Section(name, len(those), len(once), [] if pairs else figures, pairs, lines))
+    about, labelled = f"{len(images)} images of {images.source}", images.labels is not None
+    shown: dict[str, Any] = dict(
+        about=about, following=following, sections=sections, classes=classes, labelled=labelled
+    )
+    write_page(path, "check.html", title="Check of the data", **shown)

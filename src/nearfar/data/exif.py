@@ -1,0 +1,66 @@
+"""What a camera noted of a picture: when it was taken, by which camera and where."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pyarrow
+from PIL import Image
+from PIL.ExifTags import GPS, IFD, Base
+
+
+class Exif(NamedTuple):
+    """The local time at which a picture was taken, the camera, and degrees north and east; None where there is none."""
+
+    taken: datetime | None = None
+    camera: str | None = None
+    latitude: float | None = None
+    longitude: float | None = None
+
+
+TYPES = {
+    "taken": pyarrow.timestamp("s"),
+    "camera": pyarrow.string(),
+    "latitude": pyarrow.float64(),
+    "longitude": pyarrow.float64(),
+}
+
+
+def exif_of(image: Image.Image) -> Exif:
+    """The EXIF data in the header of an opened image; what is damaged counts as missing."""
+    if "exif" not in image.info:  # of a PNG, Pillow would decode the image to look behind it
+        return Exif()
+    taken, camera = None, ""
+    place: list[float | None] = [None, None]
+    with contextlib.suppress(Exception):  # readers raise anything on damaged data
+        tags = image.getexif()
+        camera = " ".join(str(tags.get(Base.Model, "")).replace("\0", " ").split())
+        own, gps = tags.get_ifd(IFD.Exif), tags.get_ifd(IFD.GPSInfo)
+        with contextlib.suppress(ValueError):
+            noted = own.get(Base.DateTimeOriginal) or tags.get(Base.DateTime) or ""
+            taken = datetime.strptime(str(noted).strip("\0 "), "%Y:%m:%d %H:%M:%S")
+        place = [
+            _degrees(gps.get(GPS.GPSLatitude), gps.get(GPS.GPSLatitudeRef) == "S", 90),
+            _degrees(gps.get(GPS.GPSLongitude), gps.get(GPS.GPSLongitudeRef) == "W", 180),
+        ]
+    return Exif(taken, camera or None, *(place if None not in place else (None, None)))
+
+
+def _degrees(parts: Any, negative: bool, most: int) -> float | None:
+    """Degrees, minutes and seconds as degrees."""
+    if parts is None or len(parts) != 3:
+        return None
+    found = sum(float(part) / 60**power for power, part in enumerate(parts))
+    return (-found if negative else found) if math.isfinite(found) and 0 <= found <= most else None
+
+
+def with_exif(columns: pyarrow.Table | None, table: pyarrow.Table) -> pyarrow.Table | None:
+    """Columns of images and those of EXIF data in their table that have any value, unless a name is taken."""
+    taken = set() if columns is None else set(columns.column_names)
+    for name in TYPES:
+        if name not in taken and table[name].null_count < len(table):
+            columns = table.select([name]) if columns is None else columns.append_column(name, table[name])
+    return columns

@@ -1,0 +1,160 @@
+"""What `check` finds in a data set: problems of single images, the sizes of the classes, and what to do first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nearfar.data import Images
+from nearfar.data.table import readable
+from nearfar.evaluation import doubtful_labels, find_defects
+from nearfar.neighbours import Link, groups_at
+
+HANDFUL = 5  # images: of classes with fewer no label is examined
+ADVICE = {  # by the name of each problem, in the order of their weight
+    "leak": "remove from one of the splits the images that are copies across splits",
+    "copies disagree": "decide on one label for the images whose copies have another",
+    "doubtful label": "look through the doubtful labels from the first on, until most are right",
+    "near leak": "look at the images that nearly repeat a training image",
+    "unreadable": "replace the images that cannot be read",
+    "nearly uniform": "remove the images that show nothing",
+    "dark": "look at the dark images",
+    "overexposed": "look at the overexposed images",
+    "blurred": "look at the blurred images",
+    "odd size": "look at the images of an odd size",
+    "odd proportions": "look at the images of odd proportions",
+}
+MEASURED = {
+    "nearly uniform": "brightness varies by {:.1f} of 255",
+    "dark": "98 % is below {:.0f} of 255",
+    "overexposed": "{:.0%} is white",
+    "blurred": "blur {:.2f}",
+    "odd size": "{:.1f} times larger or smaller than usual",
+    "odd proportions": "one side {:.1f} times the other",
+}
+
+
+class Problem(NamedTuple):
+    """A problem of an image by its position, -1 for one that cannot be read; other: position of its copy, or -1."""
+
+    problem: str
+    row: int
+    name: str
+    words: str
+    measure: float | None = None
+    suggested: str = ""
+    other: int = -1
+
+
+def splits_of(images: Images) -> list[str]:
+    """The split of each image of a source that was opened whole; "" for none."""
+    rows = readable(images.table)
+    if "split" not in images.table.column_names:
+        return [images.split or ""] * len(images)
+    splits = [split or "" for split in images.table["split"].take(rows).to_pylist()]
+    if len(rows) == len(images):
+        return splits
+    of = dict(zip(images.table["name"].take(rows).to_pylist(), splits, strict=True))
+    return [of.get(name, "") for name in images.names]
+
+
+def labels_of(images: Images) -> list[str]:
+    """The label of each image in words; "" for none."""
+    if images.labels is None:
+        return [""] * len(images)
+    names = images.class_names or []
+    return ["" if one < 0 else names[one] if one < len(names) else str(one) for one in images.labels.tolist()]
+
+
+def repeated(
+    links: Sequence[Link],
+    near: float,
+    features: Float[Tensor, "images dim"],
+    names: Sequence[str],
+    splits: Sequence[str],
+    labels: Sequence[str],
+) -> list[Problem]:
+    """Problems of images that repeat others: a training image in another split, or one with another label.
+
+    links, near: of copies and images alike, and the distance up to which the latter count; features: unit rows. Of
+    copies with different labels those are listed that most do not have; all, if there is no such majority.
+    """
+    copies, alike = groups_at(links, len(names), near)
+    found, leaked = [], set[int]()
+
+    def add(problem: str, row: int, other: int, words: str, suggested: str = "") -> None:
+        distance = float((features[row] - features[other]).square().sum() / 2)
+        found.append(Problem(problem, row, names[row], f"{words} {names[other]}", distance, suggested, other))
+
+    for problem, groups, words in (("leak", copies, "copy of"), ("near leak", alike, "much like")):
+        for group in groups:
+            of_train = [row for row in group if splits[row] == "train"]
+            others = [row for row in group if splits[row] not in ("", "train") and row not in leaked]
+            for row in others if of_train else ():
+                leaked.add(row)
+                add(problem, row, of_train[0], words)
+    for group in copies:
+        counts = Counter(labels[row] for row in group if labels[row]).most_common()
+        clear = counts[0][0] if len(counts) > 1 and counts[0][1] > counts[1][1] else ""
+        for row in group if len(counts) > 1 else ():
+            if labels[row] not in ("", clear):
+                other = next(one for one in group if labels[one] == (clear or labels[one]) not in ("", labels[row]))
+                add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
+    return found
+
+
+def doubtful(
+    images: Images,
+    features: Float[Tensor, "images dim"],
+    labels: Sequence[str],
+    seed: int,
+    approximate: bool,
+    progress: Callable[[int, int], None],
+) -> list[Problem]:
+    """Problems of labels that the features contradict, the least probable labels first; none without labels."""
+    if images.labels is None:
+        return []
+    rows = np.flatnonzero(images.labels >= 0)
+    word = dict(zip(images.labels.tolist(), labels, strict=True))
+    how: dict[str, Any] = dict(seed=seed, approximate=approximate, progress=progress)
+    found = doubtful_labels(features[torch.from_numpy(rows)], images.labels[rows], **how)
+    problems = []
+    for place, own, other, chance in zip(*(one.tolist() for one in found), strict=True):
+        row = int(rows[place])
+        words = f"{labels[row]} ({own:.0%}), perhaps {word[other]} ({chance:.0%})"
+        problems.append(Problem("doubtful label", row, images.names[row], words, own / chance, word[other]))
+    return problems
+
+
+def defective(images: Images, progress: Callable[[int, int], None]) -> list[Problem]:
+    """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot be read."""
+    problems = [Problem("unreadable", -1, name, why) for name, why in images.skipped]
+    for problem, rows in find_defects(images, progress).items():
+        problems += [Problem(problem, row, images.names[row], MEASURED[problem].format(one), one) for row, one in rows]
+    return problems
+
+
+def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
+    """The images of each class, the largest first, then of those without a label, in all and by split."""
+    counts, pairs = Counter(labels), Counter(zip(labels, splits, strict=True))
+    ranked = sorted(counts, key=lambda one: (one == "", -counts[one], one))
+    columns: dict[str, list[Any]] = {"label": ranked, "images": [counts[one] for one in ranked]}
+    divided = list(dict.fromkeys(splits)) if len(set(splits)) > 1 else []
+    return columns | {split: [pairs[one, split] for one in ranked] for split in divided}
+
+
+def next_step(problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]]) -> str:
+    """What to do, in a sentence: the two steps that matter most."""
+    counts = Counter(one.problem for one in problems)
+    steps = [f"{advice} ({counts[name]})" for name, advice in ADVICE.items() if counts[name]]
+    sizes = [size for label, size in zip(classes["label"], classes["images"], strict=True) if label]
+    if small := sum(size < HANDFUL for size in sizes):
+        steps.insert(2, f"collect more images of the classes with fewer than {HANDFUL} ({small})")
+    words = "; then ".join(steps[:2]) or "nothing was found, use the data as it is"
+    return f"{words[0].upper()}{words[1:]}."

@@ -1,0 +1,161 @@
+"""`check` on photographs' stand-ins with planted leaks, wrong labels and bad images."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pandas
+import pytest
+from PIL import Image, ImageFilter
+from rich.console import Console
+from sklearn.datasets import load_digits
+
+import nearfar
+from nearfar.cli import main
+
+
+def digit(number, side=48):
+    pixels = load_digits().images[number] * 200 / 16 + 30
+    return Image.fromarray(pixels.astype(np.uint8)).resize((side, side), Image.Resampling.NEAREST)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Digits 0 to 3 in splits: leaks of three kinds, three wrong labels, a copy under another, bad images."""
+    folder, labels = tmp_path_factory.mktemp("check") / "digits", load_digits().target
+    of = {label: np.flatnonzero(labels == label) for label in range(4)}
+    for label, rows in of.items():
+        for split, some in (("train", rows[:40]), ("test", rows[40:52])):
+            (folder / split / str(label)).mkdir(parents=True)
+            for number, row in enumerate(some):
+                digit(row).save(folder / split / str(label) / f"{number:02d}.png")
+    train, test = folder / "train", folder / "test"
+    for label, number in ((0, 31), (1, 32), (2, 33)):
+        digit(of[label + 1][60 + label]).save(train / str(label) / f"wrong-{number}.png")
+    (test / "0" / "same.png").write_bytes((train / "0" / "03.png").read_bytes())
+    Image.open(train / "1" / "04.png").save(test / "1" / "again.jpg", quality=70)
+    Image.open(train / "2" / "05.png").resize((64, 64), Image.Resampling.BICUBIC).save(test / "2" / "larger.png")
+    Image.open(train / "3" / "06.png").save(train / "1" / "twice.png", compress_level=0)
+    sharp = digit(of[3][70])
+    sharp.filter(ImageFilter.GaussianBlur(5)).save(train / "3" / "blurred.png")
+    sharp.point(lambda value: value // 8).save(train / "3" / "dark.png")
+    sharp.point(lambda value: 255 if value < 190 else 60).save(train / "3" / "bright.png")
+    Image.new("L", (48, 48), 120).save(train / "3" / "plain.png")
+    sharp.resize((48, 200)).save(train / "3" / "long.png")
+    digit(of[3][71], 8).save(train / "3" / "tiny.png")
+    (train / "3" / "broken.png").write_bytes(b"no image")
+    (train / "rare").mkdir()
+    digit(1000).save(train / "rare" / "one.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(digits, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    options = dict(epochs=6, batch_size=32, held_out=8, image_size=32, encoder="small", method="simclr")
+    return nearfar.pretrain(digits, out=out, console=Console(quiet=True), **options)
+
+
+@pytest.fixture(scope="module")
+def checked(run):
+    return run.check(console=Console(quiet=True))
+
+
+def named(checked, problem):
+    found = pandas.DataFrame(checked["problems"])
+    return found[found.problem == problem].reset_index(drop=True)
+
+
+def test_test_images_that_are_copies_of_training_images_are_leaks(checked):
+    found = named(checked, "leak")
+    assert dict(zip(found.name, found.other, strict=True)) == {
+        "test/0/same.png": "train/0/03.png",
+        "test/1/again.jpg": "train/1/04.png",
+        "test/2/larger.png": "train/2/05.png",
+    }
+    assert set(found.split) == {"test"} and (found.measure < 0.2).all()
+
+
+def test_copies_under_two_labels_contradict_each_other(checked):
+    found = named(checked, "copies disagree")
+    assert sorted(zip(found.name, found.label, found.other, strict=True)) == [
+        ("train/1/twice.png", "1", "train/3/06.png"),
+        ("train/3/06.png", "3", "train/1/twice.png"),
+    ]
+    assert set(found.suggested) == {""}  # one against one
+
+
+def test_wrong_labels_come_first_among_the_doubtful_ones(checked):
+    found = named(checked, "doubtful label")
+    wrong = {"train/0/wrong-31.png", "train/1/wrong-32.png", "train/2/wrong-33.png"}
+    assert len(wrong & set(found.name[:4])) >= 2 and found.measure.is_monotonic_increasing
+    row = found[found.name == "train/1/wrong-32.png"].iloc[0]
+    assert (row.label, row.suggested) == ("1", "2") and row.words.startswith("1 (")
+    assert "train/1/twice.png" in set(found.name)  # a three among the ones
+
+
+def test_bad_images_are_named_by_what_is_wrong_with_them(checked):
+    found = {
+        problem: [name.rpartition("/")[2] for name in named(checked, problem).name]
+        for problem in ("nearly uniform", "dark", "overexposed", "blurred", "odd size", "odd proportions", "unreadable")
+    }
+    assert found.pop("blurred")[0] == "blurred.png"
+    assert found == {
+        "nearly uniform": ["plain.png"],
+        "dark": ["dark.png"],
+        "overexposed": ["bright.png"],
+        "odd size": ["tiny.png"],
+        "odd proportions": ["long.png"],
+        "unreadable": ["broken.png"],
+    }
+    [long] = named(checked, "odd proportions").measure
+    assert long == pytest.approx(200 / 48)
+
+
+def test_classes_are_counted_and_the_next_step_is_the_gravest(checked, run, digits):
+    classes = pandas.DataFrame(checked["classes"]).set_index("label")
+    assert classes.loc["0"].tolist() == [54, 41, 13] and classes.loc["rare"].tolist() == [1, 1, 0]
+    assert list(classes.columns) == ["images", "train", "test"] and classes.images.tolist()[-1] == 1
+    assert checked["next"].startswith(
+        "Remove from one of the splits the images that are copies across splits (3); then"
+    )
+    with open(run.path / "check.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == checked["problems"]["name"]
+    leaks = [row["path"] for row in rows if row["problem"] == "leak"]
+    assert str(digits.resolve() / "test" / "0" / "same.png") in leaks
+    assert len(list(digits.rglob("*.*"))) == 4 * 52 + 3 + 3 + 1 + 6 + 2  # all are still there
+
+
+def test_the_command_line_gives_the_same(checked, run, tmp_path, capsys):
+    assert main(["check", str(run.path), "--out", str(tmp_path / "page.html"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["problems"]["name"] == checked["problems"]["name"]
+    assert main(["check", str(run.path), "--out", str(tmp_path / "page.html")]) == 2
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<figure>") >= 15 and "Copies disagree" in page
+
+
+def test_without_labels_and_without_problems_it_says_so(run, tmp_path):
+    pixels = np.stack([np.asarray(digit(number, 32)) for number in range(30)])
+    console = Console(record=True, file=io.StringIO(), width=200)
+    found = run.check(pixels, out=tmp_path / "page.html", console=console)
+    assert found["classes"] == {"label": [""], "images": [30]}
+    assert found["next"] == "Nothing was found, use the data as it is."
+    assert "the images have no labels" in console.export_text()
+    assert "no labels" in (tmp_path / "page.html").read_text()
+
+
+def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path):
+    console = Console(record=True, file=io.StringIO(), width=400)
+    results = run.evaluate(protocol=("knn",), baselines=False, console=console)
+    said = console.export_text()
+    assert "3 of 51 test images have a copy among the training images" in said
+    assert f"and not {results['trained']['knn']:.3f}; nearfar check lists them" in said
+    chance = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "apart.npz", images=chance.integers(0, 256, (60, 32, 32), dtype=np.uint8), labels=np.arange(60) % 2
+    )
+    console = Console(record=True, file=io.StringIO(), width=400)
+    run.evaluate(tmp_path / "apart.npz", protocol=("knn",), baselines=False, console=console)
+    assert "copy among" not in console.export_text()

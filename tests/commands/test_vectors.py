@@ -1,0 +1,202 @@
+"""Verbs on vectors that were made elsewhere, and on data without a run."""
+
+import io
+import re
+
+import numpy as np
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from sklearn.datasets import load_digits
+
+import nearfar
+from nearfar.cli import main
+from nearfar.maps.layouts import load_map
+from nearfar.neighbours import nearest_rows
+
+COUNT = 60
+ANGLES = np.cumsum(np.linspace(0.02, 0.1, COUNT))  # the steps grow: of two neighbours the one before is nearer
+NAMES = [f"p{row:02d}.png" for row in range(COUNT)]
+LABELS = np.array(["left", "right"])[np.arange(COUNT) // (COUNT // 2)]
+
+
+def rows():
+    """Points on an arc, in more dimensions, whose neighbours are those before and after them."""
+    turned = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 8)))[0][:2]
+    return (np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1) @ turned).astype(np.float32)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def sources(here):
+    """The same vectors in every form that has names."""
+    datasets = pytest.importorskip("datasets")
+    np.savez("named.npz", name=NAMES, embedding=rows(), label=LABELS)
+    columns = {"file_name": NAMES, "clip": list(rows()), "label": LABELS, "caption": ["a"] * COUNT}
+    pyarrow.parquet.write_table(pyarrow.table(columns), "clip.parquet")
+    return {
+        "npz": "named.npz",
+        "parquet": "clip.parquet",
+        "datasets": datasets.Dataset.from_dict(columns).with_format("torch"),
+    }
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet", "datasets"])
+def test_named_vectors_are_searched_by_name(form, sources, here, quiet):
+    found = nearfar.search_images(sources[form], ["p20.png", "p41.png"], k=2, console=quiet)
+    assert found["name"] == ["p19.png", "p21.png", "p40.png", "p42.png"]
+    steps = np.diff(ANGLES)[[19, 20, 40, 41]]
+    np.testing.assert_allclose(found["distance"], 1 - np.cos(steps), rtol=1e-3)
+    assert "path" not in found
+
+
+def test_vectors_without_names_are_numbered(here, quiet):
+    np.save("rows.npy", rows())
+    for given in ("rows.npy", rows(), torch.from_numpy(rows())):
+        assert nearfar.search_images(given, "000030", k=1, console=quiet)["name"] == ["000029"]
+
+
+def test_every_verb_takes_vectors_alone(sources, here):
+    console = Console(record=True, file=io.StringIO(), width=300)
+    chosen = nearfar.select_images("named.npz", n=2, by="diverse", console=console)
+    ends = sorted(int(re.findall(r"\d+", name)[0]) for name in chosen["name"])
+    assert ends[0] in (0, COUNT - 1) or ends[1] == COUNT - 1  # the second is farthest from the middle
+    groups = pandas.DataFrame(nearfar.cluster_images("named.npz", clusters=2, console=console))
+    assert len(groups) == COUNT and set(groups.cluster) == {1, 2}
+    alike = nearfar.find_duplicates("named.npz", distance=0.0003, console=console)
+    assert set(alike["kind"]) == {"alike"} and {"p00.png", "p01.png"} <= set(alike["name"])
+    assert "copies are confirmed by pixels" in console.export_text()
+    assert {path.name for path in here.glob("*.html")} == {
+        f"named-{verb}.html" for verb in ("selection", "clusters", "duplicates")
+    }
+
+
+def test_wrong_labels_of_vectors_are_found(here, quiet):
+    given = np.repeat(np.eye(4, 8), 20, 0) + np.random.default_rng(0).normal(0, 0.05, (80, 8))
+    labels = np.repeat(["a", "b", "c", "d"], 20)
+    labels[[5, 50]] = "d"
+    found = nearfar.check((given, labels), out=here / "page.html", console=quiet)["problems"]
+    assert sorted(zip(found["name"], found["suggested"], strict=True)) == [("000005", "a"), ("000050", "c")]
+
+
+def test_missing_labels_of_vectors_are_no_class(here, quiet):
+    given = {"vec": [list(row) for row in rows()], "label": [None, *range(2)] * (COUNT // 3)}
+    pyarrow.parquet.write_table(pyarrow.table(given), "some.parquet")
+    classes = nearfar.check("some.parquet", console=quiet)["classes"]
+    assert classes == {"label": ["0", "1", ""], "images": [20, 20, 20]}
+
+
+@pytest.fixture
+def photos(here):
+    """An image for each vector but the last two, in folders, and copies: of one vector's image another's."""
+    for number in range(COUNT - 2):
+        (folder := here / "photos" / LABELS[number]).mkdir(parents=True, exist_ok=True)
+        pixels = (load_digits().images[number] * 255 / 16).astype(np.uint8)
+        Image.fromarray(pixels).resize((64, 64)).save(folder / NAMES[number])
+    Image.open(here / "photos/left/p10.png").save(here / "photos/left/p11.png", compress_level=0)
+    return here / "photos"
+
+
+def test_images_beside_vectors_are_found_by_their_names(photos, here):
+    given = np.random.default_rng(1).permutation(COUNT)  # in another order than the files
+    np.savez("clip.npz", name=[f"/data/{NAMES[row]}" for row in given], embedding=rows()[given])
+    console = Console(record=True, file=io.StringIO(), width=300)
+    found = nearfar.search_images("clip.npz", "left/p20.png", data=photos, k=2, console=console)
+    assert found["name"] == ["left/p19.png", "left/p21.png"]
+    assert found["path"] == [str(photos / "left/p19.png"), str(photos / "left/p21.png")]
+    assert "58 of 58 images have one of the 60 vectors; the others are left out" in console.export_text()
+    copies = pandas.DataFrame(nearfar.find_duplicates("clip.npz", photos, console=console))
+    assert set(copies[copies.kind != "alike"].name) == {"left/p10.png", "left/p11.png"}
+    assert nearfar.check("clip.npz", photos, console=console)["classes"]["label"] == ["left", "right"]
+
+
+def test_vectors_without_names_are_those_of_the_images_in_their_order(photos, here, quiet):
+    np.save("rows.npy", rows()[: COUNT - 2])
+    found = nearfar.search_images("rows.npy", "right/p40.png", data=photos, k=1, console=quiet)
+    assert found["name"] == ["right/p39.png"]
+    np.save("few.npy", rows()[:5])
+    with pytest.raises(ValueError, match="5 vectors without names cannot be those of 58 images"):
+        nearfar.search_images("few.npy", "right/p40.png", data=photos, console=quiet)
+
+
+def test_what_needs_an_encoder_says_so_in_one_line(photos, here, capsys):
+    np.savez("named.npz", name=NAMES, embedding=rows())
+    np.savez("twice.npz", name=["a"] * COUNT, embedding=rows())
+    np.savez("other.npz", name=[f"q{row}" for row in range(COUNT)], embedding=rows())
+    np.savez("bad.npz", name=NAMES, embedding=rows() * np.nan)
+    for words, said in {
+        "search named.npz photos/left/p01.png": "other images need the encoder that made these vectors",
+        "search named.npz nothing.png": "is neither an image of the data nor a file",
+        "duplicates twice.npz": "cannot use the vectors of twice.npz: a name occurs more than once",
+        "duplicates other.npz photos": "no name in other.npz is that of an image in photos: first 'q0'",
+        "cluster bad.npz": "cannot use the vectors of bad.npz: given features are not finite",
+        "cluster named.npz --encoder resnet18": "named.npz holds vectors: no encoder is needed",
+        "duplicates photos other": "photos is neither a run nor a file of vectors",
+        "duplicates photos --encoder resnet999": "timm has no weights for the encoder 'resnet999'",
+        "search nowhere a.png": "nowhere",
+    }.items():
+        assert main(words.split()) == 2
+        [line] = capsys.readouterr().err.strip().splitlines()[-1:]
+        assert said in line, words
+
+
+def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
+    assert main(["search", "photos", "left/p10.png", "--k", "1"]) == 0
+    written = capsys.readouterr()
+    assert written.out == f"{photos / 'left/p11.png'}\n"
+    assert "untrained features, of colours and edges: nearfar pretrain photos learns better ones" in written.err
+    assert main(["duplicates", "photos"]) == 0
+    copies = pandas.read_csv("photos-duplicates.csv", dtype=str)
+    assert set(copies[copies.kind != "alike"].name) == {"left/p10.png", "left/p11.png"}
+    for words in ("cluster photos --clusters 3", "select photos --n 5", "check photos", "check digits"):
+        assert main(words.split()) == 0
+    assert {path.name for path in here.glob("*.html")} == {
+        *(f"photos-{name}.html" for name in ("duplicates", "clusters", "selection", "check")),
+        "digits-check.html",
+    }
+    names = nearfar.search_images(
+        load_digits().images.astype(np.uint8)[:50], "000003", k=2, console=Console(quiet=True)
+    )
+    assert len(names["name"]) == 2
+
+
+def test_named_weights_give_the_features(photos, here, trained, quiet):
+    """A run's folder is a folder with weights: the same features come out as by its own verbs, on its own data."""
+    console = Console(record=True, file=io.StringIO(), width=300)
+    found = nearfar.search_images(photos, "left/p10.png", k=3, encoder=str(trained.path), console=console)
+    assert len(found["name"]) == 3 and "which has not seen these images" in console.export_text()
+    with pytest.raises(ValueError, match="is for data without a run"):
+        nearfar.search_images(trained, "000001", encoder="resnet18", console=quiet)
+
+
+def test_untrained_features_beat_chance_by_far():
+    from nearfar.evaluation import Untrained, extract, knn_accuracy
+
+    pixels = torch.from_numpy((load_digits().images * 255 / 16).astype(np.uint8))[:, None].repeat(1, 3, 1, 1)
+    x, y = extract(Untrained(), pixels), load_digits().target
+    assert x.shape == (1797, 512 + 324) and knn_accuracy(x[:1200], y[:1200], x[1200:], y[1200:]) > 0.85
+    assert x[:, :512].norm(dim=1) == pytest.approx(torch.ones(1797), abs=1e-5)
+    assert x[:, 512:].norm(dim=1) == pytest.approx(1.5 * torch.ones(1797), abs=1e-5)
+
+
+def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here, quiet):
+    np.savez("named.npz", name=NAMES, embedding=rows(), label=LABELS)
+    assert str(nearfar.map_images("named.npz", console=quiet)) == "named-map.html"
+    saved = load_map("named-map.safetensors")
+    near = nearest_rows(saved.coordinates, k=2, metric="euclidean").index
+    kept = [abs(int(one) - row) <= 3 for row, both in enumerate(near) for one in both]
+    assert np.mean(kept) > 0.8  # neighbours on the arc are neighbours on the map
+    page = nearfar.map_images("named.npz", photos, out=here / "beside.html", console=quiet)
+    assert "p20.png" in page.read_text()
+    assert str(nearfar.map_images("photos", limit=30, console=quiet)) == "photos-map.html"
+    with pytest.raises(ValueError, match="photos is no run"):
+        nearfar.map_images("photos", layout="projector", console=quiet)

@@ -1,0 +1,67 @@
+"""Doubtful labels: clusters whose truth is known, and probabilities by an independent classifier."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
+
+from nearfar.evaluation import doubtful_labels
+from nearfar.evaluation.label_errors import label_probabilities, likelihood
+from nearfar.evaluation.linear import MAX_ITERATIONS, TOLERANCE, choose_strength
+
+
+@pytest.fixture(scope="module")
+def clusters():
+    """Three hundred rows around six directions, the class of each."""
+    chance = np.random.default_rng(0)
+    truth = np.arange(300) % 6
+    rows = 4 * np.eye(12)[truth] + chance.normal(0, 0.4, (300, 12))
+    return torch.from_numpy(rows).float(), truth
+
+
+def test_planted_errors_are_found_with_the_right_label_and_nothing_else(clusters):
+    rows, truth = clusters
+    labels, wrong = truth.copy(), np.array([3, 50, 77, 121, 200, 299])
+    labels[wrong] = (labels[wrong] + 2) % 6
+    found = doubtful_labels(rows, labels)
+    assert sorted(found.row.tolist()) == wrong.tolist()
+    assert (found.suggested == truth[found.row]).all()
+    assert (np.diff(found.own / found.probability) >= 0).all() and (found.probability > 3 * found.own).all()
+
+
+def test_errors_are_found_between_two_classes_that_are_easy_to_tell_apart():
+    chance = np.random.default_rng(0)
+    truth, wrong = np.arange(200) % 2, chance.permutation(200)[:12]
+    rows = np.eye(2, 32)[truth] + chance.normal(0, 0.1, (200, 32))
+    labels = truth.copy()
+    labels[wrong] = 1 - labels[wrong]
+    assert set(doubtful_labels(rows, labels).row.tolist()) == set(wrong.tolist())
+
+
+def test_labels_of_any_kind_and_rare_classes(clusters):
+    rows, truth = clusters
+    labels = np.array(["abcdef"[one] for one in truth])
+    labels[7], labels[20:23] = "c", "rare"
+    found = doubtful_labels(rows, labels)
+    assert found.row.tolist() == [7] and found.suggested.tolist() == ["b"]
+    assert len(doubtful_labels(rows, np.zeros(300, int)).row) == 0
+    assert len(doubtful_labels(rows[:8], np.arange(8)).row) == 0
+
+
+def test_probabilities_are_the_mean_of_neighbours_and_a_cross_validated_linear_classifier(clusters):
+    rows, truth = clusters
+    noisy = rows + torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
+    unit = torch.nn.functional.normalize(noisy.double(), dim=1).numpy()
+    votes = []
+    for row in range(300):
+        others = np.delete(np.arange(300), row)
+        knn = KNeighborsClassifier(20, weights=lambda far: np.exp(-far / 0.07), metric="cosine")
+        votes.append(knn.fit(unit[others], truth[others]).predict_proba(unit[[row]])[0])
+    scaled = StandardScaler().fit_transform(noisy.numpy())
+    model = LogisticRegression(C=choose_strength(scaled, truth, 0, likelihood), max_iter=MAX_ITERATIONS, tol=TOLERANCE)
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    linear = cross_val_predict(model, scaled, truth, cv=folds, method="predict_proba")
+    np.testing.assert_allclose(label_probabilities(noisy, truth), (np.array(votes) + linear) / 2, atol=2e-3)

@@ -133,6 +133,18 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
     assert not multiprocessing.active_children()
 
 
+def failing(images):
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+        raise ArithmeticError("no views today")
+    return [images, images]
+
+
+def test_a_process_that_fails_ends_the_others_with_one_line(images_file, tmp_path, quiet):
+    with pytest.raises(nearfar.ProcessLost, match=r"process 2 of 2 failed: .*no views today.*--resume") as raised:
+        nearfar.pretrain(images_file, out=tmp_path / "run", console=quiet, **SETTINGS, devices=2, views=failing)
+    assert len(str(raised.value).splitlines()) == 1 and not multiprocessing.active_children()
+
+
 def test_torchrun_says_how_many(monkeypatch):
     for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)

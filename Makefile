@@ -3,7 +3,7 @@ BIN = .venv/bin
 
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: demo demo-photos test torture check docs wheel bench clean
+.PHONY: demo demo-photos test torture check docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -36,6 +36,9 @@ bench: .venv/benchmarks
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/scaling.py
+
+gpu: .venv/tested
+	$(BIN)/python benchmarks/gpu.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

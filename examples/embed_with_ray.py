@@ -67,6 +67,7 @@ def main() -> None:
         fn_constructor_args=[given.run, "__key__" if given.tars else given.name, given.image],
         batch_size=given.batch_size,
         concurrency=given.workers,
+        num_cpus=0.5,  # of which reading and writing need some too
         num_gpus=given.gpus,
     )
     embedded.write_parquet(given.out)

@@ -46,7 +46,7 @@ GROUPS = {
     ),
     "Budget and hardware": (
         "minutes epochs batch_size micro_batch devices",
-        "precision accelerator threads sync_batch_norm",
+        "precision accelerator compile threads sync_batch_norm",
     ),
     "Method and encoder": ("method encoder init adapt", "recipe whiten layer_decay frozen"),
     "Views": ("views crop_size", ""),

@@ -135,8 +135,8 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
     run, data_changed = values.pop("resume", None), values.pop("data_changed", False)
     if run is not None:
-        if values.keys() - {"data", "devices", "threads"}:
-            its = "DATA, --devices, --threads and --data-changed"
+        if values.keys() - {"data", "accelerator", "devices", "threads"}:
+            its = "DATA, --accelerator, --devices, --threads and --data-changed"
             raise ValueError(f"--resume takes everything but {its} from the run folder")
         return nearfar.resume(run, **values, data_changed=data_changed, console=console)
     if data_changed:

@@ -111,6 +111,15 @@ def check_precision(device: torch.device, precision: str) -> None:
         raise ValueError(f"--precision {precision}: {device.type} has no bfloat16 on this machine; use 16-mixed")
 
 
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on a device, without waiting for the work that was given to the device before.
+
+    torch's `tensor.to(device)` waits for all of it, and so does `torch.tensor([...], device=device)`. Memory that is
+    not page-locked is copied aside at once, so that it may change afterwards; not so for Apple's devices.
+    """
+    return tensor.to(device, non_blocking=tensor.device.type == "cpu" and device.type != "mps")
+
+
 class Choice(NamedTuple):
     """Whether something is done, and why."""
 
@@ -133,7 +142,7 @@ class Setup(NamedTuple):
 
 def setup_of(device: torch.device, precision: str) -> Setup:
     """Return how a run computes on a device in a precision, which is one of `Settings`."""
-    compiled = Choice(False, "torch.compile has not been measured")
+    compiled = Choice(False, "a tenth faster on a CPU, but slow to start: on by --compile (docs/step.md)")
     if device.type == "cpu":
         return Setup(
             channels_last=Choice(False, "within the noise on CPUs (docs/step.md)"),

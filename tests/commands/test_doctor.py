@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
@@ -42,6 +43,20 @@ def test_it_tells_what_a_run_would_take(home, quiet):
     )  # as the tests measure every machine
     bytes_there = sum(path.stat().st_size for path in files_in(home) if path.name != "note.txt")
     assert found["cache"]["data_sets"] == 1 and found["cache"]["bytes"] == bytes_there > 5 * 3 * 8 * 8
+
+
+def test_it_times_convolutions_and_says_where_torch_has_no_fast_one(monkeypatch, capsys):
+    monkeypatch.setattr("timeit.repeat", lambda run, **_: run() is not None and [0.002, 0.001])
+    found = nearfar.doctor(console=Console(soft_wrap=True))
+    assert found["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
+    assert not [note for note in found["notes"] if "convolution" in note]
+    assert "convolution on the CPU: float32 1.0 ms, bfloat16 1.0 ms, matrix product as large 1.0 ms" in (
+        capsys.readouterr().out
+    )
+    measured = iter([[0.001], [0.030], [0.001]])
+    monkeypatch.setattr("timeit.repeat", lambda run, **_: next(measured))
+    [note] = [note for note in nearfar.doctor()["notes"] if "convolution" in note]
+    assert note.startswith("a convolution in bfloat16 takes 30 times as long") and "reference kernel" in note
 
 
 def test_the_cache_is_emptied_where_that_is_asked_for(home, capsys):

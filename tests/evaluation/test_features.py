@@ -86,14 +86,6 @@ def test_sets_of_any_size_are_read_in_pieces_and_the_encoder_moves_once(monkeypa
     torch.testing.assert_close(features, extract(net, x.flip(0)))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_features_on_a_gpu_are_those_of_the_cpu():
-    net, x = Net(), images(700)
-    there = extract(net, x, device="cuda")
-    assert set(net.devices) == {"cuda"} and next(net.parameters()).device.type == "cpu"
-    torch.testing.assert_close(there, extract(net, x), atol=1e-4, rtol=1e-4)
-
-
 @pytest.fixture
 def trained():
     """An encoder of dark images with little contrast, and other images: bright ones with much of it."""

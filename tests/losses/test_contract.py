@@ -217,3 +217,17 @@ def test_wrong_arguments_are_named_in_one_line(message):
         with pytest.raises(ValueError, match=message) as error:
             wrong()
         assert "\n" not in str(error.value)
+
+
+@every_loss
+def test_a_step_that_torch_compiles_is_without_an_operation_that_its_compiler_cannot_lower(name, monkeypatch):
+    """oneDNN's product, which losses take on a CPU otherwise: the compiler has it for constant weights alone."""
+    given = inputs(name, dtype=torch.float32)
+    wanted = evaluate(make(name), given)
+
+    def not_lowered(x, y):
+        raise AssertionError("weight must be a graph constant")
+
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr("nearfar.pairs.arithmetic._onednn", not_lowered)
+    torch.testing.assert_close(evaluate(make(name), given), wanted, rtol=1e-4, atol=1e-6)

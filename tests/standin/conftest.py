@@ -1,11 +1,69 @@
-"""In these tests the stand-in is the GPU that torch finds."""
+"""The GPU of these tests: the stand-in, or this machine's own where NEARFAR_TEST_DEVICE is "gpu" (`make gpu`).
+
+Registering the stand-in hides a real GPU from torch, so it is imported only where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import contextmanager
 
 import pytest
+import torch
 
-from tests.standin.device import available
+REAL = os.environ.get("NEARFAR_TEST_DEVICE") == "gpu"
+collect_ignore = ["test_device.py"] if REAL else []  # what the stand-in alone can show
 
 
-@pytest.fixture(autouse=True)
-def gpu():
-    with available():
-        yield
+@pytest.fixture(autouse=True, scope="package")
+def device():
+    """The GPU, which torch finds while these tests run; float32 is float32 there."""
+    if not REAL:
+        from tests.standin.device import DEVICE, available
+
+        with available():
+            yield DEVICE
+        return
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    assert kind is not None, "NEARFAR_TEST_DEVICE is gpu, but torch finds none"
+    with pytest.MonkeyPatch.context() as patch:
+        for backend in (torch.backends.cudnn, torch.backends.cuda.matmul):
+            patch.setattr(backend, "allow_tf32", False)
+        yield torch.device(kind.type, 0)
+
+
+@pytest.fixture(scope="package")
+def tolerance():
+    """How far float32 may be apart: the stand-in computes on the CPU, a GPU adds up in another order."""
+    return dict(rtol=1e-2, atol=1e-3) if REAL else dict(rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture(scope="package")
+def waits_for():
+    """A context that collects where the CPU waits for the GPU: (what, the line of the project that asked for it)."""
+    if not REAL:
+        from tests.standin.device import synchronisations
+
+        return synchronisations
+    return _warned
+
+
+@contextmanager
+def _warned():
+    """What torch's own debug mode says of waiting; CUDA's alone has one."""
+    notes = []
+    if torch.accelerator.current_accelerator().type != "cuda":
+        yield notes
+        return
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield notes
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for one in said:
+        if "synchroniz" in str(one.message) and "nearfar" in one.filename:
+            with open(one.filename) as source:
+                notes.append((str(one.message), source.read().splitlines()[one.lineno - 1].strip()))

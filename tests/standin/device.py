@@ -26,7 +26,8 @@ SOURCE = str(Path(nearfar.__file__).parent)
 CPU = torch.device("cpu")
 MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::_copy_from_and_resize"}  # from device to device
 WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::unique_consecutive"}
-WAITS |= {"aten::_unique2", "aten::unique_dim", "aten::is_nonzero", "aten::linalg_eigh", "aten::_linalg_svd"}
+WAITS |= {"aten::_unique2", "aten::unique_dim", "aten::is_nonzero", "aten::bincount", "aten::repeat_interleave"}
+WAITS |= {"aten::_linalg_check_errors", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_eig"}
 _watched: list[list[tuple[str, str]]] = []
 _there = False
 _refused: Collection[torch.dtype] = ()
@@ -81,7 +82,7 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
     to_cpu = (name == "aten::_to_copy" and to is not None and torch.device(to).type == "cpu") or (
         name == "aten::copy_" and not isinstance(given[0], StandIn)
     )
-    if _watched and (to_cpu or name in WAITS or _by_mask(name, given)):
+    if _watched and (to_cpu or name in WAITS or _by_mask(name, given) or _is_sent(name, given, named)):
         _note(name)
     raw = {key: _raw(value) for key, value in named.items() if key != "pin_memory"}
     if to is not None:
@@ -93,6 +94,17 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
     return tree.tree_map_only(
         Tensor, lambda tensor: held[id(tensor)] if id(tensor) in held else StandIn(tensor), result
     )
+
+
+def _is_sent(name: str, given: tuple, named: dict) -> bool:
+    """Whether values of the CPU are copied to the device, and the CPU waits until they are there."""
+    if name == "aten::copy_":
+        from_cpu = not isinstance(given[1], StandIn)
+        return (
+            from_cpu and given[1].dim() > 0 and not (given[2] if len(given) > 2 else named.get("non_blocking", False))
+        )
+    from_cpu = name == "aten::_to_copy" and not isinstance(given[0], StandIn)
+    return from_cpu and not named.get("non_blocking", False)
 
 
 def _raw(values: Any) -> Any:
@@ -206,6 +218,9 @@ def _made(function: Any) -> Any:
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """Copy values that did not come by way of Python, such as those of `torch.tensor([...], device=...)`."""
+    if not isinstance(source, StandIn) and not non_blocking:
+        _note("_copy_from")
     _raw(target).copy_(_raw(source))
     return target
 
@@ -242,5 +257,7 @@ def _lower(name: str) -> None:
     _library.impl(name, cast, "AutocastPrivateUse1")
 
 
+_others = torch.library.Library("_", "IMPL")
+_others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 for _name in ("conv2d", "linear", "mm", "addmm", "bmm", "matmul", "baddbmm"):
     _lower(_name)

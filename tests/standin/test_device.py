@@ -14,12 +14,13 @@ from nearfar.device import (
     in_float64,
     is_out_of_memory,
     seeded,
+    send,
     setup_of,
 )
 from nearfar.losses import LORAC, WMSE
 from nearfar.neighbours import find_nearest, nearest_rows
 from nearfar.training.fabric import build_fabric
-from tests.standin.device import DEVICE, NAME, available
+from tests.standin.device import DEVICE, NAME, available, synchronisations
 
 CPU = torch.device("cpu")
 
@@ -33,6 +34,31 @@ def test_the_gpu_is_taken_where_there_is_one(monkeypatch):
     assert find_device("auto").type == "cpu" and gpu_names() == []
     with pytest.raises(ValueError, match=r"--accelerator gpu: torch finds no such device.*the CPU alone"):
         find_device("gpu")
+
+
+@pytest.mark.parametrize(
+    ("waits", "action"),
+    {
+        "item": (True, lambda x: x.sum().item()),
+        "bool": (True, lambda x: bool(x.any())),
+        "float": (True, lambda x: float(x[0])),
+        "cpu": (True, lambda x: x.cpu()),
+        "tolist": (True, lambda x: x.tolist()),
+        "nonzero": (True, lambda x: x.nonzero()),
+        "mask": (True, lambda x: x[x > 0]),
+        "equal": (True, lambda x: torch.equal(x, x)),
+        "copied there": (True, lambda x: torch.ones(3).to(NAME)),
+        "made there of numbers": (True, lambda x: torch.tensor([1.0, 2.0], device=NAME)),
+        "sent": (False, lambda x: send(torch.ones(3), DEVICE)),
+        "filled": (False, lambda x: x.new_full((2,), 3.0)),
+        "computed": (False, lambda x: (2 * x @ x).clamp(min=0).add_(torch.tensor(1.0))),
+    }.values(),
+)
+def test_the_stand_in_counts_what_waits_for_it(waits, action):
+    x = torch.arange(3.0).to(NAME)
+    with synchronisations() as notes:
+        action(x)
+    assert bool(notes) == waits
 
 
 def test_several_processes_train_where_they_can():

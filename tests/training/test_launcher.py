@@ -4,11 +4,13 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from nearfar.messages import as_words
 from nearfar.training.processes import is_follower, world_size
 from nearfar.training.run_folder import read_metrics
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 QUIET_CORES = os.environ | {"OMP_NUM_THREADS": "1"}
 SETTINGS = dict(
     method="simclr",
@@ -93,6 +96,24 @@ def test_stopped_on_one_process_resumed_by_torchrun_on_two(images_file, on_one, 
     same_run(on_one, nearfar.Run(run))
 
 
+def test_two_nodes_on_one_machine_are_one_process(images_file, on_one, tmp_path):
+    """examples/torchrun.sh as it is called on each of two machines, which are this one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        head = f"127.0.0.1:{free.getsockname()[1]}"
+    command = ["bash", str(EXAMPLES / "torchrun.sh"), str(images_file), str(tmp_path / "run"), *as_words(SETTINGS)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    of_all = QUIET_CORES | {"NODES": "2", "HEAD": head, "PER_NODE": "1", "PATH": path}
+    nodes = [
+        subprocess.Popen(command, env=of_all | {"NODE": str(node)}, stderr=subprocess.PIPE, text=True)
+        for node in range(2)
+    ]
+    for node in nodes:
+        _, err = node.communicate(timeout=300)
+        assert node.returncode == 0, err
+    same_run(nearfar.Run.of(tmp_path / "run"), on_one)
+
+
 def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, capfd):
     run = tmp_path / "run"
 
@@ -110,6 +131,18 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
     assert len(said) == 1 and "of 2" in said[0] and "--resume" in said[0]
     assert json.loads(out) == {"error": said[0].removeprefix("nearfar: ")}  # and no progress beside it
     assert not multiprocessing.active_children()
+
+
+def failing(images):
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+        raise ArithmeticError("no views today")
+    return [images, images]
+
+
+def test_a_process_that_fails_ends_the_others_with_one_line(images_file, tmp_path, quiet):
+    with pytest.raises(nearfar.ProcessLost, match=r"process 2 of 2 failed: .*no views today.*--resume") as raised:
+        nearfar.pretrain(images_file, out=tmp_path / "run", console=quiet, **SETTINGS, devices=2, views=failing)
+    assert len(str(raised.value).splitlines()) == 1 and not multiprocessing.active_children()
 
 
 def test_torchrun_says_how_many(monkeypatch):

@@ -161,3 +161,35 @@ def test_a_run_keeps_its_number_of_threads_until_another_is_given(images_file, t
         assert used[5:] == [2] * 3 and nearfar.Run(tmp_path / "run").settings.threads == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_compiled_encoder_trains_and_is_saved_as_any_other(images_file, tmp_path, quiet, monkeypatch):
+    """By torch's front end alone: the back end, which makes kernels, takes a minute."""
+    whole = run(images_file, tmp_path / "whole", quiet, micro_batch=8)
+    compiled, compile = [], torch.compile
+
+    def watched(*given, **named):
+        compiled.append(given)
+        return compile(*given, **named | {"backend": "aot_eager"})
+
+    monkeypatch.setattr(torch, "compile", watched)
+    with monkeypatch.context() as patch:
+        at_step(patch, 5, interrupt)
+        with pytest.raises(nearfar.TrainingStopped):
+            run(images_file, tmp_path / "parts", quiet, micro_batch=8, compile=True)
+    parts = nearfar.resume(tmp_path / "parts", console=quiet)
+    assert len(compiled) == 3  # a trial before the run, and the networks of its two parts
+    for one, two in zip(whole.metrics, parts.metrics, strict=True):
+        assert one.get("loss", 0.0) == pytest.approx(two.get("loss", 0.0), rel=1e-4)
+    one, two = (load_file(r.path / "encoder.safetensors") for r in (whole, parts))
+    assert one.keys() == two.keys()
+
+
+def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, quiet, monkeypatch):
+    def without_compiler(function):
+        raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found")
+
+    monkeypatch.setattr(torch, "compile", without_compiler)
+    with pytest.raises(ValueError, match=r"--compile does not work on this machine: .*No working C"):
+        run(images_file, tmp_path / "run", quiet, compile=True)
+    assert not (tmp_path / "run").exists()

@@ -26,7 +26,7 @@ def begun(data, tmp_path, monkeypatch, **options):
     """The settings with which training would begin, and what was said; nothing is trained."""
     seen = []
     monkeypatch.setattr("nearfar.training.job.launch", lambda job, *given, **named: seen.append(job))
-    monkeypatch.setattr("nearfar.commands.pretrain._finish", lambda folder, job: nearfar.Run(folder))
+    monkeypatch.setattr("nearfar.commands.pretrain._finish", lambda folder, *rest: nearfar.Run(folder))
     console = Console(file=io.StringIO(), width=500)
     options = dict(epochs=1, encoder="small", precision="32-true") | options
     nearfar.pretrain(data, out=str(tmp_path / "run"), console=console, **options)

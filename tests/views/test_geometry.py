@@ -91,12 +91,6 @@ def test_floats_stay_in_range_and_squares_of_the_size_as_they_are():
     assert resize_square(torch.empty(0, 1, 9, 8), 5).shape == (0, 1, 5, 5)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_resizes_bytes_as_the_cpu_does():
-    images = torch.randint(0, 256, (4, 3, 90, 110), dtype=torch.uint8)
-    assert (resize_square(images.cuda(), 32).cpu().int() - resize_square(images, 32).int()).abs().max() <= 1
-
-
 def test_colour_becomes_grayscale_as_in_pillow_and_grayscale_is_repeated():
     raw = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     expected = torch.tensor(np.asarray(Image.fromarray(raw).convert("L")))

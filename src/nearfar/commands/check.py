@@ -57,6 +57,9 @@ def check(
 
     Raises:
         ValueError: for fewer than two images.
+
+    >>> sorted(nearfar.check("photos"))
+    ['classes', 'next', 'problems']
     """
     from torch.nn.functional import normalize
 

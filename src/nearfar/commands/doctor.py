@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import timeit
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 SIDE = 32  # pixels of the images of the speed test
 LITTLE = 2**30  # bytes
+SLOW = 10.0
+"""Times that a convolution may take of a matrix product with as many multiplications: reference kernels take 50 and up,
+those of oneDNN one to three."""
 DEVELOPERS = ("test", "benchmarks", "docs")
 """Extras that no run needs."""
 
@@ -44,9 +48,10 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "cores" that may be used, "capability": the widest arithmetic that torch uses on it; "memory", "total" and
         "available"; "gpus", each with "name", "memory", "bfloat16" and "float64". "device": the kind that a run takes;
         "setup": how it computes there, each "value" with its "reason". "precision": what "auto" takes;
-        "images_per_second" of the small net at 32 px, in training, with a "reason" for the precision. "cache": its
-        "folder", its "data_sets", the "bytes" that it takes, the bytes "free" on its disk and those "freed" now.
-        "notes", and "problems": what keeps a run from working and what to do about it. All sizes in bytes.
+        "images_per_second" of the small net at 32 px, in training, with a "reason" for the precision.
+        "convolutions": milliseconds of one on the CPU in "float32" and "bfloat16", and of a "product" as large.
+        "cache": its "folder", its "data_sets", the "bytes" that it takes, the bytes "free" on its disk and those
+        "freed" now. "notes", and "problems": what keeps a run from working and what to do about it. All sizes in bytes.
 
     >>> "cores" in nearfar.doctor()
     True
@@ -88,6 +93,12 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         notes.append(f"there may be a GPU, but torch {torch.__version__} cannot use it: install the one for its driver")
     if free < LITTLE:
         notes.append(f"only {_size(free)} are free for the cache; {cache.ELSEWHERE}")
+    kernels = _kernels()
+    for kind in ("float32", "bfloat16"):
+        if (times := kernels[kind] / kernels["product"]) > SLOW:
+            said = f"a convolution in {kind} takes {times:.0f} times as long as a matrix product of its size"
+            version = f"torch {torch.__version__} falls back to a reference kernel on this processor"
+            notes.append(f"{said}: {version}; try another version, or the other --precision")
     if "OMP_NUM_THREADS" in os.environ:
         notes.append(f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}")
     device = find_device()
@@ -111,6 +122,7 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "precision": machine and machine.precision,
         "images_per_second": machine and machine.rate,
         "reason": machine and machine.reason.removeprefix(", "),
+        "convolutions": kernels,
         "cache": {
             "folder": folder,
             "data_sets": sum(path.is_dir() for path in sizes),
@@ -146,6 +158,21 @@ def _measured(console: Console) -> Machine:
     )
 
 
+def _kernels() -> dict[str, float]:
+    """Milliseconds on the CPU of a convolution in either type, and of a product of matrices as large; the best of 7."""
+    import torch
+
+    images, weights = torch.randn(32, 64, 16, 16), torch.randn(64, 64, 3, 3)
+    half, kernel = images.bfloat16(), weights.bfloat16()
+    rows, columns = torch.randn(32 * 16 * 16, 64 * 9), torch.randn(64 * 9, 64)
+    work = {
+        "float32": lambda: torch.conv2d(images, weights, padding=1),
+        "bfloat16": lambda: torch.conv2d(half, kernel, padding=1),
+        "product": lambda: rows @ columns,
+    }
+    return {name: 1000 * min(timeit.repeat(run, number=1, repeat=7)) for name, run in work.items()}
+
+
 def _requirements() -> Iterator[tuple[str, Requirement]]:
     """The packages that nearfar needs, and those of an extra with its name before; none for an uninstalled source."""
     from packaging.requirements import Requirement
@@ -177,6 +204,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     if found["precision"] is not None:
         yield f"precision  {found['reason']}"
         yield f"speed      {found['images_per_second']:.0f} images/s: the small net on images of {SIDE} px, in training"
+    times = ", ".join(f"{name} {one:.1f} ms" for name, one in found["convolutions"].items())
+    yield f"kernels    convolution on the CPU: {times.replace('product', 'matrix product as large')}"
     yield f"device     {found['device']}"
     for name, one in found["setup"].items():
         yield f"           {name.replace('_', ' ')}: {'yes' if one['value'] else 'no'}, {one['reason']}"

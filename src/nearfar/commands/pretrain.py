@@ -18,6 +18,7 @@ from rich.text import Text
 
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError, check_folder
+from nearfar.device import Accelerator
 from nearfar.training.settings import Settings, arguments_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def resume(
     method: Method | None = None,
     encoder: nn.Module | None = None,
     views: Views | Any = None,
+    accelerator: Accelerator | None = None,
     devices: int | None = None,
     threads: int | None = None,
     data_changed: bool = False,
@@ -95,6 +97,7 @@ def resume(
     Args:
         run: run folder.
         data: the images, if they were an object of your own or have moved; likewise method, encoder and views.
+        accelerator: device, as in `pretrain`; another one changes the last digits. Default: that of the run.
         devices: processes. Default: as many as the run had, or all that torchrun started.
         threads: CPU threads of each process from now on. Default: as many as before; with another number the last
             digits of the results differ from those of an uninterrupted run.
@@ -122,10 +125,10 @@ def resume(
     run, console = Run.of(run), console or Console()
     settings = run.settings  # raises an error where this is no run folder, before a lock is written
     if is_follower():
-        return Run(Path(follow(settings.accelerator, settings.precision)))
+        return Run(Path(follow(accelerator or settings.accelerator, settings.precision)))
     objects = dict(data=data, method=method, encoder=encoder, views=views)
     with told_to_stop(), owned(run.path), _resumable(run.path):
-        job = plan_resumed(settings, console, objects, data_changed, devices, threads)
+        job = plan_resumed(settings, console, objects, data_changed, accelerator, devices, threads)
         with use_threads(job.settings.threads):
             launch(job, console, resume=True)
             return _finish(run.path, job, console)

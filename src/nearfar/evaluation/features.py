@@ -13,6 +13,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from nearfar.data import Images
+from nearfar.device import send
 from nearfar.networks import Encoder
 from nearfar.threads import fastest_threads, use_threads
 from nearfar.views import Views, eight_bits, make_views, unit
@@ -48,7 +49,7 @@ def extract(
     with _in_use(encoder, device) as place, use_threads(threads), torch.no_grad():
         for index in torch.arange(count).split(batch_size):
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
-            features = encoder(pixels.to(place))
+            features = encoder(send(pixels, place))
             if features.ndim != 2 or len(features) != len(index):
                 raise ValueError(
                     f"the encoder must return [batch, dim], got {tuple(features.shape)} for {len(index)} images"

@@ -13,7 +13,7 @@ from jaxtyping import Int64, Shaped
 from torch import nn
 
 from nearfar.data import Images
-from nearfar.device import seeded
+from nearfar.device import seeded, send
 from nearfar.evaluation.features import extract
 from nearfar.evaluation.labelled import Accuracies, labelled, top_accuracies
 from nearfar.evaluation.linear import Progress
@@ -148,9 +148,9 @@ def finetune_accuracies(
             if done in falls:
                 for group in optimizer.param_groups:
                     group["lr"] *= FACTOR
-            [views] = make_views(train.gather(where[batch]).to(device), plan, generator, *moments)
+            [views] = make_views(send(train.gather(where[batch]), device), plan, generator, *moments)
             with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-                loss = F.cross_entropy(head(net.backbone(views)).float(), target[batch.to(device)])
+                loss = F.cross_entropy(head(net.backbone(views)).float(), target[send(batch, device)])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -37,7 +37,7 @@ class SyncBatchNorm(_BatchNorm):
             return self.act(self.drop(super().forward(input)))
         dims, shape = [0, *range(2, input.ndim)], [1, -1, *[1] * (input.ndim - 2)]
         x = input if input.dtype == torch.float64 else input.float()
-        count = x.new_tensor([x.numel() / x.shape[1]])
+        count = x.new_full((1,), x.numel() / x.shape[1])
         summed = _Sum.apply(torch.cat([x.sum(dims), count]))
         mean, total = summed[:-1] / summed[-1], summed[-1].detach()
         centred = x - mean.view(shape)

@@ -88,6 +88,8 @@ def fit(
     how = setup_of(fabric.device, settings.precision)
     if how.channels_last.value:
         model.to(memory_format=torch.channels_last)
+    if settings.compile:
+        model.online.compile()
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(
@@ -185,7 +187,8 @@ def fit(
                 save()
                 last_saved = since = time.perf_counter()
             progress.advance(step)
-            if stop.agreed(fabric.device) and not is_last:
+            asks = fabric.device.type == "cpu" or fabric.world_size == 1 or step % settings.log_every == 0
+            if asks and stop.agreed(fabric.device) and not is_last:  # several GPUs would wait for it in every step
                 save()
                 raise TrainingStopped(
                     f"stopped after step {step} of {pace.steps}, saved; resume with: nearfar pretrain --resume {folder}"

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.text import Text
 from torch import nn
@@ -18,7 +19,8 @@ from nearfar.data import Images, Stream, describe, list_splits, scan
 from nearfar.data.sources import are_paths
 from nearfar.data.table import SMALL, printable, readable, usual_side
 from nearfar.data.value_range import EIGHT_BITS
-from nearfar.messages import did_you_mean
+from nearfar.device import find_device
+from nearfar.messages import did_you_mean, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
 from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, reason, rungs
@@ -173,6 +175,9 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
     batch_size = _or(given.batch_size, recipe.batch_size)
     check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
     check_machine(given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes)
+    if given.compile:
+        with one_line("--compile does not work on this machine", RuntimeError):
+            torch.compile(torch.sin)(torch.ones(2, device=find_device(given.accelerator)))
     if given.tensorboard and find_spec("tensorboard") is None:
         raise ValueError("--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'")
     if given.stream and given.limit is not None:

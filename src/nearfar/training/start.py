@@ -14,10 +14,12 @@ from nearfar.atomic import replacing
 from nearfar.data import Images, Stream, difference, scan
 from nearfar.data.table import load_table, save_table
 from nearfar.data.value_range import in_words
+from nearfar.device import Accelerator
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.training.environment import write_environment
+from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job
 from nearfar.training.plan import chosen_method, chosen_views, lasting, must_fit, open_data
 from nearfar.training.processes import by_torchrun, check_processes, world_size
@@ -66,13 +68,14 @@ def plan_resumed(
     console: Console,
     objects: dict[str, Any],
     data_changed: bool = False,
+    accelerator: Accelerator | None = None,
     devices: int | None = None,
     threads: int | None = None,
 ) -> Job:
     """Resolve the settings of a run folder, with the user's own objects given again where a file cannot hold them.
 
-    data_changed: accept other data than the run began with, if the method keeps nothing for each image. devices,
-    threads: others than those of the run.
+    data_changed: accept other data than the run began with, if the method keeps nothing for each image.
+    accelerator, devices, threads: others than those of the run.
     Raises ValueError for a finished run without its checkpoint, and for changed data, in one line that says how.
     """
     folder = Path(settings.out)
@@ -86,7 +89,10 @@ def plan_resumed(
     if threads not in (None, settings.threads):
         said = f"--threads {threads} in place of {settings.threads}: from here on the last digits of the results differ"
         console.print(Text(f"{said} from those of an uninterrupted run"))
-    whole = replace(settings, **given, devices=processes, threads=settings.threads if threads is None else threads)
+    threads = settings.threads if threads is None else threads
+    accelerator = accelerator or settings.accelerator
+    whole = replace(settings, **given, accelerator=accelerator, devices=processes, threads=threads)
+    check_machine(accelerator, whole.precision, processes)
     own = isinstance(method := whole.given("method"), Method)  # it has its hyperparameters
     method, recipe = chosen_method(replace(whole, method=method, hyperparameters={}) if own else whole)
     views = chosen_views(whole.given("views"), settings)
@@ -99,7 +105,8 @@ def plan_resumed(
     noted = replace(settings, data=lasting(whole.data), threads=whole.threads)
     if noted != settings:
         noted.save(folder / CONFIG)
-    return Job(replace(noted, devices=whole.devices), method, recipe, whole.given("encoder"), views, images)
+    here = replace(noted, accelerator=accelerator, devices=processes)
+    return Job(here, method, recipe, whole.given("encoder"), views, images)
 
 
 def _same_data(

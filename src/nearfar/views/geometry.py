@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
+from nearfar.device import send
 from nearfar.views.photometric import luma, unit
 
 
@@ -28,7 +29,7 @@ def affine(
     # grid_sample asks where each output pixel comes from; the matrix (a b; c d) has determinant 1
     inverse = torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1) / zoom[:, None, None]
     shift = -inverse @ torch.stack([2 * right, 2 * down], 1)[:, :, None]
-    theta = torch.cat([inverse, shift], 2).float().to(images.device)
+    theta = send(torch.cat([inverse, shift], 2).float(), images.device)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
@@ -74,7 +75,7 @@ def crop(
     height, width = images.shape[2:]
     if images.device.type == "cpu" and max(height, width, size) > _MATRIX_SIDE:
         return _flip(_crop_each(images, box, size), flip)
-    return _crop_product(images, box.to(images.device), size, flip.to(images.device))
+    return _crop_product(images, send(box, images.device), size, send(flip, images.device))
 
 
 def _crop_product(images: Tensor, box: Tensor, size: int, flip: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ def _crop_each(images: Tensor, box: Tensor, size: int) -> Tensor:
 
 
 def _flip(images: Float[Tensor, "n c h w"], chosen: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
-    index = chosen.nonzero().squeeze(1).to(images.device)
+    index = send(chosen.nonzero().squeeze(1), images.device)
     return images.index_copy_(0, index, images.index_select(0, index).flip(3))
 
 

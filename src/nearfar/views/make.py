@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from nearfar.device import seeded
+from nearfar.device import seeded, send
 from nearfar.messages import one_line
 from nearfar.views.geometry import affine, crop, whole
 from nearfar.views.photometric import blur, drop_channel, grayscale_, jitter_, kernel_size, noise_, solarize_
@@ -134,8 +134,8 @@ def make_views(
     sources = [images] * len(plan) if isinstance(images, Tensor) else list(images)
     batch, channels = _check(sources[0], mean, std)
     device = sources[0].device
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)[:, None, None]
-    scale = torch.tensor([1 / s for s in std], device=device)[:, None, None]
+    moments = [[-m / s for m, s in zip(mean, std, strict=True)], [1 / s for s in std]]
+    shift, scale = send(torch.tensor(moments), device)[..., None, None]
     if isinstance(plan, ViewFunction):
         made = plan.views(sources[0], generator, 0 if rows is None or rows.start is None else rows.start)
         return [torch.addcmul(shift, view, scale) for view in made]
@@ -181,7 +181,7 @@ def _where(pixels: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor],
     """Replace the images where `chosen` is true by what the operation makes of them and of their numbers."""
     index = chosen.nonzero().squeeze(1)
     if len(index):
-        there = index.to(pixels.device)
+        there = send(index, pixels.device)
         pixels.index_copy_(0, there, operation(pixels.index_select(0, there), index))
 
 

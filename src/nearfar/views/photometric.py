@@ -9,6 +9,8 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from nearfar.device import send
+
 
 def unit(pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return uint8 pixels as floats in 0..1; floats, which lie there already, as they are."""
@@ -30,7 +32,7 @@ def from_range(
     channels = numbers.shape[-3]
     if len(value_range) not in (2, 2 * channels):
         raise ValueError(f"{channels} channels need a value range of 2 or {2 * channels} numbers, got {value_range}")
-    low, high = torch.tensor(value_range, dtype=numbers.dtype, device=numbers.device).view(-1, 2, 1, 1).unbind(1)
+    low, high = send(torch.tensor(value_range, dtype=numbers.dtype), numbers.device).view(-1, 2, 1, 1).unbind(1)
     return ((numbers - low) / (high - low)).clamp(0, 1)
 
 
@@ -57,7 +59,7 @@ def drop_channel(
     The mean and not black, so that a lost channel is no outlier after normalisation.
     """
     rows, channels = torch.arange(len(images), device=images.device), images.shape[1]
-    lost = (share * channels).long().clamp(max=channels - 1).to(images.device)
+    lost = send((share * channels).long().clamp(max=channels - 1), images.device)
     images[rows, lost] = images[rows, lost].mean((1, 2), keepdim=True).expand(-1, *images.shape[2:])
     return images
 
@@ -87,7 +89,7 @@ def jitter_(
 
 
 def _blend_(images: Tensor, factor: Tensor, of_mean: Tensor, of_grayscale: Tensor, colour: bool) -> None:
-    factor, of_mean, of_grayscale = torch.stack([factor, of_mean, of_grayscale]).to(images.device)[..., None, None]
+    factor, of_mean, of_grayscale = send(torch.stack([factor, of_mean, of_grayscale]), images.device)[..., None, None]
     if colour:
         grayscale = luma(images)
         mean = grayscale.mean((2, 3), keepdim=True).mul_(of_mean)
@@ -100,8 +102,8 @@ def _blend_(images: Tensor, factor: Tensor, of_mean: Tensor, of_grayscale: Tenso
 def _hue_where_(images: Tensor, hue: Tensor, chosen: Tensor) -> None:
     index = (chosen & (hue != 0)).nonzero().squeeze(1)
     if len(index):
-        there = index.to(images.device)
-        images.index_copy_(0, there, turn_hue(images.index_select(0, there), hue[index].to(images.device)))
+        there = send(index, images.device)
+        images.index_copy_(0, there, turn_hue(images.index_select(0, there), send(hue[index], images.device)))
 
 
 def turn_hue(images: Float[Tensor, "n 3 h w"], hue: Float[Tensor, " n"]) -> Float[Tensor, "n 3 h w"]:
@@ -116,7 +118,7 @@ def turn_hue(images: Float[Tensor, "n 3 h w"], hue: Float[Tensor, " n"]) -> Floa
     sixfold = torch.maximum(torch.maximum(red, green), blue).sub_(low).mul_(6)  # 6 d, since angles are in turns here
     angle = (green + blue).sub_(red).sub_(low).div_(sixfold.clamp(min=1e-9)).add_(1 / 6)
     angle = torch.copysign(angle, green - blue).add_(hue[:, None, None])
-    opposite = torch.tensor([3 / 6, 5 / 6, 1 / 6], device=images.device)[:, None, None]
+    opposite = send(torch.tensor([3 / 6, 5 / 6, 1 / 6]), images.device)[:, None, None]
     far = angle[:, None] - opposite
     far.sub_(far.round()).abs_().clamp_(1 / 6, 2 / 6)
     base = low.sub_(sixfold, alpha=1 / 6)
@@ -145,7 +147,7 @@ def blur(
     """
     radius = min(kernel // 2, min(images.shape[2:]) - 1)
     offset = torch.arange(-radius, radius + 1, device=images.device)
-    weight = torch.exp(-0.5 * (offset / sigma.to(images.device)[:, None]) ** 2)
+    weight = torch.exp(-0.5 * (offset / send(sigma, images.device)[:, None]) ** 2)
     weight = (weight / weight.sum(1, keepdim=True))[:, :, None, None, None]
     for dim, pad in ((2, (0, 0, radius, radius)), (3, (radius, radius, 0, 0))):
         length = images.shape[dim]
@@ -167,4 +169,4 @@ def noise_(
     field = torch.empty(images.shape)
     for image, value in zip(field, seed.tolist(), strict=True):
         image.normal_(generator=generator.manual_seed(value))
-    return images.add_(field.mul_(deviation[:, None, None, None]).to(images.device)).clamp_(0, 1)
+    return images.add_(send(field.mul_(deviation[:, None, None, None]), images.device)).clamp_(0, 1)

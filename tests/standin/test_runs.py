@@ -1,0 +1,201 @@
+"""Runs on the GPU by public functions: trained, saved, resumed elsewhere, and every verb on what was trained."""
+
+import os
+import signal
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from safetensors.torch import load_file
+
+import nearfar
+from nearfar.data import open_images
+from nearfar.maps import LAYOUTS, load_map
+from nearfar.training import loop
+from tests.standin.conftest import REAL
+
+QUIET = Console(quiet=True)
+PROTOCOLS = ["knn", "knn_3", "linear", "few", "linear-sgd", "finetune-50"]
+RUNS = {  # a momentum encoder and a queue; numbers of each image and a loss that learns; what else a checkpoint holds
+    "sce": dict(method="sce", queue_size=40, optimizer="larc", clip_gradient=1.0, micro_batch=8),
+    "isogclr": dict(method="isogclr", optimizer="adamw", lr=1e-3),
+    "saclr": dict(method="saclr", scale="row", negatives=3, optimizer="muon", lr=1e-3),
+}
+
+
+def begin(data, out, accelerator, **options):
+    settings = dict(epochs=2, batch_size=16, held_out=16, log_every=1, encoder="tiny", precision="32-true", seed=3)
+    return nearfar.pretrain(data, out=out, accelerator=accelerator, console=QUIET, **(settings | options))
+
+
+@contextmanager
+def without_gpu():
+    """What torch finds on a machine without a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
+        yield
+
+
+def begin_and_stop(*given, **options):
+    """Stop a run in the middle of its second epoch."""
+    advance = loop.TrainingProgress.advance
+
+    def stopping(self, step):
+        advance(self, step)
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(nearfar.TrainingStopped):
+        patch.setattr(loop.TrainingProgress, "advance", stopping)
+        begin(*given, **options)
+
+
+def same_metrics(run, other, tolerance):
+    """Losses, learning rates and health line by line."""
+    assert [line["step"] for line in run.metrics] == [line["step"] for line in other.metrics]
+    for one, two in zip(run.metrics, other.metrics, strict=True):
+        for key in {"loss", "lr"} & one.keys():
+            assert one[key] == pytest.approx(two[key], rel=10 * tolerance["rtol"])
+        measured, wanted = ({k: v for k, v in line.get("health", {}).items() if v is not None} for line in (one, two))
+        assert measured == pytest.approx(wanted, rel=0.02, abs=0.02)
+    assert run.verdict.state == other.verdict.state
+
+
+@pytest.mark.parametrize("there_first", [True, False], ids=["from the GPU", "to the GPU"])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_goes_on_elsewhere(name, there_first, images_file, tmp_path, tolerance):
+    """Stopped there and resumed on the CPU, and the other way round, it logs what a run on the CPU logs."""
+    first, second = ("gpu", "cpu") if there_first else ("cpu", "gpu")
+    whole = begin(images_file, tmp_path / "whole", "cpu", **RUNS[name])
+    begin_and_stop(images_file, tmp_path / "parts", first, **RUNS[name])
+    saved = torch.load(tmp_path / "parts" / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
+    assert {x.device.type for x in saved["model"].values()} == {"cpu"}
+    same_metrics(nearfar.resume(tmp_path / "parts", accelerator=second, console=QUIET), whole, tolerance)
+
+
+def test_a_run_resumed_on_the_gpu_is_an_uninterrupted_one_to_the_last_bit(images_file, tmp_path):
+    """With torch's deterministic algorithms; cuBLAS has them with CUBLAS_WORKSPACE_CONFIG=:4096:8 alone."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        whole = begin(images_file, tmp_path / "whole", "gpu", **RUNS["sce"])
+        begin_and_stop(images_file, tmp_path / "parts", "gpu", **RUNS["sce"])
+        parts = nearfar.resume(tmp_path / "parts", console=QUIET)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    clocks = ("images_per_second", "data_wait")
+    one, two = ([{k: v for k, v in line.items() if k not in clocks} for line in r.metrics] for r in (whole, parts))
+    assert one == two
+    weights = [load_file(run.path / "encoder.safetensors") for run in (whole, parts)]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_a_run_on_a_gpu_that_is_gone_names_the_way_out(images_file, tmp_path):
+    run = begin(images_file, tmp_path / "run", "gpu", epochs=1)
+    with without_gpu():
+        with pytest.raises(ValueError, match="--accelerator gpu: torch finds no such device"):
+            run.resume(console=QUIET)
+        assert run.resume(accelerator="cpu", console=QUIET).path == run.path
+    assert run.settings.accelerator == "gpu"  # on a machine that has one it goes on there
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_half_precision_trains_as_on_the_cpu(precision, images_file, tmp_path):
+    """Losses in float32 of embeddings in half precision; float16 with a scaled gradient, whose scale is saved."""
+    asked = [("cpu", "32-true"), ("cpu", precision), ("gpu", precision)]
+    runs = [begin(images_file, tmp_path / "-".join(one), one[0], precision=one[1], epochs=1) for one in asked]
+    full, one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
+    assert one == pytest.approx(two, rel=0.02) and one == pytest.approx(full, rel=0.1) and one != full
+    saved = torch.load(runs[2].path / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
+    assert ("scale" in saved["precision"]) == (precision == "16-mixed")
+
+
+def test_images_that_workers_decode_and_views_of_ones_own(tmp_path, tolerance):
+    made = np.random.default_rng(0).integers(0, 256, (24, 20, 20, 3), dtype=np.uint8)
+    (tmp_path / "images").mkdir()
+    for number, image in enumerate(made):
+        Image.fromarray(image).save(tmp_path / "images" / f"{number}.png")
+    options = dict(image_size=16, batch_size=8, held_out=0, epochs=1)
+    for name, more in {"files": dict(cache=False, workers=0), "own": dict(views=mirrored)}.items():
+        runs = [begin(tmp_path / "images", tmp_path / f"{name}-{w}", w, **options, **more) for w in ("cpu", "gpu")]
+        one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
+        assert len(one) == 3 and one == pytest.approx(two, rel=tolerance["rtol"])
+
+
+def mirrored(images):
+    return [images, images.flip(3)]
+
+
+@pytest.fixture(scope="module")
+def trained(images_file, tmp_path_factory):
+    """A run that was trained on the GPU."""
+    return begin(images_file, tmp_path_factory.mktemp("gpu") / "run", "gpu", method="sce")
+
+
+def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device, tolerance):
+    """`embed` with and without a GPU, and `load` there as a module of one's own."""
+    there = np.load(trained.embed(out=trained.path / "there.npz", console=QUIET))
+    (trained.path / "features.safetensors").unlink()
+    with without_gpu():
+        here = np.load(trained.embed(out=trained.path / "here.npz", console=QUIET))
+    key = next(name for name in here if here[name].ndim == 2)
+    np.testing.assert_allclose(there[key], here[key], rtol=tolerance["rtol"], atol=10 * tolerance["atol"])
+    pixels = torch.from_numpy(np.load(images_file)["images"])[:, None]
+    encoder = nearfar.load(trained)
+    assert {x.device.type for x in encoder.state_dict().values()} == {"cpu"}
+    with torch.no_grad():
+        rows = encoder.to(device)(pixels.to(device)).cpu().numpy()
+    np.testing.assert_allclose(rows, here[key], rtol=tolerance["rtol"], atol=10 * tolerance["atol"])
+
+
+def test_every_protocol_gives_the_accuracies_of_the_cpu(trained, monkeypatch):
+    monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 10)
+    there = trained.evaluate(protocol=PROTOCOLS, console=QUIET)
+    with without_gpu():
+        here = trained.evaluate(protocol=PROTOCOLS, console=QUIET)
+    assert there.keys() == here.keys() and len(there["trained"]) == 9
+    for row, numbers in here.items():  # one test image of 16 more or less, where a GPU rounds in another way
+        assert there[row] == pytest.approx(numbers, abs=0.07 if REAL else 1e-6)
+
+
+def test_searches_copies_and_choices_are_those_of_the_cpu(trained, images_file):
+    names = open_images(images_file).names[:2]
+
+    def found():
+        (trained.path / "features.safetensors").unlink(missing_ok=True)
+        near = trained.search(names, k=5, console=QUIET)
+        copies = trained.duplicates(distance=0.05, console=QUIET)
+        chosen = trained.select(n=6, console=QUIET)
+        return near["name"], copies["name"], chosen["name"], near["distance"]
+
+    *images, distances = found()
+    with without_gpu():
+        *others, far = found()
+    assert distances == pytest.approx(far, abs=1e-5)
+    assert REAL or images == others
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkeypatch):
+    for stage in ("LEAST_STEPS", "FINETUNE_LEAST_STEPS"):
+        monkeypatch.setattr(f"nearfar.maps.projector.{stage}", 20)
+
+    def drawn(name):
+        page = trained.map(out=tmp_path / f"{name}.html", layout=layout, epochs=3, console=QUIET)
+        return load_map(page.with_suffix(".safetensors")).coordinates
+
+    there = drawn("there")
+    new = trained.map(images_file, out=tmp_path / "new.html", onto=tmp_path / "there.html", limit=20, console=QUIET)
+    assert new.is_file()
+    with without_gpu():
+        here = drawn("here")
+    assert there.isfinite().all() and there.shape == here.shape == (80, 2)
+    if not REAL:  # whose own random numbers give another map
+        torch.testing.assert_close(there, here, rtol=1e-2, atol=1e-2 * float(here.std()))
+
+
+@pytest.mark.parametrize("to", ["safetensors", "torch", "timm"])
+def test_an_encoder_trained_there_is_exported(to, trained, tmp_path):
+    assert trained.export(to=to, out=tmp_path / f"net{dict(safetensors='.safetensors', torch='.pt2').get(to, '')}")

@@ -1,0 +1,107 @@
+"""Every view on the GPU: each operation, every plan and preset, crops made beforehand, and functions of one's own."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nearfar.views import View, ViewFunction, ViewPlan, compose, make_views, plan, resize_square
+from nearfar.views.plans import _DISTRIBUTIONS, _LISTS
+
+OPERATIONS = {
+    "crop": {},
+    "flip": dict(flip=1.0),
+    "flip_vertical": dict(flip_vertical=1.0),
+    "rot90": dict(rot90=1.0),
+    "turn": dict(affine=1.0, degrees=30.0),
+    "shift": dict(affine=1.0, translate=0.2),
+    "zoom": dict(affine=1.0, zoom=(0.7, 1.4)),
+    "shear": dict(affine=1.0, shear=20.0),
+    "brightness": dict(jitter=1.0, brightness=0.5),
+    "contrast": dict(jitter=1.0, contrast=0.5),
+    "saturation": dict(jitter=1.0, saturation=0.5),
+    "hue": dict(jitter=1.0, hue=0.3),
+    "all colours": dict(jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
+    "grayscale": dict(grayscale=0.5),
+    "drop": dict(drop=1.0),
+    "blur": dict(blur=0.7),
+    "solarize": dict(solarize=0.5),
+    "noise": dict(noise=0.5),
+}
+
+
+def pictures(channels, height, width=None, count=6, bits=8):
+    made = torch.rand(count, channels, height, width or height, generator=torch.Generator().manual_seed(height))
+    smooth = F.avg_pool2d(made, 5, stride=1, padding=2, count_include_pad=False)
+    return (smooth * 255).round().to(torch.uint8) if bits == 8 else smooth
+
+
+def views_of(images, the_plan, **rows):
+    channels = (images if isinstance(images, torch.Tensor) else images[0]).shape[1]
+    moments = [0.4] * channels, [0.2] * channels
+    return make_views(images, the_plan, torch.Generator().manual_seed(5), *moments, **rows)
+
+
+def same(there, here, device, share=0.0):
+    """Equal within 1 of 255, in all pixels but a share of them, in units of the deviation by which they are divided."""
+    for one, other in zip(there, here, strict=True):
+        assert one.device == device and one.dtype == other.dtype == torch.float32
+        assert ((one.cpu() - other).abs() > 1 / 255 / 0.2).float().mean() <= share
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_gives_the_views_of_the_cpu(name, channels, bits, device):
+    images = pictures(channels, 24, 32, bits=bits)
+    the_plan = ViewPlan(name, (View(size=20, **OPERATIONS[name]), View(size=11, **OPERATIONS[name])))
+    here = views_of(images, the_plan)
+    there = views_of(images.to(device), the_plan)
+    same(there, here, device, share=2e-3 if name == "solarize" else 0.0)  # a value at its threshold may tip over
+    part = slice(2, 5)  # of a batch that processes share
+    same(views_of(images[part].to(device), the_plan, rows=part, total=6), [view[part] for view in here], device, 2e-3)
+
+
+@pytest.mark.parametrize(("size", "bits"), [(32, 8), (72, 16)])
+@pytest.mark.parametrize("name", [*_LISTS, *_DISTRIBUTIONS])
+def test_a_plan_gives_the_views_of_the_cpu(name, size, bits, device):
+    images, the_plan = pictures(3, size, count=2, bits=bits), plan(name, size, 3)
+    same(views_of(images.to(device), the_plan), views_of(images, the_plan), device, share=2e-3)
+
+
+def test_large_images_of_8_bits_are_resized_to_whole_numbers_on_the_cpu_alone(device):
+    images, the_plan = pictures(3, 72), plan("weak", 72, 3)
+    for one, other in zip(views_of(images.to(device), the_plan), views_of(images, the_plan), strict=True):
+        assert 0.1 / 255 < (one.cpu() - other).abs().max() * 0.2 < 1.01 / 255  # rounded twice
+
+
+def test_crops_that_workers_made_give_the_views_of_the_cpu(device):
+    the_plan = compose(["strong-gamma", "local-4"], 32, 3)
+    crops = [pictures(3, view.size) for view in the_plan.views]
+    same(views_of([crop.to(device) for crop in crops], the_plan), views_of(crops, the_plan), device, 2e-3)
+
+
+def test_a_function_of_ones_own_runs_on_the_device_and_repeats_itself(device):
+    def own(images):
+        assert torch.rand(3).shape == (3,)  # the CPU's generator is seeded as well
+        noise = torch.rand(images.shape, device=images.device)
+        return [images.flip(3), (images.float() / 255 + 0.1 * noise).clamp(0, 1)]
+
+    images, function = pictures(3, 16), ViewFunction(own, 16, 3)
+    torch.manual_seed(1)
+    before = torch.rand(2, device=device).cpu()
+    torch.manual_seed(1)
+    there, again = (views_of(images.to(device), function) for _ in range(2))
+    assert torch.equal(torch.rand(2, device=device).cpu(), before)  # the global generators are put back
+    assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(there, again, strict=True))
+    same(there[:1], views_of(images, function)[:1], device)
+    noise = (there[1].cpu() * 0.2 + 0.4 - images / 255) / 0.1
+    assert 0.4 < noise.mean() < 0.6 and noise.std() > 0.2
+
+
+@pytest.mark.parametrize(("height", "width"), [(90, 110), (32, 32), (20, 33)])
+def test_images_are_resized_as_on_the_cpu(height, width, device):
+    images = pictures(3, height, width)
+    there, here = resize_square(images.to(device), 32), resize_square(images, 32)
+    assert there.dtype == torch.uint8 and (there.cpu().int() - here.int()).abs().max() <= 1
+    floats = images / 255
+    torch.testing.assert_close(resize_square(floats.to(device), 32).cpu(), resize_square(floats, 32))

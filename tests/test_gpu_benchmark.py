@@ -1,0 +1,43 @@
+"""benchmarks/gpu.py, which `make gpu` runs, comes to its end on the stand-in and says what it ran on."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+from nearfar.losses import SimCLR
+
+FILE = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
+spec = importlib.util.spec_from_file_location("gpu_benchmark", FILE)
+benchmark = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(benchmark)
+
+
+def test_it_runs_to_its_end_and_keeps_the_text_above_its_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "LOSSES", {"SimCLR": lambda images: SimCLR()})
+    monkeypatch.setattr(benchmark, "TINY", benchmark.TINY._replace(cases=benchmark.TINY.cases[:1]))
+    (tmp_path / "gpu.md").write_text(f"# Mine\n\n{benchmark.MARKER}\n\nold\n")
+    benchmark.main(["--stand-in", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "results" / "gpu.json").read_text())
+    assert found["about"]["kind"] == "standin" and found["tests"] is None
+    kinds = [(row["precision"], row["kind"]) for row in found["speed"]]
+    plain = {(precision, kind) for precision in benchmark.PRECISIONS for kind in ("whole step", "bare encoder")}
+    assert plain | {("bfloat16", "whole step, compiled")} <= set(kinds)
+    assert all(row["rate"] > 0 for row in found["speed"] if "compiled" not in row["kind"])
+    assert len(found["beside"]) == 3 and all(one["cpu"] > 0 and one["gpu"] > 0 for one in found["beside"])
+    page = (tmp_path / "gpu.md").read_text()
+    assert page.startswith("# Mine\n") and "old" not in page
+    assert "no number here says anything about a GPU" in page
+
+
+def test_what_the_time_does_not_allow_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "beside_the_cpu", lambda scale: [])
+    benchmark.main(["--stand-in", "--minutes", "1e-9", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "results" / "gpu.json").read_text())
+    assert {row["why"] for row in found["speed"]} == {"no time left"}
+    assert "no time left" in (tmp_path / "gpu.md").read_text()
+
+
+def test_the_documentation_does_not_claim_what_has_not_run():
+    page = (FILE.parents[1] / "docs" / "gpu.md").read_text()
+    real = (FILE.parents[1] / "docs" / "results" / "gpu.json").is_file()
+    assert real or "has yet run on a real GPU" in page

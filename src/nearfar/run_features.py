@@ -189,36 +189,27 @@ def open_featured(
     return found
 
 
-def open_against(
-    run: Run | WithoutRun, data: Any, against: Any, split: str | None, encoder: nn.Module | str | None, console: Console
-) -> tuple[Featured, int]:
-    """Open an archive, then images to compare with it, as one; and the number of images of the archive.
+def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featured, int]:
+    """Open an archive, and put its images before those to compare with it; and the number of the former.
 
-    Files of the archive that are also among the others are left out: they are no second copy. ValueError if no other
-    is left, and for vectors.
+    Its files that are also among the others are left out: they are no second copy. ValueError if no other is left.
     """
-    known = open_featured(run, data, split, encoder, console, least=1)
+    others = known.images
     if known.encoder is None:
-        raise ValueError(f"--against needs an encoder, and {run.path} holds vectors")
-    how: dict[str, Any] = dict(image_size=known.images.image_size, channels=known.images.channels)
-    how["value_range"] = known.images.value_range or EIGHT_BITS
-    archive = open_shown(against, console, split="all", **how)
-    own = {_identity(path) for path in known.paths or [] if not os.path.islink(path)}
-    files = replace(known, images=archive).paths or []
-    if shared := {row for row, path in enumerate(files) if _identity(path) in own}:
-        console.print(Text(f"{len(shared)} files of {archive.source} are also among the others, and left out there"))
-        if len(shared) == len(archive):
-            raise ValueError(f"every file of {archive.source} is one of {known.images.source}: name another archive")
-        archive = archive.subset([row for row in range(len(archive)) if row not in shared])
-    both = joined([archive, known.images], [archive.source, known.images.source])
-    both.names = archive.names + known.images.names
-    return replace(known, images=both), len(archive)
-
-
-def _identity(path: str) -> tuple[int, int]:
-    """What a file is, by whatever path or hard link."""
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
+        raise ValueError("--against needs an encoder, and there are vectors alone")
+    how: dict[str, Any] = dict(image_size=others.image_size, channels=others.channels)
+    images = open_shown(archive, console, split="all", value_range=others.value_range or EIGHT_BITS, **how)
+    found = [os.stat(path) for path in known.paths or [] if not os.path.islink(path)]
+    own = {(one.st_dev, one.st_ino) for one in found}  # of files, by whatever path or hard link
+    found = list(map(os.stat, replace(known, images=images).paths or []))
+    if shared := {row for row, one in enumerate(found) if (one.st_dev, one.st_ino) in own}:
+        console.print(Text(f"{len(shared)} files of {images.source} are also among the others, and left out there"))
+        if len(shared) == len(images):
+            raise ValueError(f"every file of {images.source} is one of {others.source}: name another archive")
+        images = images.subset([row for row in range(len(images)) if row not in shared])
+    both = joined([images, others], [images.source, others.source])
+    both.names = images.names + others.names
+    return replace(known, images=both), len(images)
 
 
 def trained_encoder(run: Run, encoder: nn.Module | str | None) -> Encoder:

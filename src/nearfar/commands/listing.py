@@ -167,9 +167,9 @@ def find_duplicates(
     >>> found = nearfar.find_duplicates("runs/photos")
     >>> found["name"], found["kind"]
     (['cat/3.png', 'cat/copy.png'], ['first', 'same file'])
-    >>> run = nearfar.Run("runs/photos")
-    >>> run.duplicates("photos/cat/copy.png", against="photos/dog", out="had.html")["name"]
-    []
+    >>> found = nearfar.find_duplicates("runs/photos", "photos/cat/copy.png", against="photos/cat", out="had.html")
+    >>> found["name"], found["kind"], found["archive_name"]
+    (['copy.png'], ['same file'], ['3.png'])
     """
     from torch.nn.functional import normalize
 
@@ -182,10 +182,9 @@ def find_duplicates(
     run, console = run_or_data(run), console or Console()
     check_range("--distance", distance, 0, 2)
     page = lists.output_of(run, out, "duplicates", lists.TABLE, lists.FILES)
-    if against is None:
-        known, archive = open_featured(run, data, split, encoder, console), 0
-    else:
-        known, archive = open_against(run, data, against, split, encoder, console)
+    known, archive = open_featured(run, data, split, encoder, console, least=2 if against is None else 1), 0
+    if against is not None:
+        known, archive = open_against(known, against, console)
     if orientations and not known.pictured:
         raise ValueError("--orientations compares pixels: name the images of these vectors")
     images, features = known.images, normalize(known.features, dim=1)

@@ -3,6 +3,7 @@
     python benchmarks/copies.py DATA --out docs/results/copies.json     # DATA holds imagenette/ and flowers/
     python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
     python benchmarks/copies.py DATA --orientations --out docs/results/copies-turned.json
+    python benchmarks/copies.py DATA --whole imagenette flowers --count 3000 --out docs/results/copies-turned.json
 
 No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; pages of text;
 plots; screens of one program; digits; bursts of a camera (frames shifted by 2 to 6 pixels, with noise and another
@@ -11,7 +12,8 @@ with its nearest images in the set at 16 pixels, both unaltered and altered in e
 
 --orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in turn, and
 `nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and no others, by untrained
-features.
+features. --whole SET: the same on so many images of a data set as it is: seconds with and without --orientations, and
+what is found, to look at.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import io
 import json
 import platform
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -327,6 +330,25 @@ def measure_orientations(images: list[Image.Image]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def measure_whole(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """What is called turned or mirrored among images of a data set, and the time that it takes."""
+    images = nearfar.data.open_images(folder, image_size=96).sampled(count, seed)
+    found: dict[str, Any] = {"images": len(images), "seconds": {}}
+    with tempfile.TemporaryDirectory() as place:
+        for orientations in (False, True):
+            began = time.perf_counter()
+            page, console = Path(place) / f"{orientations}.html", Console(quiet=True)
+            columns = nearfar.find_duplicates(images, orientations=orientations, out=page, console=console)
+            found["seconds"]["orientations" if orientations else "upright"] = round(time.perf_counter() - began, 1)
+    for kind in ("same file", "same pixels", "copy", "turned", "mirrored"):
+        found[kind] = columns["kind"].count(kind)
+    turned = {
+        group for group, kind in zip(columns["group"], columns["kind"], strict=True) if kind in ("turned", "mirrored")
+    }
+    rows = zip(columns["group"], columns["name"], columns["kind"], strict=True)
+    return found | {"groups": [f"{group} {kind}: {name}" for group, name, kind in rows if group in turned]}
+
+
 def main() -> None:
     """Make the sets, measure, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -336,6 +358,7 @@ def main() -> None:
     parser.add_argument("--others", type=int, default=9, help="different images that each is compared with")
     parser.add_argument("--sets", nargs="*")
     parser.add_argument("--orientations", action="store_true", help="turned and mirrored copies instead")
+    parser.add_argument("--whole", nargs="*", default=[], help="data sets as they are")
     parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()
     sets: dict[str, Callable[[Chance, int], list[Image.Image]]] = {
@@ -350,14 +373,17 @@ def main() -> None:
     result: dict[str, Any] = {"seed": args.seed, "limit": LOCAL, "cpu": model, "date": f"{datetime.date.today()}"}
     result["versions"] = {"pillow": PIL.__version__, "torch": torch.__version__, "matplotlib": matplotlib.__version__}
     result["sets"] = json.loads(args.out.read_text())["sets"] if args.out is not None and args.out.exists() else {}
-    for name in args.sets or sets:
+    for name in args.whole:
+        result["sets"][f"{name}, whole"] = found = measure_whole(args.data / name, args.count, args.seed)
+        print(name, json.dumps(found), flush=True)
+    for name in args.sets or ({} if args.whole else sets):
         chance = np.random.default_rng([args.seed, *name.encode()])
         images = sets[name](chance, args.count)
         found = measure_orientations(images) if args.orientations else measure(images, args.others, chance)
         result["sets"][name] = found
         print(name, json.dumps(found), flush=True)
-        if args.out is not None:
-            args.out.write_text(json.dumps(result, indent=1) + "\n")
+    if args.out is not None:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

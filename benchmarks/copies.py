@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import io
+import itertools
 import json
 import platform
 import tempfile
@@ -327,7 +328,14 @@ def measure_orientations(images: list[Image.Image]) -> dict[str, Any]:
         "images": len(images), "different_pairs": pairs, "called_copies": len(wrong),
         "wrong": wrong, "wrong_kinds": wrong_kinds, "groups": len(groups),
         "recall": {how: round(float(np.mean(one)), 3) if one else None for how, one in placed.items()},
+        "closest_different_upright": {how: closest(images, save) for how, save in SAVED.items()},
     }  # fmt: skip
+
+
+def closest(images: list[Image.Image], save: Callable[[Image.Image], Image.Image]) -> float:
+    """The smallest difference of two different images that are saved alike, neither turned: a control."""
+    saved = [planes(save(image)) for image in images]
+    return round(min(local_difference(*pair) for pair in itertools.combinations(saved, 2)), 2)
 
 
 def measure_whole(folder: Path, count: int, seed: int) -> dict[str, Any]:

@@ -26,8 +26,8 @@ function collected(label, pairs) {
   }
   const size = (i) => images[i].width * images[i].height;
   const letters = (i) => [...images[i].name].length;
-  const larger = (i, j) => images[j].archived - images[i].archived || images[i].link - images[j].link || size(j) - size(i) || images[j].bytes - images[i].bytes
-    || letters(i) - letters(j) || i - j;
+  const larger = (i, j) => images[j].archived - images[i].archived || images[i].link - images[j].link
+    || size(j) - size(i) || images[j].bytes - images[i].bytes || letters(i) - letters(j) || i - j;
   return [...groups.values()].filter((group) => group.length > 1).map((group) => group.sort(larger));
 }
 
@@ -143,7 +143,7 @@ function draw() {
 
 const identical = links.filter((link) => link[3] === 0).map(([, a, b]) => [a, b]);
 const twin = grouped(identical);
-const listed = links.length ? images.filter((one) => !one.kept).length : 0;
+const listed = images.filter((one) => !one.kept).length;
 const sure = links.filter((link) => link[3] < alike).map(([, a, b]) => [a, b]);
 const copies = collected(grouped(sure), sure);
 const likenesses = links.filter((link) => link[3] === alike);

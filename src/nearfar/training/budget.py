@@ -210,7 +210,7 @@ def training_speed(
     if how.channels_last.value:
         model.to(memory_format=torch.channels_last)
     if compiled:
-        model.online.compile()
+        model.compile_networks()
     optimizer: Any = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=how.fused.value)
     optimizer = fabric.setup_optimizers(optimizer)
     gradient_of = GradientStep(fabric, model)

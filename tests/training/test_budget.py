@@ -44,7 +44,7 @@ def test_the_largest_that_leaves_epochs_enough(machine):
     speeds, tried = machine
     speeds |= dict(zip(RUNGS, (800.0, 400.0, 200.0, 50.0, 30.0, 5.0), strict=True))
     enough = budget.LEAST_EPOCHS * 2000
-    given = Settings("photos", precision="32-true")
+    given = Settings("photos", precision="32-true", compile=False)
     assert choose(given, 2000, enough / 800).image_size == RUNGS[0][1]
     assert choose(given, 2000, 0.1).image_size == RUNGS[0][1]  # not even that: still the fastest
     found = choose(given, 2000, 1.01 * enough / 200)

@@ -128,7 +128,7 @@ class Training:
         if self.how.channels_last.value:
             self.model.to(memory_format=torch.channels_last)
         if compiled:
-            self.model.online.compile()
+            self.model.compile_networks()
         optimizer = build_optimizer("sgd", self.model, lr=0.01, weight_decay=5e-4, fused=self.how.fused.value)
         self.optimizer: Any = self.fabric.setup_optimizers(optimizer)
         self.model.train()

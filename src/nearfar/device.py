@@ -142,7 +142,7 @@ class Setup(NamedTuple):
 
 def setup_of(device: torch.device, precision: str) -> Setup:
     """Return how a run computes on a device in a precision, which is one of `Settings`."""
-    compiled = Choice(False, "a tenth faster on a CPU, but slow to start: on by --compile (docs/step.md)")
+    compiled = Choice(False, "slow to start: pretrain tries it where a run takes ten minutes or more (docs/step.md)")
     if device.type == "cpu":
         return Setup(
             channels_last=Choice(False, "within the noise on CPUs (docs/step.md)"),

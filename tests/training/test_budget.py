@@ -19,11 +19,14 @@ SIMCLR = method_class("simclr").from_recipe()
 @pytest.fixture
 def machine(monkeypatch):
     """Images per second by (encoder, image size), and how much faster bfloat16 is; what was tried is listed."""
-    speeds, tried = {"bf16-mixed": 1.0}, []
+    speeds, tried = {"bf16-mixed": 1.0, "compiled": 1.0}, []
 
-    def speed(method, encoder, views, *, image_size, crop_size, precision, **options):
+    def speed(method, encoder, views, *, image_size, crop_size, precision, compiled=False, **options):
+        rate = speeds[encoder, image_size] * (speeds["bf16-mixed"] if precision == "bf16-mixed" else 1.0)
+        if compiled:
+            return rate * speeds["compiled"]
         tried.append((encoder, image_size, precision))
-        return speeds[encoder, image_size] * (speeds["bf16-mixed"] if precision == "bf16-mixed" else 1.0)
+        return rate
 
     monkeypatch.setattr(budget, "training_speed", speed)
     return speeds, tried
@@ -41,7 +44,7 @@ def test_the_largest_that_leaves_epochs_enough(machine):
     speeds, tried = machine
     speeds |= dict(zip(RUNGS, (800.0, 400.0, 200.0, 50.0, 30.0, 5.0), strict=True))
     enough = budget.LEAST_EPOCHS * 2000
-    given = Settings("photos", precision="32-true")
+    given = Settings("photos", precision="32-true", compile=False)
     assert choose(given, 2000, enough / 800).image_size == RUNGS[0][1]
     assert choose(given, 2000, 0.1).image_size == RUNGS[0][1]  # not even that: still the fastest
     found = choose(given, 2000, 1.01 * enough / 200)
@@ -86,6 +89,33 @@ def test_the_faster_precision(machine, gain, precision):
     assert found.precision == precision
     assert found.rate == pytest.approx(100.0 * max(gain if precision != "32-true" else 1.0, 1.0))
     assert [kind for *_, kind in tried] == ["32-true", "bf16-mixed"] * 3
+
+
+@pytest.mark.parametrize(
+    ("gain", "seconds", "compiled"), [(1.2, 700.0, True), (1.03, 700.0, False), (1.2, 500.0, False)]
+)
+def test_torch_compiles_a_long_run_where_that_pays(machine, gain, seconds, compiled):
+    speeds, _ = machine
+    speeds |= {RUNGS[0]: 100.0, RUNGS[1]: 1.0, "compiled": gain}
+    found = choose(Settings("photos", precision="32-true"), 2000, seconds)
+    assert found.compiled == compiled and found.rate == pytest.approx(100.0 * (gain if compiled else 1.0))
+    assert ("1.2 times as fast compiled" in found.reason) == compiled
+    assert not choose(Settings("photos", precision="32-true", compile=False), 2000, seconds).compiled
+
+
+def test_a_failing_compiler_leaves_the_run_as_it_is(machine, monkeypatch):
+    speeds, _ = machine
+    speeds |= {RUNGS[0]: 100.0, RUNGS[1]: 1.0}
+    plainly = budget.training_speed
+
+    def failing(*given, compiled=False, **named):
+        if compiled:
+            raise AssertionError("what a compiler may raise")
+        return plainly(*given, **named)
+
+    monkeypatch.setattr(budget, "training_speed", failing)
+    found = choose(Settings("photos", precision="32-true"), 2000, 700.0)
+    assert not found.compiled and found.rate == 100.0
 
 
 def test_epochs_fill_the_time():

@@ -167,6 +167,7 @@ def test_a_compiled_encoder_trains_and_is_saved_as_any_other(images_file, tmp_pa
     """By torch's front end alone: the back end, which makes kernels, takes a minute."""
     whole = run(images_file, tmp_path / "whole", quiet, micro_batch=8)
     compiled, compile = [], torch.compile
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
     def watched(*given, **named):
         compiled.append(given)
@@ -178,7 +179,8 @@ def test_a_compiled_encoder_trains_and_is_saved_as_any_other(images_file, tmp_pa
         with pytest.raises(nearfar.TrainingStopped):
             run(images_file, tmp_path / "parts", quiet, micro_batch=8, compile=True)
     parts = nearfar.resume(tmp_path / "parts", console=quiet)
-    assert len(compiled) == 3  # a trial before the run, and the networks of its two parts
+    assert len(compiled) == 5  # a trial before the run, and two networks in each of its parts
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs + 2  # which ran
     for one, two in zip(whole.metrics, parts.metrics, strict=True):
         assert one.get("loss", 0.0) == pytest.approx(two.get("loss", 0.0), rel=1e-4)
     one, two = (load_file(r.path / "encoder.safetensors") for r in (whole, parts))

@@ -48,6 +48,11 @@ class Model(nn.Module):
         queues = 0 if setup.queue_size is None else pairing.num_queues
         self.queues = nn.ModuleList(Queue(cast(int, setup.queue_size), dim) for _ in range(queues))
         self.loss = setup.loss
+        self._compiled: list[Callable[[Tensor], Tensor]] = []
+
+    def compile_networks(self) -> None:
+        """Compile backbone and projector for training, by torch.compile; who calls them alone gets them as they are."""
+        self._compiled = [torch.compile(network) for network in self.online]
 
     @property
     def backbone(self) -> Any:
@@ -61,8 +66,9 @@ class Model(nn.Module):
         the method has batch statistics of each view.
         """
         pairing, embed = self.setup.pairing, _one_by_one if self.setup.view_statistics else _by_size
-        features = embed(self.backbone, [views[i] for i in pairing.online_views])
-        projection = embed(self.online[1], features.unbind())
+        backbone, projector = self._compiled or self.online
+        features = embed(backbone, [views[i] for i in pairing.online_views])
+        projection = embed(projector, features.unbind())
         embeddings = {"projection": projection}
         if self.predictor is not None:
             embeddings["prediction"] = embed(self.predictor, projection.unbind())

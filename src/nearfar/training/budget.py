@@ -47,6 +47,8 @@ LONGEST = 10.0  # seconds of trials, about
 PIXELS, LEAST, MOST = 64 * 96**2, 64, 128
 """A trial step has about so many pixels a view, in so many images: few small images would flatter float32."""
 LARGER = 256  # images of a trial step where the usual number is too few
+LEAST_COMPILED = 540.0  # seconds left of a run of ten minutes, which tries torch.compile: that takes some 15
+GAIN = 1.05  # by which it must be faster to be kept
 SECONDS = 0.3  # of steps, after one that sets everything up; at least two steps
 LEAST_WIDTH = 4  # of a projector's output that is made narrower
 TRIAL = 256  # rows of a trial of heads and loss
@@ -54,7 +56,10 @@ TRIAL = 256  # rows of a trial of heads and loss
 
 @dataclass(frozen=True)
 class Machine:
-    """What was chosen, the images per second that were measured (None where nothing was), and why this precision."""
+    """What was chosen, the images per second that were measured (None where nothing was), and why this precision.
+
+    compiled: whether torch.compile is worth its start.
+    """
 
     encoder: Any
     image_size: int
@@ -62,6 +67,7 @@ class Machine:
     precision: Any
     rate: float | None
     reason: str
+    compiled: bool = False
 
 
 def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
@@ -138,8 +144,28 @@ def choose_machine(
                 chosen = Machine(encoder, size, crop, precision, rate, words)
             if not fits or time.perf_counter() - began > LONGEST:
                 break
-    assert chosen is not None
+        assert chosen is not None
+        if given.compile is None and given.epochs is None and seconds >= LEAST_COMPILED:
+            chosen = _compiled(chosen, given, method, views_at, channels)
     return chosen
+
+
+def _compiled(
+    chosen: Machine, given: Settings, method: Method, views_at: Callable[[int, int], Views], channels: int
+) -> Machine:
+    """The same, compiled, if that is faster; torch may lack a compiler, or fail with any error."""
+    size, crop = chosen.image_size, chosen.crop_size
+    wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, precision=chosen.precision)
+    rates = {True: 0.0, False: 1e-9}
+    with suppress(Exception):
+        for compiled in [True, False] * TURNS:
+            rate = _speed(given, method, chosen.encoder, views_at(size, crop), **wanted, compiled=compiled)
+            rates[compiled] = max(rates[compiled], rate)
+    if rates[True] < GAIN * rates[False]:
+        return chosen
+    words = f"{chosen.reason}, and is {rates[True] / rates[False]:.1f} times as fast compiled"
+    rate = (chosen.rate or 0.0) * rates[True] / rates[False]
+    return replace(chosen, rate=rate, reason=words, compiled=True)
 
 
 def _speed(given: Settings, method: Method, encoder: Any, views: Views, **wanted: Any) -> float:
@@ -162,11 +188,13 @@ def training_speed(
     accelerator: str = "auto",
     precision: Any = "32-true",
     batch_size: int | None = None,
+    compiled: bool = False,
 ) -> float:
     """Return the images per second that a run would train on, from steps on random pixels; 0 if memory ends.
 
     image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial; by default 64
-    to 128, the more the smaller the crops are. Data that must be decoded meanwhile is slower.
+    to 128, the more the smaller the crops are. compiled: by torch.compile, whose time does not count. Data that must be
+    decoded meanwhile is slower.
     """
     batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
     fabric = build_fabric(accelerator, precision)
@@ -181,6 +209,8 @@ def training_speed(
     how = setup_of(fabric.device, precision)
     if how.channels_last.value:
         model.to(memory_format=torch.channels_last)
+    if compiled:
+        model.compile_networks()
     optimizer: Any = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=how.fused.value)
     optimizer = fabric.setup_optimizers(optimizer)
     gradient_of = GradientStep(fabric, model)

@@ -89,7 +89,7 @@ def fit(
     if how.channels_last.value:
         model.to(memory_format=torch.channels_last)
     if settings.compile:
-        model.online.compile()
+        model.compile_networks()
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(

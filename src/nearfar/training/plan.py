@@ -87,6 +87,7 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
         minutes=None,
         epochs=int(epochs) if epochs == int(epochs) else epochs,
         precision=machine.precision,
+        compile=_or(given.compile, machine.compiled),
         devices=world_size(given.devices),
         **_data(given, images, start, console),
         **_encoder(given, images, machine),

@@ -198,10 +198,9 @@ class Settings:
     accelerator: Accelerator = setting(
         "device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto"
     )
-    compile: bool = setting(
-        "compile the encoder and the projector by torch.compile: about a tenth faster on a CPU, after 10 s or more "
-        "(docs/step.md)",
-        False,
+    compile: Chosen[bool] = setting(
+        "compile the encoder and the projector by torch.compile (docs/step.md). Default: in runs of ten minutes or "
+        "more that fill a time, where a trial is faster"
     )
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1

@@ -3,6 +3,7 @@
     python benchmarks/copies.py DATA --out docs/results/copies.json     # DATA holds imagenette/ and flowers/
     python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
     python benchmarks/copies.py DATA --orientations --out docs/results/copies-turned.json
+    python benchmarks/copies.py DATA --orientations --saved PNG "JPEG 75" --sets one_digit --out ...
     python benchmarks/copies.py DATA --whole imagenette flowers --count 3000 --out docs/results/copies-turned.json
 
 No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; pages of text;
@@ -293,15 +294,16 @@ SAVED: dict[str, Callable[[Image.Image], Image.Image]] = {
 }
 
 
-def measure_orientations(images: list[Image.Image]) -> dict[str, Any]:
+def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[str, Any]:
     """Recall of the orientations of these images, by how they were saved, and what was grouped with another image."""
+    how_of = lambda row, turn: saved[(row + turn) % len(saved) if turn else 0]  # noqa: E731
     with tempfile.TemporaryDirectory() as folder:
         for row, image in enumerate(images):
             for turn, steps in enumerate(ORIENTED):
                 oriented = image
                 for step in steps:
                     oriented = oriented.transpose(step)
-                how = list(SAVED)[(row + turn) % 3 if turn else 0]
+                how = how_of(row, turn)
                 SAVED[how](oriented).save(Path(folder) / f"{row:03d} {turn} {how.replace('/', ' of ')}.png")
         page = Path(folder) / "page.html"
         found = nearfar.find_duplicates(folder, orientations=True, out=page, console=Console(quiet=True))
@@ -310,7 +312,7 @@ def measure_orientations(images: list[Image.Image]) -> dict[str, Any]:
         row, turn, how = name.removesuffix(".png").split(" ", 2)
         if kind != "alike":
             groups.setdefault(group, []).append((int(row), int(turn), kind, how.replace(" of ", "/")))
-    placed: dict[str, list[bool]] = {how: [] for how in SAVED}
+    placed: dict[str, list[bool]] = {how: [] for how in saved}
     wrong, wrong_kinds, held = [], 0, {one[:2] for group in groups.values() for one in group}
     for group in groups.values():
         row, turn, _, _ = group[0]
@@ -322,13 +324,13 @@ def measure_orientations(images: list[Image.Image]) -> dict[str, Any]:
     for row in range(len(images)):
         for turn in range(8):
             if (row, turn) not in held:
-                placed[list(SAVED)[(row + turn) % 3 if turn else 0]].append(False)
+                placed[how_of(row, turn)].append(False)
     pairs = 8 * 8 * len(images) * (len(images) - 1) // 2
     return {
         "images": len(images), "different_pairs": pairs, "called_copies": len(wrong),
         "wrong": wrong, "wrong_kinds": wrong_kinds, "groups": len(groups),
         "recall": {how: round(float(np.mean(one)), 3) if one else None for how, one in placed.items()},
-        "closest_different_upright": {how: closest(images, save) for how, save in SAVED.items()},
+        "closest_different_upright": {how: closest(images, SAVED[how]) for how in saved},
     }  # fmt: skip
 
 
@@ -366,6 +368,7 @@ def main() -> None:
     parser.add_argument("--others", type=int, default=9, help="different images that each is compared with")
     parser.add_argument("--sets", nargs="*")
     parser.add_argument("--orientations", action="store_true", help="turned and mirrored copies instead")
+    parser.add_argument("--saved", nargs="*", choices=SAVED, default=list(SAVED), help="how they are saved")
     parser.add_argument("--whole", nargs="*", default=[], help="data sets as they are")
     parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()
@@ -387,7 +390,11 @@ def main() -> None:
     for name in args.sets or ({} if args.whole else sets):
         chance = np.random.default_rng([args.seed, *name.encode()])
         images = sets[name](chance, args.count)
-        found = measure_orientations(images) if args.orientations else measure(images, args.others, chance)
+        if args.orientations:
+            found = measure_orientations(images, args.saved)
+            name += "" if args.saved == list(SAVED) else f", {' and '.join(args.saved)} alone"
+        else:
+            found = measure(images, args.others, chance)
         result["sets"][name] = found
         print(name, json.dumps(found), flush=True)
     if args.out is not None:

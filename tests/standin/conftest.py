@@ -16,7 +16,7 @@ REAL = os.environ.get("NEARFAR_TEST_DEVICE") == "gpu"
 collect_ignore = ["test_device.py"] if REAL else []  # what the stand-in alone can show
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def device():
     """The GPU, which torch finds while these tests run; float32 is float32 there."""
     if not REAL:
@@ -33,13 +33,13 @@ def device():
         yield torch.device(kind.type, 0)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def tolerance():
     """How far float32 may be apart: the stand-in computes on the CPU, a GPU adds up in another order."""
     return dict(rtol=1e-2, atol=1e-3) if REAL else dict(rtol=1e-4, atol=1e-6)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def waits_for():
     """A context that collects where the CPU waits for the GPU: (what, the line of the project that asked for it)."""
     if not REAL:

@@ -2,6 +2,7 @@
 
 python benchmarks/layouts.py DATA RUNS                      # folders with flowers, imagenette, cifar10: images and runs
 python benchmarks/layouts.py DATA RUNS --rows 2000 20000    # time and quality against the number of rows, in addition
+python benchmarks/layouts.py DATA RUNS --images 0 --rows 1000000    # this alone; the file keeps its other numbers
 Training images alone. Needs `pip install -e .[benchmarks]` and Debian's package dataset-fashion-mnist. A data set that
 has no run is left out.
 """
@@ -170,6 +171,10 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def picture_of(name: str) -> str:
+    return f"results/layouts-{name.lower()}.png"
+
+
 def processor() -> str:
     names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return names[0] if names else "an unknown processor"
@@ -186,30 +191,36 @@ def main() -> None:
     torch.set_num_threads(1)
     umap(np.random.default_rng(0).normal(size=(200, 5)))  # compiled now, not within a measurement
 
-    sets: dict[str, tuple[Rows, dict]] = {
-        "Digits": (digits(), LAYOUTS | OTHERS),
-        "Fashion-MNIST": (fashion(given.images), LAYOUTS | OTHERS),
-    }
+    sets: dict[str, tuple[Rows, dict]] = {}
+    if given.images:
+        sets["Digits"] = digits(), LAYOUTS | OTHERS
+        sets["Fashion-MNIST"] = fashion(given.images), LAYOUTS | OTHERS
     for name, title in (("flowers", "Flowers"), ("imagenette", "Imagenette"), ("cifar10", "CIFAR-10")):
         if (given.runs / name).is_dir():
             run = nearfar.Run.of(given.runs / name)
             images = open_images(given.data / name, split="train", **run.settings.reading)
+            if not given.images:
+                continue
             few = images.subset(range(min(given.images, len(images))))
             features: Rows = (extract(run.encoder, few), few.labels)
             sets[title] = (features, LAYOUTS | {"projector": projected(run, few)} | OTHERS)
-    results, pictures = [], {}
+    results: list[dict] = []
     (given.docs / "results").mkdir(exist_ok=True)
     for name, (rows, layouts) in sets.items():
         places: dict[str, np.ndarray] = {}
         results += measure(name, rows, layouts, places)
-        pictures[name] = f"results/layouts-{name.lower()}.png"
-        draw(given.docs / pictures[name], {key: places[key] for key in places if key not in OTHERS}, rows[1])
+        draw(given.docs / picture_of(name), {key: places[key] for key in places if key not in OTHERS}, rows[1])
     for count in given.rows:
         some = {OURS: ours()} if count <= MOST_EXACT else {}
         some |= {"approximate neighbours": ours_approximate} | (PEERS if count <= MOST_PEERS else {})
         results += measure(f"{title}, {count} views", featured(run, images, count), some, {})
-    (given.docs / "results" / "layouts.json").write_text(json.dumps(results, indent=1) + "\n")
-    (given.docs / "layouts.md").write_text(page(results, pictures))
+    file = given.docs / "results" / "layouts.json"
+    before = json.loads(file.read_text()) if file.is_file() else []
+    results = [row for row in before if row["data"] not in {new["data"] for new in results}] + results
+    pictures = {row["data"]: picture_of(row["data"]) for row in results}
+    file.write_text(json.dumps(results, indent=1) + "\n")
+    there = {name: picture for name, picture in pictures.items() if (given.docs / picture).is_file()}
+    (given.docs / "layouts.md").write_text(page(results, there))
 
 
 if __name__ == "__main__":

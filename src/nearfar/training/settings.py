@@ -198,7 +198,7 @@ class Settings:
     accelerator: Accelerator = setting(
         "device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto"
     )
-    compile: Chosen[bool] = setting(
+    compile: bool | None = setting(
         "compile the encoder and the projector by torch.compile (docs/step.md). Default: in runs of ten minutes or "
         "more that fill a time, where a trial is faster"
     )

@@ -2,8 +2,9 @@ PYTHON ?= python3
 BIN = .venv/bin
 
 PYTEST = $(BIN)/python -m pytest
+EXAMPLES = tests/test_docstrings.py tests/test_tutorials.py  # of the documentation: docstrings and notebooks
 
-.PHONY: demo demo-photos test torture check docs wheel bench gpu clean
+.PHONY: demo demo-photos test examples torture check docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -15,7 +16,10 @@ demo-photos: .venv/installed
 	$(BIN)/nearfar demo "$(DATA)" --out runs/demo-photos
 
 test: .venv/tested
-	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile $(EXAMPLES:%=--ignore=%)
+
+examples: .venv/tested
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto $(EXAMPLES)
 
 torture: .venv/tested
 	$(PYTEST) tests/torture -m torture

@@ -114,9 +114,7 @@ class ClusterEmbedding(BaseEstimator):
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be 0 to 1, not {self.alpha}")
 
-    def _graph(
-        self, rows: Tensor, neighbours: Nearest | None
-    ) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
+    def _graph(self, rows: Tensor, neighbours: Nearest | None) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
         """The neighbours of each row, and p_j|i, which sums to one."""
         k = min(self.n_neighbors, len(rows) - 1)
         distance, index = neighbours or nearest_rows(rows, k=k, metric=self.metric)

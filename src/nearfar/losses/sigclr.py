@@ -41,6 +41,7 @@ class SigCLR(nn.Module):
         learn_temperature: bool = False,
         learn_bias: bool = True,
         gather: bool = False,
+        group_size: int | None = None,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
@@ -48,6 +49,7 @@ class SigCLR(nn.Module):
             raise ValueError(f"bias must be a finite number or None, got {bias}")
         self.temperature = temperature
         self.gather = gather
+        self.group_size = checks.group(group_size)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learn_temperature else None
         self.bias = nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
 
@@ -57,5 +59,5 @@ class SigCLR(nn.Module):
         number = torch.zeros((), dtype=accumulation_dtype(z1, z2), device=z1.device)
         scale = number + 1 / self.temperature if self.log_scale is None else self.log_scale.exp()
         bias = number if self.bias is None else number + self.bias
-        positive, negatives = logistic_sum(z1, z2, scale, bias)
+        positive, negatives = logistic_sum(z1, z2, scale, bias, group_size=self.group_size)
         return negatives / (2 * batch) - F.logsigmoid(scale * positive + bias).sum() / batch

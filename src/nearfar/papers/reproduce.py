@@ -81,6 +81,9 @@ def reproduce(
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)
+    for name in dict.fromkeys(one.chosen.name for one in tables if one.chosen and run):
+        place_of = table.removesuffix(f"/{tables[0].name}")
+        reproduce(f"{place_of}/{name}", scale=scale, data=data, jobs=jobs, out=out, console=console)
     known = runs.known_in(place)
     tasks: dict[Path, runs.Task] = {}
     missing: dict[str, list[Path]] = {}

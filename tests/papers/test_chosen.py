@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 import nearfar
+from nearfar.methods import method_class
 from nearfar.papers.pages import write_outcome
 from nearfar.papers.paper import read_paper
 from nearfar.papers.runs import path_of, resolved
+from nearfar.views.plans import plan
+from tests.papers.conftest import paper
 
 OWN = """
 title: two steps
@@ -208,3 +211,45 @@ def test_one_command_chooses_and_runs_with_fresh_seeds(tmp_path, monkeypatch):
     pretrain, evaluate = outcome["cells"]["simclr/digits"]["seeds"][seed]["commands"]
     assert f"--temperature {temperature}" in pretrain and "--group-size 2" in pretrain and "--seed 100" in pretrain
     assert seed == "100" and "--held-out" not in evaluate
+
+
+EXPERIMENTS = paper("experiments")
+CHOSEN = [table for table in EXPERIMENTS.tables.values() if table.chosen]
+
+
+@pytest.mark.parametrize("table", CHOSEN, ids=lambda table: table.name)
+def test_an_experiment_is_fair(table):
+    """Trials are tested on training images that no run saw, and train as the table does; claims meet fresh seeds."""
+    trials = table.chosen
+    for cell in trials.cells():
+        assert cell.evaluate == {"held_out": 3000} and cell.metric == "linear"
+        assert cell.settings["limit"] + 3000 <= EXPERIMENTS.images[cell.settings["data"]][0]
+    if table.claims:
+        assert table.first_seed >= trials.first_seed + trials.seeds and table.seeds >= 3
+        assert not any("held_out" in cell.evaluate for cell in table.cells())
+    for row in (table.rows[name] for name in table.run):
+        own = {**table.common, **row.run}
+        for name in row.among:
+            theirs = {**trials.common, **trials.rows[name].run}
+            for setting in ("method", "views", "small_views", "queue_size", "negatives", "batch_size", "crop_size"):
+                assert theirs.get(setting) == own.get(setting), (row.name, name, setting)
+
+
+def test_an_experiment_asks_a_question_and_says_what_it_needs():
+    for number in "12345":
+        table = EXPERIMENTS.tables[number]
+        assert table.question and table.claims and "core hours" in table.needs
+
+
+def test_equal_passes_are_equal():
+    """A view through a network counts by its pixels; the epochs of the rows make as many of them as MoCo-M's."""
+    passes = {}
+    for row in EXPERIMENTS.tables["5"].rows.values():
+        settings = {**EXPERIMENTS.tables["5"].common, **row.run}
+        numbers = {name: value for name, value in row.run.items() if name in ("symmetric", "small_views")}
+        pairing = method_class(settings["method"]).from_recipe("small", **numbers).setup(100).pairing
+        sizes = [view.size for view in plan(settings["views"], 64, 3).views]
+        online = sum((sizes[view] / 64) ** 2 for view in pairing.online_views)
+        passes[row.name] = settings["epochs"] * (online + len(pairing.momentum_views))
+    equal = [value for name, value in passes.items() if name.endswith("-passes") or name in ("moco-m", "lorac")]
+    assert len(equal) == 6 and min(equal) == pytest.approx(max(equal), rel=0.005)

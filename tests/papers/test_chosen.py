@@ -165,6 +165,7 @@ def test_a_page_says_what_was_chosen_and_corrects_its_claims(tmp_path):
     first, second = json.loads(path.with_suffix(".json").read_text())["claims"]
     assert first["p"] < 0.025 and first["holm"] == "survives"
     assert second["p"] > 0.025 and second["holm"] == "does not"
+    assert path.with_suffix(".png").stat().st_size > 1000
     words = path.read_text()
     assert "Which is better?\n\n`nearfar reproduce own/fresh --data FOLDER`" in words
     assert (

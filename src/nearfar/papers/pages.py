@@ -26,6 +26,7 @@ from nearfar.training.progress import duration
 CLAIMS = "claims.md"
 MOST_LINES = 12
 PANEL, HEIGHT = 4.5, 4.0  # inches
+MOST_PANELS = 5  # in a line
 BINS = 40
 Lists = Mapping[Place, Sequence[Any]]
 """By row and column, the number or the list of each seed."""
@@ -214,7 +215,7 @@ def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
 
 
 def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
-    """Write a PNG of a figure, or of a table whose columns are steps of one quantity; none of other tables.
+    """Write a PNG of a figure, of a table with a question, or whose columns are steps of one quantity; else none.
 
     out: folder of the runs, some of which have pictures of their own.
     """
@@ -232,7 +233,9 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
         figure = _over_columns(table, values)
     elif maps:
         figure = side_by_side(maps)
-    elif table.name.startswith("figure") and not any(cell.measure == PLANE for cell in table.cells()):
+    elif (table.question or table.name.startswith("figure")) and not any(
+        cell.measure == PLANE for cell in table.cells()
+    ):
         figure = _over_rows(table, values)
     else:
         return
@@ -241,8 +244,13 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
 
 
 def _panels(count: int) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
-    figure = matplotlib.figure.Figure(figsize=(1 + PANEL * count, HEIGHT), dpi=120, layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+    lines = -(-count // MOST_PANELS)
+    across = -(-count // lines)
+    figure = matplotlib.figure.Figure(figsize=(1 + PANEL * across, HEIGHT * lines), dpi=120, layout="constrained")
+    panels = list(figure.subplots(lines, across, squeeze=False).flat)
+    for unused in panels[count:]:
+        unused.set_axis_off()
+    return figure, panels[:count]
 
 
 def _means_and_spread(lists: Iterable[Sequence[float]]) -> tuple[list[float], list[float]]:

@@ -139,10 +139,10 @@ def test_a_choice_waits_for_all_trials(tmp_path):
 @pytest.mark.parametrize(
     ("was", "becomes", "words"),
     [
-        ("among: [dcl-low, dcl-high]", "among: [dcl-low]", "fresh: every row that is run needs as many trials"),
-        (", among: [dcl-low, dcl-high]", "", "fresh: every row that is run needs as many trials"),
+        ("among: [dcl-low, dcl-high]", "among: [dcl-low]", "fresh: every row needs as many trials"),
+        (", among: [dcl-low, dcl-high]", "", "fresh: every row needs as many trials"),
         ("among: [dcl-low, dcl-high]", "among: [dcl-low, dcl-mid]", "row dcl: rate runs no row dcl-mid"),
-        ("    chosen: choose\n", "", "rate: every row that is run needs as many trials"),
+        ("    chosen: choose\n", "", "rate: every row needs as many trials"),
         ("chosen: choose", "chosen: fresh", "rate: chosen names fresh, which is no table above it"),
     ],
 )

@@ -46,17 +46,17 @@ def log_sum_exp(
     >>> positive, negative[0]  # 1, log(4)
     (tensor([1., 1., 1.]), tensor([1.3863, 1.3863, 1.3863]))
     """
-    positive, sums = _LogSumExp.apply(first, second, cosine(temperature), across, group_size)
+    positive, sums = _LogSumExp.apply(first, second, cosine(temperature), {"across": across, "group_size": group_size})
     return positive, sums
 
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor, kernel: Kernel, across: bool, group_size: int | None
+        ctx: Any, first: Tensor, second: Tensor, kernel: Kernel, pairs: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=True, across=across, shared=True, group_size=group_size)
+            blocks = Blocks(first, second, unit=True, shared=True, **pairs)
             bounded = kernel.scale <= LARGEST_EXPONENT[blocks.dtype]
             keep = bounded and any(ctx.needs_input_grad) and blocks.elements() <= KEPT
             kept: list[Tensor] = []
@@ -68,7 +68,7 @@ class _LogSumExp(torch.autograd.Function):
         return positive, result
 
     @staticmethod
-    def backward(ctx: Any, positive_grad: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, positive_grad: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         refuse_double_backward()
         *_, result = ctx.saved_tensors
         kernel, blocks = ctx.kernel, ctx.blocks
@@ -79,7 +79,7 @@ class _LogSumExp(torch.autograd.Function):
             else:
                 _spread_stable(blocks, kernel, grad, result, gradients)
             blocks.finish(gradients, kernel.scale, positive_grad)
-            return *blocks.as_inputs(gradients), None, None, None
+            return *blocks.as_inputs(gradients), None, None
 
 
 def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:

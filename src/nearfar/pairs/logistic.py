@@ -36,28 +36,23 @@ def logistic_sum(
     tensor(16.6355)
     """
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (first, second, scale, bias))
-    positive, total = _LogisticSum.apply(first, second, scale, bias, across, group_size, wanted)
+    positive, total = _LogisticSum.apply(
+        first, second, scale, bias, {"across": across, "group_size": group_size}, wanted
+    )
     return positive, total
 
 
 class _LogisticSum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        first: Tensor,
-        second: Tensor,
-        scale: Tensor,
-        bias: Tensor,
-        across: bool,
-        group_size: int | None,
-        wanted: bool,
+        ctx: Any, first: Tensor, second: Tensor, scale: Tensor, bias: Tensor, pairs: dict[str, Any], wanted: bool
     ) -> tuple[Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=True, across=across, shared=True, group_size=group_size)
+            blocks = Blocks(first, second, unit=True, shared=True, **pairs)
             total, bias_slope, gradients = _visit(blocks, scale.to(blocks.dtype), bias.to(blocks.dtype), wanted)
             scale_slope = total
             if wanted and ctx.needs_input_grad[2]:  # across, each pair was met from both of its rows
-                scale_slope = _along_rows(blocks, gradients) / (2 if across else 1)
+                scale_slope = _along_rows(blocks, gradients) / (2 if blocks.across else 1)
             total, scale_slope, bias_slope = blocks.added_up(torch.stack([total, scale_slope, bias_slope]))
             positive = blocks.positives(cosine(1.0))
         ctx.save_for_backward(first, second, scale, bias, scale_slope, bias_slope)
@@ -67,7 +62,7 @@ class _LogisticSum(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, positive_grad: Tensor, total_grad: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, None, None, None]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, None, None]:
         refuse_double_backward()
         _, _, scale, bias, scale_slope, bias_slope = ctx.saved_tensors
         blocks = ctx.blocks
@@ -80,7 +75,7 @@ class _LogisticSum(torch.autograd.Function):
             gradients.mul_(total_grad * c * (1 if blocks.across else 2))
             blocks.finish(gradients, 1.0, positive_grad)
             slopes = (total_grad * scale_slope).to(scale.dtype), (total_grad * bias_slope).to(bias.dtype)
-            return *blocks.as_inputs(gradients), *slopes, None, None, None
+            return *blocks.as_inputs(gradients), *slopes, None, None
 
 
 def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -70,8 +70,9 @@ class _WeightedSum(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         with without_autocast(first):
             most_rows = None if others is None else max(1, BLOCK // first.shape[-1])
-            cut: dict[str, Any] = dict(most_rows=most_rows, group_size=group_size)
-            blocks = Blocks(first, second, unit=kernel.unit, shared=others is None, **cut)
+            blocks = Blocks(
+                first, second, unit=kernel.unit, shared=others is None, most_rows=most_rows, group_size=group_size
+            )
             weights = weights.to(blocks.dtype)
             sums, gradients, mass = _visit(blocks, others, kernel, weights, wanted)
             sums = blocks.completed(sums)

@@ -66,8 +66,7 @@ def of_loss(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float
 def loss_share(given: Mapping[str, Any], run: Path) -> float:
     """Time of the loss alone in per cent of a training step of as many images, the loss included.
 
-    The time of a step but for the loss is that of `STEP_IMAGES` images for each so many of them: it is linear in the
-    images, where the loss is quadratic.
+    The rest of a step is measured with `STEP_IMAGES` images and counted in proportion, as it is linear in them.
     """
     loss = _fastest(_loss_step(given, alone=True))
     step = loss + int(given["batch_size"]) / _rate({**given, "batch_size": STEP_IMAGES})
@@ -75,7 +74,7 @@ def loss_share(given: Mapping[str, Any], run: Path) -> float:
 
 
 def _fastest(step: Callable[[], object]) -> float:
-    """Seconds of a call."""
+    """Seconds of the fastest of some calls."""
     spent: list[float] = []  # the best of those that fit into two seconds, three at least
     while len(spent) < 3 or sum(spent) < SECONDS:
         began = time.perf_counter()

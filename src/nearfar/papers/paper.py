@@ -322,9 +322,7 @@ def _check_names(table: Table) -> None:
             raise ValueError(f"{table.name}, row {row.name}: there is no column {min(strange)}")
     trials = {len(table.rows[name].among) for name in table.run}
     if trials != {0} if table.chosen is None else len(trials) > 1 or 0 in trials:
-        raise ValueError(
-            f"{table.name}: every row that is run needs as many trials in `among`, of the table in `chosen`"
-        )
+        raise ValueError(f"{table.name}: every row needs as many trials in `among`, of the table in `chosen`")
     for row in table.rows.values():
         if table.chosen and (strange := set(row.among) - {*table.chosen.run}):
             raise ValueError(f"{table.name}, row {row.name}: {table.chosen.name} runs no row {min(strange)}")

@@ -38,11 +38,11 @@ def check_seed(seed: int) -> None:
     check_range("--seed", seed, 0, LARGEST_SEED)
 
 
-def check_choice(option: str, value: str, choices: Iterable[str]) -> None:
-    """Raise ValueError for a word that is none of the choices."""
-    if value not in choices:
-        near = did_you_mean(value, choices, f"choose {', '.join(choices)}")
-        raise ValueError(f"{option} cannot be {value!r}: {near}")
+def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "") -> None:
+    """Raise ValueError for a name that is not known, with the nearest, and all; or with the nearest or `otherwise`."""
+    if name not in (known := list(known)):
+        near, every = did_you_mean(str(name), known, otherwise), "" if otherwise else f"there are {', '.join(known)}"
+        raise ValueError(f"there is no {kind} {name!r}: {near + ' T' + every[1:] if near and every else near or every}")
 
 
 def first_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.messages import one_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
 from nearfar.networks.starting import CONFIG, WEIGHTS
@@ -107,10 +107,8 @@ def save_encoder(folder: str | Path, encoder: Encoder) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / WEIGHTS) as file:
-        file.write_bytes(save(state_of(encoder), metadata={"format": "pt"}))
-    with replacing(folder / CONFIG) as file:
-        file.write_text(json.dumps(describe_encoder(encoder), indent=2) + "\n")
+    write_file(folder / WEIGHTS, save(state_of(encoder), metadata={"format": "pt"}))
+    write_file(folder / CONFIG, json.dumps(describe_encoder(encoder), indent=2) + "\n")
 
 
 def state_of(encoder: Encoder) -> dict[str, Tensor]:

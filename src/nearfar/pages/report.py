@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.data import Images, describe
 from nearfar.device import find_device
 from nearfar.evaluation import extract, raw_pixels
@@ -221,8 +221,7 @@ def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) 
         for image, tile in zip(shown, tiles, strict=True)
     }
     found = {"searched": sum(map(len, ours)), "images": len(images), "queries": queries, "pictures": pictures}
-    with replacing(folder / NEIGHBOURS) as unfinished:
-        unfinished.write_text(json.dumps(found) + "\n")
+    write_file(folder / NEIGHBOURS, json.dumps(found) + "\n")
 
 
 def _nearest_of(features: torch.Tensor) -> list[list[int]]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.data import Images, open_images
 from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.lists import ENLARGED
@@ -85,8 +85,7 @@ def write_views(folder: Path, job: Job) -> None:
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)
     write_page(folder / "views.html", "views.html", title="Views", about=about(few), found=found)
-    with replacing(folder / "views.json") as unfinished:
-        unfinished.write_text(json.dumps(found) + "\n")
+    write_file(folder / "views.json", json.dumps(found) + "\n")
 
 
 def about(few: Images) -> str:

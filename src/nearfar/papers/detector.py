@@ -19,7 +19,7 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
-from nearfar.messages import did_you_mean, one_line
+from nearfar.messages import check_known, one_line
 from nearfar.networks import Encoder
 from nearfar.networks.backbone import Backbone
 from nearfar.networks.small import SmallNet
@@ -99,8 +99,7 @@ DETECTORS = {
 
 def detector_settings(name: str) -> DetectorSettings:
     """Return settings by name; ValueError for an unknown one."""
-    if name not in DETECTORS:
-        raise ValueError(f"unknown detector {name!r}: {did_you_mean(name, DETECTORS, 'use ' + ', '.join(DETECTORS))}")
+    check_known("detector", name, DETECTORS)
     return DETECTORS[name]
 
 

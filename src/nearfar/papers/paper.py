@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from nearfar.messages import did_you_mean, load_yaml, one_line
+from nearfar.messages import check_known, load_yaml, one_line
 
 Size = Literal["full", "small"]
 Measure = Literal[
@@ -227,8 +227,7 @@ def read_paper(name: str | Path) -> Paper:
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        if str(name) not in paper_names():
-            raise ValueError(f"there is no paper {name}: {did_you_mean(str(name), paper_names(), 'see reproduce')}")
+        check_known("paper", str(name), paper_names())
         path = Path(__file__).parent / f"{name}.yaml"
     with one_line(path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
         whole = _named(load_yaml(path)) | {"name": path.stem}
@@ -332,9 +331,8 @@ _OWN = {"run": Settings, "evaluate": Settings}
 def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dict[str, Any]:
     """Check keys, that settings are names with values, and words of a list; one protocol stands for a list of one."""
     for name, value in given.items():
-        if name not in hints:
-            near = did_you_mean(name, [*hints, *OF_SMALL], "see docs/reproduce.md")
-            raise ValueError(f"{place}: there is no key {name}: {near}")
+        with one_line(place, ValueError):
+            check_known("key", name, hints, "see docs/reproduce.md")
         kinds = (hints[name], *get_args(hints[name]))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
         if words and value is not None and value not in words:

@@ -286,10 +286,7 @@ def _signs(labels: Shaped[np.ndarray, "images ..."], classes: np.ndarray) -> Int
 
 
 def regularisation_path(
-    x: Float[Tensor, "images dim"],
-    y: Shaped[Tensor, "images ..."],
-    classes: int,
-    penalties: Sequence[float],
+    x: Float[Tensor, "images dim"], y: Shaped[Tensor, "images ..."], classes: int, penalties: Sequence[float]
 ) -> Iterator[Classifier]:
     """Fit a linear classifier for each penalty, in that order: a function from features to the scores of the classes.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.device import gpu_names
 
 PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "datasets", "scikit-learn", "numpy")
@@ -27,8 +27,7 @@ def write_environment(folder: Path, seed: int) -> None:
         "hardware": hardware() | {"threads": torch.get_num_threads()},
         "system": platform.system(),
     }
-    with replacing(folder / "environment.json") as unfinished:
-        unfinished.write_text(json.dumps(facts, indent=2) + "\n")
+    write_file(folder / "environment.json", json.dumps(facts, indent=2) + "\n")
 
 
 def software() -> dict[str, Any]:

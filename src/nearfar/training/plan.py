@@ -20,7 +20,7 @@ from nearfar.data.sources import are_paths
 from nearfar.data.table import SMALL, printable, readable, usual_side
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.device import find_device
-from nearfar.messages import did_you_mean, one_line
+from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
 from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, reason, rungs
@@ -113,9 +113,7 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
     if taken := [name for name in known if name in names]:
         raise ValueError(f"{kind.__name__}'s field {' and '.join(taken)} has the name of a setting: rename it")
     for name in given:
-        if name not in known:
-            near = did_you_mean(name, known + names, "see `nearfar methods`")
-            raise ValueError(f"unknown option {name!r} for the method {settings.method}: {near}")
+        check_known("setting or hyperparameter", name, known + names, "see `nearfar methods`")
     if isinstance(method, str):
         check_hyperparameters(kind, given)
         method = kind.from_recipe(settings.recipe, **given)

@@ -129,7 +129,7 @@ def test_refusals(images, tmp_path):
         Batches(images, 4, 0, crops=[])
     with pytest.raises(ValueError, match="scale"):
         Batches(images, 4, 0, crops=[(8, (0.5, 0.2), (1.0, 1.0))])
-    with pytest.raises(ValueError, match="number of images"):
+    with pytest.raises(ValueError, match="batch_size <= images"):
         Batches(images, 10, 0, crops=CROPS)
     (tmp_path / "pics" / "3.png").unlink()
     with pytest.raises(ValueError, match=r"'3.png' was readable when the data was opened"):

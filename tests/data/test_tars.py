@@ -67,6 +67,14 @@ def test_a_damaged_header_is_listed_and_what_follows_is_read(tmp_path):
     assert name == "a.tar" and f"damaged from byte {place:,} to" in reason
 
 
+def test_a_tar_that_was_cut_off_gives_what_is_whole(tmp_path):
+    tar(tmp_path / "a.tar", [("0.png", png(0)), ("1.png", png(1, 64)), ("2.png", png(2))])
+    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:8192])  # in the second image
+    images = open_images(tmp_path / "a.tar")
+    assert images.names == ["a/0"] and [name for name, _ in images.skipped][-1] == "a.tar"
+    assert "cut off" in dict(images.skipped)["a.tar"]
+
+
 def test_links_devices_and_sparse_files_are_listed_and_not_followed(tmp_path):
     def member(name, kind, link=""):
         info = tarfile.TarInfo(name)

@@ -38,9 +38,10 @@ def rank_rows(total: int, rank: int, world_size: int) -> slice:
 
 
 def own_rows(batch_size: int, images: int, rank: int, world_size: int) -> slice:
-    """The `rank_rows` of every batch of so many images; ValueError for a batch without or with too many of them."""
-    if not world_size <= batch_size <= images:
-        raise ValueError(f"batch_size must lie in {world_size}..{images}, got {batch_size}")
+    """The `rank_rows` of every batch from so many images; ValueError for numbers that do not go together."""
+    if not 0 <= rank < world_size <= batch_size <= images:
+        given = f"{rank}, {world_size}, {batch_size} and {images}"
+        raise ValueError(f"need 0 <= rank < world_size <= batch_size <= images, got {given}")
     return rank_rows(batch_size, rank, world_size)
 
 

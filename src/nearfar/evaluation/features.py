@@ -87,8 +87,6 @@ def extract_view(
 
 
 class _SeesViews(nn.Module):
-    """An encoder that sees one augmented view of each image."""
-
     def __init__(self, encoder: Encoder, view: Views, generator: torch.Generator) -> None:
         super().__init__()
         self.encoder, self.view, self.generator = encoder, view, generator

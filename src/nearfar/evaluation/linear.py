@@ -274,7 +274,6 @@ def _factor(probe: Probe, done: int, total: int, per_epoch: int) -> float:
 def _scores(
     weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
 ) -> Iterator[Float[Tensor, "chunk rates classes"]]:
-    """Scores of each class by each head, chunk by chunk."""
     flat = weight.flatten(0, 1)
     for rows in x.split(8192):
         yield torch.addmm(bias.flatten(), rows.to(flat.device), flat.T).unflatten(1, weight.shape[:2]).cpu()

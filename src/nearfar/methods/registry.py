@@ -64,7 +64,6 @@ def method_name(method: Method | type[Method]) -> str | None:
 
 
 def _problem(cls: object) -> str | None:
-    """Say what keeps an object from being a method."""
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         return f"{cls!r} is not a subclass of nearfar.methods.Method"
     parameters = vars(cls).get("__dataclass_params__")

@@ -113,7 +113,6 @@ def _of_timm(encoder: str | None) -> StartingWeights:
 
 
 def _described(init: str, in_timm: str) -> StartingWeights:
-    """Read the config.json of a timm model, from the Hub or a folder."""
     place, _, name = in_timm.partition(":")
     read = load_model_config_from_hf if place == "hf-hub" else load_model_config_from_path
     try:

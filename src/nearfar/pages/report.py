@@ -141,7 +141,6 @@ def _detection(detection: dict[str, dict[str, Any]]) -> str:
 
 
 def _filled(name: str, path: Path) -> str:
-    """Return a section that shows what a file holds; empty without the file."""
     return section(name, found=json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ""
 
 
@@ -225,7 +224,6 @@ def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) 
 
 
 def _nearest_of(features: torch.Tensor) -> list[list[int]]:
-    """The nearest other rows of each of the first rows."""
     queries = features[:QUERIES]
     count = min(NEAREST, len(features) - 1)
     return nearest_rows(features, queries, count, own=torch.arange(len(queries))).index.tolist()

@@ -120,7 +120,6 @@ def saved_projector(run: Path) -> nn.Module:
 
 
 def _method(numbers: Mapping[str, Any]) -> Any:
-    """Build a method from the settings of a cell."""
     return chosen_method(Settings.of(**{key: numbers[key] for key in numbers.keys() - {"images", "metric", "unit"}}))[0]
 
 
@@ -143,7 +142,6 @@ def _loss_step(given: Mapping[str, Any]) -> Callable[[], object]:
 
 
 def _rate(given: Mapping[str, Any]) -> float:
-    """Images per second of training steps on random pixels."""
     size = int(given.get("image_size", 32))
     method = _method(given)
     views = views_at(Settings(method=given["method"]), method, size, size, 3)
@@ -164,7 +162,6 @@ def _peak_above_now(work: Callable[[], object]) -> float:
 
 
 def _peak() -> int:
-    """Bytes that were resident at the peak."""
     status = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])
 

@@ -256,7 +256,6 @@ def _table(paper: str, name: str, one: Any, common: Settings) -> Table:
 
 
 def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[str, Any]:
-    """What a table has at each of its sizes."""
     names = given.pop("rows", None) or tuple(row.name for row in rows.values() if row.run is not None)
     for row in names:
         if row not in rows or rows[row].run is None:
@@ -291,7 +290,6 @@ def _claim(given: dict[str, Any], place: str) -> Claim:
 
 
 def _check_names(table: Table) -> None:
-    """Raise ValueError for rows and columns that are named but not there."""
     columns, small = set(table.columns), set() if table.small is None else set(table.small.columns)
     for row in table.rows.values():
         if strange := set(row.paper) - columns:
@@ -320,7 +318,6 @@ Part = TypeVar("Part")
 
 
 def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
-    """Build a part of a paper, with an error that names the place and the key."""
     with one_line(place, TypeError):  # for a key that is missing
         return cls(**_checked(get_type_hints(cls), place, given))
 

@@ -274,7 +274,6 @@ def _state(health: Health, first: Health | None) -> State:
 
 
 def _low(rank: float, dim: int, health: Health) -> bool:
-    """Whether a rank is low for the dimensions and images there are."""
     return rank < min(LOW_RANK, LOW_RANK_SHARE * min(dim, health.images - 1))
 
 

@@ -264,7 +264,6 @@ def _open_and_measure(
 
 
 def _held_out(given: Settings, total: int, console: Console) -> int:
-    """Return the number of images of the validation set; raises ValueError for a number that cannot be."""
     if given.held_out is None:
         share = min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
         if share >= LEAST_HELD_OUT:
@@ -394,7 +393,6 @@ def _seconds_left(given: Settings, began: float) -> float:
 
 
 def _checked_model(job: Job) -> Model:
-    """Build the networks; raises ValueError for what cannot be built."""
     must_fit(job.views, job.method)
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")

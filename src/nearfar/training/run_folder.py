@@ -251,7 +251,6 @@ class SkippedImages:
         self.known = set(self.path.read_text(encoding="utf-8").splitlines()) if self.path.is_file() else set()
 
     def __call__(self, name: str, reason: str) -> None:
-        """Add a line, unless it is there."""
         line = f"{name}\t{reason}"
         if line not in self.known:
             self.known.add(line)

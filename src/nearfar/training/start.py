@@ -49,7 +49,6 @@ def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
 
 
 def _summary(job: Job, images: Images | Stream) -> str:
-    """Say in one line what a run trains on what."""
     settings = job.settings
     method, encoder = (getattr(one, "words", one) for one in (settings.method, settings.encoder))
     total = min(settings.limit or len(images), len(images))

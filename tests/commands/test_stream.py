@@ -1,21 +1,18 @@
 """A run on a stream from end to end: stopped and resumed, on two processes, and what it refuses."""
 
-import io
 import json
 import os
 import re
 import signal
-import tarfile
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
 from nearfar.training import loop
+from tests.pictures import png, tar
 
 SETTINGS = dict(epochs=2, batch_size=8, held_out=16, encoder="small", method="simclr", log_every=1, workers=1)
 SETTINGS |= dict(precision="32-true", stream=True, accelerator="cpu")
@@ -26,15 +23,8 @@ def shards(tmp_path_factory):
     """Four tars of twenty small pictures each; one of the last tar is broken."""
     folder = tmp_path_factory.mktemp("shards")
     for shard in range(4):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for number in range(20):
-                file = io.BytesIO()
-                values = np.random.default_rng(20 * shard + number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                Image.fromarray(values).save(file, "PNG")
-                content = b"broken" if (shard, number) == (3, 7) else file.getvalue()
-                info = tarfile.TarInfo(f"{number:02d}.png")
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+        contents = [b"broken" if (shard, number) == (3, 7) else png(20 * shard + number) for number in range(20)]
+        tar(folder / f"{shard}.tar", [(f"{number:02d}.png", content) for number, content in enumerate(contents)])
     return folder
 
 

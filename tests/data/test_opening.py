@@ -1,6 +1,5 @@
 """Folders, Parquet, tars and the Hub through `open_images`: names, labels, splits, and what is refused."""
 
-import io
 import json
 
 import numpy as np
@@ -10,17 +9,11 @@ import pytest
 from PIL import Image
 
 from nearfar.data import describe, difference, list_splits, open_images, scan
+from tests.pictures import png
 
 
 def first(pixels):
     return pixels.transpose(2, 0, 1)
-
-
-def png(number, size=8):
-    file = io.BytesIO()
-    pixels = np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def parquet(path, rows, **columns):

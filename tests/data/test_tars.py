@@ -9,25 +9,7 @@ import torch
 from PIL import Image
 
 from nearfar.data import open_images
-
-
-def png(number, size=8):
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
-
-
-def tar(path, members):
-    """Write (name, content) pairs; a TarInfo in place of a pair is written as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as file:
-        for member in members:
-            if isinstance(member, tarfile.TarInfo):
-                file.addfile(member)
-                continue
-            info = tarfile.TarInfo(member[0])
-            info.size = len(member[1])
-            file.addfile(info, io.BytesIO(member[1]))
+from tests.pictures import png, tar
 
 
 def test_other_fields_hidden_members_and_texts(tmp_path):

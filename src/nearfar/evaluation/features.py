@@ -52,9 +52,7 @@ def extract(
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
             features = encoder(send(pixels, place))
             if features.ndim != 2 or len(features) != len(index):
-                raise ValueError(
-                    f"the encoder must return [batch, dim], got {tuple(features.shape)} for {len(index)} images"
-                )
+                raise ValueError(f"the encoder must return [{len(index)}, dim], got {list(features.shape)}")
             if out is None:
                 out = torch.empty(count, features.shape[1])
             out[index] = features.float().cpu()

@@ -174,9 +174,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
             f"e.g. nearfar.load(run, encoder={short}())"
         )
     if own is None and backbone is not None:
-        raise ValueError(
-            f"this run's encoder is {about.get('architecture')!r}, which is built by its name: give no other"
-        )
+        raise ValueError(f"this run's encoder is {about.get('architecture')!r}, built by its name: give no other")
     kinds = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
     with one_line(wrong if own is None else "the encoder given here fails", *kinds):
         encoder = _described(about, backbone)
@@ -184,9 +182,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         encoder.backbone.net.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{folder / WEIGHTS} is damaged or of another encoder than {encoder.name}: {reason}"
-        ) from error
+        raise ValueError(f"{folder / WEIGHTS} is damaged or not of {encoder.name}: {reason}") from error
     return encoder.eval()
 
 

@@ -122,9 +122,7 @@ def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: 
         given = torch.cat([exported(images[:1]), exported(images[1:])])
     error, scale = (given - expected).abs().max().item(), expected.abs().max().item()
     if not error <= TOLERANCE * max(scale, 1e-6):
-        raise ValueError(
-            f"the exported encoder differs by {error:.2g}, with features up to {scale:.2g}: nothing is kept"
-        )
+        raise ValueError(f"the exported encoder differs by {error:.2g} at features up to {scale:.2g}: nothing is kept")
     return error
 
 

@@ -31,9 +31,13 @@ def write_environment(folder: Path, seed: int) -> None:
 
 
 def software() -> dict[str, Any]:
-    """Return the versions of Python and of the packages that matter, and the commit of the source tree."""
+    """Return the versions of Python and of the packages that matter, and the commit of a source tree, if it is one."""
     versions = {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
-    return {"versions": versions, "commit": _commit()}
+    root, commit = Path(__file__).resolve().parents[3], None
+    if (root / ".git").exists() and shutil.which("git") is not None:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    return {"versions": versions, "commit": commit}
 
 
 def hardware() -> dict[str, Any]:
@@ -55,12 +59,3 @@ def version_of(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _commit() -> str | None:
-    """Return the commit of the source tree that nearfar runs from, None for an installed package."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists() or shutil.which("git") is None:
-        return None
-    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None

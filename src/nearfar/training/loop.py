@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
 from nearfar.device import setup_of
@@ -175,7 +175,9 @@ def fit(
                     raise TrainingDiverged(_what_to_try(step, mean, checkpoint))
                 spent = time.perf_counter() - since
                 speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
-                metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **speed, **_monitored(model.loss))
+                of_loss = {name: float(value) for name, value in getattr(model.loss, "monitored", {}).items()}
+                said = dict(**speed, monitored=of_loss) if of_loss else speed
+                metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **said)
                 progress.update(step, mean, seen / spent, waited / spent)
                 loss_sum, loss_count = torch.zeros_like(loss_sum), 0
                 waited, seen, since = 0.0, 0, time.perf_counter()
@@ -225,12 +227,6 @@ def _view_maker(
         return make_views(own, plan, generator, images.mean, images.std, joined, settings.batch_size)
 
     return views_of
-
-
-def _monitored(loss: nn.Module) -> dict[str, Any]:
-    """What a loss says of its last batch, as one entry of a line of metrics."""
-    numbers = getattr(loss, "monitored", None)
-    return {"monitored": {name: float(value) for name, value in numbers.items()}} if numbers else {}
 
 
 def _what_to_try(step: int, loss: float, checkpoint: Path) -> str:

@@ -96,7 +96,11 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     if machine.rate is not None:
         console.print(Text(reason(machine, settings, total - held_out)))
     job = Job(settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds)
-    return job, _checked_model(job)
+    must_fit(job.views, method)
+    if not isinstance(job.encoder, (str, nn.Module)):
+        raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
+    with buildable():
+        return job, job.model()
 
 
 # Method and recipe
@@ -390,14 +394,6 @@ def _seconds_left(given: Settings, began: float) -> float:
     """Return the time for training: what reading and measuring left of the minutes, but at least half of them."""
     whole = 60 * _or(given.minutes, MINUTES)
     return max(whole / 2, whole - (time.perf_counter() - began) - FINISHING)
-
-
-def _checked_model(job: Job) -> Model:
-    must_fit(job.views, job.method)
-    if not isinstance(job.encoder, (str, nn.Module)):
-        raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
-    with buildable():
-        return job.model()
 
 
 def _as_written(value: Any) -> Any:

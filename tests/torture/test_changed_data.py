@@ -15,6 +15,7 @@ from rich.console import Console
 import nearfar
 from nearfar.training import loop
 from tests.pictures import encoded, noise, tar
+from tests.steps import at_step
 
 COUNT = 24
 SETTINGS = dict(epochs=2, batch_size=8, held_out=4, encoder="small", log_every=1, precision="32-true", image_size=8)
@@ -123,21 +124,16 @@ def stopped(tmp_path, monkeypatch, quiet):
     """Begin a run on data that is written by a function, and return the data's folder and the run's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
+    def die():
+        raise MemoryError
+
     def begin(write, **options):
         write(tmp_path / "data")
         [*arrays] = (tmp_path / "data").glob("all.np?")
         data = arrays[0] if arrays else tmp_path / "data"
         with monkeypatch.context() as patch:
             patch.setattr(loop, "SAVE_SECONDS", 0.0)
-            advance = loop.TrainingProgress.advance
-
-            def dies(self, step):
-                advance(self, step)
-                if step == 3:
-                    raise MemoryError
-
-            patch.setattr(loop.TrainingProgress, "advance", dies)
-            with pytest.raises(MemoryError):
+            with at_step(3, do=die), pytest.raises(MemoryError):
                 nearfar.pretrain(data, out=tmp_path / "run", console=quiet, **SETTINGS, **options)
         return tmp_path / "data", tmp_path / "run"
 

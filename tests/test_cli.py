@@ -17,7 +17,7 @@ from nearfar.atomic import NotWrittenError
 from nearfar.cli import main
 from nearfar.messages import as_words
 
-FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
+FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "tiny"]
 
 
 def complaint(capsys, *words):

@@ -74,10 +74,6 @@ class Health:
         """Whether every measure is a finite number."""
         return all(math.isfinite(value) for value in asdict(self).values() if value is not None)
 
-    def asdict(self) -> dict[str, float | None]:
-        """The measures by name, for metrics.jsonl; Health(**it) gives them back."""
-        return asdict(self)
-
 
 def measure_health(
     z1: Float[Tensor, "images dim"],

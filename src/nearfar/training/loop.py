@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def fit(
     def log_health(at_an_end: bool) -> None:
         if held_out is not None and fabric.is_global_zero:
             health = held_out_health(model, held_out, plan, settings.seed, with_lidar=at_an_end)
-            metrics.write(step, epoch=step / per_epoch, health=health.asdict())
+            metrics.write(step, epoch=step / per_epoch, health=asdict(health))
 
     with (
         closing(MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero)) as metrics,

@@ -141,7 +141,8 @@ def map_images(
     with shown(console, "laying out the map") as progress, use_threads(fastest_threads()):
         how = dict(neighbours=near, num_views=num_views, epochs=epochs, seed=seed, progress=progress)
         made = lay_out(chosen, trained, images, features, plan, **how)
-    quality = map_quality(features, made.coordinates, images.labels, near=near, seed=seed)
+    index = None if near is None else near.index
+    quality = map_quality(features, made.coordinates, images.labels, near=index, seed=seed)
     known = lasting(source)
     about = {"data": None if isinstance(known, Described) else known, "split": split}
     about |= origin(run.path, images) if of_run else {}
@@ -151,7 +152,7 @@ def map_images(
     ending = ".html" if len(images) <= MOST_IMAGES else ""
     page = Path(out or (run.path / f"map{ending}" if of_run else f"{run.path.stem}-map{ending}"))
     with shown(console, "thumbnails") as progress:
-        how = dict(numbers={"layout": chosen}, note=note, columns=colours | found, near=near, progress=progress)
+        how = dict(numbers={"layout": chosen}, note=note, columns=colours | found, near=index, progress=progress)
         write_map(page, images, made.coordinates, quality, saved=made, **how)
     if out is None and of_run:
         if not page.suffix:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from nearfar.device import seeded
 from nearfar.maps.repulsion import similarity_sums
-from nearfar.neighbours.nearest import Metric, nearest_rows
+from nearfar.neighbours.nearest import Metric, Nearest, nearest_rows
 
 START = 1e-4  # standard deviation of the initial coordinates along the widest direction
 LONGEST = 5.0  # longest move of a point in a step, as in openTSNE
@@ -24,6 +24,7 @@ EARLY, EXAGGERATION = 0.2, 12.0  # share of the steps in which the attraction is
 MOMENTUM, LEAST_GAIN = 0.8, 0.01
 CHUNK = 2**14  # rows whose affinities are computed at a time
 HALVINGS = 60  # of the interval of each row's precision
+NEAREST = 30  # neighbours of a row
 NEIGHBOURS, PERPLEXITY = 25, 5.0  # of a new point
 ROUNDS = 30  # after which a new point moves by less than a thousandth of its neighbours' spread
 
@@ -37,8 +38,9 @@ class ClusterEmbedding(BaseEstimator):
     summed on a mesh (`nearfar.maps.repulsion`), the attraction over all neighbours.
 
     n_components: dimensions of the map, 1 to 3. alpha: 0 keeps most neighbours; towards 1 the repulsion gets weaker and
-    clusters tighter. n_neighbors: of each row, or all of fewer rows. perplexity: of p_j|i over these neighbours; None:
-    all weigh the same. t-SNE's usual p has a perplexity of 30 and 90 neighbours. metric: "euclidean" or "cosine".
+    clusters tighter. n_neighbors: of each row, or all of fewer rows. perplexity: of p_j|i over these neighbours, which
+    all weigh the same if it is at least their number. t-SNE's usual p has a perplexity of 30 and 90 neighbours.
+    metric: "euclidean" or "cosine".
     max_iter: steps, of which the first fifth exaggerates the attraction. init: "pca" (random coordinates for equal or
     too few rows), or initial coordinates [n, n_components]. random_state: seed; torch's own state stays as it is.
     progress: called with (steps done, steps).
@@ -50,8 +52,8 @@ class ClusterEmbedding(BaseEstimator):
     1. Every step follows the gradient over all pairs, by the optimiser of t-SNE (momentum, gains, early exaggeration;
        Belkina et al. 2019: a rate of n over the exaggeration); the paper samples pairs, one attracting and one
        repelling, so its maps of as many seconds keep fewer neighbours.
-    2. The default p has equal weights for the 15 nearest neighbours (there entropic, perplexity 30): the map keeps more
-       of them, and is made in less time (docs/layouts.md).
+    2. The default p has a perplexity of 20 over 30 neighbours (there 30 over 90): the map keeps more of the nearest,
+       and is made in less time (docs/layouts.md).
     3. The default alpha is 0 (there 0.5 in effect), and the first coordinates are principal components (there random).
 
     >>> ClusterEmbedding(max_iter=10).fit_transform(np.random.rand(50, 8)).shape
@@ -63,10 +65,10 @@ class ClusterEmbedding(BaseEstimator):
         n_components: int = 2,
         *,
         alpha: float = 0.0,
-        n_neighbors: int = 15,
-        perplexity: float | None = None,
+        n_neighbors: int = NEAREST,
+        perplexity: float = 20.0,
         metric: Metric = "euclidean",
-        max_iter: int = 500,
+        max_iter: int = 300,
         init: Any = "pca",
         random_state: int = 0,
         progress: Callable[[int, int], None] | None = None,
@@ -81,8 +83,8 @@ class ClusterEmbedding(BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, X: Any, y: Any = None, *, neighbours: Int[Tensor, "n k"] | None = None) -> ClusterEmbedding:
-        """Lay out the rows of X [n, dim]; y is ignored. neighbours: nearest others of each row, if they are known."""
+    def fit(self, X: Any, y: Any = None, *, neighbours: Nearest | None = None) -> ClusterEmbedding:
+        """Lay out the rows of X [n, dim]; y is ignored. neighbours: n_neighbors of each row or more, if known."""
         self._check()
         rows = torch.from_numpy(check_array(X, dtype=np.float32, ensure_min_samples=2))
         with torch.no_grad(), seeded("cpu", self.random_state):
@@ -112,16 +114,12 @@ class ClusterEmbedding(BaseEstimator):
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be 0 to 1, not {self.alpha}")
 
-    def _graph(
-        self, rows: Tensor, neighbours: Tensor | None
-    ) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"] | Float[Tensor, ""]]:
+    def _graph(self, rows: Tensor, neighbours: Nearest | None) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
         """The neighbours of each row, and p_j|i, which sums to one."""
         k = min(self.n_neighbors, len(rows) - 1)
-        if self.perplexity is None:
-            index = nearest_rows(rows, k=k, metric=self.metric).index if neighbours is None else neighbours[:, :k]
-            return index, torch.tensor(1 / index.shape[1])
-        squared, index = nearest_squared(rows, None, k, self.metric)
-        return index, entropic_affinities(squared, min(self.perplexity, k))
+        distance, index = neighbours or nearest_rows(rows, k=k, metric=self.metric)
+        squared = squared_distances(distance[:, :k], self.metric)
+        return index[:, :k], entropic_affinities(squared, min(self.perplexity, k))
 
     def _start(self, rows: Tensor) -> Tensor:
         shape = (len(rows), self.n_components)
@@ -155,7 +153,7 @@ class ClusterEmbedding(BaseEstimator):
 def forces(
     points: Float[Tensor, "n dim"],
     index: Int[Tensor, "n k"],
-    probability: Float[Tensor, "n k"] | Float[Tensor, ""],
+    probability: Float[Tensor, "n k"],
     alpha: float,
 ) -> tuple[Float[Tensor, "n dim"], Float[Tensor, "n dim"], float]:
     """Attraction and repulsion, whose difference is the gradient of the I-divergence, and Z = 1 / (s n (n - 1)).
@@ -169,10 +167,10 @@ def forces(
     pull = (probability / count) / (1 + apart.square().sum(0))
     near = float(pull.sum())
     apart *= 2 * pull
-    attraction = apart.sum(2).index_add_(1, index.flatten(), apart.flatten(1), alpha=-1).T
+    attraction = apart.sum(2) - torch.zeros_like(columns).index_add_(1, index.flatten(), apart.flatten(1))
     sums, slopes = similarity_sums(points)
     partition = alpha * near + (1 - alpha) * float(sums.sum()) / pairs
-    return attraction, -2 / (pairs * partition) * slopes, partition
+    return attraction.T, -2 / (pairs * partition) * slopes, partition
 
 
 class NeighbourPlacement(nn.Module):
@@ -198,8 +196,8 @@ class NeighbourPlacement(nn.Module):
     @torch.no_grad()
     def forward(self, features: Float[Tensor, "new dim"]) -> Float[Tensor, "new 2"]:
         k = min(NEIGHBOURS, len(self.coordinates))
-        squared, index = nearest_squared(self.features.float(), features, k, self.metric)
-        probability = entropic_affinities(squared, min(PERPLEXITY, k))
+        distance, index = nearest_rows(self.features.float(), features, k, metric=self.metric)
+        probability = entropic_affinities(squared_distances(distance, self.metric), min(PERPLEXITY, k))
         around = self.coordinates[index]  # [new, k, 2]
         coordinates = around.median(1).values
         for _ in range(ROUNDS):
@@ -208,15 +206,9 @@ class NeighbourPlacement(nn.Module):
         return coordinates
 
 
-def nearest_squared(
-    rows: Float[Tensor, "rows dim"], queries: Float[Tensor, "queries dim"] | None, k: int, metric: Metric
-) -> tuple[Float[Tensor, "queries k"], Int[Tensor, "queries k"]]:
-    """Squared distances and positions of the k nearest rows of each query (None: the rows, each without itself).
-
-    metric: "euclidean", or "cosine" for the distances of unit rows. Raises ValueError for a k that is out of range.
-    """
-    distance, index = nearest_rows(rows, queries, k, metric=metric)
-    return 2 * distance if metric == "cosine" else distance.square(), index
+def squared_distances(distance: Float[Tensor, "rows k"], metric: Metric) -> Float[Tensor, "rows k"]:
+    """Squares of the distances of `nearest_rows`; for "cosine", whose distance is 1 - cos, those of unit rows."""
+    return 2 * distance if metric == "cosine" else distance.square()
 
 
 def entropic_affinities(squared: Float[Tensor, "rows k"], perplexity: float) -> Float[Tensor, "rows k"]:

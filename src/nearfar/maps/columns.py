@@ -26,6 +26,7 @@ from nearfar.data import Images
 from nearfar.data.table import as_arrays
 from nearfar.device import find_device
 from nearfar.evaluation import extract_view
+from nearfar.maps.cluster_embedding import NEAREST as DRAWN
 from nearfar.messages import did_you_mean, one_line
 from nearfar.neighbours import Nearest, find_nearest
 from nearfar.networks import Encoder
@@ -146,8 +147,8 @@ def image_columns(
     approximate: bool = False,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[dict[str, np.ndarray], Int64[Tensor, "images k"] | None]:
-    """Columns that need no labels, and the 15 nearest images (cosine) of each, nearest first; of fewer images fewer.
+) -> tuple[dict[str, np.ndarray], Nearest | None]:
+    """Columns that need no labels, and the 30 nearest images (cosine) of each, nearest first; of fewer images fewer.
 
     Those of `neighbour_columns`, and "positive-pair retrieval": whether the nearest to an augmented view of the image,
     among other views of all images, is its own. Exact unless `approximate`, in linear memory; time grows with the
@@ -157,26 +158,27 @@ def image_columns(
     if len(images) < 2:
         return {}, None
     search = partial(find_nearest, approximate=approximate, report=report, progress=progress)
-    near = search(features, k=min(NEAREST, len(images) - 1))
+    near = search(features, k=min(DRAWN, len(images) - 1))
     if encoder is None or views is None:
-        return neighbour_columns(near), near.index
+        return neighbour_columns(near), near
     how: dict[str, Any] = dict(device=find_device(), progress=progress)
     first, second = (
         extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "own view", number), **how)
         for number in range(2)
     )
     found = search(second, first, 1).index[:, 0] == torch.arange(len(images))
-    return {**neighbour_columns(near), "positive-pair retrieval": found.numpy()}, near.index
+    return {**neighbour_columns(near), "positive-pair retrieval": found.numpy()}, near
 
 
 def neighbour_columns(near: Nearest) -> dict[str, np.ndarray]:
-    """Columns by the distances (cosine) of each image to its nearest others.
+    """Columns by the distances (cosine) of each image to its 15 nearest others.
 
     - outlierness: distance to the last of them (Ramaswamy et al. 2000)
     - density: minus the common logarithm of the mean distance, in the order of the typicality of Hacohen et al. 2022
     """
-    density = -near.distance.mean(1).clamp_min(LEAST).log10()
-    return {"outlierness": near.distance[:, -1].numpy(), "density": density.numpy()}
+    distance = near.distance[:, :NEAREST]
+    density = -distance.mean(1).clamp_min(LEAST).log10()
+    return {"outlierness": distance[:, -1].numpy(), "density": density.numpy()}
 
 
 def columns_of(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -23,6 +23,7 @@ from nearfar.evaluation import extract, extract_view
 from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
 from nearfar.maps.projector import Projector, finetune_map, fit_projector
 from nearfar.messages import did_you_mean, first_line
+from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.training.seeding import stream
@@ -79,7 +80,7 @@ def lay_out(
     features: Float[Tensor, "images dim"],
     views: Views | None,
     *,
-    neighbours: Int64[Tensor, "images near"] | None = None,
+    neighbours: Nearest | None = None,
     num_views: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
@@ -87,7 +88,7 @@ def lay_out(
 ) -> Map:
     """Lay out images on a plane; projectors train on a GPU if there is one.
 
-    encoder, views: None for cluster-embedding. features: those of the encoder, without augmentation. neighbours: the
+    encoder, views: None for cluster-embedding. features: those of the encoder, without augmentation. neighbours: 30
     nearest others of each image, if known. num_views: augmented views of each image for the projector. epochs: None
     fits them to the number of images. progress: called with (done, total) of each stage.
     """

@@ -69,7 +69,7 @@ def write_map(
     """Write the files of a map: page, figure, numbers and, if given, the map as a function: all or none.
 
     numbers: further ones for the .json. The page can be coloured by the columns and by the share of kept neighbours of
-    each image. near: the nearest images of each.
+    each image. near: the nearest images of each, of which the page shows 15.
     """
     from nearfar.maps.draw import draw_map  # here: matplotlib takes a second to import
 
@@ -88,7 +88,7 @@ def write_map(
             images,
             note=note,
             columns={**(columns or {}), **kept},
-            neighbours=None if near is None else near.numpy(),
+            neighbours=None if near is None else near[:, :NEIGHBOURS].numpy(),
             progress=progress,
         )
 

@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 
 PYTEST = $(BIN)/python -m pytest
-EXAMPLES = tests/test_docstrings.py tests/test_tutorials.py  # of the documentation: docstrings and notebooks
+EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
 
 .PHONY: demo demo-photos test examples torture check docs wheel bench gpu clean
 

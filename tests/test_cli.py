@@ -17,7 +17,7 @@ from nearfar.atomic import NotWrittenError
 from nearfar.cli import main
 from nearfar.messages import as_words
 
-FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "resnet10t"]
+FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "tiny"]
 
 
 def complaint(capsys, *words):
@@ -36,7 +36,7 @@ def complaint(capsys, *words):
         (["pretrain", "DATA", "--temprature", "0.1"], "Did you mean --temperature?"),
         (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
         (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "Unknown option: --alpha."),
-        (["pretrain", "DATA", "--recipe", "nature"], "no recipe 'nature'"),
+        (["pretrain", "DATA", "--recipe", "nature"], "no recipe of SimCLR 'nature'"),
         (["pretrain", "DATA", "--seed", "1.5"], '--seed: unable to convert "1.5" into int'),
         (["pretrain", "DATA", "--optimizer", "lasr"], 'Did you mean "lars"?'),
         (["pretrain", "DATA", "--mean"], "--mean requires at least 1 element"),

@@ -1,6 +1,5 @@
 """Examples for more images than one machine holds: the rows are those of `embed`, the neighbours the true ones."""
 
-import io
 import re
 import subprocess
 import sys
@@ -10,9 +9,9 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 import nearfar
+from tests.pictures import encoded
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -21,12 +20,6 @@ def called(name, *words):
     done = subprocess.run([sys.executable, EXAMPLES / name, *map(str, words)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
-
-
-def png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def embeddings(folder):
@@ -38,7 +31,7 @@ def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path, quiet):
     pytest.importorskip("ray")
     rng = np.random.default_rng(0)
     pixels = np.kron(rng.integers(0, 256, (40, 4, 5, 3), dtype=np.uint8), np.ones((1, 8, 8, 1), dtype=np.uint8))
-    rows = [{"bytes": png(one), "path": f"{number:02d}.png"} for number, one in enumerate(pixels)]
+    rows = [{"bytes": encoded(one), "path": f"{number:02d}.png"} for number, one in enumerate(pixels)]
     (tmp_path / "images").mkdir()
     for part in range(2):
         some = rows[20 * part : 20 * part + 20]

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.messages import as_json, check_choice, did_you_mean, first_line, of_arguments, one_line, plain
+from nearfar.messages import as_json, check_known, did_you_mean, first_line, of_arguments, one_line, plain
 
 
 def test_the_nearest_names_are_offered():
     assert did_you_mean("resnet81", ["small", "resnet18"]) == "did you mean 'resnet18'?"
     assert did_you_mean("xyz", ["small"], otherwise="see --help") == "see --help"
     assert did_you_mean("resnt", ["resnet18", "resnet50"], most=2) == "did you mean 'resnet50' or 'resnet18'?"
-    for word, says in (("nearest", "--by cannot be 'nearest': did you mean 'near'"), ("x", "choose near, far")):
+    for word, says in (("nearest", "there is no --by 'nearest': did you mean 'near'"), ("x", "there are near, far")):
         with pytest.raises(ValueError, match=says):
-            check_choice("--by", word, ["near", "far"])
+            check_known("--by", word, ["near", "far"])
 
 
 def test_errors_of_the_kinds_given_become_one_line():

@@ -118,9 +118,7 @@ def test_a_map_places_new_images_and_comes_back_from_a_pickle(digits):
 
 
 def test_mistakes_get_one_line(fitted, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"rows of 10 numbers are no square images: give image_shape=\(height, width\)"
-    ):
+    with pytest.raises(ValueError, match=r"10 numbers are no square image: give image_shape=\(height, width\)"):
         ContrastiveEncoder().fit(np.zeros((20, 10)))
     (tmp_path / "broken.png").write_bytes(b"no image")
     Image.new("L", (8, 8)).save(tmp_path / "good.png")

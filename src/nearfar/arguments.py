@@ -149,8 +149,7 @@ def _settings(
 
     hints = get_type_hints(Settings)
     for one in settings_fields():
-        if one.name != "hyperparameters":
-            yield grouped(one.name, hints[one.name], one.metadata["meaning"], one.default, not one.kw_only)
+        yield grouped(one.name, hints[one.name], one.metadata["meaning"], one.default, not one.kw_only)
     yield grouped(
         "resume", str | Path | None, "run folder to resume; give it alone, or with the data where that has moved"
     )

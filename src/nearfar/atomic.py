@@ -46,6 +46,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write bytes, or text as UTF-8, to a file: whole or not at all, see `replacing`."""
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 @contextmanager
 def told_clearly(path: Path) -> Iterator[None]:
     """Turn the error of a full disk into a NotWrittenError that names the file.

@@ -1,18 +1,14 @@
-"""Which device there is, what it has, and how a run computes on it: no other file knows kinds of devices by name.
-
-Functions import torch, this file does not, so that the help of the command line is fast.
-"""
+"""Which device there is, what it has, and how a run computes on it: no other file knows kinds of devices by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-Accelerator = Literal["auto", "cpu", "gpu", "cuda", "mps", "xpu"]
+KINDS = ("auto", "cpu", "gpu", "cuda", "mps", "xpu")
 """What a user may ask for: "auto" is the GPU if there is one, else the CPU; "gpu" is a GPU of any kind."""
 PINNED = ("cuda", "xpu")
 """Kinds of devices with memory of their own, to which page-locked memory is copied while the CPU goes on."""
@@ -22,8 +18,6 @@ SEVERAL = ("cpu", "cuda")
 
 def find_device(asked: str = "auto") -> torch.device:
     """Return the device that is asked for; raises ValueError for one that this machine does not have."""
-    import torch
-
     there = torch.accelerator.current_accelerator(check_available=True)
     if asked == "cpu" or (asked == "auto" and there is None):
         return torch.device("cpu")
@@ -35,15 +29,11 @@ def find_device(asked: str = "auto") -> torch.device:
 
 def count_gpus() -> int:
     """Return the number of GPUs."""
-    import torch
-
     return 0 if find_device().type == "cpu" else torch.accelerator.device_count()
 
 
 def describe_gpu(number: int = 0) -> dict[str, Any]:
     """Return the "name" of a GPU, its "memory" in bytes (None: not known), and whether it has bfloat16 and float64."""
-    import torch
-
     device = torch.device(find_device().type, number)
     module = torch.get_device_module(device)
     name, memory = device.type, None
@@ -68,24 +58,18 @@ def one_gpu(number: int) -> dict[str, str]:
 
 def has_bfloat16(device: torch.device) -> bool:
     """Whether a device computes with bfloat16, other than by emulation: NVIDIA's from Ampere on, Apple's by macOS."""
-    import torch
-
     asks = None if device.type == "cpu" else getattr(torch.get_device_module(device), "is_bf16_supported", None)
     return asks(including_emulation=False) if asks is not None else _allocates(device, torch.bfloat16)
 
 
 def has_float64(device: torch.device) -> bool:
     """Whether a device computes with float64: Apple's do not, nor do some of Intel's."""
-    import torch
-
     if device.type == "xpu":
         return bool(torch.xpu.get_device_properties(device).has_fp64)
     return _allocates(device, torch.float64)
 
 
 def _allocates(device: torch.device, dtype: torch.dtype) -> bool:
-    import torch
-
     try:
         torch.empty(1, dtype=dtype, device=device)
     except (TypeError, RuntimeError):
@@ -105,8 +89,6 @@ def half_precision(device: torch.device) -> Literal["bf16-mixed", "16-mixed"]:
 
 def check_precision(device: torch.device, precision: str) -> None:
     """Raise ValueError for a precision that a device does not have, not even by emulation."""
-    import torch
-
     if precision == "bf16-mixed" and not _allocates(device, torch.bfloat16):
         raise ValueError(f"--precision {precision}: {device.type} has no bfloat16 on this machine; use 16-mixed")
 
@@ -161,8 +143,6 @@ def setup_of(device: torch.device, precision: str) -> Setup:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an operation failed for want of memory: Apple's devices and CPUs raise a plain RuntimeError."""
-    import torch
-
     said = str(error)
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in said or "out of memory" in said
 
@@ -170,8 +150,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 @contextmanager
 def seeded(device: torch.device | str, seed: int) -> Iterator[None]:
     """Give torch's global generators, of the CPU and of the device, a seed for a while."""
-    import torch
-
     device = torch.device(device)
     gpu = None if device.type == "cpu" else torch.get_device_module(device)
     number = torch.accelerator.current_device_index() if gpu and device.index is None else device.index
@@ -185,8 +163,6 @@ def seeded(device: torch.device | str, seed: int) -> Iterator[None]:
 
 def synchronize() -> None:
     """Wait for the GPU, if there is one."""
-    import torch
-
     if count_gpus():
         torch.get_device_module(find_device()).synchronize()
 
@@ -196,8 +172,6 @@ def peak_memory(work: Callable[[], object]) -> int | None:
 
     None, and nothing is done, where there is no GPU or it does not count them.
     """
-    import torch
-
     module = torch.get_device_module(find_device())
     if not hasattr(module, "max_memory_allocated"):
         return None

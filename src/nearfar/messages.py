@@ -38,11 +38,19 @@ def check_seed(seed: int) -> None:
     check_range("--seed", seed, 0, LARGEST_SEED)
 
 
-def check_choice(option: str, value: str, choices: Iterable[str]) -> None:
-    """Raise ValueError for a word that is none of the choices."""
-    if value not in choices:
-        near = did_you_mean(value, choices, f"choose {', '.join(choices)}")
-        raise ValueError(f"{option} cannot be {value!r}: {near}")
+def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "") -> None:
+    """Raise ValueError for a name that is not known, with the nearest known ones.
+
+    otherwise: said where none is near. Default: all known ones, which are then said in any case.
+    """
+    known = list(known)
+    if name in known:
+        return
+    near = did_you_mean(str(name), known, otherwise)
+    every = "" if otherwise else f"there are {', '.join(known)}"
+    if near and every:
+        every = f" T{every[1:]}"
+    raise ValueError(f"there is no {kind} {name!r}: {near}{every}")
 
 
 def first_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 import nearfar
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.messages import first_line
 from nearfar.networks import Encoder, load_encoder
 from nearfar.training.health import Health, Verdict, verdict
@@ -113,8 +113,7 @@ class Run:
         whole: dict[str, Any] = dict(self.results if rows is None else rows)
         if of_detectors := self.detection if detection is None else detection:
             whole["detection"] = of_detectors
-        with replacing(self.path / "results.json") as unfinished:
-            unfinished.write_text(json.dumps(whole, indent=2) + "\n")
+        write_file(self.path / "results.json", json.dumps(whole, indent=2) + "\n")
 
     def summary(self) -> dict[str, Any]:
         """Return in plain values what the run came to: None or empty for what there is not, or not yet.

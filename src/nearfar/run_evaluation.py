@@ -106,7 +106,6 @@ def open_labelled(
 
 
 def _with_labels(images: Images, console: Console) -> Images:
-    """The images that have a label."""
     if images.labels is None or not (known := images.labels >= 0).any():
         raise ValueError(f"the {images.split or 'given'} images have no labels to evaluate with")
     if known.all():

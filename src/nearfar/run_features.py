@@ -179,7 +179,9 @@ def open_featured(
         known = _beside if run.vectors is not None else _at_once
         found = known(run, data, split, encoder, console, label_column)
     else:
-        settings, trained = run.settings, trained_encoder(run, encoder)
+        if isinstance(encoder, str):
+            raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
+        settings, trained = run.settings, load(run, encoder=encoder)
         source = settings.given("data") if data is None else data
         split = split or (settings.split if data is None else None)
         images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
@@ -210,13 +212,6 @@ def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featu
     both = joined([images, others], [images.source, others.source])
     both.names = images.names + others.names
     return replace(known, images=both), len(images)
-
-
-def trained_encoder(run: Run, encoder: nn.Module | str | None) -> Encoder:
-    """The encoder of a run, whose module may be one of the user's; ValueError for weights by name."""
-    if isinstance(encoder, str):
-        raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
-    return load(run, encoder=encoder)
 
 
 def _at_once(

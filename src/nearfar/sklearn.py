@@ -136,9 +136,7 @@ class ContrastiveEncoder(_Estimator):
             array = validate_data(self, X, reset=fitting, dtype="numeric", ensure_min_samples=least)
             side = math.isqrt(array.shape[1])
             if self.image_shape is None and side**2 != array.shape[1]:
-                raise ValueError(
-                    f"rows of {array.shape[1]} numbers are no square images: give image_shape=(height, width)"
-                )
+                raise ValueError(f"{array.shape[1]} numbers are no square image: give image_shape=(height, width)")
             array = array.reshape(len(array), *(self.image_shape or (side, side)))
         whole = self.value_range is None and array.dtype in (np.uint8, np.uint16, np.bool_)
         if fitting:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 _FASTER = 1.15  # how much faster another number of threads must be to be taken
-_ROUNDS = 5  # trials of each number
+_ROUNDS, _REPEATS = 5, 4  # trials of each number, and steps of a trial
 _chosen: int | None = None  # the number that `use_threads` holds, or else the one that was measured
 
 
@@ -61,14 +61,14 @@ def _measured() -> int:
     return best if medians[now] > _FASTER * medians[best] else now
 
 
-def _trial(threads: int, at_most: float, repeats: int = 4) -> float:
+def _trial(threads: int, at_most: float) -> float:
     """Seconds for one forward and backward of a small convolution with batch normalisation, up to about `at_most`."""
     torch.set_num_threads(threads)
     images = torch.ones(16, 64, 16, 16).contiguous(memory_format=torch.channels_last)
     kernel = torch.ones(64, 64, 3, 3, requires_grad=True)
     began, done = time.perf_counter(), -1  # the first one sets up
     with torch.enable_grad():
-        while done < 1 or (done < repeats and time.perf_counter() - began < repeats * at_most):
+        while done < 1 or (done < _REPEATS and time.perf_counter() - began < _REPEATS * at_most):
             if done == 0:
                 started = time.perf_counter()
             F.batch_norm(F.conv2d(images, kernel, padding=1), None, None, training=True).sum().backward()

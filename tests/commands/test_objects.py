@@ -1,8 +1,5 @@
 """Objects of the user's own in the place of names: they train, are described in the folder, and are given again."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +11,8 @@ from torch.utils.data import Dataset
 
 import nearfar
 from nearfar.methods import SimCLR
-from nearfar.training import loop
 from nearfar.views import View, ViewPlan
+from tests.steps import at_step
 
 SMALL = dict(method="simclr", epochs=2, batch_size=16, held_out=16)
 
@@ -143,22 +140,13 @@ def test_a_callable_makes_the_views_it_says(array, tmp_path, quiet):
         nearfar.pretrain(array, out=str(tmp_path / "b"), views=three, encoder="small", console=quiet, **SMALL)
 
 
-def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_path, quiet, monkeypatch):
+def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_path, quiet):
     torch.manual_seed(0)
     net = Net()
     options = dict(method="sogclr", epochs=3, batch_size=16, held_out=0, log_every=1, console=quiet)
     whole = nearfar.pretrain(array, out=str(tmp_path / "whole"), encoder=net, views=noisy, **options)
-    advance = loop.TrainingProgress.advance
-
-    def stopping(self, step):
-        advance(self, step)
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingProgress, "advance", stopping)
-        with pytest.raises(nearfar.TrainingStopped):
-            nearfar.pretrain(array, out=str(tmp_path / "parts"), encoder=net, views=noisy, **options)
+    with at_step(4), pytest.raises(nearfar.TrainingStopped):
+        nearfar.pretrain(array, out=str(tmp_path / "parts"), encoder=net, views=noisy, **options)
     with pytest.raises(ValueError, match="give it again"):
         nearfar.resume(tmp_path / "parts", data=array, console=quiet)
     parts = nearfar.resume(tmp_path / "parts", data=array, encoder=Net(), views=noisy, console=quiet)

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
 import threading
 import time
 
@@ -19,6 +18,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.training import loop
 from nearfar.training.run_folder import LOCK, owned
+from tests.steps import at_step
 
 SETTINGS = dict(epochs=2, batch_size=8, held_out=8, encoder="small", method="simclr", log_every=1, precision="32-true")
 
@@ -38,19 +38,10 @@ def photos(tmp_path, monkeypatch):
     return tmp_path / "photos"
 
 
-def begin(data, out, quiet, monkeypatch, number=signal.SIGINT, **options):
+def begin(data, out, quiet, **options):
     """Begin a run that is stopped after some steps."""
-    advance = loop.TrainingProgress.advance
-
-    def stopping(self, step):
-        advance(self, step)
-        if step == 3:
-            os.kill(os.getpid(), number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingProgress, "advance", stopping)
-        with pytest.raises(nearfar.TrainingStopped):
-            nearfar.pretrain(data, out=str(out), console=quiet, **SETTINGS | options)
+    with at_step(3), pytest.raises(nearfar.TrainingStopped):
+        nearfar.pretrain(data, out=str(out), console=quiet, **SETTINGS | options)
 
 
 def weights(folder):
@@ -69,7 +60,7 @@ def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monk
     """From another working directory, with DATA and starting weights that were given by relative paths."""
     first = nearfar.pretrain("photos", out="first", console=quiet, **SETTINGS)
     start = os.path.relpath(first.path / "encoder.safetensors")
-    begin("photos", "run", quiet, monkeypatch, init=start)
+    begin("photos", "run", quiet, init=start)
     whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS, init=start)
     other = tmp_path / "elsewhere" / "again"
     other.parent.mkdir()
@@ -86,8 +77,8 @@ def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monk
     assert contents(tmp_path / "run") == before
 
 
-def test_data_and_run_that_have_moved_go_on(photos, tmp_path, quiet, monkeypatch, capsys):
-    begin("photos", "run", quiet, monkeypatch)
+def test_data_and_run_that_have_moved_go_on(photos, tmp_path, quiet, capsys):
+    begin("photos", "run", quiet)
     photos.rename(tmp_path / "pictures")
     (tmp_path / "run").rename(tmp_path / "renamed")
     assert main(["pretrain", "--resume", "renamed"]) == 2
@@ -98,8 +89,8 @@ def test_data_and_run_that_have_moved_go_on(photos, tmp_path, quiet, monkeypatch
     assert nearfar.Run("renamed").settings.data == str(tmp_path / "pictures")
 
 
-def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, monkeypatch, capsys):
-    begin("photos", "run", quiet, monkeypatch)
+def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, capsys):
+    begin("photos", "run", quiet)
     before = contents(tmp_path / "run")
     shutil.copy(photos / "cats/01.png", photos / "cats/99.png")
     shutil.copy(photos / "cats/03.png", photos / "cats/98.png")
@@ -112,18 +103,18 @@ def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, monkeypatch, 
     assert main(["pretrain", "--resume", "run"]) == 0  # finished; what it went on with is its data from then on
 
 
-def test_numbers_of_an_image_never_land_on_another(photos, quiet, monkeypatch):
-    begin("photos", "run", quiet, monkeypatch, method="sogclr")
+def test_numbers_of_an_image_never_land_on_another(photos, quiet):
+    begin("photos", "run", quiet, method="sogclr")
     shutil.copy(photos / "cats/01.png", photos / "cats/03.png")
     for changed in (False, True):
         with pytest.raises(ValueError, match=r"1 image changed: first cats/03\.png.*numbers for each image"):
             nearfar.resume("run", data_changed=changed, console=quiet)
 
 
-def test_objects_are_compared_too(tmp_path, quiet, monkeypatch):
+def test_objects_are_compared_too(tmp_path, quiet):
     given = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
     other = given[::-1].copy()
-    begin(given, tmp_path / "run", quiet, monkeypatch)
+    begin(given, tmp_path / "run", quiet)
     with pytest.raises(ValueError, match=r"40 images changed: first 0.*data_changed=True"):
         nearfar.resume(tmp_path / "run", data=other, console=quiet)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
@@ -132,16 +123,16 @@ def test_objects_are_compared_too(tmp_path, quiet, monkeypatch):
     assert not same(weights(tmp_path / "run"), weights(tmp_path / "copy"))
 
 
-def test_a_run_inside_its_data_goes_on(photos, quiet, monkeypatch):
+def test_a_run_inside_its_data_goes_on(photos, quiet):
     whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS)
-    begin("photos", photos / "run", quiet, monkeypatch)
+    begin("photos", photos / "run", quiet)
     shutil.copy(photos / "cats/01.png", photos / "run" / "map.png")
     run = nearfar.resume(photos / "run", console=quiet)
     assert same(weights(run.path), weights(whole.path))
 
 
 def test_a_folder_has_one_owner(photos, tmp_path, quiet, monkeypatch):
-    begin("photos", "run", quiet, monkeypatch)
+    begin("photos", "run", quiet)
     before = contents(tmp_path / "run")
     with owned(tmp_path / "run"):
         before |= {str(tmp_path / "run" / LOCK): (tmp_path / "run" / LOCK).read_bytes()}

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +14,7 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
-from nearfar.training import loop
+from tests.steps import at_step
 
 FAST = ["--epochs", "2", "--batch-size", "8", "--held-out", "8", "--encoder", "small", "--log-every", "1"]
 FAST += ["--precision", "32-true", "--method", "simclr"]
@@ -37,16 +36,8 @@ def places(tmp_path, monkeypatch):
     return ["a", "b", "c.csv"]
 
 
-def test_a_run_on_several_sources(places, tmp_path, capsys, monkeypatch, quiet):
-    advance = loop.TrainingProgress.advance
-
-    def stopping(self, step):
-        advance(self, step)
-        if step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingProgress, "advance", stopping)
+def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
+    with at_step(3):
         assert main(["pretrain", *places, "--out", "run", *FAST]) == 130
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert saved["data"] == [str(tmp_path / name) for name in places]

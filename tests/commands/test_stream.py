@@ -1,21 +1,16 @@
 """A run on a stream from end to end: stopped and resumed, on two processes, and what it refuses."""
 
-import io
 import json
-import os
 import re
-import signal
-import tarfile
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
-from nearfar.training import loop
+from tests.pictures import png, tar
+from tests.steps import at_step
 
 SETTINGS = dict(epochs=2, batch_size=8, held_out=16, encoder="small", method="simclr", log_every=1, workers=1)
 SETTINGS |= dict(precision="32-true", stream=True, accelerator="cpu")
@@ -26,15 +21,8 @@ def shards(tmp_path_factory):
     """Four tars of twenty small pictures each; one of the last tar is broken."""
     folder = tmp_path_factory.mktemp("shards")
     for shard in range(4):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for number in range(20):
-                file = io.BytesIO()
-                values = np.random.default_rng(20 * shard + number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                Image.fromarray(values).save(file, "PNG")
-                content = b"broken" if (shard, number) == (3, 7) else file.getvalue()
-                info = tarfile.TarInfo(f"{number:02d}.png")
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+        contents = [b"broken" if (shard, number) == (3, 7) else png(20 * shard + number) for number in range(20)]
+        tar(folder / f"{shard}.tar", [(f"{number:02d}.png", content) for number, content in enumerate(contents)])
     return folder
 
 
@@ -53,18 +41,10 @@ def health(folder):
     return [line["health"] for line in lines if "health" in line]
 
 
-def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, monkeypatch, capsys):
+def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, capsys):
     whole = nearfar.pretrain(shards, out=tmp_path / "whole", console=quiet, **SETTINGS)
     assert [step for step, _ in losses(whole.path)] == list(range(1, 17))  # 64 of 80 images, by 8
-    advance = loop.TrainingProgress.advance
-
-    def stopping(self, step):
-        advance(self, step)
-        if step in (3, 11):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingProgress, "advance", stopping)
+    with at_step(3, 11):
         with pytest.raises(nearfar.TrainingStopped):
             nearfar.pretrain(shards, out=tmp_path / "run", console=quiet, **SETTINGS)
         with pytest.raises(nearfar.TrainingStopped):

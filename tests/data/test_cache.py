@@ -1,11 +1,9 @@
 """The pixel cache: built once, found by content, never half read."""
 
-import io
 import os
 import pickle
 import shutil
 import signal
-import tarfile
 import threading
 import time
 
@@ -17,6 +15,7 @@ from filelock import FileLock
 
 from nearfar.data import cache, open_images
 from nearfar.data.cache import default_folder
+from tests.pictures import tar
 
 
 @pytest.fixture
@@ -187,13 +186,11 @@ def as_parquet(folder):
 
 
 def as_tar(folder):
-    with tarfile.open(folder.parent / "all.tar", "w") as tar:
-        for i in range(5):
-            for field, content in (("png", None), ("kind", b"ababa"[i : i + 1]), ("rank", f"{5 - i}".encode())):
-                member = tarfile.TarInfo(f"{i}.{field}")
-                content = (folder / f"{i}.png").read_bytes() if content is None else content
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+    members = []
+    for i in range(5):
+        members.append((f"{i}.png", (folder / f"{i}.png").read_bytes()))
+        members += [(f"{i}.kind", b"ababa"[i : i + 1]), (f"{i}.rank", f"{5 - i}".encode())]
+    tar(folder.parent / "all.tar", members)
     return folder.parent / "all.tar"
 
 

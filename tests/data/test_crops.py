@@ -1,8 +1,6 @@
 """Crops from the original files: where the boxes lie, what they show, and that only seed, epoch and image decide."""
 
-import io
 import math
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ from PIL import Image
 
 from nearfar.data import Batches, open_images
 from nearfar.views import sample_boxes
+from tests.pictures import encoded, tar
 
 CROPS = [(12, (0.2, 1.0), (3 / 4, 4 / 3)), (7, (0.05, 0.2), (1.0, 1.0))]
 
@@ -96,20 +95,15 @@ def test_parquet_and_tars_keep_their_originals_within_reach(tmp_path, paint):
 
     cells, members = [], []
     for i in range(6):
-        file = io.BytesIO()
-        Image.fromarray(paint(tmp_path / "pics" / f"{i}.png", i, size=20)).save(file, "PNG")
-        data = b"broken" if i == 2 else file.getvalue()
+        pixels = paint(tmp_path / "pics" / f"{i}.png", i, size=20)
+        data = b"broken" if i == 2 else encoded(pixels)
         cells.append({"bytes": data, "path": None})
         members.append((f"{i}.png", data))
     (tmp_path / "pics" / "2.png").write_text("broken")
     (tmp_path / "rows").mkdir()
     pq.write_table(pa.table({"image": cells[:4]}), tmp_path / "rows" / "test-0.parquet")
     pq.write_table(pa.table({"image": cells[4:]}), tmp_path / "rows" / "validation-0.parquet")
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+    tar(tmp_path / "a.tar", members)
     folder = open_images(tmp_path / "pics", cache=False)
     tars = open_images(tmp_path / "a.tar", cache=False)
     assert len(folder) == 5 and same(everything(folder), everything(tars, workers=1))
@@ -129,7 +123,7 @@ def test_refusals(images, tmp_path):
         Batches(images, 4, 0, crops=[])
     with pytest.raises(ValueError, match="scale"):
         Batches(images, 4, 0, crops=[(8, (0.5, 0.2), (1.0, 1.0))])
-    with pytest.raises(ValueError, match="number of images"):
+    with pytest.raises(ValueError, match="batch_size <= images"):
         Batches(images, 10, 0, crops=CROPS)
     (tmp_path / "pics" / "3.png").unlink()
     with pytest.raises(ValueError, match=r"'3.png' was readable when the data was opened"):

@@ -9,12 +9,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from nearfar.data.decoding import decode, header, to_pil
 from nearfar.data.formats import suffixes
 from nearfar.data.value_range import Form
-
-
-def encoded(image, form="PNG", **options):
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
+from tests.pictures import encoded
 
 
 def corner(image, form="PNG", channels=3, **options):

@@ -1,19 +1,11 @@
 """Data sets of the Hub: named as such, asked for once, and read without decoding by `datasets`."""
 
-import io
 import re
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from nearfar.data import list_splits, open_images, open_stream
-
-
-def png(number):
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
+from tests.pictures import png
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Folders, Parquet, tars and the Hub through `open_images`: names, labels, splits, and what is refused."""
 
-import io
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -9,17 +9,11 @@ import pytest
 from PIL import Image
 
 from nearfar.data import describe, difference, list_splits, open_images, scan
+from tests.pictures import png
 
 
 def first(pixels):
     return pixels.transpose(2, 0, 1)
-
-
-def png(number, size=8):
-    file = io.BytesIO()
-    pixels = np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def parquet(path, rows, **columns):
@@ -51,6 +45,52 @@ def test_an_image_beside_the_class_folders_has_no_label(tmp_path, paint, split, 
     for i in range(2):
         paint(tmp_path / split / f"more {i}.png", i)
     assert open_images(tmp_path).labels is None  # most images lie in no class folder
+
+
+@pytest.mark.parametrize(
+    ("files", "split", "names", "labels"),
+    [
+        (["b.png", "a.png", "deep/er/c.png"], None, ["a.png", "b.png", "deep/er/c.png"], None),
+        (["cat/1.png", "dog/1.png"], None, ["cat/1.png", "dog/1.png"], [0, 1]),
+        (["cat/1.png", "cat/deep/2.png", "dog/1.png"], None, ["cat/1.png", "cat/deep/2.png", "dog/1.png"], None),
+        (["cat/1.png", "cat/2.png"], None, ["cat/1.png", "cat/2.png"], None),  # one class is none
+        (["train/x/1.png", "train/y/2.png", "val/y/4.png"], "validation", ["val/y/4.png"], [1]),
+        (["training/1.png", "testing/2.png"], "all", ["training/1.png", "testing/2.png"], None),
+        (["training/1.png", "testing/2.png"], None, ["training/1.png"], None),
+    ],
+)
+def test_the_images_of_a_folder_and_their_classes(tmp_path, paint, files, split, names, labels):
+    for i, name in enumerate([*files, ".hidden.png", "__MACOSX/x.png", ".trash/y.png"]):
+        paint(tmp_path / "in" / name, i)
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "notes.txt").write_text("not looked at")
+    images = open_images(tmp_path / "in", split=split)
+    assert images.names == names and images.skipped == []
+    assert labels is None if images.labels is None else images.labels.tolist() == labels
+    with pytest.raises(ValueError, match=r"split 'extra'"):
+        open_images(tmp_path / "in", split="extra")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_labels_of_metadata_beside_the_images(tmp_path, paint, ending):
+    for i in range(3):
+        paint(tmp_path / "deep" / f"{i}.png", i)
+    rows = pa.table({"file_name": ["2.png", "0.png", "lost.png"], "kind": [5, 3, 5]})
+    if ending == "parquet":
+        pq.write_table(rows, tmp_path / "deep" / "metadata.parquet")
+    else:
+        lines = (
+            map(json.dumps, rows.to_pylist())
+            if ending == "jsonl"
+            else ["file_name,kind", "2.png,5", "0.png,3", "lost.png,5"]
+        )
+        (tmp_path / "deep" / f"metadata.{ending}").write_text("\n".join(lines))
+    images = open_images(tmp_path, label_column="kind")
+    assert images.names == ["deep/0.png", "deep/1.png", "deep/2.png"] and images.labels.tolist() == [3, -1, 5]
+    assert images.skipped == [("deep/lost.png", "named in the metadata, and not an image in the folder")]
+    assert open_images(tmp_path).labels is None
+    with pytest.raises(ValueError, match="no column 'sort' for labels"):
+        open_images(tmp_path, label_column="sort")
 
 
 def test_names_that_look_like_patterns_are_names(tmp_path, paint):
@@ -131,6 +171,18 @@ def test_plain_parquet_file(tmp_path):
     assert texts.labels.tolist() == [0, 1, 2] and texts.class_names == ["x", "y", "z"]
     with pytest.raises(ValueError, match="no column 'nope' for labels; its columns: img, label, other"):
         open_images(tmp_path / "some.parquet", label_column="nope")
+
+
+def test_parquet_of_bytes_and_cells_that_hold_no_image(tmp_path):
+    pq.write_table(pa.table({"image": [png(0), b"nothing", None, png(1)]}), tmp_path / "a.parquet")
+    images = open_images(tmp_path / "a.parquet")
+    assert images.names == ["000000", "000003"] and images.originals[1] == png(1)
+    assert [name for name, _ in images.skipped] == ["000001", "000002"]
+    assert "no image data here" in images.skipped[1][1]
+    pq.write_table(
+        pa.table({"image": [{"bytes": png(0), "path": None}, {"bytes": None, "path": None}]}), tmp_path / "b.parquet"
+    )
+    assert open_images(tmp_path / "b.parquet").skipped[0][0] == "000001"
 
 
 def test_parquet_folder_with_splits_and_text_labels_alike_in_all(tmp_path):

@@ -1,30 +1,23 @@
 """Which images a source gives to train on: splits by the names of folders, files and rows, and what is in none."""
 
-import io
 import logging
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from nearfar.data import list_splits, open_images, scan
-from tests.data.test_tars import tar
-
-
-def png(number):
-    file = io.BytesIO()
-    Image.fromarray(np.full((8, 8, 3), number, dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
+from tests.pictures import encoded, tar
 
 
 def shard(path, number):
     """A tar or Parquet file with one image whose pixels are all `number`."""
+    content = encoded(np.full((8, 8, 3), number, dtype=np.uint8))
     if path.suffix == ".tar":
-        tar(path, [("a.png", png(number))])
+        tar(path, [("a.png", content)])
     else:
-        pq.write_table(pa.table({"image": [{"bytes": png(number), "path": None}]}), path)
+        pq.write_table(pa.table({"image": [{"bytes": content, "path": None}]}), path)
 
 
 def values(images):

@@ -1,6 +1,5 @@
 """Tars read in passing: every image once in a pass, exactly again from any step, whatever is damaged."""
 
-import io
 import shutil
 import tarfile
 
@@ -8,31 +7,12 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from nearfar.data import StreamBatches, difference, open_images, open_stream, streams
 from nearfar.data.sources import tars
+from tests.pictures import png, tar
 
 CROPS = [(8, (0.3, 1.0), (0.75, 1.33)), (4, (0.1, 0.3), (1.0, 1.0))]
-
-
-def pixels(number, size=8):
-    return np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)
-
-
-def png(number):
-    file = io.BytesIO()
-    Image.fromarray(pixels(number)).save(file, "PNG")
-    return file.getvalue()
-
-
-def tar(path, members, form=tarfile.PAX_FORMAT):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=form) as file:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """The table of a data set: what headers say, kept until a file changes, and compared with an earlier one."""
 
-import io
 import os
 import shutil
-import tarfile
 
 import numpy as np
 import pyarrow.feather
@@ -15,16 +13,11 @@ from nearfar.data import difference, open_images, scan, scanning
 from nearfar.data.cache import default_folder
 from nearfar.data.exif import TYPES
 from nearfar.data.table import digest, load_table, save_table
+from tests.pictures import encoded, tar
 
 
 def picture(number, size=10):
     return Image.fromarray(np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8))
-
-
-def encoded(image):
-    file = io.BytesIO()
-    image.save(file, "bmp")
-    return file.getvalue()
 
 
 @pytest.fixture
@@ -168,12 +161,9 @@ def test_a_damaged_table_is_one_line(tmp_path, content):
 
 def test_one_image_in_a_tar_or_table_is_noticed(tmp_path):
     for other in ([0, 1, 2, 3, 4], [0, 1, 9, 3, 4]):
-        with tarfile.open(tmp_path / "0.tar", "w") as tar:
-            for place, number in enumerate(other):
-                member = tarfile.TarInfo(f"{place}.bmp")
-                member.size = len(encoded(picture(number)))
-                tar.addfile(member, io.BytesIO(encoded(picture(number))))
-        cells = [{"bytes": encoded(picture(number)), "path": None} for number in other]
+        contents = [encoded(picture(number), "bmp") for number in other]
+        tar(tmp_path / "0.tar", [(f"{place}.bmp", content) for place, content in enumerate(contents)])
+        cells = [{"bytes": content, "path": None} for content in contents]
         rows = Table.from_dict({"image": cells})
         rows.to_parquet(tmp_path / "a.parquet")
         tables = [scan(tmp_path / "0.tar"), scan(tmp_path / "a.parquet"), scan(rows)]
@@ -184,7 +174,7 @@ def test_one_image_in_a_tar_or_table_is_noticed(tmp_path):
         "1 image changed: first 000002",
         "1 image changed: first 000002",
     ]
-    assert scan(tmp_path / "0.tar")["bytes"].to_pylist() == [len(encoded(picture(0)))] * 5
+    assert scan(tmp_path / "0.tar")["bytes"].to_pylist() == [len(contents[0])] * 5
 
 
 def test_arrays_and_objects_are_known_by_their_pixels(tmp_path):

@@ -9,25 +9,7 @@ import torch
 from PIL import Image
 
 from nearfar.data import open_images
-
-
-def png(number, size=8):
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
-
-
-def tar(path, members):
-    """Write (name, content) pairs; a TarInfo in place of a pair is written as it is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as file:
-        for member in members:
-            if isinstance(member, tarfile.TarInfo):
-                file.addfile(member)
-                continue
-            info = tarfile.TarInfo(member[0])
-            info.size = len(member[1])
-            file.addfile(info, io.BytesIO(member[1]))
+from tests.pictures import png, tar
 
 
 def test_other_fields_hidden_members_and_texts(tmp_path):
@@ -65,6 +47,14 @@ def test_a_damaged_header_is_listed_and_what_follows_is_read(tmp_path):
     assert images.names == [f"a/{i:02d}" for i in range(30) if i != 10]
     [(name, reason)] = images.skipped
     assert name == "a.tar" and f"damaged from byte {place:,} to" in reason
+
+
+def test_a_tar_that_was_cut_off_gives_what_is_whole(tmp_path):
+    tar(tmp_path / "a.tar", [("0.png", png(0)), ("1.png", png(1, 64)), ("2.png", png(2))])
+    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:8192])  # in the second image
+    images = open_images(tmp_path / "a.tar")
+    assert images.names == ["a/0"] and [name for name, _ in images.skipped][-1] == "a.tar"
+    assert "cut off" in dict(images.skipped)["a.tar"]
 
 
 def test_links_devices_and_sparse_files_are_listed_and_not_followed(tmp_path):

@@ -171,6 +171,9 @@ def test_dicom_is_rescaled_and_black_is_low(tmp_path):
     assert images.names == ["a.dcm", "b.dcm"] and images.channels == 1
     for seen in images.gather(torch.arange(2))[:, 0]:
         np.testing.assert_allclose(seen, stored / 4096, atol=1e-5)
+    del one.RescaleSlope, one.RescaleIntercept
+    one.save_as(tmp_path / "plain.dcm", enforce_file_format=True)
+    assert (raw(str(tmp_path / "plain.dcm")).read()[0] == stored).all()
 
 
 def test_wide_images_are_cut_shown_sent_and_sampled_like_others(scans):
@@ -228,6 +231,17 @@ def test_sixteen_bits_are_turned_upright_as_eight_are(tmp_path, orientation):
     Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / "wide.png", exif=exif)
     wide = raw(str(tmp_path / "wide.png"))
     assert (wide.read() // 257 == decode(str(tmp_path / "narrow.png"), Form(9, 1))).all()
+
+
+def test_eight_bits_among_more_make_eight_bits_of_all_with_a_word(scans, caplog):
+    folder, numbers = scans
+    Image.fromarray((numbers[0] // 16).astype(np.uint8)).save(folder / "narrow.png")
+    with caplog.at_level("INFO", logger="nearfar"):
+        images = open_images(folder)
+    assert (
+        images.pixels.dtype == torch.uint8 and (images.pixels[0, 0].numpy() == (numbers[0, 2:22] / 257).round()).all()
+    )
+    assert "holds images of 8 bits and of more: all become 8 bits" in caplog.text
 
 
 def test_damaged_files_are_listed_with_a_reason(scans):

@@ -39,11 +39,11 @@ def test_unseen_test_classes_count_as_wrong(clouds):
 def test_bad_input_is_named(clouds):
     train_x, train_y, test_x, test_y = clouds
     for given, said in (
-        ((train_x[:20], train_y[:20], test_x, test_y, 21), r"k = 21 .* 20 training images"),
-        ((train_x, train_y, test_x, test_y, 0), "k = 0"),
+        ((train_x[:20], train_y[:20], test_x, test_y, 21), "21 neighbours cannot be taken from 20 rows"),
+        ((train_x, train_y, test_x, test_y, 0), "0 neighbours"),
         ((train_x, train_y, test_x, None), "test images have no labels"),
         ((train_x, train_y[:-1], test_x, test_y), "1200 training images need 1200 labels"),
-        ((train_x[:, :5], train_y, test_x, test_y), "same encoder"),
+        ((train_x[:, :5], train_y, test_x, test_y), "rows of 5 and queries of"),
         ((train_x / 0, train_y, test_x, test_y), "not finite"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -3,7 +3,6 @@
 import pytest
 
 from nearfar.methods import method_class
-from nearfar.networks import mlp
 from nearfar.views import compose
 
 FACTS = {
@@ -166,6 +165,5 @@ def test_heads_without_normalisation_where_released_code_has_none():
         ("sogclr", "imagenet", ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]),
     ]:
         head = method_class(method).from_recipe(recipe).setup(10).projector
-        made = mlp(4, head.widths, batch_norm=head.hidden_norm, last_batch_norm=head.output_norm)
-        assert [type(layer).__name__ for layer in made] == layers, method
+        assert [type(layer).__name__ for layer in head.build(4)] == layers, method
     assert not head.output_affine

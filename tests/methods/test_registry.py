@@ -167,8 +167,8 @@ def test_a_method_from_a_recipe():
         temperature=0.3, projector=(2048, 128), output_norm=True
     )
     with pytest.raises(
-        ValueError, match="SimCLR has no recipe 'stl10', it has: small, cifar, cifar-solo-learn, imagenet"
+        ValueError, match=r"no recipe of SimCLR 'stl10': .*here are small, cifar, cifar-solo-learn, imagenet"
     ):
         SimCLR.from_recipe("stl10")
-    with pytest.raises(ValueError, match=r"no hyperparameter 'temprature': did you mean 'temperature'\?"):
+    with pytest.raises(ValueError, match=r"no hyperparameter of SimCLR 'temprature': did you mean 'temperature'\?"):
         SimCLR.from_recipe(temprature=0.1)

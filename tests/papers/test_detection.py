@@ -70,7 +70,7 @@ def test_the_report_needs_no_other_protocol(run, coco_folder, quiet):
 def test_mistakes_are_one_line_and_change_nothing(run, coco_folder, voc_folder, images_file, capsys):
     before = sorted(run.path.rglob("*"))
     for words, said in (
-        ([coco_folder, "--protocol", "detect", "knn"], "unknown protocol 'knn'"),
+        ([coco_folder, "--protocol", "detect", "knn"], "there is no protocol 'knn'"),
         ([coco_folder, "--protocol", "detect", "transfer"], "run transfer by itself"),
         ([coco_folder / "images", "--protocol", "detect"], "no annotations in"),
         ([coco_folder / "missing", "--protocol", "detect"], "there is no"),

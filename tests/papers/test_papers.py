@@ -68,7 +68,7 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda table: table.update(protocl=[]), "table-1: there is no key protocl: did you mean 'protocol'"),
+        (lambda table: table.update(protocl=[]), "table-1: there is no key 'protocl': did you mean 'protocol'"),
         (lambda table: table.pop("source"), "argument: 'source'"),
         (lambda table: table["rows"]["x"]["paper"].update(c=1), "row x: there is no column c"),
         (lambda table: table["claims"][0].update(better=["w", "x"]), "names a row w that is not there"),
@@ -77,7 +77,7 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
         (lambda table: table.update(measure="curves"), "measure must be one of run, variables"),
         (lambda table: table.update(seeds=0), "seeds must be 1 or more, not 0"),
         (lambda table: table["rows"]["x"].update(run=3), "row x: run takes names with values, not 3"),
-        (lambda table: table.update(cells={"x a": {"rum": {}}}), "cell x a: there is no key rum: did you mean 'run'"),
+        (lambda table: table.update(cells={"x a": {"rum": {}}}), "cell x a: there is no key 'rum': did you mean 'run'"),
         (lambda table: table.update(rows=3), "expected names with values"),
     ],
 )

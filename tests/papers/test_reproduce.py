@@ -162,8 +162,8 @@ def test_seeds_begin_where_the_table_says_and_rows_can_be_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["saclr/table-33"], "saclr has no table-33: did you mean 'table-3'"),
-        (["saclr/table-3", "--only", "simclrr"], "runs no row simclrr: did you mean 'simclr'"),
+        (["saclr/table-33"], "there is no table of saclr 'table-33': did you mean 'table-3'"),
+        (["saclr/table-3", "--only", "simclrr"], "saclr/table-3 runs, 'simclrr': did you mean 'simclr'"),
         (["saclr/table-1", "--scale", "small"], "saclr/table-1 has no small scale"),
         (["missing.yaml"], "missing.yaml"),
     ],
@@ -180,7 +180,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys,
     ("was", "becomes", "told"),
     [
         ("metric: knn", "metric: knnn", "row simclr, column digits: there is no metric 'knnn': did you mean 'knn'"),
-        ("epochs: 1,", "epochz: 1,", "there is no setting 'epochz': did you mean 'epochs'"),
+        ("epochs: 1,", "epochz: 1,", "there is no setting or hyperparameter 'epochz': did you mean 'epochs'"),
         ("epochs: 1,", "epochs: 0,", "--epochs must be 1e-06 to 1000000000, not 0"),
         ("method: simclr}", "temperature: 0.1}", "method is missing"),
         ("method: simclr}", "method: simclr, temperature: hot}", "--temperature must be a number, not 'hot'"),

@@ -75,7 +75,7 @@ def test_a_validation_split_of_a_folder_is_used(run, tmp_path, quiet, monkeypatc
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--protocol", "transfr"], "unknown protocol 'transfr': did you mean 'transfer'"),
+        (["--protocol", "transfr"], "there is no protocol 'transfr': did you mean 'transfer'"),
         (["--protocol", "knn"], "choose among transfer, transfer-sgd"),
         (["torchvision:dtd"], "--root DIR"),
         (["torchvision:dtd", "--root", "nowhere"], "nothing is downloaded"),

@@ -1,7 +1,5 @@
 """Runs on the GPU by public functions: trained, saved, resumed elsewhere, and every verb on what was trained."""
 
-import os
-import signal
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,8 +12,8 @@ from safetensors.torch import load_file
 import nearfar
 from nearfar.data import open_images
 from nearfar.maps import LAYOUTS, load_map
-from nearfar.training import loop
 from tests.standin.conftest import REAL
+from tests.steps import at_step
 
 QUIET = Console(quiet=True)
 PROTOCOLS = ["knn", "knn_3", "linear", "few", "linear-sgd", "finetune-50"]
@@ -41,15 +39,7 @@ def without_gpu():
 
 def begin_and_stop(*given, **options):
     """Stop a run in the middle of its second epoch."""
-    advance = loop.TrainingProgress.advance
-
-    def stopping(self, step):
-        advance(self, step)
-        if step == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(nearfar.TrainingStopped):
-        patch.setattr(loop.TrainingProgress, "advance", stopping)
+    with at_step(5), pytest.raises(nearfar.TrainingStopped):
         begin(*given, **options)
 
 

@@ -3,10 +3,8 @@
 And those that change nothing that is trained on, which are not.
 """
 
-import io
 import os
 import shutil
-import tarfile
 
 import numpy as np
 import pytest
@@ -16,24 +14,16 @@ from rich.console import Console
 
 import nearfar
 from nearfar.training import loop
+from tests.pictures import encoded, noise, tar
+from tests.steps import at_step
 
 COUNT = 24
 SETTINGS = dict(epochs=2, batch_size=8, held_out=4, encoder="small", log_every=1, precision="32-true", image_size=8)
 
 
-def pixels(number):
-    return np.random.default_rng(number).integers(0, 256, (12, 12, 3), dtype=np.uint8)
-
-
 def save(path, number, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels(number)).save(path, **options)
-
-
-def encoded(number):
-    file = io.BytesIO()
-    Image.fromarray(pixels(number)).save(file, "bmp")
-    return file.getvalue()
+    Image.fromarray(noise(number, 12)).save(path, **options)
 
 
 def swap(one, two):
@@ -49,16 +39,15 @@ def as_folder(place):
 
 def as_tar(place, numbers=range(COUNT)):
     place.mkdir(exist_ok=True)
-    with tarfile.open(place / "train-0.tar", "w") as tar:
-        for name, number in enumerate(numbers):
-            member = tarfile.TarInfo(f"{name:04d}.bmp")
-            member.size = len(encoded(number))
-            tar.addfile(member, io.BytesIO(encoded(number)))
+    members = [(f"{name:04d}.bmp", encoded(noise(number, 12), "bmp")) for name, number in enumerate(numbers)]
+    tar(place / "train-0.tar", members)
 
 
 def as_parquet(place, numbers=range(COUNT)):
     place.mkdir(exist_ok=True)
-    table = Table.from_dict({"image": [{"bytes": encoded(number), "path": None} for number in numbers]})
+    table = Table.from_dict(
+        {"image": [{"bytes": encoded(noise(number, 12), "bmp"), "path": None} for number in numbers]}
+    )
     table.to_parquet(place / "train-0.parquet")
 
 
@@ -78,12 +67,12 @@ def as_tiff(place):
 
 def as_npz(place, numbers=range(COUNT), labels=range(COUNT)):
     place.mkdir(exist_ok=True)
-    np.savez(place / "all.npz", images=np.stack([pixels(number) for number in numbers]), labels=np.array(labels))
+    np.savez(place / "all.npz", images=np.stack([noise(number, 12) for number in numbers]), labels=np.array(labels))
 
 
 def as_npy(place, numbers=range(COUNT)):
     place.mkdir(exist_ok=True)
-    np.save(place / "all.npy", np.stack([pixels(number) for number in numbers]))
+    np.save(place / "all.npy", np.stack([noise(number, 12) for number in numbers]))
 
 
 def one_other(number=17):
@@ -135,21 +124,16 @@ def stopped(tmp_path, monkeypatch, quiet):
     """Begin a run on data that is written by a function, and return the data's folder and the run's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
+    def die():
+        raise MemoryError
+
     def begin(write, **options):
         write(tmp_path / "data")
         [*arrays] = (tmp_path / "data").glob("all.np?")
         data = arrays[0] if arrays else tmp_path / "data"
         with monkeypatch.context() as patch:
             patch.setattr(loop, "SAVE_SECONDS", 0.0)
-            advance = loop.TrainingProgress.advance
-
-            def dies(self, step):
-                advance(self, step)
-                if step == 3:
-                    raise MemoryError
-
-            patch.setattr(loop.TrainingProgress, "advance", dies)
-            with pytest.raises(MemoryError):
+            with at_step(3, do=die), pytest.raises(MemoryError):
                 nearfar.pretrain(data, out=tmp_path / "run", console=quiet, **SETTINGS, **options)
         return tmp_path / "data", tmp_path / "run"
 

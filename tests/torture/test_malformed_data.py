@@ -1,12 +1,10 @@
 """Broken and odd data of every kind: each is read, listed as skipped or refused by one line, in bounded memory."""
 
-import io
 import json
 import random
 import struct
 import subprocess
 import sys
-import tarfile
 import textwrap
 import zlib
 
@@ -18,6 +16,7 @@ from PIL import Image
 
 from nearfar.cli import main
 from nearfar.data import open_images
+from tests.pictures import encoded, tar
 
 GREEN = Image.new("RGB", (16, 16), (0, 200, 0))
 OTHER = Image.new("RGB", (16, 16), (90, 90, 0))
@@ -27,12 +26,6 @@ NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), d
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def encoded(image, form, **options):
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
 
 
 def chunk(kind, content):
@@ -214,12 +207,8 @@ def test_damaged_tables_are_refused_by_the_name_of_the_file(tmp_path):
 
 
 def test_damaged_tars_give_what_is_whole(tmp_path):
-    with tarfile.open(tmp_path / "whole.tar", "w") as file:
-        for number in range(30):
-            for ending, content in (("png", CELLS[0]["bytes"]), ("cls", b"%d" % number)):
-                info = tarfile.TarInfo(f"{number:02d}.{ending}")
-                info.size = len(content)
-                file.addfile(info, io.BytesIO(content))
+    fields = {"png": lambda i: CELLS[0]["bytes"], "cls": lambda i: b"%d" % i}
+    tar(tmp_path / "whole.tar", [(f"{i:02d}.{end}", made(i)) for i in range(30) for end, made in fields.items()])
     whole, chance = (tmp_path / "whole.tar").read_bytes(), random.Random(0)
     (tmp_path / "whole.tar").unlink()
     for number in range(60):

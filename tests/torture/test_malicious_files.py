@@ -23,6 +23,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.data import list_splits, open_images
 from nearfar.messages import load_yaml
+from tests.pictures import tar
 
 IMAGE = io.BytesIO()
 Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(IMAGE, "PNG")
@@ -93,15 +94,9 @@ def test_a_pickle_inside_an_archive_is_never_loaded(tmp_path, payload):
         (tmp_path / "a.npz").write_bytes(zipped(dict.fromkeys(names, content)))
         with pytest.raises(ValueError, match=r"a\.npz"):
             open_images(tmp_path / "a.npz")
-    with tarfile.open(tmp_path / "a.tar", "w") as file:
-        members = {
-            f"0.{ending}": content
-            for ending in ("pkl", "pickle", "pyd", "pth", "pt", "npy", "npz", "ten", "cls", "json")
-        }
-        for name, data in (members | {"0.png": GOOD, "1.png": content}).items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            file.addfile(info, io.BytesIO(data))
+    endings = ("pkl", "pickle", "pyd", "pth", "pt", "npy", "npz", "ten", "cls", "json")
+    members = {f"0.{ending}": content for ending in endings} | {"0.png": GOOD, "1.png": content}
+    tar(tmp_path / "a.tar", members.items())
     images = open_images(tmp_path / "a.tar")
     assert images.names == ["a/0"] and [name for name, _ in images.skipped] == ["a/1"]
     cells = [{"bytes": data, "path": None} for data in (content, GOOD)]
@@ -128,14 +123,10 @@ def test_nothing_outside_the_source_is_read_or_written(tmp_path):
     cells = [{"bytes": None, "path": path} for path in paths] + [{"bytes": GOOD, "path": "../../written.png"}]
     pq.write_table(pa.table({"image": cells}), folder / "a.parquet")
     assert open_images(folder / "a.parquet").names == ["000005"]
-    with tarfile.open(folder / "a.tar", "w") as file:
-        for name in ("../../written.png", str(tmp_path / "written.png"), "ok.png"):
-            info = tarfile.TarInfo(name)
-            info.size = len(GOOD)
-            file.addfile(info, io.BytesIO(GOOD))
-        link = tarfile.TarInfo("link.png")
-        link.type, link.linkname = tarfile.SYMTYPE, "../secret.png"
-        file.addfile(link)
+    link = tarfile.TarInfo("link.png")
+    link.type, link.linkname = tarfile.SYMTYPE, "../secret.png"
+    names = ("../../written.png", str(tmp_path / "written.png"), "ok.png")
+    tar(folder / "a.tar", [*((name, GOOD) for name in names), link])
     assert len(open_images(folder / "a.tar")) == 3
     (folder / "a.parquet").unlink()
     (folder / "a.tar").unlink()

@@ -1,8 +1,6 @@
 """From weights that exist, end to end: normalisation, gentle settings, frozen stages, resuming without the file."""
 
-import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from timm.models._hub import save_for_hf
 import nearfar
 from nearfar.cli import main
 from nearfar.networks import size_step
-from nearfar.training import loop
+from tests.steps import at_step
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -70,19 +68,10 @@ def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_pa
         assert dict(groups) == pytest.approx({0.5**depth: lr * 0.5**depth for depth in range(5)})  # head and 4 blocks
 
 
-def test_stopped_and_resumed_without_the_weights_is_uninterrupted(weights, images_file, tmp_path, quiet, monkeypatch):
+def test_stopped_and_resumed_without_the_weights_is_uninterrupted(weights, images_file, tmp_path, quiet):
     whole = run(images_file, tmp_path / "whole", quiet, init=str(weights), adapt=True)
-    advance = loop.TrainingProgress.advance
-
-    def watched(self, step):
-        advance(self, step)
-        if step == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingProgress, "advance", watched)
-        with pytest.raises(nearfar.TrainingStopped):
-            run(images_file, tmp_path / "parts", quiet, init=str(weights), adapt=True)
+    with at_step(5), pytest.raises(nearfar.TrainingStopped):
+        run(images_file, tmp_path / "parts", quiet, init=str(weights), adapt=True)
     shutil.rmtree(weights)
     (tmp_path / "parts").rename(tmp_path / "moved")
     parts = nearfar.resume(tmp_path / "moved", console=quiet)

@@ -1,7 +1,5 @@
 """A run that was stopped or killed goes on as if nothing had happened; a run that breaks says so."""
 
-import os
-import signal
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +12,7 @@ from nearfar import threads
 from nearfar.cli import main
 from nearfar.methods import Recipe, SimCLR
 from nearfar.training import loop
+from tests.steps import at_step, interrupt
 
 CLOCKS = ("images_per_second", "data_wait")
 METHODS = {  # with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns
@@ -34,29 +33,11 @@ def logged(run):
     return [{key: value for key, value in line.items() if key not in CLOCKS} for line in run.metrics]
 
 
-def at_step(monkeypatch, number, action):
-    """Do something once a run has taken a number of steps."""
-    advance = loop.TrainingProgress.advance
-
-    def watched(self, step):
-        advance(self, step)
-        if step == number:
-            action()
-
-    monkeypatch.setattr(loop.TrainingProgress, "advance", watched)
-
-
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 @pytest.mark.parametrize("name", METHODS)
-def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path, quiet, monkeypatch):
+def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path, quiet):
     whole = run(images_file, tmp_path / "whole", quiet, **METHODS[name])
-    with monkeypatch.context() as patch:
-        at_step(patch, 5, interrupt)  # in the middle of the second epoch
-        with pytest.raises(nearfar.TrainingStopped, match="--resume"):
-            run(images_file, tmp_path / "parts", quiet, **METHODS[name])
+    with at_step(5), pytest.raises(nearfar.TrainingStopped, match="--resume"):  # in the middle of the second epoch
+        run(images_file, tmp_path / "parts", quiet, **METHODS[name])
     assert nearfar.Run(tmp_path / "parts").metrics[-1]["step"] < 6
     parts = nearfar.resume(tmp_path / "parts", console=quiet)
     assert logged(parts) == logged(whole)
@@ -70,14 +51,12 @@ def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, quiet, monke
     other = run(images_file, tmp_path / "other", quiet, epochs=1, seed=4)
     assert logged(other)[0] != logged(whole)[0]
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
-    with monkeypatch.context() as patch:
 
-        def die():
-            raise MemoryError
+    def die():
+        raise MemoryError
 
-        at_step(patch, 7, die)
-        with pytest.raises(MemoryError):
-            run(images_file, tmp_path / "parts", quiet)
+    with at_step(7, do=die), pytest.raises(MemoryError):
+        run(images_file, tmp_path / "parts", quiet)
     with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "lo')  # a line that was cut off
     parts = nearfar.resume(tmp_path / "parts", console=quiet)
@@ -174,10 +153,8 @@ def test_a_compiled_encoder_trains_and_is_saved_as_any_other(images_file, tmp_pa
         return compile(*given, **named | {"backend": "aot_eager"})
 
     monkeypatch.setattr(torch, "compile", watched)
-    with monkeypatch.context() as patch:
-        at_step(patch, 5, interrupt)
-        with pytest.raises(nearfar.TrainingStopped):
-            run(images_file, tmp_path / "parts", quiet, micro_batch=8, compile=True)
+    with at_step(5), pytest.raises(nearfar.TrainingStopped):
+        run(images_file, tmp_path / "parts", quiet, micro_batch=8, compile=True)
     parts = nearfar.resume(tmp_path / "parts", console=quiet)
     assert len(compiled) == 5  # a trial before the run, and two networks in each of its parts
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs + 2  # which ran

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from nearfar.networks import MomentumEncoder, mlp
+from nearfar.methods import Head
+from nearfar.networks import MomentumEncoder
 from nearfar.training.optimizers import (
     LARS,
     Muon,
@@ -38,14 +39,14 @@ def test_decay_is_left_off_by_dimension():
 
 
 def test_the_momentum_encoder_is_left_out_and_shared_parameters_stand_once():
-    online = mlp(4, (8, 2))
+    online = Head((8, 2)).build(4)
     groups = parameter_groups([nn.ModuleList([online, MomentumEncoder(online)]), online], 0.1)
     params = [id(p) for group in groups for p in group["params"]]
     assert sorted(params) == sorted(id(p) for p in online.parameters())
 
 
 def test_constant_modules_are_marked():
-    net, predictor = mlp(4, (8, 2)), mlp(2, (4, 2))
+    net, predictor = Head((8, 2)).build(4), Head((4, 2)).build(2)
     optimizer = build_optimizer("sgd", [net, predictor], lr=0.1, weight_decay=0.1, constant=[predictor])
     constant = {id(p) for group in optimizer.param_groups if group["constant_lr"] for p in group["params"]}
     assert constant == {id(p) for p in predictor.parameters()}

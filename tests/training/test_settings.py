@@ -64,7 +64,7 @@ def test_a_value_of_another_type_or_out_of_range(given, says, unchecked):
 
 def test_the_signature_and_the_documentation_have_every_setting():
     parameters = inspect.signature(nearfar.pretrain).parameters
-    assert [*parameters] == [name for name in NAMES if name != "hyperparameters"] + ["console", "hyperparameters"]
+    assert [*parameters] == [*NAMES, "console", "hyperparameters"]
     assert parameters["log_every"].default == 10 and parameters["data"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     documented = inspect.getdoc(nearfar.pretrain)
     assert all(f"\n    {name}: " in documented for name in NAMES)
@@ -72,13 +72,13 @@ def test_the_signature_and_the_documentation_have_every_setting():
 
 def test_the_command_line_has_every_setting():
     options = {one.field_info.name for one in verb_app("pretrain").assemble_argument_collection()}
-    assert {*NAMES} - options == {"hyperparameters"}
+    assert {*NAMES} <= options
 
 
 def test_a_mistyped_setting_is_named_with_the_nearest(quiet):
-    with pytest.raises(ValueError, match=r"unknown option 'epoch'.*did you mean 'epochs'"):
+    with pytest.raises(ValueError, match=r"no setting or hyperparameter 'epoch': did you mean 'epochs'"):
         nearfar.pretrain("digits", epoch=3, console=quiet)
-    with pytest.raises(ValueError, match=r"unknown option 'negative'.*did you mean 'negatives'"):
+    with pytest.raises(ValueError, match=r"no setting or hyperparameter 'negative': did you mean 'negatives'"):
         nearfar.pretrain("digits", method="saclr", negative=3, console=quiet)
     assert not Path("runs").exists() or "digits-saclr" not in {path.name for path in Path("runs").iterdir()}
 
@@ -124,9 +124,9 @@ def test_settings_that_are_yet_to_be_chosen():
     ("numbers", "says"),
     [
         ({"temperature": "hot"}, "--temperature must be a number, not 'hot'"),
-        ({"projector": [8, 4]}, "--projector must be whole numbers"),
+        ({"projector": [8, 4.5]}, "--projector must be whole numbers"),
     ],
 )
-def test_a_number_of_a_method_of_another_type(numbers, says, quiet):
+def test_a_number_of_a_method_of_another_type(numbers, says, quiet, tmp_path):
     with pytest.raises(ValueError, match=re.escape(says)):
-        nearfar.pretrain("digits", console=quiet, **numbers)
+        nearfar.pretrain("digits", out=tmp_path / "run", console=quiet, **numbers)

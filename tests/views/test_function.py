@@ -76,8 +76,8 @@ def test_a_function_that_can_be_pickled_reaches_another_process(pictures):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda images: images, "must return a list of views, as many each time, not a Tensor"),
-        (lambda images: [], "must return a list of views, .* not 0 views"),
+        (lambda images: images, "must return as many views each time, in a list, not a Tensor"),
+        (lambda images: [], "must return as many views .* not 0 views"),
         (lambda images: [images[:1]], r"must give views \[2, 3, side, side\] .* not torch.uint8 \[1, 3, 16, 16\]"),
         (lambda images: [images[:, :, :8]], r"not torch.uint8 \[2, 3, 8, 16\]"),
         (lambda images: [images.numpy()], "not a ndarray"),

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import check_folder, check_new_folder, check_output, check_text, replacing
-from nearfar.messages import check_choice, first_line
+from nearfar.messages import check_known, first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,7 +66,7 @@ def export(
     from nearfar.training.progress import waiting
 
     run, console = Run.of(run), console or Console()
-    check_choice("--to", to, ENDINGS)
+    check_known("--to", to, ENDINGS)
     if to == "onnx":
         check_onnx()
     if out is None:

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.messages import check_choice, check_range, check_seed, did_you_mean
+from nearfar.messages import check_known, check_range, check_seed, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -307,7 +307,7 @@ def select_images(
     from nearfar.training.progress import waiting
 
     run, console = run_or_data(run), console or Console()
-    check_choice("--by", by, MEANING)
+    check_known("--by", by, MEANING)
     asked = images is not None and (isinstance(images, (str, Path)) or len(images) > 0)
     if asked != (by == "near"):
         raise ValueError("--by near needs images, and nothing else does: nearfar select RUN IMAGE... --by near")

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError, check_folder
-from nearfar.device import Accelerator
 from nearfar.training.settings import Settings, arguments_of
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def resume(
     method: Method | None = None,
     encoder: nn.Module | None = None,
     views: Views | Any = None,
-    accelerator: Accelerator | None = None,
+    accelerator: str | None = None,
     devices: int | None = None,
     threads: int | None = None,
     data_changed: bool = False,

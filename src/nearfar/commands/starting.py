@@ -111,11 +111,13 @@ def completion_script(shell: Literal["bash", "zsh", "fish"], *, console: Console
     from cyclopts import App
 
     from nearfar.arguments import VERBS, verb_app
+    from nearfar.device import KINDS
     from nearfar.methods import method_class, method_names
     from nearfar.networks import encoder_names
     from nearfar.views import PRESETS
 
     choices = {
+        "accelerator": KINDS,
         "encoder": encoder_names(),
         "method": method_names(),
         "recipe": sorted({name for method in method_names() for name in method_class(method).recipes}),

@@ -37,6 +37,14 @@ def rank_rows(total: int, rank: int, world_size: int) -> slice:
     return slice(start, start + base + (rank < more))
 
 
+def own_rows(batch_size: int, images: int, rank: int, world_size: int) -> slice:
+    """The `rank_rows` of every batch from so many images; ValueError for numbers that do not go together."""
+    if not 0 <= rank < world_size <= batch_size <= images:
+        given = f"{rank}, {world_size}, {batch_size} and {images}"
+        raise ValueError(f"need 0 <= rank < world_size <= batch_size <= images, got {given}")
+    return rank_rows(batch_size, rank, world_size)
+
+
 class Batches:
     """Shuffled batches: of stored images, gathered ahead by one thread, or of crops of their files, made by workers.
 
@@ -67,16 +75,8 @@ class Batches:
         workers: int = 2,
         pin: bool = False,
     ) -> None:
-        if batch_size < 1 or batch_size > len(images):
-            raise ValueError(
-                f"batch_size must lie between 1 and the number of images ({len(images)}), got {batch_size}"
-            )
-        if not 0 <= rank < world_size or batch_size < world_size:
-            raise ValueError(f"need 0 <= rank < world_size <= batch_size, got {rank}, {world_size}, {batch_size}")
-        if seed < 0:
-            raise ValueError(f"seed must not be negative, got {seed}")
         self.images, self.batch_size, self.seed = images, batch_size, seed
-        self.own = rank_rows(batch_size, rank, world_size)
+        self.own = own_rows(batch_size, len(images), rank, world_size)
         self.workers, self.pin = workers, pin
         self.takes: Takes | None = None
         if crops is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow
 import torch
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.data import cache as pixel_cache
 from nearfar.data.cache import Store
 from nearfar.data.decoding import PICTURE, decode, reason, without_warnings
@@ -72,12 +72,7 @@ def in_memory(given: Sequence[Found], source: str, asked: Asked) -> Images:
 
 
 def open_encoded(
-    source: Source,
-    name: str,
-    splits: list[str],
-    asked: Asked,
-    label_column: str | None,
-    store: Store,
+    source: Source, name: str, splits: list[str], asked: Asked, label_column: str | None, store: Store
 ) -> Images:
     """The images of a source from the cache, which is built first if there is none yet."""
     pixel_cache.limit()  # a wrong one is noticed first
@@ -161,8 +156,7 @@ def _saved_range(
         found = _sampled_range(source.encoded(sample), channels, value_range)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(saved) as unfinished:
-            unfinished.write_text(json.dumps(found))
+        write_file(saved, json.dumps(found))
     return found
 
 

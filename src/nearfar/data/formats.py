@@ -227,8 +227,10 @@ def dicom(data: bytes | str) -> Raw:
         if samples > 1:
             numbers = np.moveaxis(numbers, -1, -3)
         numbers = numbers.reshape(frames * samples, height, width)
-        if whole.PhotometricInterpretation == "MONOCHROME1":
-            numbers = _turned(numbers, whole)
+        if whole.PhotometricInterpretation == "MONOCHROME1":  # low is white: black and white change places
+            signed, bits = int(whole.get("PixelRepresentation", 0)), int(whole.BitsStored)
+            lowest_plus_highest = -1 if signed else 2**bits - 1
+            numbers = (lowest_plus_highest - numbers.astype(np.int64)).astype(numbers.dtype)
         slope, intercept = _rescale(whole)
         if (slope, intercept) != (1, 0):
             numbers = numbers.astype(np.float32) * np.float32(slope) + np.float32(intercept)
@@ -240,13 +242,6 @@ def dicom(data: bytes | str) -> Raw:
 
 def _rescale(header: Any) -> tuple[float, float]:
     return float(header.get("RescaleSlope", 1)), float(header.get("RescaleIntercept", 0))
-
-
-def _turned(numbers: np.ndarray, header: Any) -> np.ndarray:
-    """Stored values with lowest and highest of their bits exchanged, so that it is the same in every file."""
-    signed, bits = int(header.get("PixelRepresentation", 0)), int(header.BitsStored)
-    ends = -1 if signed else 2**bits - 1  # lowest plus highest
-    return (ends - numbers.astype(np.int64)).astype(numbers.dtype)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import pyarrow
 from jaxtyping import Int64
 from torch import Tensor
 
-from nearfar.data.batches import Crop, Takes, loaded, rank_rows
+from nearfar.data.batches import Crop, Takes, loaded, own_rows
 from nearfar.data.cache import Progress, default_folder
 from nearfar.data.images import Images
 from nearfar.data.opening import in_memory
@@ -201,14 +201,10 @@ class StreamBatches:
         buffer: int = 1024,
         failed: Callable[[str, str], None] | None = None,
     ) -> None:
-        if not 1 <= batch_size <= len(stream):
-            raise ValueError(
-                f"batch_size must lie between 1 and the number of images ({len(stream)}), got {batch_size}"
-            )
         self.seed, self.workers, self.buffer, self.failed = seed, workers, buffer, failed
         self.stream = copy.copy(stream)
         self.stream.chunks_held = buffer // CHUNK + 2
-        self.own, self.pin = rank_rows(batch_size, rank, world_size), pin
+        self.own, self.pin = own_rows(batch_size, len(stream), rank, world_size), pin
         self.steps = len(stream) // batch_size
         self.takes = Takes(self.stream.encoded, stream.form, seed, crops)
 

@@ -43,9 +43,9 @@ class Lookup(Sequence[bytes | str]):
         return self.get(self.places[index])
 
 
-def digest(content: bytes | Iterable[bytes], size: int = 16) -> str:
-    """The digest of bytes, or of pieces that follow each other: of `size` bytes, as hexadecimal digits."""
-    hashed = blake2b(digest_size=size)
+def digest(content: bytes | Iterable[bytes]) -> str:
+    """The digest of bytes, or of pieces that follow each other: 32 hexadecimal digits."""
+    hashed = blake2b(digest_size=16)
     for part in [content] if isinstance(content, bytes) else content:
         hashed.update(part)
     return hashed.hexdigest()

@@ -55,9 +55,7 @@ def _checked(value_range: Any) -> ValueRange:
     if value_range is None or value_range in (FULL, EIGHT_BITS):
         return value_range
     if isinstance(value_range, str) or len(value_range) < 2 or len(value_range) % 2:
-        raise ValueError(
-            f"value_range is LOW HIGH, or such a pair for each channel, 'full' or 'uint8', not {value_range}"
-        )
+        raise ValueError(f"value_range is LOW HIGH, a pair for each channel, 'full' or 'uint8', not {value_range}")
     pairs = np.asarray(value_range, dtype=np.float64).reshape(-1, 2)
     if not np.isfinite(pairs).all() or (pairs[:, 0] >= pairs[:, 1]).any():
         raise ValueError(f"each LOW of value_range must be below its HIGH, got {list(value_range)}")

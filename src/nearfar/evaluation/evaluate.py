@@ -11,7 +11,7 @@ from nearfar.evaluation.finetune import FINETUNE
 from nearfar.evaluation.knn import TEMPERATURE, few_shot_accuracy, neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
 from nearfar.evaluation.linear import Probe, Progress, linear_predict, linear_sgd_accuracies
-from nearfar.messages import did_you_mean
+from nearfar.messages import check_known
 
 PROTOCOLS = ("knn", "knn_K", "linear", "linear-sgd", "few")
 KNN_DEFAULT = 20
@@ -80,14 +80,10 @@ def evaluate_features(
 
 def check_protocols(protocols: Sequence[str]) -> None:
     """Raise ValueError for a name that is no protocol on frozen features."""
-    known = [*PROTOCOLS, *FINETUNE]
+    every = f"there are {', '.join([*PROTOCOLS, *FINETUNE])}, such as knn_100, or see nearfar transfer"
     for name in protocols:
-        if name not in ("linear", "linear-sgd", "few") and _neighbours_of(name) is None:
-            near = did_you_mean(name, known, cutoff=0.6)
-            raise ValueError(
-                f"unknown protocol {name!r}: {near + ' ' if near else ''}choose among {', '.join(known)} "
-                "(such as knn_100), or see nearfar transfer"
-            )
+        if _neighbours_of(name) is None:
+            check_known("protocol", name, ("knn", "linear", "linear-sgd", "few"), every)
 
 
 def result_names(protocols: Sequence[str]) -> list[str]:

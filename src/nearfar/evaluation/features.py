@@ -19,6 +19,7 @@ from nearfar.threads import fastest_threads, use_threads
 from nearfar.views import Views, eight_bits, make_views, unit
 
 ORIENTATIONS, CELL, CLIP = 9, 8, 0.2  # of HOG, as in the paper
+RAW_SIDE, HOG_SIDE = 32, 64  # pixels, at most
 
 
 def extract(
@@ -51,9 +52,7 @@ def extract(
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
             features = encoder(send(pixels, place))
             if features.ndim != 2 or len(features) != len(index):
-                raise ValueError(
-                    f"the encoder must return [batch, dim], got {tuple(features.shape)} for {len(index)} images"
-                )
+                raise ValueError(f"the encoder must return [{len(index)}, dim], got {list(features.shape)}")
             if out is None:
                 out = torch.empty(count, features.shape[1])
             out[index] = features.float().cpu()
@@ -86,8 +85,6 @@ def extract_view(
 
 
 class _SeesViews(nn.Module):
-    """An encoder that sees one augmented view of each image."""
-
     def __init__(self, encoder: Encoder, view: Views, generator: torch.Generator) -> None:
         super().__init__()
         self.encoder, self.view, self.generator = encoder, view, generator
@@ -120,16 +117,14 @@ def _in_use(
             module.training = mode
 
 
-def raw_pixels(
-    pixels: Shaped[Tensor, "batch channels height width"], largest_side: int = 32
-) -> Float[Tensor, "batch dim"]:
+def raw_pixels(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
     """The baseline that every encoder has to beat, for `extract`: the pixels themselves, in 0..1, as float32 features.
 
-    Images with a side above `largest_side` are first averaged down to it (area mean, each side on its own), which
-    keeps the features to channels * largest_side^2 numbers. Smaller images are taken as they are.
+    Images with a side above 32 pixels are first averaged down to it (area mean, each side on its own), which keeps the
+    features to channels * 32^2 numbers. Smaller images are taken as they are.
     """
     height, width = pixels.shape[2:]
-    size = (min(height, largest_side), min(width, largest_side))
+    size = (min(height, RAW_SIDE), min(width, RAW_SIDE))
     values = unit(pixels)
     return (values if size == (height, width) else F.adaptive_avg_pool2d(values, size)).flatten(1)
 
@@ -154,16 +149,16 @@ def colour_histogram(pixels: Shaped[Tensor, "batch channels height width"]) -> F
     return (counts / bins.shape[1]).sqrt()
 
 
-def hog(pixels: Shaped[Tensor, "batch channels height width"], largest_side: int = 64) -> Float[Tensor, "batch dim"]:
+def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
     """Histograms of oriented gradients (Dalal and Triggs, CVPR 2005), float32: where an image has edges, and which way.
 
     Gradients [-1, 0, 1] of the channel where they are steepest; 9 orientations without sign, each vote shared by the
     two nearest; cells of 8 x 8 pixels; blocks of 2 x 2 cells that overlap by one, each normalised by its length,
-    clipped at 0.2 and normalised again (L2-Hys). Sides above `largest_side` are first reduced to it: at 64 pixels
-    these are 1764 features. Images below 32 pixels have smaller cells, four to a side.
+    clipped at 0.2 and normalised again (L2-Hys). Sides above 64 pixels are first reduced to that, which
+    gives 1764 features. Images below 32 pixels have smaller cells, four to a side.
     Differs from the paper: votes are not shared among neighbouring cells and not weighted towards a block's centre.
     """
-    height, width = (min(max(side, 8), largest_side) for side in pixels.shape[2:])
+    height, width = (min(max(side, 8), HOG_SIDE) for side in pixels.shape[2:])
     image = unit(pixels)
     if image.shape[2:] != (height, width):
         image = F.interpolate(image, size=(height, width), mode="bilinear", antialias=True)

@@ -47,9 +47,7 @@ def percent_of(protocol: str) -> float | None:
     except ValueError:
         percent = 0.0
     if not 0 < percent <= 100:
-        raise ValueError(
-            f"finetune-P takes P per cent of the labels, above 0 and up to 100, such as finetune-10: not {protocol!r}"
-        )
+        raise ValueError(f"finetune-P takes P per cent of the labels, above 0 and up to 100: not {protocol!r}")
     return percent
 
 

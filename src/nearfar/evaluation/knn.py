@@ -18,12 +18,7 @@ TEMPERATURE = 0.07  # of the weights exp(cos / temperature): Wu et al. 2018, and
 
 
 def knn_accuracy(
-    train_x: Features,
-    train_y: Labels,
-    test_x: Features,
-    test_y: Labels,
-    k: int = 20,
-    temperature: float = TEMPERATURE,
+    train_x: Features, train_y: Labels, test_x: Features, test_y: Labels, k: int = 20, temperature: float = TEMPERATURE
 ) -> float:
     """Accuracy of the weighted vote of the k nearest training images, 0..1.
 
@@ -40,11 +35,7 @@ def knn_accuracy(
 
 
 def knn_predict(
-    train_x: Features,
-    train_y: Labels,
-    test_x: Features,
-    k: int = 20,
-    temperature: float = TEMPERATURE,
+    train_x: Features, train_y: Labels, test_x: Features, k: int = 20, temperature: float = TEMPERATURE
 ) -> Shaped[np.ndarray, " test"]:
     """Predicted label of each test image, one of the training labels.
 
@@ -64,15 +55,6 @@ def neighbours(
     train_x: Float[Tensor, "train dim"], test_x: Float[Tensor, "test test_dim"], k: int
 ) -> tuple[Float[Tensor, "test k"], Int[Tensor, "test k"]]:
     """Cosine and position of the k nearest training rows of each test row, nearest first; see `nearest_rows`."""
-    if not 1 <= k <= len(train_x):
-        raise ValueError(
-            f"k = {k} neighbours cannot be taken from {len(train_x)} training images: choose k from 1 to {len(train_x)}"
-        )
-    if train_x.shape[1] != test_x.shape[1]:
-        raise ValueError(
-            f"training features have {train_x.shape[1]} dimensions and test features {test_x.shape[1]}: "
-            "take both from the same encoder"
-        )
     found = nearest_rows(train_x, test_x, k)
     return 1 - found.distance, found.index
 

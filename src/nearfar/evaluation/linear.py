@@ -24,7 +24,7 @@ from nearfar.evaluation.labelled import (
     numbered,
     top_accuracies,
 )
-from nearfar.messages import did_you_mean
+from nearfar.messages import check_known
 
 GRID = (0.001, 0.01, 0.1, 1.0, 10.0)  # C, the inverse of the penalty: the strongest penalty comes first
 HELD_OUT = 0.2  # share of the training images that chooses among penalties or learning rates
@@ -151,9 +151,8 @@ def usual_probe(protocol: str, image_size: int) -> str:
 
 def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Probe:
     """The settings of that name, with other learning rates where some are given; ValueError for an unknown name."""
-    if isinstance(name, str) and name not in PROBES:
-        near = did_you_mean(name, PROBES, f"there are {', '.join(PROBES)}")
-        raise ValueError(f"there are no settings {name!r} of a linear probe: {near}")
+    if isinstance(name, str):
+        check_known("--probe", name, PROBES)
     probe = PROBES[name] if isinstance(name, str) else name
     if lrs is None:
         return probe
@@ -275,7 +274,6 @@ def _factor(probe: Probe, done: int, total: int, per_epoch: int) -> float:
 def _scores(
     weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
 ) -> Iterator[Float[Tensor, "chunk rates classes"]]:
-    """Scores of each class by each head, chunk by chunk."""
     flat = weight.flatten(0, 1)
     for rows in x.split(8192):
         yield torch.addmm(bias.flatten(), rows.to(flat.device), flat.T).unflatten(1, weight.shape[:2]).cpu()

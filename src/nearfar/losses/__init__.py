@@ -33,23 +33,6 @@ from nearfar.losses.without_negatives import WMSE, BarlowTwins, NegativeCosine, 
 from nearfar.pairs import gather_rows
 
 __all__ = [
-    "DCL",
-    "JCL",
-    "LORAC",
-    "NNCLR",
-    "SACLR",
-    "SCE",
-    "WMSE",
-    "BarlowTwins",
-    "ISogCLR",
-    "MoCo",
-    "MoCoV3",
-    "NegativeCosine",
-    "ReSSL",
-    "SigCLR",
-    "SimCLR",
-    "SogCLR",
-    "SwAV",
-    "VICReg",
-    "gather_rows",
-]
+    "DCL", "JCL", "LORAC", "NNCLR", "SACLR", "SCE", "WMSE", "BarlowTwins", "ISogCLR", "MoCo", "MoCoV3",
+    "NegativeCosine", "ReSSL", "SigCLR", "SimCLR", "SogCLR", "SwAV", "VICReg", "gather_rows",
+]  # fmt: skip

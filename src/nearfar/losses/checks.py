@@ -37,9 +37,7 @@ def same_views(rows: Tensor, **views: Tensor) -> None:
     for name, stacked in views.items():
         if rows.ndim != 2 or stacked.ndim != 3 or len(stacked) < 1 or stacked.shape[1:] != rows.shape:
             shapes = f"{list(stacked.shape)} for rows {list(rows.shape)}"
-            raise ValueError(
-                f"{name} must be [views, batch, dim] and the other rows must be [batch, dim], got {shapes}"
-            )
+            raise ValueError(f"{name} must be [views, batch, dim] and other rows [batch, dim], got {shapes}")
 
 
 def fraction(**values: float) -> None:

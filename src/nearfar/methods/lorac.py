@@ -18,24 +18,17 @@ def _recipes(**prior: Any) -> dict[str, Recipe]:
     """The recipes of all three, with the numbers of the prior on ImageNet."""
     imagenet = (
         lars_on_imagenet(
-            "LORAC, section 6.1",
-            1.8,
-            optimizer="larc",
-            epochs=200,
-            lr_scaling="none",
-            final_lr=0.01,
-            warmup_epochs=0,
-            protocol="linear-sgd lorac",
+            "LORAC, section 6.1", 1.8, optimizer="larc", epochs=200, lr_scaling="none", final_lr=0.01,
+            warmup_epochs=0, protocol="linear-sgd lorac",
         )
         .sets(projector=(2048, 128), queue_size=65536, momentum=0.999, large_views=3, small_views=5)
         .sets(norm_groups=4, **prior)
         .cites(
-            optimizer="released code: apex's LARC adapts and decays all parameters",
-            momentum="MoCo",
+            optimizer="released code: apex's LARC adapts and decays all parameters", momentum="MoCo",
             norm_groups="released code: keys shuffled over 4 GPUs, 128 of both crops on each",
             sync_batch_norm="released code: for the queries' encoder alone",
         )
-    )
+    )  # fmt: skip
     return {"small": small_data(), "imagenet": imagenet}
 
 

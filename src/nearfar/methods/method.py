@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 from torch import nn
 
 from nearfar.losses import checks
-from nearfar.messages import did_you_mean
+from nearfar.messages import check_known
 from nearfar.methods.pairing import Pairing
 from nearfar.methods.recipe import Recipe, small_data
 
@@ -68,10 +68,14 @@ class Head:
     """A projector or predictor: the widths of its linear layers, and where there is batch normalisation.
 
     `output_affine`: whether the normalisation of the output, if any, has a learnable scale and shift. `output_bias`:
-    whether the last linear layer has a bias where no normalisation follows.
+    whether the last linear layer has a bias where no normalisation follows. No widths stand for the identity.
 
-    >>> Head((512, 128), output_norm=True).widths
-    (512, 128)
+    The heads of the papers: with the defaults SCE (512, 256), VICReg and SACLR (8192, 8192, 8192), BYOL's projector and
+    predictor (4096, 256); MoCo v2 (2048, 128) without `hidden_norm`; SimCLR with `output_norm`; SimSiam's projector
+    (2048, 2048, 2048) with `output_norm` but no affine; MoCo v3's predictor (4096, 256) without bias.
+
+    >>> Head((512, 128), output_norm=True).build(64)(torch.zeros(2, 64)).shape
+    torch.Size([2, 128])
     """
 
     widths: Sequence[int]
@@ -79,6 +83,25 @@ class Head:
     output_norm: bool = False
     output_affine: bool = True
     output_bias: bool = True
+
+    def build(self, in_features: int) -> nn.Sequential:
+        """Stack the layers, with ReLU between them: [batch, in_features] -> [batch, widths[-1]].
+
+        A linear layer has no bias where a normalisation follows, which would subtract it again. Raises ValueError for a
+        width below 1.
+        """
+        checks.at_least(1, **{f"a head of widths {tuple(self.widths)}": min((in_features, *self.widths))})
+        layers: list[nn.Module] = []
+        for number, width in enumerate(self.widths, start=1):
+            last = number == len(self.widths)
+            normalised = self.output_norm if last else self.hidden_norm
+            layers.append(nn.Linear(in_features, width, bias=not normalised and (self.output_bias or not last)))
+            if normalised:
+                layers.append(nn.BatchNorm1d(width, affine=self.output_affine or not last))
+            if not last:
+                layers.append(nn.ReLU(inplace=True))
+            in_features = width
+        return nn.Sequential(*layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +206,7 @@ class Method(ABC):
     @classmethod
     def recipe(cls, name: str) -> Recipe:
         """Return a recipe by name; raises ValueError for one that the method does not have."""
-        if name not in cls.recipes:
-            raise ValueError(f"{cls.__name__} has no recipe {name!r}, it has: {', '.join(cls.recipes)}")
+        check_known(f"recipe of {cls.__name__}", name, cls.recipes)
         return cls.recipes[name]
 
     @classmethod
@@ -196,9 +218,7 @@ class Method(ABC):
         chosen = cls.recipe(recipe)
         known = [field.name for field in fields(cls)]
         for name in hyperparameters:
-            if name not in known:
-                hint = did_you_mean(name, known, f"it has: {', '.join(known)}")
-                raise ValueError(f"{cls.__name__} has no hyperparameter {name!r}: {hint}")
+            check_known(f"hyperparameter of {cls.__name__}", name, known)
         return cls(**{**chosen.hyperparameters, **hyperparameters})
 
 

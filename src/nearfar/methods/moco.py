@@ -86,26 +86,15 @@ class MoCoV2(_MoCo):
     recipes = {
         "small": small_data(),
         "cifar": sgd(
-            "MoCo's CIFAR-10 notebook",
-            0.03,
-            **CIFAR,
-            views="simclr-cifar",
-            epochs=200,
-            batch_size=512,
-            weight_decay=5e-4,
-            warmup_epochs=0,
-            protocol="knn_200",
+            "MoCo's CIFAR-10 notebook", 0.03, **CIFAR, views="simclr-cifar", epochs=200, batch_size=512,
+            weight_decay=5e-4, warmup_epochs=0, protocol="knn_200",
         ).sets(temperature=0.1, projector=(128,), norm_groups=8, online_norm_groups=8),
         "cifar-solo-learn": solo_learn(0.3, optimizer="sgd", decay_all=True, views="solo-moco").sets(
-            projector=(2048, 256),
-            queue_size=32768,
-            momentum=0.99,
-            final_momentum=0.999,
-            symmetric=True,
+            projector=(2048, 256), queue_size=32768, momentum=0.99, final_momentum=0.999, symmetric=True,
             queue_per_view=True,
         ),
         "imagenet": _imagenet("MoCo v2, section 3").sets(projector=(2048, 128)),
-    }
+    }  # fmt: skip
 
 
 @register_method("moco-v3")

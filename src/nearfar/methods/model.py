@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nearfar.methods.method import Head, Method
+from nearfar.methods.method import Method
 from nearfar.methods.pairing import Embeddings
-from nearfar.networks import MomentumEncoder, Queue, mlp, shuffled, split_batch_norm
+from nearfar.networks import MomentumEncoder, Queue, shuffled, split_batch_norm
 
 
 class Model(nn.Module):
@@ -36,8 +36,8 @@ class Model(nn.Module):
             raise ValueError(f"the pairing names view {last}, but the method has views 0 to {len(method.views) - 1}")
         self.method, self.setup = method, setup
         dim = setup.projector.widths[-1]
-        self.online = nn.Sequential(backbone, _head(cast(int, backbone.num_features), setup.projector))
-        self.predictor = _head(dim, setup.predictor) if setup.predictor else None
+        self.online = nn.Sequential(backbone, setup.projector.build(cast(int, backbone.num_features)))
+        self.predictor = setup.predictor.build(dim) if setup.predictor else None
         self.momentum_encoder = MomentumEncoder(self.online) if setup.momentum else None
         if self.momentum_encoder is not None and setup.norm_groups > 1:
             split_batch_norm(self.momentum_encoder, setup.norm_groups)
@@ -100,17 +100,6 @@ class Model(nn.Module):
         if self.queues:
             for queue, rows in zip(self.queues, self.setup.pairing.rows_to_enqueue(embeddings), strict=True):
                 cast(Queue, queue).push(rows)
-
-
-def _head(in_features: int, head: Head) -> nn.Module:
-    return mlp(
-        in_features,
-        head.widths,
-        batch_norm=head.hidden_norm,
-        last_batch_norm=head.output_norm,
-        last_affine=head.output_affine,
-        last_bias=head.output_bias,
-    )
 
 
 def _one_by_one(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
-from nearfar.messages import did_you_mean, of_arguments
+from nearfar.messages import check_known, of_arguments
 from nearfar.methods.method import Method
 
 Registered = TypeVar("Registered", bound=Method)
@@ -53,10 +53,7 @@ def method_names() -> list[str]:
 
 def method_class(name: str) -> type[Method]:
     """Return the class of a method by name; raises ValueError with the nearest name for an unknown one."""
-    if name not in _METHODS:
-        word = name.lower().replace("_", "-")
-        hint = did_you_mean(word, method_names(), "`nearfar methods` lists them all")
-        raise ValueError(f"there is no method {name!r}: {hint}")
+    check_known("method", name, method_names(), "`nearfar methods` lists them all")
     return _METHODS[name]
 
 
@@ -67,7 +64,6 @@ def method_name(method: Method | type[Method]) -> str | None:
 
 
 def _problem(cls: object) -> str | None:
-    """Say what keeps an object from being a method."""
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         return f"{cls!r} is not a subclass of nearfar.methods.Method"
     parameters = vars(cls).get("__dataclass_params__")

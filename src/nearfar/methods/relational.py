@@ -104,11 +104,8 @@ def _small_images(name: str, encoder: str = "resnet18", **hyperparameters: Any) 
     """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
     recipe = Recipe(
         f"SCE, appendix E and Table 13 ({name})",
-        encoder=encoder,
-        epochs=200,
-        decay_all=True,
-        protocol="linear-sgd sce-cifar",
-    )
+        encoder=encoder, epochs=200, decay_all=True, protocol="linear-sgd sce-cifar",
+    )  # fmt: skip
     return recipe.sets(**hyperparameters).cites(
         norm_groups="released code: 8 splits of the keys' batch norm",
         weight_decay="SCE, appendix E; released code: of biases and norms too",

@@ -12,17 +12,9 @@ from nearfar.methods.recipe import CIFAR, IMAGENET, lars, sgd, small_data
 from nearfar.methods.registry import register_method
 
 _IMAGENET = lars(
-    "SACLR, appendix A.1",
-    0.075,
-    **IMAGENET,
-    protocol="linear-sgd saclr-imagenet",
-    epochs=400,
-    batch_size=128,
-    lr_scaling="sqrt",
-    reference_batch=1,
-    weight_decay=1e-4,
-    final_lr=0.001,
-).sets(projector=(8192, 8192, 8192))
+    "SACLR, appendix A.1", 0.075, **IMAGENET, protocol="linear-sgd saclr-imagenet", epochs=400, batch_size=128,
+    lr_scaling="sqrt", reference_batch=1, weight_decay=1e-4, final_lr=0.001,
+).sets(projector=(8192, 8192, 8192))  # fmt: skip
 
 
 @register_method("saclr")
@@ -49,22 +41,13 @@ class SACLR(Method):
     recipes = {
         "small": small_data().sets(rho=0.9),
         "cifar": sgd(
-            "SACLR, appendix A.2, and SimSiam, appendix D, to which it refers",
-            0.03,
-            **CIFAR,
-            views="saclr-cifar",
-            epochs=1000,
-            batch_size=128,
-            weight_decay=5e-4,
-            final_lr=0.001,
-            warmup_epochs=10,
+            "SACLR, appendix A.2, and SimSiam, appendix D, to which it refers", 0.03, **CIFAR, views="saclr-cifar",
+            epochs=1000, batch_size=128, weight_decay=5e-4, final_lr=0.001, warmup_epochs=10,
             protocol="linear-sgd saclr-cifar",
         )
         .sets(projector=(8192, 8192, 8192))
         .cites(
-            projector="SACLR, appendix A.1",
-            final_lr="released script",
-            warmup_epochs="released script",
+            projector="SACLR, appendix A.1", final_lr="released script", warmup_epochs="released script",
             views="released script",
         ),
         "imagenet": _IMAGENET,
@@ -72,7 +55,7 @@ class SACLR(Method):
         "imagenet-released-moco": replace(_IMAGENET, views="strong").cites(
             views="an earlier released script: MoCo v2's"
         ),
-    }
+    }  # fmt: skip
 
     scale: Literal["matrix", "row"] = loss_default(losses.SACLR, "scale")
     negatives: int | Literal["all"] = loss_default(losses.SACLR, "negatives")

@@ -40,15 +40,8 @@ class SimCLR(Method):
     recipes = {
         "small": small_data(),
         "cifar": lars(
-            "SimCLR, appendix B.9",
-            1.0,
-            encoder="resnet50",
-            views="simclr-cifar",
-            epochs=1000,
-            batch_size=512,
-            **_HALVED,
-            sync_batch_norm=True,
-            protocol="linear",
+            "SimCLR, appendix B.9", 1.0, encoder="resnet50", views="simclr-cifar", epochs=1000, batch_size=512,
+            **_HALVED, sync_batch_norm=True, protocol="linear",
         )
         .sets(temperature=0.5, projector=(2048, 128), output_norm=True)
         .cites(output_norm="released code", **_OF_THE_SUM),
@@ -58,7 +51,7 @@ class SimCLR(Method):
         "imagenet": lars_on_imagenet("SimCLR, section 2.2", 0.3, epochs=100, batch_size=4096, **_HALVED)
         .sets(temperature=0.1, projector=(2048, 128), output_norm=True)
         .cites(temperature="SimCLR, appendix B.7", output_norm="released code", **_OF_THE_SUM),
-    }
+    }  # fmt: skip
 
     temperature: float = loss_default(losses.SimCLR, "temperature")
     hidden_norm: bool = True

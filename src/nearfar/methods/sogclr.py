@@ -50,24 +50,16 @@ class SogCLR(Method):
         "small": small_data().sets(temperature=0.2),
         "cifar": _cifar(2 * 0.3).sets(temperature=0.3).cites(temperature="SogCLR"),
         "imagenet": lars_on_imagenet(
-            "SogCLR, section 5",
-            0.075,
-            epochs=400,
-            batch_size=256,
-            lr_scaling="sqrt",
-            reference_batch=1,
-            views="byol-alpha",
-            vector_lr=0.2,
-            weight_decay=5e-6,
+            "SogCLR, section 5", 0.075, epochs=400, batch_size=256, lr_scaling="sqrt", reference_batch=1,
+            views="byol-alpha", vector_lr=0.2, weight_decay=5e-6,
         )
         .sets(projector=(2048, 128), output_norm=True)
         .cites(
-            output_norm="released code",
-            views="released code",
+            output_norm="released code", views="released code",
             vector_lr="1 there, on a fifth of the gradient (twice the temperature)",
             weight_decay="1e-6 there, on a fifth of the gradient",
         ),
-    }
+    }  # fmt: skip
 
     temperature: float = loss_default(losses.SogCLR, "temperature")
     gamma: float = loss_default(losses.SogCLR, "gamma")
@@ -110,17 +102,14 @@ class ISogCLR(Method):
         "small": small_data(),
         "cifar": _cifar(2).sets(rho=0.4, beta=0.5, gamma=0.8, lr_temperature=0.03, highest=1.0, gradient_limit=3.0),
         "imagenet": _released(
-            "the script of iSogCLR as released by SACLR's authors for ImageNet100",
-            1.2,
-            **IMAGENET,
-            batch_size=256,
+            "the script of iSogCLR as released by SACLR's authors for ImageNet100", 1.2, **IMAGENET, batch_size=256,
             weight_decay=5e-5,
         )
         .sets(temperature=0.7, rho=0.4, beta=0.8, gamma=0.8, lr_temperature=0.001, highest=1.0, gradient_limit=3.0)
         .cites(
             batch_size="SACLR, Table 1; one log of theirs has 128", weight_decay="1e-4 there, on twice the gradient"
         ),
-    }
+    }  # fmt: skip
 
     temperature: float = loss_default(losses.ISogCLR, "temperature")
     lowest: float = loss_default(losses.ISogCLR, "temperature_range")[0]
@@ -136,14 +125,9 @@ class ISogCLR(Method):
         checks.not_negative(lr_temperature=self.lr_temperature)
         loss = losses.ISogCLR(
             num_images,
-            temperature=self.temperature,
-            temperature_range=(self.lowest, self.highest),
-            lr=self.lr_temperature,
-            rho=self.rho,
-            beta=self.beta,
-            gamma=self.gamma,
-            gradient_limit=self.gradient_limit,
-        )
+            temperature=self.temperature, temperature_range=(self.lowest, self.highest), lr=self.lr_temperature,
+            rho=self.rho, beta=self.beta, gamma=self.gamma, gradient_limit=self.gradient_limit,
+        )  # fmt: skip
         return Setup(
             loss=loss,
             pairing=two_views(),

@@ -69,31 +69,17 @@ class SimSiam(Method):
     recipes = {
         "small": small_data(),
         "cifar": sgd(
-            "SimSiam, appendix D (lr 0.03, weight decay 5e-4 on -cos)",
-            0.015,
-            **CIFAR,
-            views="simsiam-cifar",
-            epochs=800,
-            batch_size=512,
-            weight_decay=1e-3,
-            warmup_epochs=0,
-            protocol="knn linear-sgd simsiam-cifar",
+            "SimSiam, appendix D (lr 0.03, weight decay 5e-4 on -cos)", 0.015, **CIFAR, views="simsiam-cifar",
+            epochs=800, batch_size=512, weight_decay=1e-3, warmup_epochs=0, protocol="knn linear-sgd simsiam-cifar",
         ).sets(projector=(2048, 2048), predictor=(512, 2048)),
         "cifar-solo-learn": solo_learn(0.25, optimizer="sgd", weight_decay=2e-5, decay_all=True, views="solo-moco")
         .sets(projector=(2048, 2048, 2048), predictor=(512, 2048))
         .cites(lr="lr 0.5 on -cos", weight_decay="1e-5 on -cos"),
         "imagenet": sgd(
-            "SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)",
-            0.025,
-            **IMAGENET,
-            epochs=100,
-            batch_size=512,
-            weight_decay=2e-4,
-            warmup_epochs=0,
-            sync_batch_norm=True,
-            protocol="linear",
+            "SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)", 0.025, **IMAGENET, epochs=100, batch_size=512,
+            weight_decay=2e-4, warmup_epochs=0, sync_batch_norm=True, protocol="linear",
         ).sets(projector=(2048, 2048, 2048), predictor=(512, 2048)),
-    }
+    }  # fmt: skip
 
     projector: tuple[int, ...] = (256, 256)
     predictor: tuple[int, ...] = (64, 256)
@@ -126,17 +112,12 @@ class BarlowTwins(Method):
         .sets(projector=(2048, 2048, 2048))
         .cites(lr="0.3 and weight decay 1e-4 there, on a tenth of the loss"),
         "imagenet": lars_on_imagenet(
-            "Barlow Twins, section 2.2",
-            0.2,
-            epochs=1000,
-            batch_size=2048,
-            vector_lr=0.024,
-            weight_decay=1.5e-6,
+            "Barlow Twins, section 2.2", 0.2, epochs=1000, batch_size=2048, vector_lr=0.024, weight_decay=1.5e-6,
             final_lr=0.001,
         )
         .sets(projector=(8192, 8192, 8192))
         .cites(vector_lr="released code: 0.0048 for biases and norms", final_lr="released code"),
-    }
+    }  # fmt: skip
 
     redundancy: float = loss_default(losses.BarlowTwins, "redundancy")
 
@@ -198,20 +179,9 @@ class WMSE(Method):
     recipes = {
         "small": small_data(),
         "cifar": Recipe(
-            "W-MSE, section 4",
-            **CIFAR,
-            views="saclr-cifar",
-            epochs=1000,
-            batch_size=512,
-            optimizer="adam",
-            lr=3e-3,
-            lr_scaling="none",
-            lr_drops=(950, 975),
-            lr_drop=0.2,
-            weight_decay=1e-6,
-            decay_all=True,
-            warmup_epochs=5.12,
-            protocol="knn linear",
+            "W-MSE, section 4", **CIFAR, views="saclr-cifar", epochs=1000, batch_size=512, optimizer="adam", lr=3e-3,
+            lr_scaling="none", lr_drops=(950, 975), lr_drop=0.2, weight_decay=1e-6, decay_all=True,
+            warmup_epochs=5.12, protocol="knn linear",
         )
         .sets(projector=(1024, 64), sub_batch=128)
         .cites(
@@ -219,7 +189,7 @@ class WMSE(Method):
             warmup_epochs="released code: 500 steps of 512 images",
             optimizer="released code: Adam with L2 decay",
         ),
-    }
+    }  # fmt: skip
 
     projector: tuple[int, ...] = (512, 64)
     sub_batch: int | None = loss_default(losses.WMSE, "sub_batch")
@@ -253,21 +223,11 @@ class SwAV(Method):
     recipes = {
         "small": small_data().sets(num_prototypes=256),
         "cifar": solo_learn(0.6, weight_decay=1e-6, final_lr=0.001, views="solo-swav").sets(
-            projector=(2048, 128),
-            small_views=0,
-            num_prototypes=3000,
-            stored=3840,
-            stored_from=50,
-            frozen_epochs=2,
+            projector=(2048, 128), small_views=0, num_prototypes=3000, stored=3840, stored_from=50, frozen_epochs=2,
             view_statistics=True,
         ),
         "imagenet": lars_on_imagenet(
-            "SwAV, appendix A",
-            0.3,
-            optimizer="larc",
-            epochs=200,
-            batch_size=4096,
-            final_lr=0.001,
+            "SwAV, appendix A", 0.3, optimizer="larc", epochs=200, batch_size=4096, final_lr=0.001,
             warmup_start=0.3 / 4.8,
         )
         .sets(projector=(2048, 128), small_views=6, num_prototypes=3000)
@@ -275,7 +235,7 @@ class SwAV(Method):
             optimizer="released code: apex's LARC adapts and decays all parameters",
             warmup_epochs="SwAV, appendix A; released scripts: 0.3 of 4.8 at the start",
         ),
-    }
+    }  # fmt: skip
 
     num_prototypes: int = loss_default(losses.SwAV, "num_prototypes")
     temperature: float = loss_default(losses.SwAV, "temperature")

@@ -125,11 +125,7 @@ def qualified_name(module: nn.Module) -> str:
 
 
 def build_backbone(
-    encoder: str | nn.Module,
-    *,
-    image_size: int,
-    channels: int,
-    init: str | Path | None = None,
+    encoder: str | nn.Module, *, image_size: int, channels: int, init: str | Path | None = None
 ) -> Backbone:
     """Build a backbone by name, or from a module.
 

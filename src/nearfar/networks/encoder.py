@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.messages import one_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
 from nearfar.networks.starting import CONFIG, WEIGHTS
@@ -107,10 +107,8 @@ def save_encoder(folder: str | Path, encoder: Encoder) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / WEIGHTS) as file:
-        file.write_bytes(save(state_of(encoder), metadata={"format": "pt"}))
-    with replacing(folder / CONFIG) as file:
-        file.write_text(json.dumps(describe_encoder(encoder), indent=2) + "\n")
+    write_file(folder / WEIGHTS, save(state_of(encoder), metadata={"format": "pt"}))
+    write_file(folder / CONFIG, json.dumps(describe_encoder(encoder), indent=2) + "\n")
 
 
 def state_of(encoder: Encoder) -> dict[str, Tensor]:
@@ -176,9 +174,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
             f"e.g. nearfar.load(run, encoder={short}())"
         )
     if own is None and backbone is not None:
-        raise ValueError(
-            f"this run's encoder is {about.get('architecture')!r}, which is built by its name: give no other"
-        )
+        raise ValueError(f"this run's encoder is {about.get('architecture')!r}, built by its name: give no other")
     kinds = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
     with one_line(wrong if own is None else "the encoder given here fails", *kinds):
         encoder = _described(about, backbone)
@@ -186,9 +182,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         encoder.backbone.net.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{folder / WEIGHTS} is damaged or of another encoder than {encoder.name}: {reason}"
-        ) from error
+        raise ValueError(f"{folder / WEIGHTS} is damaged or not of {encoder.name}: {reason}") from error
     return encoder.eval()
 
 

@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.messages import one_line
 from nearfar.networks.encoder import Encoder, describe_encoder, state_of
 from nearfar.networks.starting import CONFIG
@@ -89,10 +89,8 @@ def write_timm_folder(
     """
     if encoder.backbone.architecture is None:
         raise ValueError(f"the encoder {encoder.name} is an object of your own, which timm cannot build")
-    with replacing(folder / CONFIG) as file:
-        file.write_text(json.dumps(describe_encoder(encoder, license), indent=2) + "\n")
-    with replacing(folder / TIMM_WEIGHTS) as file:
-        file.write_bytes(save(state_of(encoder), metadata={"format": "pt"}))
+    write_file(folder / CONFIG, json.dumps(describe_encoder(encoder, license), indent=2) + "\n")
+    write_file(folder / TIMM_WEIGHTS, save(state_of(encoder), metadata={"format": "pt"}))
     net = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     return _difference(encoder, lambda x: net(encoder.preprocess(x)), images)
 
@@ -124,9 +122,7 @@ def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: 
         given = torch.cat([exported(images[:1]), exported(images[1:])])
     error, scale = (given - expected).abs().max().item(), expected.abs().max().item()
     if not error <= TOLERANCE * max(scale, 1e-6):
-        raise ValueError(
-            f"the exported encoder differs by {error:.2g}, with features up to {scale:.2g}: nothing is kept"
-        )
+        raise ValueError(f"the exported encoder differs by {error:.2g} at features up to {scale:.2g}: nothing is kept")
     return error
 
 

@@ -113,7 +113,6 @@ def _of_timm(encoder: str | None) -> StartingWeights:
 
 
 def _described(init: str, in_timm: str) -> StartingWeights:
-    """Read the config.json of a timm model, from the Hub or a folder."""
     place, _, name = in_timm.partition(":")
     read = load_model_config_from_hf if place == "hf-hub" else load_model_config_from_path
     try:
@@ -163,11 +162,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         content = load_state_dict(str(path), use_ema=False)
     except Exception as error:  # anything, for what is no such file
         raise ValueError(f"cannot read weights from {path}: use .safetensors or a .pth of plain tensors") from error
-    return {key: value for key, value in content.items() if _plain(value)}
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta and not value.is_quantized
+    tensors = {key: value for key, value in content.items() if isinstance(value, Tensor)}
+    return {k: v for k, v in tensors.items() if v.layout == torch.strided and not (v.is_meta or v.is_quantized)}
 
 
 def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> str:

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from nearfar.atomic import PAGES, check_folder, check_output, replacing
+from nearfar.atomic import PAGES, check_folder, check_output, replacing, write_file
 from nearfar.data import Images
 from nearfar.data.table import printable
 from nearfar.maps.thumbnails import data_url, thumbnails
@@ -120,8 +120,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 def write_files(path: Path, files: Sequence[str]) -> None:
     """Write names of files, each with a zero byte behind it, as `xargs -0` and `tar --null` read them."""
-    with replacing(path) as unfinished:
-        unfinished.write_bytes(b"".join(os.fsencode(file) + b"\0" for file in files))
+    write_file(path, b"".join(os.fsencode(file) + b"\0" for file in files))
 
 
 def copying(files: Path) -> str:

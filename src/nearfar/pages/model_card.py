@@ -12,7 +12,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from nearfar.atomic import replacing, told_clearly
+from nearfar.atomic import told_clearly, write_file
 from nearfar.data import photographs
 from nearfar.messages import as_words
 from nearfar.methods import method_class, method_names
@@ -127,8 +127,7 @@ def write_hub_folder(
         with told_clearly(folder):
             images = photographs(TRIED, encoder.image_size, encoder.channels)
             error = write_timm_folder(folder, encoder, images, license or of_start)
-        with replacing(folder / "README.md") as file:
-            file.write_text(model_card(run, name, license or of_start, of_start), encoding="utf-8")
+        write_file(folder / "README.md", model_card(run, name, license or of_start, of_start))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.data import Images, describe
 from nearfar.device import find_device
 from nearfar.evaluation import extract, raw_pixels
@@ -141,7 +141,6 @@ def _detection(detection: dict[str, dict[str, Any]]) -> str:
 
 
 def _filled(name: str, path: Path) -> str:
-    """Return a section that shows what a file holds; empty without the file."""
     return section(name, found=json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ""
 
 
@@ -221,12 +220,10 @@ def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) 
         for image, tile in zip(shown, tiles, strict=True)
     }
     found = {"searched": sum(map(len, ours)), "images": len(images), "queries": queries, "pictures": pictures}
-    with replacing(folder / NEIGHBOURS) as unfinished:
-        unfinished.write_text(json.dumps(found) + "\n")
+    write_file(folder / NEIGHBOURS, json.dumps(found) + "\n")
 
 
 def _nearest_of(features: torch.Tensor) -> list[list[int]]:
-    """The nearest other rows of each of the first rows."""
     queries = features[:QUERIES]
     count = min(NEAREST, len(features) - 1)
     return nearest_rows(features, queries, count, own=torch.arange(len(queries))).index.tolist()

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.evaluation.results import capital
 
 IMAGE = r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}"  # the address of an image in the page itself
@@ -33,8 +33,7 @@ def page(name: str, *, scripts: Sequence[str] = (), beside: bool = False, **show
 
 def write_page(path: Path, name: str, **shown: Any) -> None:
     """Write a page, whole or not at all; see `page`."""
-    with replacing(path) as unfinished:
-        unfinished.write_text(page(name, **shown), encoding="utf-8")
+    write_file(path, page(name, **shown))
 
 
 def section(name: str, **shown: Any) -> Markup:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Shaped, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.data import Images, open_images
 from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.lists import ENLARGED
 from nearfar.pages.template import in_channels, write_page
 from nearfar.training.job import Job
 from nearfar.training.seeding import stream
-from nearfar.views import View, ViewPlan, Views, make_views, names_in
+from nearfar.views import View, ViewPlan, Views, eight_bits, make_views, names_in
 
 SHOWN = 96  # pixels of the largest view on the page
 STORED = 128  # and at most in its data, for screens with more pixels
@@ -33,7 +33,9 @@ def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dic
     their sizes relative to each other. seed: of the samples.
     """
     every = torch.arange(len(images))
-    drawn = sample_views(images.gather(every), views, samples, seed)
+    pixels, generator = images.gather(every), stream(seed, "views shown")
+    as_they_are = [0.0] * images.channels, [1.0] * images.channels  # mean and deviation
+    drawn = [[*map(eight_bits, make_views(pixels, views, generator, *as_they_are))] for _ in range(samples)]
     sizes = [view.shape[-1] for view in drawn[0]]
     largest = max(sizes)
     factor = SHOWN // largest if largest < ENLARGED else SHOWN / largest
@@ -52,15 +54,6 @@ def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dic
 def _urls(images: UInt8[Tensor, "images channels side side"], size: int) -> list[str]:
     tiles = thumbnails(images, max(1, size))
     return [data_url(tile, lossless=tile.shape[-1] < ENLARGED) for tile in tiles]
-
-
-def sample_views(
-    pixels: Shaped[Tensor, "images channels side side"], views: Views, samples: int, seed: int
-) -> list[list[Tensor]]:
-    """Return `samples` lists with the views of all images, each uint8 [images, channels, side, side]."""
-    channels, generator = pixels.shape[1], stream(seed, "views shown")
-    made = [make_views(pixels, views, generator, [0.0] * channels, [1.0] * channels) for _ in range(samples)]
-    return [[view.mul(255).round_().clamp_(0, 255).to(torch.uint8) for view in one] for one in made]
 
 
 def _table(views: Views, images: Images) -> dict[str, Any]:
@@ -85,8 +78,7 @@ def write_views(folder: Path, job: Job) -> None:
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)
     write_page(folder / "views.html", "views.html", title="Views", about=about(few), found=found)
-    with replacing(folder / "views.json") as unfinished:
-        unfinished.write_text(json.dumps(found) + "\n")
+    write_file(folder / "views.json", json.dumps(found) + "\n")
 
 
 def about(few: Images) -> str:

@@ -12,19 +12,7 @@ from nearfar.pairs.shares import gather_rows, shared_rows
 from nearfar.pairs.weighted import sample_order, sample_others, sampled_sum, weighted_sum
 
 __all__ = [
-    "Kernel",
-    "attend",
-    "attend_in_batch",
-    "cauchy",
-    "cosine",
-    "gather_rows",
-    "gaussian",
-    "log_sum_exp",
-    "logistic_sum",
-    "per_image_log_sum_exp",
-    "sample_order",
-    "sample_others",
-    "sampled_sum",
-    "shared_rows",
+    "Kernel", "attend", "attend_in_batch", "cauchy", "cosine", "gather_rows", "gaussian", "log_sum_exp",
+    "logistic_sum", "per_image_log_sum_exp", "sample_order", "sample_others", "sampled_sum", "shared_rows",
     "weighted_sum",
-]
+]  # fmt: skip

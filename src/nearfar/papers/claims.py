@@ -96,11 +96,11 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
     return judgement._replace(words=f"on {stands[wanted[0][1]].title}: {judgement.words}")
 
 
-def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
-    """Say of each p whether it stays below the level by Holm's correction for all of them (Holm 1979)."""
+def holm(p_values: Sequence[float]) -> list[bool]:
+    """Say of each p whether it stays below 0.05 by Holm's correction for all of them (Holm 1979)."""
     kept = [False] * len(p_values)
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if p_values[place] >= level / (len(p_values) - rank):
+        if p_values[place] >= LEVEL / (len(p_values) - rank):
             break
         kept[place] = True
     return kept

@@ -311,7 +311,6 @@ def _colour(label: int) -> str:
 
 
 def _drawn(one: AnnotatedImage, objects: Found) -> str:
-    """Draw objects on their image, the most certain ones on top."""
     from faster_coco_eval.core import mask
 
     image = eight_bits(read_pixels(one, 3))

@@ -19,7 +19,7 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
-from nearfar.messages import did_you_mean, one_line
+from nearfar.messages import check_known, one_line
 from nearfar.networks import Encoder
 from nearfar.networks.backbone import Backbone
 from nearfar.networks.small import SmallNet
@@ -83,24 +83,18 @@ DETECTORS = {
     "sce": DetectorSettings(
         "c4",
         SIDES,
-        1333,
-        batch_size=16,
-        lr=0.02,
-        steps=180_000,
-        anchors=(2, 4, 8, 16, 32),
-        proposals=(12_000, 6000),
+        1333, batch_size=16, lr=0.02, steps=180_000, anchors=(2, 4, 8, 16, 32), proposals=(12_000, 6000),
         kept=(2000, 1000),
     ),
     # For a CPU: a small pyramid, few regions, all stages trained; docs/detection.md has what it costs and gives.
     "small": DetectorSettings("fpn", channels=64, hidden=256, anchors=(4, 8), pooled=False, regions=64, **ON_A_CPU),
     "small-c4": DetectorSettings("c4", anchors=(2, 4, 8, 16), regions=32, **ON_A_CPU),
-}
+}  # fmt: skip
 
 
 def detector_settings(name: str) -> DetectorSettings:
     """Return settings by name; ValueError for an unknown one."""
-    if name not in DETECTORS:
-        raise ValueError(f"unknown detector {name!r}: {did_you_mean(name, DETECTORS, 'use ' + ', '.join(DETECTORS))}")
+    check_known("detector", name, DETECTORS)
     return DETECTORS[name]
 
 
@@ -206,22 +200,16 @@ def build_detector(
     levels = [*strides, 2 * strides[-1]] if settings.neck == "fpn" and settings.pooled else strides
     sizes = tuple(tuple(round(stride * anchor) for anchor in settings.anchors) for stride in levels)
     common = dict(
-        min_size=settings.sides,
-        max_size=settings.longest,
-        image_mean=encoder.mean.flatten().tolist(),
+        min_size=settings.sides, max_size=settings.longest, image_mean=encoder.mean.flatten().tolist(),
         image_std=encoder.std.flatten().tolist(),
         size_divisible=max(32, maps.strides[-1]),  # so that anchors and maps agree where they are
         rpn_anchor_generator=AnchorGenerator(sizes, (RATIOS,) * len(sizes)),
-        rpn_pre_nms_top_n_train=settings.proposals[0],
-        rpn_post_nms_top_n_train=settings.kept[0],
-        rpn_pre_nms_top_n_test=settings.proposals[1],
-        rpn_post_nms_top_n_test=settings.kept[1],
-        rpn_batch_size_per_image=min(256, 2 * settings.regions),
-        box_roi_pool=_pool(strides, side),
-        box_head=box_head,
-        box_predictor=FastRCNNPredictor(box_features, num_classes + 1),
+        rpn_pre_nms_top_n_train=settings.proposals[0], rpn_post_nms_top_n_train=settings.kept[0],
+        rpn_pre_nms_top_n_test=settings.proposals[1], rpn_post_nms_top_n_test=settings.kept[1],
+        rpn_batch_size_per_image=min(256, 2 * settings.regions), box_roi_pool=_pool(strides, side),
+        box_head=box_head, box_predictor=FastRCNNPredictor(box_features, num_classes + 1),
         box_batch_size_per_image=settings.regions,
-    )
+    )  # fmt: skip
     if task == "segment":
         layers = MaskRCNNHeads(head_channels, (wide,) * 4, 1) if into_heads is None else into_heads
         predictor = MaskRCNNPredictor(wide if into_heads is None else head_channels, wide, num_classes + 1)

@@ -25,12 +25,11 @@ from torch import Tensor, nn
 from nearfar.allocator import reuse_memory
 from nearfar.commands.map import map_images
 from nearfar.device import find_device, peak_memory, synchronize
-from nearfar.methods import method_class
 from nearfar.papers.runs import PLANE
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
 from nearfar.training.budget import training_speed
-from nearfar.training.plan import chosen_views, views_at
+from nearfar.training.plan import chosen_method, chosen_views, views_at
 from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
 from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
@@ -47,9 +46,7 @@ VIEWS_OF, NUM_VIEWS = 256, 32  # images and views of LORAC, Figures 3 and 4
 
 def variables(given: Mapping[str, Any], run: Path) -> float:
     """Count the numbers that a loss keeps beside the networks. images: in the training set."""
-    numbers = dict(given)
-    images = int(numbers.pop("images", IMAGES))
-    loss = _method(numbers).setup(images).loss
+    loss = _method(given).setup(int(given.get("images", IMAGES))).loss
     return sum(each.numel() for each in (*loss.buffers(), *loss.parameters()))
 
 
@@ -141,18 +138,14 @@ def saved_projector(run: Path) -> nn.Module:
     return projector
 
 
-def _method(numbers: dict[str, Any]) -> Any:
-    """Build a method from settings of `pretrain`; what is none of its numbers is left out."""
-    cls = method_class(numbers["method"])
-    known = {name: value for name, value in numbers.items() if name in cls.__dataclass_fields__}
-    own = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    return cls.from_recipe(numbers.get("recipe", "small"), **own)
+def _method(numbers: Mapping[str, Any]) -> Any:
+    return chosen_method(Settings.of(**{key: numbers[key] for key in numbers.keys() - {"images", "metric", "unit"}}))[0]
 
 
 def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], object]:
     """A forward and backward of the loss, and unless `alone` of one linear layer before it."""
     batch = int(given["batch_size"])
-    setup = _method(dict(given)).setup(max(batch, IMAGES))
+    setup = _method(given).setup(max(batch, IMAGES))
     if set(setup.pairing.names) != {"projection"} or setup.queue_size is not None:
         raise ValueError(f"{given['method']} has more than one network: its loss is not measured alone")
     generator = torch.Generator().manual_seed(0)
@@ -171,9 +164,8 @@ def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], ob
 
 
 def _rate(given: Mapping[str, Any]) -> float:
-    """Images per second of training steps on random pixels."""
     size = int(given.get("image_size", 32))
-    method = _method(dict(given))
+    method = _method(given)
     views = views_at(Settings(method=given["method"]), method, size, size, 3)
     return training_speed(
         method, given.get("encoder", "small"), views, image_size=size, crop_size=size, channels=3,
@@ -192,7 +184,6 @@ def _peak_above_now(work: Callable[[], object]) -> float:
 
 
 def _peak() -> int:
-    """Bytes that were resident at the peak."""
     status = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])
 

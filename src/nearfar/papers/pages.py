@@ -15,7 +15,7 @@ import matplotlib.figure
 import matplotlib.image
 import numpy as np
 
-from nearfar.atomic import replacing
+from nearfar.atomic import replacing, write_file
 from nearfar.pages.template import write_page
 from nearfar.papers.claims import Judgement, Place, Values, holm, judge
 from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Table
@@ -58,8 +58,7 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
             claim["holm"] = "survives" if survives else "does not"
     facts = dict(paper=paper.title, table=table.name, title=table.title, scale=table.size, unit=table.unit)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path.with_suffix(".json")) as unfinished:
-        unfinished.write_text(json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n")
+    write_file(path.with_suffix(".json"), json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n")
     picture = path.with_suffix(".png")
     if lists:
         draw_table(picture, table, lists, out)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from nearfar.messages import did_you_mean, load_yaml, one_line
+from nearfar.messages import check_known, load_yaml, one_line
 
 Size = Literal["full", "small"]
 Measure = Literal[
@@ -243,8 +243,7 @@ def read_paper(name: str | Path) -> Paper:
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        if str(name) not in paper_names():
-            raise ValueError(f"there is no paper {name}: {did_you_mean(str(name), paper_names(), 'see reproduce')}")
+        check_known("paper", str(name), paper_names())
         path = Path(__file__).parent / f"{name}.yaml"
     with one_line(path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
         whole = _named(load_yaml(path)) | {"name": path.stem}
@@ -279,7 +278,6 @@ def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[st
 
 
 def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[str, Any]:
-    """What a table has at each of its sizes."""
     names = given.pop("rows", None) or tuple(row.name for row in rows.values() if row.run is not None)
     for row in names:
         if row not in rows or rows[row].run is None:
@@ -315,7 +313,6 @@ def _claim(given: dict[str, Any], place: str) -> Claim:
 
 
 def _check_names(table: Table) -> None:
-    """Raise ValueError for rows and columns that are named but not there."""
     columns, small = set(table.columns), set() if table.small is None else set(table.small.columns)
     for row in table.rows.values():
         if strange := set(row.paper) - columns:
@@ -350,7 +347,6 @@ Part = TypeVar("Part")
 
 
 def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
-    """Build a part of a paper, with an error that names the place and the key."""
     with one_line(place, TypeError):  # for a key that is missing
         return cls(**_checked(get_type_hints(cls), place, given))
 
@@ -361,9 +357,8 @@ _OWN = {"run": Settings, "evaluate": Settings}
 def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dict[str, Any]:
     """Check keys, that settings are names with values, and words of a list; one protocol stands for a list of one."""
     for name, value in given.items():
-        if name not in hints:
-            near = did_you_mean(name, [*hints, *OF_SMALL], "see docs/reproduce.md")
-            raise ValueError(f"{place}: there is no key {name}: {near}")
+        with one_line(place, ValueError):
+            check_known("key", name, hints, "see docs/reproduce.md")
         kinds = (hints[name], *get_args(hints[name]))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
         if words and value is not None and value not in words:

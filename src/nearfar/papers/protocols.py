@@ -250,7 +250,6 @@ def _curve(there: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _checked(split: Labelled, name: str = "training") -> Checked:
-    """Checked features, and labels that may be a matrix."""
     x, y = split
     several = isinstance(y, (np.ndarray, Tensor)) and y.ndim == 2
     return (features(x, name), np.asarray(y)) if several else labelled(x, y, name)
@@ -272,7 +271,6 @@ def _joined(*parts: Checked) -> Checked:
 
 
 def _targets(labels: np.ndarray) -> tuple[np.ndarray, Tensor]:
-    """The classes, and what logistic regression is fitted to."""
     if labels.ndim > 1:
         return np.arange(labels.shape[1]), torch.from_numpy(labels)
     classes, numbers = np.unique(labels, return_inverse=True)
@@ -280,16 +278,12 @@ def _targets(labels: np.ndarray) -> tuple[np.ndarray, Tensor]:
 
 
 def _signs(labels: Shaped[np.ndarray, "images ..."], classes: np.ndarray) -> Int[np.ndarray, "images classes"]:
-    """1 where an image shows a class and -1 where not."""
     shown = labels > 0 if labels.ndim > 1 else labels[:, None] == classes
     return np.where(shown, 1, -1)
 
 
 def regularisation_path(
-    x: Float[Tensor, "images dim"],
-    y: Shaped[Tensor, "images ..."],
-    classes: int,
-    penalties: Sequence[float],
+    x: Float[Tensor, "images dim"], y: Shaped[Tensor, "images ..."], classes: int, penalties: Sequence[float]
 ) -> Iterator[Classifier]:
     """Fit a linear classifier for each penalty, in that order: a function from features to the scores of the classes.
 

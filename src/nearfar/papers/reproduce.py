@@ -63,7 +63,7 @@ def reproduce(
 
     from nearfar.atomic import check_folder
     from nearfar.device import count_gpus
-    from nearfar.messages import RunsFailed, check_range, did_you_mean
+    from nearfar.messages import RunsFailed, check_known, check_range
     from nearfar.papers import runs
     from nearfar.papers.pages import write_claims, write_outcome
 
@@ -75,8 +75,7 @@ def reproduce(
     paper, tables = _chosen(table, scale)
     rows = {name for one in tables for name in one.run}
     for row in only:
-        if row not in rows:
-            raise ValueError(f"{table} runs no row {row}: {did_you_mean(row, rows, ', '.join(sorted(rows)))}")
+        check_known(f"row that {table} runs,", row, sorted(rows))
     for one in tables:
         runs.check_cells(one)
     place = Path(out)
@@ -115,7 +114,7 @@ def reproduce(
 
 def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Table]]:
     """Return the paper and the tables that PAPER or PAPER/TABLE names, at a size; of a whole paper all that have it."""
-    from nearfar.messages import did_you_mean
+    from nearfar.messages import check_known
     from nearfar.papers.paper import read_paper
 
     name, _, table = words.rpartition("/") if not words.endswith((".yaml", ".yml")) else (words, "", "")
@@ -123,8 +122,7 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
         name, table = table, ""
     paper = read_paper(name)
     if table:
-        if table not in paper.tables:
-            raise ValueError(f"{name} has no {table}: {did_you_mean(table, paper.tables, ', '.join(paper.tables))}")
+        check_known(f"table of {name}", table, paper.tables)
         return paper, [paper.tables[table].at(scale)]
     run = [one for one in paper.tables.values() if one.measure != "none" and (scale == "full" or one.small)]
     return paper, [one.at(scale) for one in run]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -24,12 +24,11 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.commands.evaluate import evaluate
 from nearfar.device import one_gpu
 from nearfar.evaluation import check_protocols, percent_of, result_names
-from nearfar.messages import as_words, did_you_mean, first_line
-from nearfar.methods import method_class
+from nearfar.messages import as_words, check_known, first_line
 from nearfar.papers.detector import TASKS
 from nearfar.papers.paper import TRAINED, Cell, Table
 from nearfar.papers.protocols import PROTOCOLS
@@ -39,10 +38,11 @@ from nearfar.papers.transfer import transfer
 from nearfar.run import PREDICTIONS, TRUTH
 from nearfar.training.environment import machine, software
 from nearfar.training.health import Health
+from nearfar.training.plan import chosen_method
 from nearfar.training.processes import handled
 from nearfar.training.progress import duration, shown
 from nearfar.training.run_folder import CONFIG
-from nearfar.training.settings import Settings, check_hyperparameters, settings_fields
+from nearfar.training.settings import Settings
 
 DONE = "measured.json"
 """In the folder of a run: what was measured on it, with commands and seconds."""
@@ -72,7 +72,7 @@ def check_cells(table: Table) -> None:
             if cell.measure in ("run", "detect"):
                 _check_evaluation(cell)
             elif cell.measure in ("curve", "last") and not cell.metric.startswith("monitored."):
-                _known("metric", cell.metric, [*LOGGED, *(f"health.{one.name}" for one in fields(Health))])
+                check_known("metric", cell.metric, [*LOGGED, *(f"health.{one.name}" for one in fields(Health))])
         except (ValueError, TypeError) as error:
             raise ValueError(f"{table.name}, row {cell.row}, column {cell.column}: {first_line(error)}") from error
 
@@ -81,15 +81,9 @@ def _check_settings(cell: Cell) -> None:
     settings = dict(cell.settings)
     if "method" not in settings:
         raise ValueError("method is missing in the settings")
-    method = method_class(settings["method"])
-    own = {one.name for one in fields(method)}
-    usual = {one.name for one in settings_fields()} - {"hyperparameters", "out"}
-    for name in settings:
-        _known("setting", name, usual | own | ({"images"} if cell.measure == "variables" else set()))
-    numbers = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items() if key in own}
-    check_hyperparameters(method, numbers)
-    method.from_recipe(settings.get("recipe", "small"), **numbers)
-    Settings(**{key: value for key, value in settings.items() if key in usual})
+    if cell.measure == "variables":
+        settings.pop("images", None)
+    chosen_method(Settings.of(**settings))
     if cell.measure in TRAINED and "data" not in settings:
         raise ValueError("the column names no data to train on")
 
@@ -98,27 +92,22 @@ def _check_evaluation(cell: Cell) -> None:
     verb = verb_of(cell)
     options = {*inspect.signature(transfer if verb == "transfer" else evaluate).parameters}
     for name in cell.evaluate:
-        _known(f"option of {verb}", name, options - {"run", "protocol", "baselines", "encoder", "console", "root"})
+        check_known(f"option of {verb}", name, options - {"run", "protocol", "baselines", "encoder", "console", "root"})
     if not cell.protocol:
         raise ValueError("protocol is missing")
     if cell.measure == "detect":
-        _known("protocol", cell.protocol[0], TASKS)
+        check_known("protocol", cell.protocol[0], TASKS)
         if not cell.metric.startswith("AP "):  # of a class
-            _known("metric", cell.metric, PRECISIONS)
+            check_known("metric", cell.metric, PRECISIONS)
     elif verb == "transfer":
         standard = standard_set(str(cell.evaluate.get("data", "")))
         for name in cell.protocol:
-            _known("protocol", name, PROTOCOLS)
+            check_known("protocol", name, PROTOCOLS)
         names = [name for one in cell.protocol for name in protocol_names(one)]
-        _known("metric", cell.metric, [name_with(name, standard[0] if standard else "") for name in names])
+        check_known("metric", cell.metric, [name_with(name, standard[0] if standard else "") for name in names])
     else:
         check_protocols([one for one in cell.protocol if percent_of(one) is None])
-        _known("metric", cell.metric, result_names(cell.protocol))
-
-
-def _known(kind: str, name: Any, known: Iterable[str]) -> None:
-    if name not in (known := sorted(known)):
-        raise ValueError(f"there is no {kind} {name!r}: {did_you_mean(str(name), known, ', '.join(known))}")
+        check_known("metric", cell.metric, result_names(cell.protocol))
 
 
 def verb_of(cell: Cell) -> str:
@@ -293,8 +282,7 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         where = {"hardware": machine(), "threads": int(environment["OMP_NUM_THREADS"])}
         where |= {"date": datetime.date.today().isoformat(), **software()}
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / DONE) as unfinished:
-            unfinished.write_text(json.dumps({**measurements(folder), name: what | where}, indent=1) + "\n")
+        write_file(folder / DONE, json.dumps({**measurements(folder), name: what | where}, indent=1) + "\n")
 
     settings = {key: value for key, value in task.settings.items() if key != "data"}
     if cell.measure in TRAINED and PRETRAINED not in measurements(folder):

@@ -20,7 +20,7 @@ from nearfar.data import open_images
 from nearfar.data.images import sample
 from nearfar.device import find_device
 from nearfar.evaluation import extract
-from nearfar.messages import did_you_mean, first_line
+from nearfar.messages import check_known, first_line
 from nearfar.papers.protocols import Metric
 from nearfar.run_evaluation import Encoders, Labelled
 from nearfar.training.progress import shown
@@ -128,9 +128,7 @@ def standard_set(source: str) -> tuple[str, StandardSet] | None:
     name = source.removeprefix(PREFIX).lower()
     kinds = {one.kind.lower(): key for key, one in STANDARD_SETS.items()}
     name = kinds.get(name, name)
-    if name not in STANDARD_SETS:
-        near = did_you_mean(name, [*STANDARD_SETS, *kinds], f"there are {', '.join(STANDARD_SETS)}")
-        raise ValueError(f"no transfer table uses a data set of torchvision called {name!r}: {near}")
+    check_known("data set of torchvision in the transfer tables called", name, STANDARD_SETS)
     return name, STANDARD_SETS[name]
 
 

@@ -71,7 +71,7 @@ def transfer(
     from rich.console import Console
 
     from nearfar.atomic import check_folder
-    from nearfar.messages import check_range, did_you_mean
+    from nearfar.messages import check_known, check_range
     from nearfar.pages.report import write_report
     from nearfar.papers.detection import evaluate_detectors
     from nearfar.papers.detector import TASKS
@@ -84,9 +84,8 @@ def transfer(
 
     console, run = console or Console(), Run.of(run)
     protocols, known = [protocol] if isinstance(protocol, str) else list(protocol), (*PROTOCOLS, *TASKS)
-    if unknown := [name for name in protocols if name not in known]:
-        near = did_you_mean(unknown[0], known, f"choose among {', '.join(known)}")
-        raise ValueError(f"unknown protocol {unknown[0]!r}: {near}")
+    for name in protocols:
+        check_known("protocol", name, known)
     check_range("--limit", limit, 1)
     check_range("--seed", seed, 0, LARGEST_SEED)
     if not 0 < test_share < 1:

@@ -288,10 +288,7 @@ def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, c
     if images < 2:
         raise ValueError(f"{images} image to train on is too few: images are compared with others")
     if given.batch_size is not None and given.batch_size > images:
-        raise ValueError(
-            f"the batch of {given.batch_size} is larger than the {images} images to train on; "
-            "set a smaller --batch-size"
-        )
+        raise ValueError(f"--batch-size {given.batch_size} is larger than the {images} images to train on")
     whole = min(recipe.batch_size, images)
     half = recipe.batch_size if recipe.batch_size <= images else max(2, 1 << ((images // 2).bit_length() - 1))
     sizes = [given.batch_size] if given.batch_size is not None else list(dict.fromkeys([half, whole]))

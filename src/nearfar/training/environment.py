@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.device import gpu_names
 
 PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "datasets", "scikit-learn", "numpy")
@@ -27,14 +27,17 @@ def write_environment(folder: Path, seed: int) -> None:
         "hardware": hardware() | {"threads": torch.get_num_threads()},
         "system": platform.system(),
     }
-    with replacing(folder / "environment.json") as unfinished:
-        unfinished.write_text(json.dumps(facts, indent=2) + "\n")
+    write_file(folder / "environment.json", json.dumps(facts, indent=2) + "\n")
 
 
 def software() -> dict[str, Any]:
-    """Return the versions of Python and of the packages that matter, and the commit of the source tree."""
+    """Return the versions of Python and of the packages that matter, and the commit of a source tree, if it is one."""
     versions = {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
-    return {"versions": versions, "commit": _commit()}
+    root, commit = Path(__file__).resolve().parents[3], None
+    if (root / ".git").exists() and shutil.which("git") is not None:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    return {"versions": versions, "commit": commit}
 
 
 def hardware() -> dict[str, Any]:
@@ -56,12 +59,3 @@ def version_of(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _commit() -> str | None:
-    """Return the commit of the source tree that nearfar runs from, None for an installed package."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists() or shutil.which("git") is None:
-        return None
-    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None

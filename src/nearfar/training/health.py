@@ -74,10 +74,6 @@ class Health:
         """Whether every measure is a finite number."""
         return all(math.isfinite(value) for value in asdict(self).values() if value is not None)
 
-    def asdict(self) -> dict[str, float | None]:
-        """The measures by name, for metrics.jsonl; Health(**it) gives them back."""
-        return asdict(self)
-
 
 def measure_health(
     z1: Float[Tensor, "images dim"],
@@ -274,7 +270,6 @@ def _state(health: Health, first: Health | None) -> State:
 
 
 def _low(rank: float, dim: int, health: Health) -> bool:
-    """Whether a rank is low for the dimensions and images there are."""
     return rank < min(LOW_RANK, LOW_RANK_SHARE * min(dim, health.images - 1))
 
 
@@ -302,24 +297,16 @@ def _words(state: State, health: Health, first: Health | None) -> str:
         f"features {health.effective_rank:.0f} of {health.feature_dim}"
     )
     room = f"spread {health.embedding_spread:.2g} of 1"
-    if state == "healthy":
-        return f"{found}; {rank}; {room}."
-    if state == "diverged":
-        return "the embeddings are not finite numbers. Try a lower --lr, more --warmup-epochs or --clip-gradient 1."
-    if state == "unclear":
-        return f"{health.images} held-out images are too few to tell; give at least {FEW_IMAGES}."
-    if state == "collapsed":
-        return (
-            f"all images have nearly the same embedding ({room}), so the encoder cannot tell them apart. "
-            "Try a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: a lower temperature, "
-            "more negatives, or another method."
-        )
-    if state == "partly collapsed":
-        return (
-            f"{rank}, {room}: the images lie in a small part of the space there is. "
-            "Try a lower --lr, a lower temperature, stronger views or a larger --batch-size; if it is early, train on."
-        )
-    return (
-        f"{found}, not clearly better than without training. "
-        "Try more --epochs, a higher --lr (a lower one if the loss jumps), a lower temperature, or weaker views."
-    )
+    return {
+        "healthy": f"{found}; {rank}; {room}.",
+        "diverged": "the embeddings are not finite numbers. "
+        "Try a lower --lr, more --warmup-epochs or --clip-gradient 1.",
+        "unclear": f"{health.images} held-out images are too few to tell; give at least {FEW_IMAGES}.",
+        "collapsed": f"all images have nearly the same embedding ({room}), so the encoder cannot tell them apart. "
+        "Try a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: a lower temperature, "
+        "more negatives, or another method.",
+        "partly collapsed": f"{rank}, {room}: the images lie in a small part of the space there is. "
+        "Try a lower --lr, a lower temperature, stronger views or a larger --batch-size; if it is early, train on.",
+        "not learning": f"{found}, not clearly better than without training. "
+        "Try more --epochs, a higher --lr (a lower one if the loss jumps), a lower temperature, or weaker views.",
+    }[state]

@@ -105,7 +105,6 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
 
 
 def _whiten(backbone: Backbone, images: Images) -> None:
-    """Whiten the first convolution by images spread over the set."""
     assert isinstance(backbone.net, SmallNet)
     rows = torch.linspace(0, len(images) - 1, min(WHITENED_BY, len(images))).long()
     seen = Encoder(backbone, images.image_size, images.channels, images.mean, images.std)

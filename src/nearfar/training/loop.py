@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
 from nearfar.device import setup_of
@@ -129,7 +130,7 @@ def fit(
     def log_health(at_an_end: bool) -> None:
         if held_out is not None and fabric.is_global_zero:
             health = held_out_health(model, held_out, plan, settings.seed, with_lidar=at_an_end)
-            metrics.write(step, epoch=step / per_epoch, health=health.asdict())
+            metrics.write(step, epoch=step / per_epoch, health=asdict(health))
 
     with (
         closing(MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero)) as metrics,
@@ -175,7 +176,9 @@ def fit(
                     raise TrainingDiverged(_what_to_try(step, mean, checkpoint))
                 spent = time.perf_counter() - since
                 speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
-                metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **speed, **_monitored(model.loss))
+                of_loss = {name: float(value) for name, value in getattr(model.loss, "monitored", {}).items()}
+                said = dict(**speed, monitored=of_loss) if of_loss else speed
+                metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **said)
                 progress.update(step, mean, seen / spent, waited / spent)
                 loss_sum, loss_count = torch.zeros_like(loss_sum), 0
                 waited, seen, since = 0.0, 0, time.perf_counter()
@@ -225,12 +228,6 @@ def _view_maker(
         return make_views(own, plan, generator, images.mean, images.std, joined, settings.batch_size)
 
     return views_of
-
-
-def _monitored(loss: nn.Module) -> dict[str, Any]:
-    """What a loss says of its last batch, as one entry of a line of metrics."""
-    numbers = getattr(loss, "monitored", None)
-    return {"monitored": {name: float(value) for name, value in numbers.items()}} if numbers else {}
 
 
 def _what_to_try(step: int, loss: float, checkpoint: Path) -> str:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.messages import did_you_mean
+from nearfar.messages import check_known
 
 MOMENTUM = 0.9  # of all; for Adam and AdamW their first beta, beside 0.999
 TRUST, CLIPPED_TRUST = 0.001, 0.02  # of LARS and "larc"; of "larc-clip", as in solo-learn and by default in apex
@@ -56,8 +56,7 @@ def build_optimizer(
         "larc-clip": partial(timm.optim.Lars, momentum=MOMENTUM, trust_coeff=CLIPPED_TRUST, eps=0.0, trust_clip=True),
         "muon": Muon,
     }
-    if name not in kinds:
-        raise ValueError(f"unknown optimizer {name!r}: {did_you_mean(name, kinds, 'use ' + ', '.join(kinds))}")
+    check_known("optimizer", name, kinds)
     return kinds[name](groups, lr=lr)
 
 

@@ -20,7 +20,7 @@ from nearfar.data.sources import are_paths
 from nearfar.data.table import SMALL, printable, readable, usual_side
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.device import find_device
-from nearfar.messages import did_you_mean, one_line
+from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
 from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, reason, rungs
@@ -96,7 +96,11 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     if machine.rate is not None:
         console.print(Text(reason(machine, settings, total - held_out)))
     job = Job(settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds)
-    return job, _checked_model(job)
+    must_fit(job.views, method)
+    if not isinstance(job.encoder, (str, nn.Module)):
+        raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
+    with buildable():
+        return job, job.model()
 
 
 # Method and recipe
@@ -113,9 +117,7 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
     if taken := [name for name in known if name in names]:
         raise ValueError(f"{kind.__name__}'s field {' and '.join(taken)} has the name of a setting: rename it")
     for name in given:
-        if name not in known:
-            near = did_you_mean(name, known + names, "see `nearfar methods`")
-            raise ValueError(f"unknown option {name!r} for the method {settings.method}: {near}")
+        check_known("setting or hyperparameter", name, known + names, "see `nearfar methods`")
     if isinstance(method, str):
         check_hyperparameters(kind, given)
         method = kind.from_recipe(settings.recipe, **given)
@@ -266,7 +268,6 @@ def _open_and_measure(
 
 
 def _held_out(given: Settings, total: int, console: Console) -> int:
-    """Return the number of images of the validation set; raises ValueError for a number that cannot be."""
     if given.held_out is None:
         share = min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
         if share >= LEAST_HELD_OUT:
@@ -393,15 +394,6 @@ def _seconds_left(given: Settings, began: float) -> float:
     """Return the time for training: what reading and measuring left of the minutes, but at least half of them."""
     whole = 60 * _or(given.minutes, MINUTES)
     return max(whole / 2, whole - (time.perf_counter() - began) - FINISHING)
-
-
-def _checked_model(job: Job) -> Model:
-    """Build the networks; raises ValueError for what cannot be built."""
-    must_fit(job.views, job.method)
-    if not isinstance(job.encoder, (str, nn.Module)):
-        raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
-    with buildable():
-        return job.model()
 
 
 def _as_written(value: Any) -> Any:

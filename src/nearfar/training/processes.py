@@ -52,15 +52,11 @@ def world_size(devices: int | None) -> int:
 def check_processes(devices: int, batch_size: int, micro_batch: int | str | None, sync_batch_norm: bool) -> None:
     """Raise ValueError for settings that do not go together on that many processes."""
     if batch_size < devices:
-        raise ValueError(
-            f"--batch-size counts the images of all processes: {batch_size} are too few for {devices} of them"
-        )
+        raise ValueError(f"--batch-size counts the images of all processes: {batch_size} are too few for {devices}")
     if devices > 1 and micro_batch == "auto":
         raise ValueError("--micro-batch auto works with one process; give a number of images")
     if devices > 1 and micro_batch is not None and sync_batch_norm:
-        raise ValueError(
-            "--sync-batch-norm needs the whole batch at once and does not go with --micro-batch; omit one of them"
-        )
+        raise ValueError("--sync-batch-norm needs the whole batch at once: omit it, or --micro-batch")
 
 
 @contextmanager

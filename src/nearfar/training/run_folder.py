@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from nearfar.atomic import NotWrittenError, check_text, replacing, told_clearly
+from nearfar.atomic import NotWrittenError, check_text, replacing, told_clearly, write_file
 
 LOCK = ".lock"  # held by the process that writes the folder; the file stays, the lock ends with the process
 CONFIG, TABLE = "config.yaml", "data.arrow"  # the first is written last: with it a run has begun
@@ -163,12 +163,12 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         torch.save(state, file)
 
 
-def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint; only tensors and plain values are accepted. Raises ValueError for any other file."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint at {path}; nothing to resume from")
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # anything, for what is no such file
         raise ValueError(f"the checkpoint {path} is damaged or not a checkpoint of nearfar") from error
     ours = isinstance(state, dict) and all(isinstance(state.get(name), kind) for name, kind in PARTS.items())
@@ -200,8 +200,7 @@ class MetricsLog:
             return
         self.home = folder.stat()
         kept = [line for line in read_metrics(folder) if line["step"] <= resume_step]
-        with replacing(self.path) as unfinished:
-            unfinished.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        write_file(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -252,7 +251,6 @@ class SkippedImages:
         self.known = set(self.path.read_text(encoding="utf-8").splitlines()) if self.path.is_file() else set()
 
     def __call__(self, name: str, reason: str) -> None:
-        """Add a line, unless it is there."""
         line = f"{name}\t{reason}"
         if line not in self.known:
             self.known.add(line)

@@ -34,9 +34,8 @@ from typing import (
 
 import yaml
 
-from nearfar.atomic import replacing
-from nearfar.device import Accelerator
-from nearfar.messages import LARGEST_SEED, check_range, first_line, load_yaml
+from nearfar.atomic import write_file
+from nearfar.messages import LARGEST_SEED, check_range, load_yaml, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +100,7 @@ class Settings:
     )
     encoder: Any = setting(
         "'small', 'medium' or any timm backbone by name; in Python also a module. Default: the largest that the time "
-        "allows",
+        "allows"
     )
     whiten: Chosen[bool] = setting(
         "whiten image patches in the first convolution of 'tiny', 'small' or 'medium', which is then not trained. "
@@ -154,7 +153,7 @@ class Settings:
     limit: int | None = setting("train on a random sample of this many images, drawn by the seed", at_least=1)
     views: Any = setting(
         "augmentations: a preset for a kind of images (`nearfar views` lists them), or names of distributions joined "
-        "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the method's, fitted to the images",
+        "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the method's, fitted to the images"
     )
     keep_colour: Chosen[float] = setting(
         "share of images whose views do not change colours, so that the encoder learns colours too. Default: 0.5 for "
@@ -192,12 +191,9 @@ class Settings:
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up", at_least=0)
     clip_gradient: float | None = setting("gradient clipping norm", at_least=1e-12)
     precision: Precision = setting(
-        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of float32 and the device's half precision",
-        "auto",
+        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of float32 and the device's half precision", "auto"
     )
-    accelerator: Accelerator = setting(
-        "device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto"
-    )
+    accelerator: str = setting("device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto")
     compile: bool | None = setting(
         "compile the encoder and the projector by torch.compile (docs/step.md). Default: in runs of ten minutes or "
         "more that fill a time, where a trial is faster"
@@ -228,8 +224,16 @@ class Settings:
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for one in settings_fields():
-            if one.name not in (*OBJECTS, "hyperparameters"):
+            if one.name not in OBJECTS:
                 check_value(one, hints[one.name], getattr(self, one.name))
+
+    @classmethod
+    def of(cls, **given: Any) -> Settings:
+        """Build settings from their values by name; other names are hyperparameters of the method."""
+        own = {one.name: given.pop(one.name) for one in settings_fields() if one.name in given}
+        numbers = {**given.pop("hyperparameters", {}), **given}
+        numbers = {name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()}
+        return cls(**own, hyperparameters=numbers)
 
     def given(self, name: str) -> Any:
         """Return a setting that may be an object; raises ValueError where a file only describes it."""
@@ -246,10 +250,9 @@ class Settings:
 
         What a file cannot hold must be `Described` by now, as it is in the settings of a `Job`.
         """
-        values = {one.name: _as_yaml(getattr(self, one.name)) for one in settings_fields()}
-        values |= {name: _as_yaml(value) for name, value in values.pop("hyperparameters").items()}
-        with replacing(path) as unfinished:
-            unfinished.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        values = {one.name: getattr(self, one.name) for one in settings_fields()} | dict(self.hyperparameters)
+        values = {name: _as_yaml(value) for name, value in values.items()}
+        write_file(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
     @classmethod
     def load(cls, path: Path) -> Settings:
@@ -259,13 +262,8 @@ class Settings:
         values = read_yaml(path)
         if "method" not in values:
             raise ValueError(f"{path} does not hold the settings of a run")
-        names = [one.name for one in settings_fields() if one.name != "hyperparameters"]
-        try:
-            own = {name: read_value(name, values.pop(name)) for name in names if name in values}
-            numbers = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-            return cls(**own, hyperparameters=numbers)
-        except ValueError as error:
-            raise ValueError(f"{path}: {first_line(error)}") from error
+        with one_line(str(path), ValueError, TypeError):
+            return cls.of(**{name: read_value(name, value) for name, value in values.items()})
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -281,8 +279,8 @@ class Settings:
 
 
 def settings_fields() -> list[Field[Any]]:
-    """The settings in order, each with its documentation in `metadata["meaning"]`."""
-    return [one for one in fields(Settings) if one.init]
+    """The settings in order but for `hyperparameters`, each with its documentation in `metadata["meaning"]`."""
+    return [one for one in fields(Settings) if one.name != "hyperparameters"]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -379,15 +377,12 @@ class WithSettings(Protocol[P, R]):
     def __call__(self, data: Any = None, **settings: Any) -> R: ...
 
 
-def arguments_of(
-    settings: Callable[P, Settings],
-) -> Callable[[Callable[[Settings, Console], R]], WithSettings[P, R]]:
+def arguments_of(settings: Callable[P, Settings]) -> Callable[[Callable[[Settings, Console], R]], WithSettings[P, R]]:
     """Let a function of `Settings` be called with the settings themselves: `pretrain("photos/", epochs=20)`.
 
     Other arguments are hyperparameters of the method. Signature and section "Args" of the docstring are those of
     `settings`, the class; for type checkers and editors as well.
     """
-    names = [one.name for one in settings_fields()]
 
     def decorate(function: Callable[[Settings, Console], R]) -> WithSettings[P, R]:
         @functools.wraps(function)
@@ -395,10 +390,8 @@ def arguments_of(
             from rich.console import Console
 
             given = {"data": data, **given}
-            own = {name: given.pop(name) for name in names if name in given}
-            own = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in own.items()}
-            numbers = {**own.pop("hyperparameters", {}), **given}
-            return function(Settings(**own, hyperparameters=numbers), console or Console())
+            given = {name: os.fspath(one) if isinstance(one, os.PathLike) else one for name, one in given.items()}
+            return function(Settings.of(**given), console or Console())
 
         call.__doc__ = _documented(function.__doc__ or "")
         own = [p for p in inspect.signature(Settings).parameters.values() if p.name != "hyperparameters"]
@@ -417,6 +410,6 @@ def _documented(docstring: str) -> str:
         said = "" if one.default in (None, MISSING) else f" Default: {one.default!r}."
         entry = f"{one.name}: {one.metadata['meaning']}.{said}"
         lines += textwrap.wrap(entry, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
-    lines.append("    console: where progress is shown.")
+    lines += ["    hyperparameters: those of the method.", "    console: where progress is shown."]
     before, after = inspect.cleandoc(docstring).split("Returns:\n", 1)  # indented in the source below Python 3.13 only
     return before + "Args:\n" + "\n".join(lines) + "\n\nReturns:\n" + after

@@ -10,11 +10,10 @@ import pyarrow
 from rich.console import Console
 from rich.text import Text
 
-from nearfar.atomic import replacing
+from nearfar.atomic import write_file
 from nearfar.data import Images, Stream, difference, scan
 from nearfar.data.table import load_table, save_table
 from nearfar.data.value_range import in_words
-from nearfar.device import Accelerator
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
@@ -37,9 +36,7 @@ def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
         start = Encoder(model.backbone, settings.image_size, settings.channels, **moments)
         save_encoder(folder / STARTING, start)
     if images.skipped:
-        with replacing(folder / SKIPPED) as unfinished:
-            listed = "".join(f"{name}\t{reason}\n" for name, reason in images.skipped)
-            unfinished.write_text(listed, encoding="utf-8")
+        write_file(folder / SKIPPED, "".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
         console.print(Text(f"{len(images.skipped)} files skipped, listed in {folder / SKIPPED}"))
     save_table(images.table, folder / TABLE)
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
@@ -52,7 +49,6 @@ def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
 
 
 def _summary(job: Job, images: Images | Stream) -> str:
-    """Say in one line what a run trains on what."""
     settings = job.settings
     method, encoder = (getattr(one, "words", one) for one in (settings.method, settings.encoder))
     total = min(settings.limit or len(images), len(images))
@@ -68,7 +64,7 @@ def plan_resumed(
     console: Console,
     objects: dict[str, Any],
     data_changed: bool = False,
-    accelerator: Accelerator | None = None,
+    accelerator: str | None = None,
     devices: int | None = None,
     threads: int | None = None,
 ) -> Job:

@@ -81,7 +81,7 @@ class ViewFunction:
         if not isinstance(views, Sequence) or len(views) <= max(self.positions, default=0):
             given = f"{len(views)} views" if isinstance(views, Sequence) else f"a {type(views).__name__}"
             raise ValueError(
-                f"the view function {self.name} must return a list of views, as many each time, not {given}"
+                f"the view function {self.name} must return as many views each time, in a list, not {given}"
             )
         for view in views:
             tensor = isinstance(view, Tensor) and (view.is_floating_point() or view.dtype == torch.uint8)

@@ -30,98 +30,43 @@ class Preset:
     small: View
 
 
+# fmt: off
 _PHOTOGRAPH = View(
     scale=(0.2, 1.0), flip=0.5, jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grayscale=0.1
 )
 # From above there is no up; the colour of a stain or a spectral band carries meaning, so it hardly changes.
 _MICROSCOPE = View(
-    scale=(0.25, 1.0),
-    flip=0.5,
-    rot90=0.75,
-    jitter=0.8,
-    brightness=0.2,
-    contrast=0.2,
-    saturation=0.1,
-    hue=0.02,
-    blur=0.2,
-    sigma=(0.1, 1.0),
+    scale=(0.25, 1.0), flip=0.5, rot90=0.75,
+    jitter=0.8, brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, blur=0.2, sigma=(0.1, 1.0),
 )
 # Text is read one way round only, and a small crop of a page is any page.
 _DOCUMENT = View(
-    scale=(0.5, 1.0),
-    ratio=(0.85, 1.18),
-    flip=0.0,
-    affine=0.5,
-    degrees=3.0,
-    translate=0.03,
-    zoom=(0.95, 1.05),
-    shear=3.0,
-    jitter=0.8,
-    brightness=0.4,
-    contrast=0.4,
-    saturation=0.1,
-    grayscale=0.2,
-    blur=0.3,
-    sigma=(0.1, 1.0),
+    scale=(0.5, 1.0), ratio=(0.85, 1.18), flip=0.0, affine=0.5, degrees=3.0, translate=0.03, zoom=(0.95, 1.05),
+    shear=3.0, jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.1, grayscale=0.2, blur=0.3, sigma=(0.1, 1.0),
 )
 # After MoCo-CXR (Sowrirajan et al. 2021): small turns and left-right flips; a crop must not lose what is to be found.
 _SCAN = View(
-    scale=(0.4, 1.0),
-    flip=0.5,
-    affine=0.8,
-    degrees=10.0,
-    translate=0.05,
-    zoom=(0.9, 1.1),
-    jitter=0.8,
-    brightness=0.3,
-    contrast=0.4,
-    blur=0.2,
-    sigma=(0.1, 1.0),
-    noise=0.3,
-    noise_std=(0.0, 0.05),
+    scale=(0.4, 1.0), flip=0.5, affine=0.8, degrees=10.0, translate=0.05, zoom=(0.9, 1.1),
+    jitter=0.8, brightness=0.3, contrast=0.4, blur=0.2, sigma=(0.1, 1.0), noise=0.3, noise_std=(0.0, 0.05),
 )
 # Small grayscale images such as digits, where mirror images differ in meaning: strokes move, bend and change in weight.
 _GRAYSCALE = View(
-    scale=(0.7, 1.0),
-    flip=0.0,
-    affine=0.8,
-    degrees=10.0,
-    translate=0.08,
-    zoom=(0.85, 1.15),
-    shear=15.0,
-    jitter=0.8,
-    brightness=0.3,
-    contrast=0.4,
-    noise=0.3,
-    noise_std=(0.0, 0.08),
+    scale=(0.7, 1.0), flip=0.0, affine=0.8, degrees=10.0, translate=0.08, zoom=(0.85, 1.15), shear=15.0,
+    jitter=0.8, brightness=0.3, contrast=0.4, noise=0.3, noise_std=(0.0, 0.08),
 )
 # What is to be told apart has one scale, so all crops have it: a third of the area, and as much for each pixel of a
 # small view. The weak view differs from the strong one in its colours alone.
 _TEXTURE = View(
-    scale=(0.33, 0.33),
-    ratio=(1.0, 1.0),
-    flip=0.5,
-    rot90=0.75,
-    jitter=0.8,
-    brightness=0.3,
-    contrast=0.3,
-    saturation=0.2,
-    hue=0.05,
+    scale=(0.33, 0.33), ratio=(1.0, 1.0), flip=0.5, rot90=0.75,
+    jitter=0.8, brightness=0.3, contrast=0.3, saturation=0.2, hue=0.05,
 )
 # Channels that are not red, green and blue: light of all together, sharpness, noise and a missing one may vary, what
 # they are to each other carries the meaning. Where up is, is not known.
 _CHANNELS = View(
-    scale=(0.2, 1.0),
-    flip=0.5,
-    jitter=0.8,
-    brightness=0.3,
-    contrast=0.3,
-    drop=0.2,
-    blur=0.2,
-    sigma=(0.1, 1.0),
-    noise=0.3,
-    noise_std=(0.0, 0.03),
+    scale=(0.2, 1.0), flip=0.5, jitter=0.8, brightness=0.3, contrast=0.3, drop=0.2, blur=0.2, sigma=(0.1, 1.0),
+    noise=0.3, noise_std=(0.0, 0.03),
 )
+# fmt: on
 
 
 def _preset(when: str, strong: View, small: Range, **weak: Any) -> Preset:

@@ -189,9 +189,7 @@ def _folder(root: Path, label_column: str | None) -> Source:
     if not members:
         what = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
         wrong = "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
-        raise ValueError(
-            f"the folder '{root}' {what}; nearfar reads images such as .png, .jpg, .webp, .tif at any depth{wrong}"
-        )
+        raise ValueError(f"the folder '{root}' {what}; images are .png, .jpg, .tif and others, at any depth{wrong}")
     splits = folder_splits(members, root) if kind == "images" else shard_splits(members, root)
     others = sorted(name for group in groups.values() for name in group)
     problems += [(name, f"not read: most files here are {kind}") for name in others] + in_none(members, splits)

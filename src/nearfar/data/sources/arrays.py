@@ -6,7 +6,7 @@ Of files no pickle is loaded, and no more is read than fits into memory.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -282,12 +282,14 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
         with one_line(f"item {int(names[row])} of {name}", ValueError):
             pixels[row] = fitted(image, form)[0]
     known = any(label >= 0 for label in labels)
+    classes: Any = getattr(source, "classes", None)  # of torchvision's data sets
+    fits = isinstance(classes, (list, tuple)) and len(classes) > max(labels)
     return Images(
         pixels,
         names=names,
         form=form,
         labels=np.array(labels, dtype=np.int64) if known else None,
-        class_names=_class_names(source, labels) if known else None,
+        class_names=[str(name) for name in classes] if known and fits else None,
         skipped=skipped,
     )
 
@@ -322,10 +324,3 @@ def _must_fit(count: int, form: Form, limit: int, name: str) -> None:
             f"{count} images of {form.size} px need {needed / 2**30:.2g} GiB of memory, more than cache_limit "
             f"({limit / 2**30:.2g} GiB); give a smaller image_size, a higher cache_limit, or a folder of images"
         )
-
-
-def _class_names(source: Any, labels: Sequence[int]) -> list[str] | None:
-    """The names that torchvision's data sets keep in `classes`."""
-    classes = getattr(source, "classes", None)
-    fits = isinstance(classes, (list, tuple)) and len(classes) > max(labels)
-    return [str(name) for name in classes] if fits and classes is not None else None

@@ -124,9 +124,7 @@ class PathTable(Source):
         self.path_column = path_column(self.table.schema)
         if self.path_column is None:
             there = ", ".join(self.table.column_names) or "none"
-            raise ValueError(
-                f"'{file}' has no column of image files, such as 'path' or 'file_name'; its columns: {there}"
-            )
+            raise ValueError(f"'{file}' has no column of paths, such as 'path' or 'file_name'; its columns: {there}")
         paths = [path or "" for path in self.table[self.path_column].to_pylist()]
         self.rows = self._rows_by_split()
         splits = {split: [paths[row] for row in rows] for split, rows in self.rows.items()}

@@ -33,12 +33,7 @@ def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
     """
     folders = sorted({os.path.dirname(name) for name in files})
     named = ((folder, _named_alone(part)) for folder in folders for part in folder.split("/"))
-    return _divided({name: folder_split(name) for name in files}, named, source)
-
-
-def folder_split(name: str) -> str | None:
-    """The split that the first folder of a path which is named for one stands for."""
-    return _split_and_others(name.rpartition("/")[0])[0]
+    return _divided({name: _split_and_others(os.path.dirname(name))[0] for name in files}, named, source)
 
 
 def class_folders(name: str, split: str) -> tuple[str, ...]:
@@ -49,6 +44,7 @@ def class_folders(name: str, split: str) -> tuple[str, ...]:
 
 @functools.lru_cache(2**16)
 def _split_and_others(folder: str) -> tuple[str | None, tuple[str, ...]]:
+    """The split that the first folder of a path which is named for one stands for, and the other folders."""
     parts = folder.split("/") if folder else []
     for place, part in enumerate(parts):
         if split := _named_alone(part):

@@ -35,7 +35,7 @@ class Verb:
         return function if run is None else MethodType(function, run)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Run:
     """A finished or interrupted run. `path` is its folder; its verbs are the functions of `nearfar` of these names.
 
@@ -46,8 +46,8 @@ class Run:
 
     path: Path
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path))  # may be given as a string
+    def __init__(self, path: str | Path) -> None:
+        object.__setattr__(self, "path", Path(path))
 
     evaluate = Verb("evaluate")
     transfer = Verb("transfer")

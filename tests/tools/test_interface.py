@@ -54,7 +54,10 @@ def test_every_public_function_has_a_docstring():
 
 def test_options_and_signatures_are_written_as_they_are_given():
     assert list(options_of("export")) == ["RUN", "--out", "--to"]
-    assert signature("SimCLR", nearfar.losses.SimCLR) == "SimCLR(temperature: float = 0.2, gather: bool = False)"
+    assert (
+        signature("SimCLR", nearfar.losses.SimCLR)
+        == "SimCLR(temperature: float = 0.2, gather: bool = False, group_size: int | None = None)"
+    )
 
     def drawn(rows, *, out=None): ...
 

@@ -6,10 +6,12 @@
     python benchmarks/copies.py DATA --orientations --saved PNG "JPEG 75" --sets one_digit --out ...
     python benchmarks/copies.py DATA --whole imagenette flowers --count 3000 --out docs/results/copies-turned.json
 
-No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; pages of text;
-plots; screens of one program; digits; bursts of a camera (frames shifted by 2 to 6 pixels, with noise and another
-exposure); and photographs. Every image gets the copies that ALTERED names. Each image is compared with its copies, and
-with its nearest images in the set at 16 pixels, both unaltered and altered in every way.
+No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; the same at half
+the size, in several fonts; numbers alone at half the size that differ in one digit; pages of text; plots; screens of
+one program; digits; bursts of a camera (frames shifted by 2 to 6 pixels, with noise and another exposure); and
+photographs. Every image gets the copies that ALTERED names. Each image is compared with its copies, some of these with
+one another, and the image with its nearest in the set at 16 pixels: both unaltered, one of them altered in every way,
+and both altered alike in every way.
 
 --orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in turn, and
 `nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and no others, by untrained
@@ -77,6 +79,7 @@ ALTERED: dict[str, Callable[[Image.Image], Image.Image]] = {
     "JPEG 30": lambda image: encoded(image, "JPEG", quality=30),
     "WebP 80": lambda image: encoded(image, "WEBP", quality=80),
     "JPEG 75 twice": lambda image: encoded(encoded(image, "JPEG", quality=75), "JPEG", quality=70),
+    "JPEG 50 twice": lambda image: encoded(encoded(image, "JPEG", quality=50), "JPEG", quality=50),
     "2/3": lambda image: resized(image, 2 / 3, BICUBIC),
     "2/3, JPEG 75": lambda image: encoded(resized(image, 2 / 3, LANCZOS), "JPEG", quality=75),
     "1/2, box": lambda image: resized(image, 1 / 2, BOX),
@@ -91,6 +94,16 @@ ALTERED: dict[str, Callable[[Image.Image], Image.Image]] = {
     "1/4, JPEG 75": lambda image: encoded(resized(image, 1 / 4, BICUBIC), "JPEG", quality=75),
     "1.5, JPEG 90": lambda image: encoded(resized(image, 1.5, BICUBIC), "JPEG", quality=90),
 }
+TWO_COPIES = [
+    ("JPEG 90", "JPEG 50"),
+    ("JPEG 75", "JPEG 30"),
+    ("WebP 80", "JPEG 75 twice"),
+    ("JPEG 50", "JPEG 50 twice"),
+    ("1/2, JPEG 75", "1/2, JPEG 50"),
+    ("1/2, bilinear", "1/2, lanczos"),
+    ("1/2, box", "1/2, lanczos"),
+]
+FONTS = ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "cmr10"]
 
 
 def font(size: int, name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
@@ -148,6 +161,45 @@ def one_digit(chance: Chance, count: int) -> list[Image.Image]:
     """Invoices that differ in the last digits of their number alone: each and the next ten, in one digit."""
     seed, start = int(chance.integers(2**31)), int(chance.integers(10**5))
     return [invoice(np.random.default_rng(seed), 10 * start + number) for number in range(count)]
+
+
+def numbers(chance: Chance) -> tuple[list[str], ImageFont.FreeTypeFont, Image.Resampling]:
+    """A number with each digit at one of its six places, in any order; a font of 10 to 13 pixels; a kernel."""
+    number, place = f"{chance.integers(10**6):06d}", int(chance.integers(6))
+    made = [f"{number[:place]}{digit}{number[place + 1 :]}" for digit in chance.permutation(10)]
+    kernels = (BOX, BILINEAR, BICUBIC, LANCZOS)
+    return made, font(int(chance.integers(10, 14)), chance.choice(FONTS)), kernels[chance.integers(4)]
+
+
+def half_forms(chance: Chance, count: int) -> list[Image.Image]:
+    """Invoices at half the size; of every ten, two differ in one digit of a number alone, anywhere on the page."""
+    made: list[Image.Image] = []
+    while len(made) < count:
+        texts, drawn, kernel = numbers(chance)
+        page, at = (
+            invoice(chance, int(chance.integers(10**6))),
+            (int(chance.integers(40, 480)), chance.integers(90, 480)),
+        )
+        gray = (int(chance.choice([0, 60, 90])),) * 3
+        for text in texts:
+            form = page.copy()
+            draw = ImageDraw.Draw(form)
+            draw.rectangle(draw.textbbox(at, text, font=drawn), fill="white")
+            draw.text(at, text, font=drawn, fill=gray)
+            made.append(resized(form, 1 / 2, kernel))
+    return made[:count]
+
+
+def half_labels(chance: Chance, count: int) -> list[Image.Image]:
+    """Numbers alone, black on white, at half the size: the digits are 4 to 5 pixels high, and two differ in one."""
+    made: list[Image.Image] = []
+    while len(made) < count:
+        texts, drawn, kernel = numbers(chance)
+        for text in texts:
+            label = Image.new("L", (120, 48), 255)
+            ImageDraw.Draw(label).text((20, 14), text, font=drawn, fill=0)
+            made.append(resized(label, 1 / 2, kernel))
+    return made[:count]
 
 
 def pages(chance: Chance, count: int) -> list[Image.Image]:
@@ -254,31 +306,39 @@ def small_difference(images: list[Image.Image]) -> torch.Tensor:
     return torch.stack([pixel_difference(row.expand_as(rows), rows) for row in rows])
 
 
-def measure(images: list[Image.Image], others: int, chance: Chance) -> dict[str, Any]:
+def measure(images: list[Image.Image], others: int, chance: Chance, kinds: list[str]) -> dict[str, Any]:
     """Recall of the copies of these images, and what was called a copy among the pairs of different ones."""
     apart = small_difference(images).fill_diagonal_(torch.inf)
     nearest = apart.topk(min(others, len(images) - 1), largest=False)
-    recall: dict[str, float] = {}
-    furthest, closest, wrong, pairs = [], [], [], 0
-    for kind, alter in ALTERED.items():
-        altered = [alter(image) for image in images]
-        found = [local_difference(planes(one), planes(two)) for one, two in zip(images, altered, strict=True)]
-        furthest += found
-        recall[kind] = float(np.mean(np.array(found) <= LOCAL))
-        for row, place in enumerate(nearest.indices[:, chance.integers(nearest.indices.shape[1])].tolist()):
-            closest.append(local_difference(planes(images[row]), planes(altered[place])))
-            wrong += [f"{row}, {place} as {kind}: {closest[-1]:.2f}"] if closest[-1] <= LOCAL else []
-            pairs += 1
-    for row, places in enumerate(nearest.indices.tolist()):
-        for place in places:
-            closest.append(local_difference(planes(images[row]), planes(images[place])))
-            wrong += [f"{row}, {place}: {closest[-1]:.2f}"] if closest[-1] <= LOCAL else []
-            pairs += 1
-    finite = [one for one in furthest if np.isfinite(one)]
+    saved = {"unaltered": [planes(image) for image in images]}
+    saved |= {kind: [planes(ALTERED[kind](image)) for image in images] for kind in kinds}
+    one_of_them = [("unaltered", kind) for kind in kinds]
+    two_copies = [pair for pair in TWO_COPIES if set(pair) <= set(kinds)]
+    recall, furthest = {}, []
+    for one, other in one_of_them + two_copies:
+        found = [local_difference(*pair) for pair in zip(saved[one], saved[other], strict=True)]
+        recall[other if one == "unaltered" else f"{one} and {other}"] = float(np.mean(np.array(found) <= LOCAL))
+        furthest += [difference for difference in found if np.isfinite(difference)]
+    near = list(enumerate(nearest.indices.tolist()))
+    tried = [("unaltered", "unaltered", row, place) for row, places in near for place in places]
+    for one, other in one_of_them + [(kind, kind) for kind in kinds] + two_copies:
+        column = chance.integers(nearest.indices.shape[1])
+        tried += [(one, other, row, places[column]) for row, places in near]
+    different: dict[str, list[float]] = {"unaltered": [], "one altered": [], "both alike": [], "each otherwise": []}
+    wrong = []
+    for one, other, row, place in tried:
+        found = round(local_difference(saved[one][row], saved[other][place]), 2)
+        alike = "unaltered" if one == other == "unaltered" else "both alike" if one == other else "each otherwise"
+        different["one altered" if one == "unaltered" != other else alike].append(found)
+        wrong += [f"{row} as {one}, {place} as {other}: {found:.2f}"] if found <= LOCAL else []
     return {
-        "images": len(images), "different_pairs": pairs, "called_copies": len(wrong), "wrong": wrong,
+        "images": len(images), "different_pairs": len(tried), "called_copies": len(wrong), "wrong": wrong,
         "of_them_near_at_16_pixels": float((nearest.values <= COPY).float().mean()),
-        "closest_different": round(min(closest), 2), "furthest_copy": round(max(finite), 2), "recall": recall,
+        "different": {
+            how: {"pairs": len(found), "called_copies": sum(one <= LOCAL for one in found), "closest": min(found)}
+            for how, found in different.items()
+        },
+        "furthest_copy": round(max(furthest), 2), "recall": recall,
     }  # fmt: skip
 
 
@@ -373,7 +433,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()
     sets: dict[str, Callable[[Chance, int], list[Image.Image]]] = {
-        made.__name__: made for made in (invoices, one_digit, pages, plots, screens, digits, drawn_digits)
+        made.__name__: made
+        for made in (invoices, one_digit, half_forms, half_labels, pages, plots, screens, digits, drawn_digits)
     }
     for name in ("imagenette", "flowers"):
         sets[name] = lambda chance, count, name=name: photographs(args.data / name, chance, count)  # type: ignore[misc]
@@ -394,7 +455,9 @@ def main() -> None:
             found = measure_orientations(images, args.saved)
             name += "" if args.saved == list(SAVED) else f", {' and '.join(args.saved)} alone"
         else:
-            found = measure(images, args.others, chance)
+            half = name.startswith("half")  # once more at half the size, digits cannot be read
+            kinds = [kind for kind in ALTERED if not half or kind.startswith(("JPEG", "WebP"))]
+            found = measure(images, args.others, chance, kinds)
         result["sets"][name] = found
         print(name, json.dumps(found), flush=True)
     if args.out is not None:

@@ -39,10 +39,18 @@ def check_seed(seed: int) -> None:
 
 
 def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "") -> None:
-    """Raise ValueError for a name that is not known, with the nearest, and all; or with the nearest or `otherwise`."""
-    if name not in (known := list(known)):
-        near, every = did_you_mean(str(name), known, otherwise), "" if otherwise else f"there are {', '.join(known)}"
-        raise ValueError(f"there is no {kind} {name!r}: {near + ' T' + every[1:] if near and every else near or every}")
+    """Raise ValueError for a name that is not known, with the nearest known ones.
+
+    otherwise: said where none is near. Default: all known ones, which are then said in any case.
+    """
+    known = list(known)
+    if name in known:
+        return
+    near = did_you_mean(str(name), known, otherwise)
+    every = "" if otherwise else f"there are {', '.join(known)}"
+    if near and every:
+        every = f" T{every[1:]}"
+    raise ValueError(f"there is no {kind} {name!r}: {near}{every}")
 
 
 def first_line(error: BaseException) -> str:

@@ -46,6 +46,9 @@ class Run:
 
     path: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # may be given as a string
+
     evaluate = Verb("evaluate")
     transfer = Verb("transfer")
     embed = Verb("embed")

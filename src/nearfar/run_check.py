@@ -15,6 +15,7 @@ from nearfar.data import Images
 from nearfar.evaluation import doubtful_labels, find_defects
 from nearfar.neighbours import Link, groups_at
 
+APART = 0.5  # a near leak is no farther than so much of the distance to the next image: others are like many images
 HANDFUL = 5  # images: of classes with fewer no label is examined
 ADVICE = {  # by the name of each problem, in the order of their weight
     "leak": "remove from one of the splits the images that are copies across splits",
@@ -76,7 +77,8 @@ def repeated(
 ) -> list[Problem]:
     """Problems of images that repeat others: a training image in another split, or one with another label.
 
-    links, near: of copies and images alike, and the distance up to which the latter count; features: unit rows. Of
+    links, near: of copies and images alike, and the distance up to which the latter count; features: unit rows. Images
+    that are alike are near leaks if any other image is at least twice as far from both (Lowe 2004 matches so). Of
     copies with different labels those are listed that most do not have; all, if there is no such majority.
     """
     copies, alike = groups_at(links, len(names), near)
@@ -86,13 +88,22 @@ def repeated(
         distance = float((features[row] - features[other]).square().sum() / 2)
         found.append(Problem(problem, row, names[row], f"{words} {names[other]}", distance, suggested, other))
 
+    copies_of = {row: group for group in copies for row in group}
+
+    def stands_out(row: int, other: int, group: Sequence[int]) -> bool:
+        distance = 1 - features[[row, other]] @ features.T
+        near = float(distance[0, other])
+        distance[:, [one for member in group for one in copies_of.get(member, [member])]] = torch.inf
+        return near <= APART * float(distance.min())
+
     for problem, groups, words in (("leak", copies, "copy of"), ("near leak", alike, "much like")):
         for group in groups:
             of_train = [row for row in group if splits[row] == "train"]
             others = [row for row in group if splits[row] not in ("", "train") and row not in leaked]
             for row in others if of_train else ():
-                leaked.add(row)
-                add(problem, row, of_train[0], words)
+                if problem == "leak" or stands_out(row, of_train[0], group):
+                    leaked.add(row)
+                    add(problem, row, of_train[0], words)
     for group in copies:
         counts = Counter(labels[row] for row in group if labels[row]).most_common()
         clear = counts[0][0] if len(counts) > 1 and counts[0][1] > counts[1][1] else ""

@@ -151,7 +151,8 @@ def describe_leaks(
     said = f"{len(rows)} of {len(test)} test images have a copy among the training images, "
     said += f"first {test.names[first.second]} (of {train.names[first.first]})"
     if others := [row for row in range(len(test)) if row not in rows]:
-        right = {name: one == predictions["truth"] for name, one in predictions.items() if name != "truth"}
+        truth = predictions["truth"]
+        right = {name: one == truth for name, one in predictions.items() if name != "truth" and one.ndim == 1}
         without = [f"{name} {one[others].mean():.3f} and not {one.mean():.3f}" for name, one in right.items()]
         said += f": without them {', '.join(without)}" if without else ""
     return f"{said}; nearfar check lists them"

@@ -7,12 +7,15 @@ import json
 import numpy as np
 import pandas
 import pytest
+import torch
 from PIL import Image, ImageFilter
 from rich.console import Console
 from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
+from nearfar.neighbours import Link
+from nearfar.run_check import repeated
 
 
 def digit(number, side=48):
@@ -159,3 +162,16 @@ def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path):
     console = Console(record=True, file=io.StringIO(), width=400)
     run.evaluate(tmp_path / "apart.npz", protocol=("knn",), baselines=False, console=console)
     assert "copy among" not in console.export_text()
+
+
+def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
+    """Angles of unit vectors: 4 degrees apart and far from all others, but for a copy; and 4 degrees from the next."""
+    angles = np.radians([0, 4, 0, 90, 94, 98, 102, 180])
+    splits = ["train", "test", "train", "train", "test", "train", "test", "train"]
+    features = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], 1))
+    far = 1 - float(np.cos(np.radians(4)))
+    links = [Link(far, 0, 1, 5), Link(far, 3, 4, 5), Link(far, 5, 6, 5)]
+    names = [f"{number}.png" for number in range(8)]
+    for copies in ([], [Link(0.0, 0, 2, 2)]):  # 2 is as near as 0, so that neither stands out, unless it is its copy
+        found = repeated(copies + links, 0.1, features, names, splits, [""] * 8)
+        assert [(one.problem, one.row, one.other) for one in found] == [("near leak", 1, 0)][: len(copies)]

@@ -4,11 +4,13 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pandas
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 from sklearn.datasets import load_digits, load_sample_images
 
@@ -51,6 +53,45 @@ def test_orientations_are_those_of_pillow_and_form_a_group():
         assert composed(turn, inverse(turn)) == composed(inverse(turn), turn) == 0
         for before in range(8):
             assert np.array_equal(turned(turned(pixels, before), turn), turned(pixels, composed(turn, before)))
+
+
+def forms(family, size, at, numbers):
+    """Pages of one form at half the size, each with one of these numbers; its digits are 4 or 5 pixels high."""
+    fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    for number in numbers:
+        page = Image.new("RGB", (440, 300), "white")
+        draw = ImageDraw.Draw(page)
+        draw.rectangle((20, 20, 120, 60), fill=(20, 60, 120))
+        for line in range(14):
+            words = "Item 17 of the order, delivered on the ninth of May 2024, at 12.40 each, 3 per cent off"
+            draw.text((20, 70 + 16 * line), words[line : line + 62], font=ImageFont.load_default(10), fill="black")
+        draw.rectangle((at[0] - 3, at[1] - 2, at[0] + 70, at[1] + 16), fill="white")
+        draw.text(at, number, font=ImageFont.truetype(fonts / f"{family}.ttf", size), fill="black")
+        yield page.resize((220, 150), Image.Resampling.LANCZOS)
+
+
+@pytest.mark.parametrize(
+    ("ending", "options"), [("png", {}), ("jpg", {"quality": 75}), ("jpg", {"quality": 50}), ("webp", {"quality": 80})]
+)
+def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(ending, options, tmp_path, quiet):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    cases = [
+        ("DejaVuSans", 11, (330, 30), ("381506", "381508", "301506")),
+        ("DejaVuSerif", 10, (200, 150), ("381506", "331506", "381596")),
+        ("DejaVuSansMono", 10, (60, 230), ("000001", "000007", "600001")),
+        ("STIXGeneral", 12, (300, 260), ("381506", "381406", "391506")),
+    ]
+    for case in cases:
+        for number, page in zip(case[-1], forms(*case), strict=True):
+            page.save(folder / f"form {case[0]} {number}.{ending}", **options)
+    for number, image in enumerate(photographs(6, 192, 144)):
+        image.save(folder / f"{number}.png")
+        image.save(folder / f"{number}.jpg", quality=(30, 50, 75)[number % 3])
+        image.resize((96, 72), Image.Resampling.BICUBIC).save(folder / f"{number} half.jpg", quality=90)
+    found = pandas.DataFrame(nearfar.find_duplicates(folder, out=tmp_path / "page.html", console=quiet))
+    copies = found[found.kind != "alike"].groupby("group").name.apply(sorted).tolist()
+    assert sorted(copies) == [[f"{number} half.jpg", f"{number}.jpg", f"{number}.png"] for number in range(6)]
 
 
 @pytest.mark.parametrize("kind", ["photographs", "digits"])

@@ -12,6 +12,7 @@ from nearfar.cli import main
 from nearfar.data import open_images
 from nearfar.data.images import sample
 from nearfar.evaluation.results import sentence
+from nearfar.papers.runs import packed, unpacked
 from nearfar.run_evaluation import open_labelled
 from nearfar.training.settings import Settings
 
@@ -90,11 +91,16 @@ def test_mistakes_are_one_line_and_change_nothing(run, capsys, words, said):
 
 
 def test_predictions_are_kept_and_give_the_accuracies(run, quiet):
-    results = nearfar.evaluate(run, protocol=("knn", "knn_5", "linear"), baselines=False, console=quiet)
+    results = nearfar.evaluate(run, protocol=("knn", "knn_5", "linear", "few"), baselines=False, console=quiet)
     with np.load(run.path / "predictions.npz") as saved:
-        assert set(saved.files) == {"truth", "knn", "knn_5", "linear"}
-        for name in ("knn", "knn_5", "linear"):
-            assert np.mean(saved[name] == saved["truth"]) == results["trained"][name]
+        assert set(saved.files) == {"truth", "knn", "knn_5", "linear", "one_label", "five_labels"}
+        for name in set(saved.files) - {"truth"}:
+            right = saved[name] == saved["truth"]
+            assert right.mean() == pytest.approx(results["trained"][name], rel=1e-12)
+            assert unpacked(packed(right)) == pytest.approx(right.reshape(-1, right.shape[-1]).mean(0))
+            if name == "five_labels":
+                assert right.shape[0] == 20
+                assert right.mean(1).std() == pytest.approx(results["trained"]["five_labels_std"])
 
 
 def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, quiet):

@@ -86,7 +86,7 @@ def test_data_and_run_that_have_moved_go_on(photos, tmp_path, quiet, capsys):
     shutil.copytree("renamed", "copy")
     assert main(["pretrain", "pictures", "--resume", "renamed"]) == 0
     assert nearfar.resume("copy", data=tmp_path / "pictures", console=quiet).settings.data == str(tmp_path / "pictures")
-    assert nearfar.Run.of("renamed").settings.data == str(tmp_path / "pictures")
+    assert nearfar.Run("renamed").settings.data == str(tmp_path / "pictures")
 
 
 def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, capsys):

@@ -14,8 +14,8 @@ import nearfar.losses as L
 from nearfar.losses import gather_rows
 from nearfar.pairs import attention, blocks
 
-OWN = [slice(0, 7), slice(7, 13)]  # rank 0 has a row more
-BATCH, IMAGES, PIXELS, DIM, QUEUE, STEPS = 13, 30, 6, 4, 20, 3
+OWN = [slice(0, 8), slice(8, 14)]  # rank 0 has two rows more
+BATCH, IMAGES, PIXELS, DIM, QUEUE, STEPS = 14, 30, 6, 4, 20, 3
 VIEWS, INDEXED, KEY, QUEUED = "two views", "two views and index", "query and key", "query, key and queue"
 CASES = {  # a loss by its name and what sets it apart; how it is called
     "BarlowTwins": (L.BarlowTwins, VIEWS),
@@ -34,13 +34,17 @@ CASES = {  # a loss by its name and what sets it apart; how it is called
     "SACLR": (lambda **k: L.SACLR(IMAGES, negatives=1, **k), VIEWS),
     "SACLR, row": (lambda **k: L.SACLR(IMAGES, "row", negatives=3, **k), INDEXED),
     "SACLR, all": (lambda **k: L.SACLR(IMAGES, "row", negatives="all", kernel="cauchy", **k), INDEXED),
+    "SACLR, in groups": (lambda **k: L.SACLR(IMAGES, negatives="all", group_size=2, **k), VIEWS),
     "SCE": (L.SCE, QUEUED),
     "SCE, in batch": (L.SCE, KEY),
     "SigCLR": (L.SigCLR, VIEWS),
+    "SigCLR, in groups": (lambda **k: L.SigCLR(group_size=2, **k), VIEWS),
     "SigCLR, learned": (lambda **k: L.SigCLR(bias=-2.0, learn_temperature=True, **k), VIEWS),
     "SimCLR": (L.SimCLR, VIEWS),
+    "SimCLR, in groups": (lambda **k: L.SimCLR(group_size=2, **k), VIEWS),
     "SimCLR, cold": (lambda **k: L.SimCLR(0.01, **k), VIEWS),
     "SogCLR": (lambda **k: L.SogCLR(IMAGES, **k), INDEXED),
+    "SogCLR, in groups": (lambda **k: L.SogCLR(IMAGES, group_size=2, **k), INDEXED),
     "SwAV": (lambda **k: L.SwAV(DIM, 5, queue_size=16, **k), "all views"),
     "VICReg": (L.VICReg, VIEWS),
     "WMSE": (L.WMSE, VIEWS),

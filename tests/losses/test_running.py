@@ -3,13 +3,15 @@
 And SACLR's theorem, and the collapse of its matrix form as printed.
 """
 
+import inspect
+
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch.nn.functional import normalize
 
 import references as plain
-from nearfar.losses import DCL, SACLR, ISogCLR, SimCLR, SogCLR
+from nearfar.losses import DCL, SACLR, ISogCLR, SigCLR, SimCLR, SogCLR
 from nearfar.pairs import sample_others
 
 
@@ -153,3 +155,40 @@ def test_the_printed_matrix_form_collapses_and_ours_does_not():
     assert spread_after_training(Printed(512)) < 0.05
     assert spread_after_training(SACLR(512, "matrix", "all")) > 0.5
     assert spread_after_training(SACLR(512, "matrix", 1)) > 0.5
+
+
+IN_GROUPS = {
+    "SimCLR": lambda **given: SimCLR(**given),
+    "DCL": lambda **given: DCL(**given),
+    "SigCLR": lambda **given: SigCLR(**given),
+    "SogCLR": lambda **given: SogCLR(12, **given),
+    "SACLR, matrix": lambda **given: SACLR(12, negatives="all", **given),
+    "SACLR, row": lambda **given: SACLR(12, "row", negatives="all", **given),
+}
+
+
+@pytest.mark.parametrize("make", IN_GROUPS.values(), ids=IN_GROUPS)
+def test_a_loss_in_groups_is_the_mean_over_the_groups_each_as_a_batch(make):
+    torch.manual_seed(0)
+    views = [torch.randn(12, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    loss, index = make(group_size=3).double(), torch.randperm(12)
+    indexed = "index" in inspect.signature(loss.forward).parameters
+    value = loss(*views, *([index] if indexed else []))
+    alone = [make().double() for _ in range(4)]  # each with the same state before
+    parts = [
+        one(*(view[rows] for view in views), *([index[rows]] if indexed else []))
+        for one, rows in zip(alone, torch.arange(12).split(3), strict=True)
+    ]
+    expected = torch.stack(parts).mean()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(torch.autograd.grad(value, views), torch.autograd.grad(expected, views))
+    for name, state in loss.named_buffers():  # one normaliser moves as the mean does; numbers of images are apart
+        found = torch.stack([one.get_buffer(name) for one in alone]).double()
+        start = make().double().get_buffer(name).double()
+        moved = start + (found - start).sum(0) / (1 if state.ndim else 4)
+        torch.testing.assert_close(state.double(), moved)
+
+
+def test_sampled_negatives_have_no_groups():
+    with pytest.raises(ValueError, match='group_size is for negatives="all"'):
+        SACLR(9, negatives=2, group_size=3)

@@ -16,6 +16,7 @@ WRONG = {
     "final_momentum": (-0.1, 1.1),
     "frozen_epochs": (-1.0,),
     "gamma": (-0.1, 1.1),
+    "group_size": (1,),
     "highest": (0.05, float("inf")),  # below the temperature at the start
     "initial_partition": (0.0,),
     "invariance": (-1.0,),

@@ -59,9 +59,12 @@ def log_similarity(kernel, first, second):
     return -torch.log(1 + distances)
 
 
-def masked(batch, across=False):
+def masked(batch, across=False, group=None):
     """True where a pair is no pair of negatives."""
     same = torch.eye(batch, dtype=torch.bool)
+    if group is not None:
+        number = torch.arange(2 * batch) % batch // group
+        return same.repeat(2, 2) | (number[:, None] != number)
     off = torch.ones(batch, batch, dtype=torch.bool) if across else same
     return torch.cat([torch.cat([off, same], 1), torch.cat([same, off], 1)])
 
@@ -74,23 +77,23 @@ def positives(kernel, logs):
 class LogSumExp:
     results = 2
 
-    def __init__(self, temperature, across=False):
-        self.temperature, self.across = temperature, across
+    def __init__(self, temperature, across=False, group=None):
+        self.temperature, self.across, self.group = temperature, across, group
 
     def ours(self, first, second):
-        return log_sum_exp(first, second, self.temperature, across=self.across)
+        return log_sum_exp(first, second, self.temperature, across=self.across, group_size=self.group)
 
     def plain(self, first, second):
         logs = cosines(first, second) / self.temperature
-        sums = logs.masked_fill(masked(len(first), self.across), -torch.inf).logsumexp(1)
+        sums = logs.masked_fill(masked(len(first), self.across, self.group), -torch.inf).logsumexp(1)
         return logs.diagonal(len(first)), sums.view(2, -1)
 
 
 class Weighted:
     results = 2  # that are differentiable
 
-    def __init__(self, kernel, sampled=False):
-        self.kernel, self.sampled = kernel, sampled
+    def __init__(self, kernel, sampled=False, group=None):
+        self.kernel, self.sampled, self.group = kernel, sampled, group
 
     def weights(self, first):
         return torch.linspace(0.1, 2.0, 2 * len(first), dtype=torch.float64).view(2, -1)
@@ -102,11 +105,11 @@ class Weighted:
         given = (self.weights(first).to(torch.promote_types(first.dtype, torch.float32)), self.kernel)
         if self.sampled:
             return sampled_sum(first, second, self.others(len(first)), *given)
-        return weighted_sum(first, second, *given)
+        return weighted_sum(first, second, *given, group_size=self.group)
 
     def plain(self, first, second):
         logs = log_similarity(self.kernel, first, second)
-        counted = (~masked(len(first))).double()
+        counted = (~masked(len(first), group=self.group)).double()
         if self.sampled:
             counts = torch.zeros(len(first), len(first)).double()
             for column in self.others(len(first)).T:
@@ -136,15 +139,17 @@ class PerImage:
 class Logistic:
     results = 2
 
-    def __init__(self, scale, bias, across=False):
-        self.numbers, self.across = (scale, bias), across
+    def __init__(self, scale, bias, across=False, group=None):
+        self.numbers, self.across, self.group = (scale, bias), across, group
 
     def ours(self, first, second, *numbers):
-        return logistic_sum(first, second, *numbers, across=self.across)
+        return logistic_sum(first, second, *numbers, across=self.across, group_size=self.group)
 
     def plain(self, first, second, scale, bias):
         cos = cosines(first, second)
-        total = softplus(scale * cos + bias, threshold=50).masked_fill(masked(len(first), self.across), 0).sum()
+        total = (
+            softplus(scale * cos + bias, threshold=50).masked_fill(masked(len(first), self.across, self.group), 0).sum()
+        )
         return cos.diagonal(len(first)), total / 2 if self.across else total
 
 
@@ -155,6 +160,13 @@ CASES |= {f"sampled, {name}": Weighted(kernel, True) for name, kernel in KERNELS
 CASES["per image"] = PerImage()
 CASES |= {f"logistic {numbers}": Logistic(*numbers) for numbers in [(5.0, -10.0), (100.0, -10.0), (1.0, 3.0)]}
 CASES["logistic across"] = Logistic(10.0, 0.0, across=True)
+GROUPED = {
+    "log-sum-exp": lambda group: LogSumExp(0.1, group=group),
+    "log-sum-exp, a running maximum": lambda group: LogSumExp(0.01, group=group),
+    "weighted, gaussian": lambda group: Weighted(gaussian(0.5), group=group),
+    "weighted, cauchy": lambda group: Weighted(cauchy(), group=group),
+    "logistic": lambda group: Logistic(5.0, -10.0, group=group),
+}
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -193,6 +205,43 @@ def test_values_and_gradients_equal_the_full_matrix(monkeypatch, case, batch, di
     assert all(torch.equal(a, b) for a, b in zip(gradients, again, strict=True))
     with pytest.raises(RuntimeError, match="one backward pass"):
         torch.autograd.grad(weigh(case.ours(*inputs)[: case.results]), inputs, create_graph=True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "group", "tile"), [(4, 2, 512), (130, 2, 512), (24, 12, 5), (60, 6, 13), (9, 9, 512)]
+)
+@pytest.mark.parametrize("case", GROUPED.values(), ids=GROUPED)
+def test_negatives_of_a_group_equal_the_full_matrix_with_a_mask(monkeypatch, case, batch, group, tile):
+    """Many groups in a tile, many tiles in a group, and one group, which is the batch."""
+    monkeypatch.setitem(blocks.TILE_ROWS, "cpu", tile)
+    monkeypatch.setattr(blocks, "FEWEST_ROWS", 64 if tile == 512 else 4)
+    monkeypatch.setattr(blocks, "GROUPED_ROWS", 20)
+    monkeypatch.setattr(blocks, "WIDE", 1 if tile == 5 else 2**18)
+    case = case(group)
+    inputs = inputs_of(case, batch, 8)
+    exact = double(inputs)
+    results, expected = case.ours(*inputs), case.plain(*exact)
+    assert all(relative([a], [b]) < 1e-11 for a, b in zip(results, expected, strict=True))
+    gradients = torch.autograd.grad(weigh(results[: case.results]), inputs)
+    wanted = torch.autograd.grad(weigh(expected[: case.results]), exact)
+    assert all(relative([a], [b]) < 1e-11 for a, b in zip(gradients, wanted, strict=True))
+
+
+def test_smaller_groups_are_less_work(monkeypatch):
+    both = views(1024, 4)
+
+    def pairs(group):
+        made = blocks.Blocks(*both, unit=True, group_size=group).tiles()
+        return sum(len(tile.x) * len(tile.y) for tile in made)
+
+    # each pair once, but for those on a diagonal of tiles; smaller groups share tiles of 128 images
+    assert [pairs(group) for group in (1024, 512, 128, 2)] == [10 * 512**2, 6 * 512**2, 24 * 128**2, 24 * 128**2]
+
+
+@pytest.mark.parametrize("group", [1, 0, 3, 8])
+def test_groups_that_do_not_fit_are_refused(group):
+    with pytest.raises(ValueError, match=f"group_size must be 2 or more and divide the batch of 4, got {group}"):
+        log_sum_exp(*views(4, 3), 0.1, group_size=group)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

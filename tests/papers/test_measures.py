@@ -71,3 +71,23 @@ def test_only_losses_of_one_network_are_measured_alone(tmp_path):
     with pytest.raises(ValueError, match="byol has more than one network"):
         MEASURES["loss-memory"](dict(method="byol", batch_size=16), tmp_path)
     assert 0 <= MEASURES["loss-memory"](dict(method="simclr", batch_size=64), tmp_path) < 500
+
+
+def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, monkeypatch):
+    monkeypatch.setattr("nearfar.papers.measures.SECONDS", 0.0)
+    given = dict(method="simclr", encoder="tiny", image_size=16, batch_size=128)
+    assert 0 < MEASURES["loss-share"](given, tmp_path) < 100
+    monkeypatch.setattr("nearfar.papers.measures._fastest", lambda step: 0.5)
+    monkeypatch.setattr("nearfar.papers.measures._rate", lambda given: 32.0 * given["batch_size"] / 64)
+    assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 / 32))
+
+
+def test_the_learned_numbers_of_a_loss_end_where_the_metrics_do(tmp_path):
+    options = dict(method="sigclr", learn_temperature=True, temperature=0.2, bias=-5.0, limit=64, batch_size=32)
+    run = nearfar.pretrain(
+        "digits", out=tmp_path / "run", epochs=2, log_every=1, console=Console(quiet=True), **options
+    )
+    for name, start in (("temperature", 0.2), ("bias", -5.0)):
+        found = [line["monitored"][name] for line in run.metrics if "monitored" in line]
+        assert MEASURES["last"](dict(metric=f"monitored.{name}"), run.path) == found[-1]
+        assert found[0] == pytest.approx(start) and found[-1] != found[0]

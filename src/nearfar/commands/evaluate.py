@@ -65,7 +65,7 @@ def evaluate(
     Returns:
         Results 0..1 by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
         and "trained"; also written into results.json, beside those of other protocols, and into the report. The
-        predicted labels of kNN and linear are in predictions.npz.
+        predicted labels of kNN, linear and few (of each trial) are in predictions.npz.
 
     Raises:
         ValueError: for data without labels, unknown names, and what a protocol cannot be measured on.

@@ -38,8 +38,8 @@ def evaluate_features(
     over 20 trials. linear-sgd, the papers' protocol: key "linear_sgd", from 100 classes on "linear_sgd_top5" too. Test
     images of a class without training images count as wrong in all of them; images with the label -1 (missing) are left
     out. probe, device: of linear-sgd. knn_temperature: of the votes. progress: called with (steps done, in all), for
-    each protocol. predictions: filled with the predicted label of each labelled test image, by the keys of kNN and
-    linear, and with the true labels as "truth".
+    each protocol. predictions: filled with the predicted label of each labelled test image, by the keys of kNN, linear
+    and few (of each trial), and with the true labels as "truth".
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
 
     >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
@@ -69,9 +69,12 @@ def evaluate_features(
         right = linear_sgd_accuracies(train_x, labels, test_x, truth, probe, seed, device, progress)
         results |= right.named("linear-sgd")
     if "few" in protocols:
-        scores = few_shot_accuracy(train_x, labels, test_x, truth, labels_per_class=(1, 5), seed=seed)
+        tried: dict[int, np.ndarray] = {}
+        scores = few_shot_accuracy(train_x, labels, test_x, truth, (1, 5), seed=seed, predictions=tried)
         for per_class, key in ((1, "one_label"), (5, "five_labels")):
             results[key], results[f"{key}_std"] = scores[per_class]
+            if predictions is not None:
+                predictions[key] = tried[per_class]
     return {key: results[key] for key in result_names(protocols) if key in results}
 
 

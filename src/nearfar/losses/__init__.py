@@ -6,6 +6,9 @@ All losses have in common:
 - They return a scalar in float32 (float64 if an input is), under autocast too, and support one backward pass.
 - They raise ValueError for a number out of its range, unequal shapes, an empty queue, and a batch of one where the
   negatives or statistics come from the batch.
+- SimCLR, DCL, SogCLR, SigCLR and SACLR with all negatives take `group_size=G`: the negatives of a row are then the
+  other images of its own group of G consecutive ones, and pairs of different groups are not computed. G must divide
+  the batch, and the rows of each process.
 
 In a loop of one's own on several processes, with torch's DistributedDataParallel, every loss takes `gather=True`:
 - Every process calls the loss at each step, on its own rows, as many as it has. The value, the gradient and the state

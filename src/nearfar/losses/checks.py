@@ -26,6 +26,12 @@ def at_least(least: int, **values: int) -> None:
             raise ValueError(f"{name} must be {least} or more, got {value}")
 
 
+def group(group_size: int | None) -> int | None:
+    """The images of a group of negatives; ValueError for fewer than two, None is the whole batch."""
+    at_least(2, group_size=2 if group_size is None else group_size)
+    return group_size
+
+
 def same_views(rows: Tensor, **views: Tensor) -> None:
     """Raise ValueError unless each of `views` is [views, batch, dim], around `rows` [batch, dim]."""
     for name, stacked in views.items():

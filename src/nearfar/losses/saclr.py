@@ -53,6 +53,7 @@ class SACLR(nn.Module):
         bandwidth: float = 0.5,
         initial_partition: float = 0.01,
         gather: bool = False,
+        group_size: int | None = None,
     ) -> None:
         super().__init__()
         if scale not in ("matrix", "row"):
@@ -65,6 +66,8 @@ class SACLR(nn.Module):
         checks.positive(bandwidth=bandwidth, initial_partition=initial_partition)
         if kernel == "cosine":
             checks.temperature_of_exponentials(bandwidth=bandwidth)
+        if group_size is not None and negatives != "all":
+            raise ValueError(f'group_size is for negatives="all", got negatives={negatives!r}')
         rho = rho if rho is not None else (0.99 if scale == "matrix" else 0.9)
         checks.fraction(alpha=alpha, rho=rho)
         self.scale = scale
@@ -74,6 +77,7 @@ class SACLR(nn.Module):
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.gather = gather
+        self.group_size = checks.group(group_size)
         self.monitored: dict[str, Tensor] = {}
         self.register_buffer("partition", torch.full((num_images,) if scale == "row" else (), float(initial_partition)))
 
@@ -83,10 +87,10 @@ class SACLR(nn.Module):
         batch, kernel, normaliser = len(z1), self._kernel(), self.partition
         if self.scale == "row":
             normaliser = normaliser[checks.index_of(batch, index, 'scale="matrix" works without')]
-        pairs = 2 * batch - 2 if self.negatives == "all" else 2 * self.negatives
+        pairs = 2 * (self.group_size or batch) - 2 if self.negatives == "all" else 2 * self.negatives
         weights = (1 / (normaliser * (pairs * 2 * batch))).expand(2, batch)
         if self.negatives == "all":
-            u, repulsion, sums = weighted_sum(z1, z2, weights, kernel)
+            u, repulsion, sums = weighted_sum(z1, z2, weights, kernel, group_size=self.group_size)
         else:
             others = sample_others(batch, self.negatives, z1.device)
             u, repulsion, sums = sampled_sum(z1, z2, others, weights, kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
@@ -21,6 +21,7 @@ class SigCLR(nn.Module):
     Temperature: fixed (attribute `temperature`), or with `learn_temperature` the parameter `log_scale` = log(1 / t).
     Bias: the parameter `bias`, or with `learn_bias=False` the number `bias`; None is no bias. The four rows of Table 2
     are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters, without weight decay.
+    `monitored` holds the temperature and the bias.
     Defaults: temperature 0.2 fixed, bias -10 learned.
     Source: SigCLR, Section 2 and Appendix A.2.
 
@@ -41,6 +42,7 @@ class SigCLR(nn.Module):
         learn_temperature: bool = False,
         learn_bias: bool = True,
         gather: bool = False,
+        group_size: int | None = None,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
@@ -48,6 +50,8 @@ class SigCLR(nn.Module):
             raise ValueError(f"bias must be a finite number or None, got {bias}")
         self.temperature = temperature
         self.gather = gather
+        self.monitored: dict[str, Tensor] = {}
+        self.group_size = checks.group(group_size)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learn_temperature else None
         self.bias = nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
 
@@ -57,5 +61,6 @@ class SigCLR(nn.Module):
         number = torch.zeros((), dtype=accumulation_dtype(z1, z2), device=z1.device)
         scale = number + 1 / self.temperature if self.log_scale is None else self.log_scale.exp()
         bias = number if self.bias is None else number + self.bias
-        positive, negatives = logistic_sum(z1, z2, scale, bias)
+        self.monitored = {"temperature": (1 / scale).detach(), "bias": bias.detach()}
+        positive, negatives = logistic_sum(z1, z2, scale, bias, group_size=self.group_size)
         return negatives / (2 * batch) - F.logsigmoid(scale * positive + bias).sum() / batch

@@ -21,15 +21,16 @@ class SimCLR(nn.Module):
     tensor(1.1654)
     """
 
-    def __init__(self, temperature: float = 0.2, gather: bool = False) -> None:
+    def __init__(self, temperature: float = 0.2, gather: bool = False, group_size: int | None = None) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.group_size = checks.group(group_size)
         self.gather = gather
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        positive, negative = log_sum_exp(z1, z2, self.temperature)
+        positive, negative = log_sum_exp(z1, z2, self.temperature, group_size=self.group_size)
         return -F.logsigmoid(positive - negative).mean()
 
 
@@ -46,7 +47,12 @@ class DCL(nn.Module):
     """
 
     def __init__(
-        self, temperature: float = 0.2, weighted: bool = False, sigma: float = 0.5, gather: bool = False
+        self,
+        temperature: float = 0.2,
+        weighted: bool = False,
+        sigma: float = 0.5,
+        gather: bool = False,
+        group_size: int | None = None,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, sigma=sigma)
@@ -54,10 +60,11 @@ class DCL(nn.Module):
         self.weighted = weighted
         self.sigma = sigma
         self.gather = gather
+        self.group_size = checks.group(group_size)
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        positive, negative = log_sum_exp(z1, z2, self.temperature)
+        positive, negative = log_sum_exp(z1, z2, self.temperature, group_size=self.group_size)
         if self.weighted:
             cosines = positive.detach() * self.temperature
             positive = positive * (2 - len(z1) * (cosines / self.sigma).softmax(0))

@@ -35,7 +35,14 @@ class SogCLR(nn.Module):
     u: Tensor
     seen: Tensor
 
-    def __init__(self, num_images: int, temperature: float = 0.1, gamma: float = 0.9, gather: bool = False) -> None:
+    def __init__(
+        self,
+        num_images: int,
+        temperature: float = 0.1,
+        gamma: float = 0.9,
+        gather: bool = False,
+        group_size: int | None = None,
+    ) -> None:
         super().__init__()
         checks.at_least(1, num_images=num_images)
         checks.temperature_of_exponentials(temperature=temperature)
@@ -43,14 +50,15 @@ class SogCLR(nn.Module):
         self.temperature = temperature
         self.gamma = gamma
         self.gather = gather
+        self.group_size = checks.group(group_size)
         self.register_buffer("u", torch.zeros(num_images))
         self.register_buffer("seen", torch.zeros(num_images, dtype=torch.bool))
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
         index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
-        positive, negative = log_sum_exp(z1, z2, self.temperature)
-        mean = (negative - math.log(2 * len(z1) - 2)).exp()
+        positive, negative = log_sum_exp(z1, z2, self.temperature, group_size=self.group_size)
+        mean = (negative - math.log(2 * (self.group_size or len(z1)) - 2)).exp()
         u = moved(self.u[index], self.seen[index], mean.detach(), self.gamma)
         if self.training:
             self.u[index] = u.mean(0).to(self.u.dtype)

@@ -173,6 +173,7 @@ class Method(ABC):
         view_statistics: pass each view through the networks alone, so that batch statistics are those of one view.
         large_views: crops of the full size, 2 or more.
         small_views: further small crops.
+        group_size: images of a batch among which a row finds its negatives. Default: the whole batch.
         symmetric: pass both views through both branches.
         momentum: of the momentum encoder.
         final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.

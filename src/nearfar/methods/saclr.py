@@ -64,6 +64,7 @@ class SACLR(Method):
     kernel: Literal["gaussian", "cosine", "cauchy"] = loss_default(losses.SACLR, "kernel")
     bandwidth: float = loss_default(losses.SACLR, "bandwidth")
     initial_partition: float = loss_default(losses.SACLR, "initial_partition")
+    group_size: int | None = None
 
     def setup(self, num_images: int) -> Setup:
         loss = losses.SACLR(
@@ -75,6 +76,7 @@ class SACLR(Method):
             kernel=self.kernel,
             bandwidth=self.bandwidth,
             initial_partition=self.initial_partition,
+            group_size=self.group_size,
         )
         needs_index = self.scale == "row"
         return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=needs_index)

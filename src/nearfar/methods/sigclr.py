@@ -41,7 +41,9 @@ class SigCLR(Method):
     bias: float | None = loss_default(losses.SigCLR, "bias")
     learn_temperature: bool = loss_default(losses.SigCLR, "learn_temperature")
     learn_bias: bool = loss_default(losses.SigCLR, "learn_bias")
+    group_size: int | None = None
 
     def setup(self, num_images: int) -> Setup:
-        loss = losses.SigCLR(self.temperature, self.bias, self.learn_temperature, self.learn_bias)
+        learned = self.learn_temperature, self.learn_bias
+        loss = losses.SigCLR(self.temperature, self.bias, *learned, group_size=self.group_size)
         return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))

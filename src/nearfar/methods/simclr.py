@@ -57,10 +57,11 @@ class SimCLR(Method):
     hidden_norm: bool = True
     output_norm: bool = False
     view_statistics: bool = False
+    group_size: int | None = None
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
-            loss=losses.SimCLR(self.temperature),
+            loss=losses.SimCLR(self.temperature, group_size=self.group_size),
             pairing=two_views(),
             projector=Head(self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm),
             view_statistics=self.view_statistics,
@@ -77,9 +78,11 @@ class DCL(Method):
     recipes = _DCL_RECIPES
 
     temperature: float = loss_default(losses.DCL, "temperature")
+    group_size: int | None = None
 
     def setup(self, num_images: int) -> Setup:
-        return Setup(loss=losses.DCL(self.temperature), pairing=two_views(), projector=Head(self.projector))
+        loss = losses.DCL(self.temperature, group_size=self.group_size)
+        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))
 
 
 @register_method("dclw")

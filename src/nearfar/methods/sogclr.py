@@ -64,9 +64,10 @@ class SogCLR(Method):
     temperature: float = loss_default(losses.SogCLR, "temperature")
     gamma: float = loss_default(losses.SogCLR, "gamma")
     output_norm: bool = False
+    group_size: int | None = None
 
     def setup(self, num_images: int) -> Setup:
-        loss = losses.SogCLR(num_images, self.temperature, self.gamma)
+        loss = losses.SogCLR(num_images, self.temperature, self.gamma, group_size=self.group_size)
         return Setup(
             loss=loss,
             pairing=two_views(),

@@ -27,6 +27,7 @@ STRETCHED = 0.03  # log ratio of aspect ratios up to which images can be copies
 ROUGH, FINE = 30, 50  # quality of that JPEG for images of the same and of different size
 BLUR, WINDOW, AROUND = 0.7, 3, 17  # pixels: reach of resizing kernels; a stroke of a letter; two blocks of JPEG
 FLOOR = 4.0  # of 255: difference that is allowed on plain ground
+BLOCK, SHOWN = 8, 1.0  # pixels of a side of JPEG's blocks; of 255: mean change by JPEG of one that shows something
 SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
 KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
 LESS, HALF = 1.6, 2.2  # times smaller: beyond these, the loss of detail makes differences fainter, and hides them
@@ -104,11 +105,13 @@ def local_difference(
 
     The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
     blurred a little (sigma 0.7 pixels). The root mean square of their difference in each window of 3 x 3 pixels is
-    divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. Colour is compared at half the
-    size, as JPEG stores it. For different sizes, where strokes are fainter, JPEG is of quality 50 and the difference
-    counts 1.3 times, or 2.6 times if the smaller one is about half as large and has lost sharp detail, as small letters
-    do. A grayscale image becomes RGB for the comparison with an RGB image. Images of more than 8 bits are scaled to 8
-    by the range of both, and again without its ends, since a few bright pixels could hide the rest.
+    divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. For images of the same size, JPEG's
+    changes are reduced if the images differ by less in their median block of 8 x 8 pixels: to nothing if they were
+    saved alike. Colour is compared at half the size, as JPEG stores it. For different sizes, where strokes are fainter,
+    JPEG is of quality 50, and the difference counts 1.3 times, or 2.6 times if the smaller one is about half as large
+    and has lost sharp detail, as small letters do. A grayscale image becomes RGB for the comparison with an RGB image.
+    Images of more than 8 bits are scaled to 8 by the range of both, and again without its ends, since a few bright
+    pixels could hide the rest.
 
     Infinite for images that cannot be compared so: with other channels or types, such detail at less than half the
     size, one more than 4.5 times as large, or next to no content (fewer than 16 pixels on a side, or a range of values
@@ -141,20 +144,40 @@ def _local_difference(
     if shrunk > SMALLEST or contrast < PLAIN or min(height, width) < SHORTEST or max(height, width) > LONGEST:
         return math.inf
     if (tall, broad) == (height, width):
-        return min(_furthest(first, second, ROUGH), _furthest(second, first, ROUGH))  # JPEG changes JPEG less
+        return min(_furthest(first, second, ROUGH, 0), _furthest(second, first, ROUGH, 0))  # JPEG changes JPEG less
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
     ways = [(kernel, box) for box in (None, _box(first, second)) for kernel in KERNELS]
     tried = (np.stack([_resized(one, width, height, *way) for one in first]) for way in ways)
     nearest = min(tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean())
-    return _furthest(nearest, second, FINE) * (FAINT if faint else SMALLER)
+    return _furthest(nearest, second, FINE, 1) * (FAINT if faint else SMALLER)
 
 
-def _furthest(first: np.ndarray, second: np.ndarray, quality: int) -> float:
-    """The largest local difference of images of one size, in units of the changes by JPEG of that quality."""
+def _furthest(first: np.ndarray, second: np.ndarray, quality: int, least: float) -> float:
+    """The largest local difference of images of one size, in units of the changes by JPEG of that quality, or better.
+
+    How much less JPEG changed here is measured for each plane; `least` of the changes are allowed in any case.
+    """
     rough = _jpeg(torch.tensor(first), quality).numpy()
-    return max(_largest(*planes) for planes in zip(*map(_planes, (first, second, rough)), strict=True))
+    planes = zip(*map(_planes, (first, second, rough)), strict=True)
+    return max(_largest(*three, strength=max(least, _typical(*three))) for three in planes)
+
+
+def _typical(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
+    """The difference of two planes in the median block, in units of JPEG's changes there: up to 1.
+
+    JPEG changes all blocks that show something; another digit, its own alone.
+    """
+    rows, columns = first.shape[0] // BLOCK, first.shape[1] // BLOCK
+    found, by_jpeg = (
+        np.abs(np.subtract(first, other, dtype=np.int16))[: BLOCK * rows, : BLOCK * columns]
+        .reshape(rows, BLOCK, columns, BLOCK)
+        .mean((1, 3))
+        for other in (second, rough)
+    )
+    shown = by_jpeg > SHOWN
+    return min(1.0, float(np.median(found[shown] / by_jpeg[shown]))) if shown.any() else 1.0
 
 
 def _resized(
@@ -215,14 +238,14 @@ def _strength(difference: np.ndarray) -> np.ndarray:
     return np.sqrt(uniform_filter(np.square(difference), WINDOW).clip(min=0))
 
 
-def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
-    """The largest local difference of two planes, in overlapping strips of rows."""
+def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, strength: float) -> float:
+    """The largest local difference of two planes, in units of JPEG's changes times `strength`; in strips of rows."""
     height, width = first.shape
     rows, found = max(AROUND, ROWS // width), 0.0
     for top in range(0, height, rows):
         above, strip = min(top, AROUND), slice(max(0, top - AROUND), top + rows + AROUND)
         one, other, third = (gaussian_filter(plane[strip].astype(np.float32), BLUR) for plane in (first, second, rough))
-        share = _strength(one - other) / (maximum_filter(_strength(one - third), AROUND) + FLOOR)
+        share = _strength(one - other) / (strength * maximum_filter(_strength(one - third), AROUND) + FLOOR)
         found = max(found, float(share[above : above + rows].max()))
     return found
 

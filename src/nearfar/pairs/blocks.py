@@ -26,6 +26,7 @@ TILE_ROWS = {"cpu": 512}  # a tile of 512 x 512 stays in a core's second-level c
 TILE_ROWS_ELSEWHERE = 1408
 WIDE = 2**18  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to
 FEWEST_ROWS = 64
+GROUPED_ROWS = 128  # smaller groups of negatives share a block, as small blocks cost more than pairs left out
 
 
 def tile_rows(device: torch.device) -> int:
@@ -58,7 +59,10 @@ class Blocks:
     With `shared`, and where processes share the rows (`shared_rows`), the tiles are those of this process's `own`
     blocks, and so are sums and gradients until they are completed.
 
-    Raises ValueError for views of different shape and for fewer than two images (there would be no negative).
+    With `group_size`, pairs are those within consecutive groups of so many images; only their tiles are visited.
+
+    Raises ValueError for views of different shape, for fewer than two images (there would be no negative), and for
+    groups of fewer than two or that divide the rows of the batch, or of a process, with a remainder.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Blocks:
         across: bool = False,
         shared: bool = False,
         most_rows: int | None = None,
+        group_size: int | None = None,
     ) -> None:
         check_rows(2, first=first, second=second)
         self.views = (first, second)
@@ -79,8 +84,16 @@ class Blocks:
         self.dtype = accumulation_dtype(first, second)
         fitting = most_rows or min(tile_rows(first.device), max(FEWEST_ROWS, WIDE // self.dim))
         self.shares = active_shares(self.batch) if shared and not across else None
-        self.as_one = not (across or most_rows or self.shares) and 2 * self.batch <= fitting
-        parts = [_cut(rows, fitting) for rows in (self.shares.rows if self.shares else [slice(0, self.batch)])]
+        self._in_groups = group_size is not None
+        self.group = group = self.batch if group_size is None else group_size
+        shares = self.shares.rows if self.shares else [slice(0, self.batch)]
+        if group < 2 or (self._in_groups and any((rows.stop - rows.start) % group for rows in shares)):
+            what = f"the batch of {self.batch}" if self.shares is None else "the rows of each process"
+            raise ValueError(f"group_size must be 2 or more and divide {what}, got {group}")
+        self.as_one = not (across or most_rows or self.shares or self._in_groups) and 2 * self.batch <= fitting
+        # whole groups in a block, or a group of blocks; without groups beyond the batch
+        self._span = group * max(1, min(GROUPED_ROWS, fitting) // group)
+        parts = [_cut(rows, fitting, self._span) for rows in shares]
         slices = [rows for part in parts for rows in part]
         self.per_view = count = len(slices)
         self.places = [(view, rows) for view in (0, 1) for rows in slices]
@@ -156,7 +169,13 @@ class Blocks:
             for j in range(self.per_view if self.across else 0, count):
                 if j < i and self._is_own[j] and not self.across:
                     continue  # seen from j
+                if self._in_groups and not (self._is_own[j] and self._span_of(i) == self._span_of(j)):
+                    continue
                 yield Tile(i, j, x, x if i == j else self.rows(j), scaled, i % self.per_view == j % self.per_view)
+
+    def _span_of(self, block: int) -> int:
+        """The number of the span that a block lies in."""
+        return self.places[block][1].start // self._span
 
     def _side(self) -> int:
         """The rows of the largest block."""
@@ -238,11 +257,14 @@ class Blocks:
             self.add_sums(mass, tile, weights)
 
     def mask_(self, tile: Tile, values: Tensor, value: float = 0.0) -> None:
-        """Set a tile's pairs of rows with themselves and with their positives."""
+        """Set a tile's pairs of rows with themselves, with their positives, and with other groups."""
         if tile.masked:
             views = 2 if self.as_one else 1
             by_view = values.view(views, -1, views, len(tile.y) // views)
             by_view.diagonal(dim1=1, dim2=3).fill_(value)
+            if not self.as_one and (count := len(tile.x) // self.group) > 1:
+                apart = ~torch.eye(count, dtype=torch.bool, device=values.device)
+                values.view(count, self.group, count, self.group).masked_fill_(apart[:, None, :, None], value)
 
     def add_sums(self, sums: Tensor, tile: Tile, values: Tensor) -> None:
         """Add the tile's row sums to block i's and, by symmetry, its column sums to block j's."""
@@ -267,11 +289,13 @@ class Blocks:
         return first, second
 
 
-def _cut(rows: slice, most_rows: int) -> list[slice]:
-    """Cut consecutive rows into blocks of almost equal size."""
-    length = rows.stop - rows.start
-    count = -(-length // most_rows)
-    return [slice(*edge) for edge in pairwise(rows.start + length * k // count for k in range(count + 1))]
+def _cut(rows: slice, most_rows: int, span: int) -> list[slice]:
+    """Cut consecutive rows where spans end, and each part into blocks of almost equal size."""
+    blocks = []
+    for start, stop in pairwise([rows.start, *range((rows.start // span + 1) * span, rows.stop, span), rows.stop]):
+        count = -(-(stop - start) // most_rows)
+        blocks += [slice(*edge) for edge in pairwise(start + (stop - start) * k // count for k in range(count + 1))]
+    return blocks
 
 
 def shaped(buffer: Tensor, tile: Tile) -> Tensor:

@@ -29,29 +29,34 @@ LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
 KEPT = 7 * 2**19  # elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
 
 
-def log_sum_exp(first: Rows, second: Rows, temperature: float, *, across: bool = False) -> tuple[PerImage, PerRow]:
+def log_sum_exp(
+    first: Rows, second: Rows, temperature: float, *, across: bool = False, group_size: int | None = None
+) -> tuple[PerImage, PerRow]:
     """s_ij / temperature of the positive pairs, and log sum_j exp(s_ij / temperature) over the negatives j of each row.
 
     The negatives of a row are all rows of both views except itself and its positive, or with `across` only the other
-    view's. Rows are raw embeddings and normalised here. Differentiable once with respect to both views, in
+    view's, or with `group_size` only those of its own group of so many consecutive images (no other pairs are
+    computed). Rows are raw embeddings and normalised here. Differentiable once with respect to both views, in
     O(batch * dim) memory. Results are float32, or float64 if an input is.
 
-    Raises ValueError for a batch of one and views of different shape.
+    Raises ValueError for a batch of one, views of different shape, and a batch that is not made of whole groups.
 
     >>> z = torch.eye(3)
     >>> positive, negative = log_sum_exp(z, z, temperature=1.0)
     >>> positive, negative[0]  # 1, log(4)
     (tensor([1., 1., 1.]), tensor([1.3863, 1.3863, 1.3863]))
     """
-    positive, sums = _LogSumExp.apply(first, second, cosine(temperature), across)
+    positive, sums = _LogSumExp.apply(first, second, cosine(temperature), {"across": across, "group_size": group_size})
     return positive, sums
 
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor, kernel: Kernel, across: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, first: Tensor, second: Tensor, kernel: Kernel, pairs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=True, across=across, shared=True)
+            blocks = Blocks(first, second, unit=True, shared=True, **pairs)
             bounded = kernel.scale <= LARGEST_EXPONENT[blocks.dtype]
             keep = bounded and any(ctx.needs_input_grad) and blocks.elements() <= KEPT
             kept: list[Tensor] = []

@@ -22,13 +22,13 @@ from nearfar.pairs.kernels import cosine
 
 
 def logistic_sum(
-    first: Rows, second: Rows, scale: Scalar, bias: Scalar, *, across: bool = False
+    first: Rows, second: Rows, scale: Scalar, bias: Scalar, *, across: bool = False, group_size: int | None = None
 ) -> tuple[PerImage, Scalar]:
     """Cosine of the positive pairs, and sum_i sum_j softplus(scale * s_ij + bias) over the negatives j of every row i.
 
     Rows are raw embeddings and normalised here. With `across` only pairs of different views count, each of them once
-    (two modalities). Differentiable once with respect to both views, scale and bias. Dtypes and errors are those of
-    `log_sum_exp`.
+    (two modalities). Differentiable once with respect to both views, scale and bias. Groups, dtypes and errors are
+    those of `log_sum_exp`.
 
     >>> z = torch.eye(3)
     >>> positive, total = logistic_sum(z, z, torch.tensor(1.0), torch.tensor(0.0))
@@ -36,21 +36,23 @@ def logistic_sum(
     tensor(16.6355)
     """
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (first, second, scale, bias))
-    positive, total = _LogisticSum.apply(first, second, scale, bias, across, wanted)
+    positive, total = _LogisticSum.apply(
+        first, second, scale, bias, {"across": across, "group_size": group_size}, wanted
+    )
     return positive, total
 
 
 class _LogisticSum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor, scale: Tensor, bias: Tensor, across: bool, wanted: bool
+        ctx: Any, first: Tensor, second: Tensor, scale: Tensor, bias: Tensor, pairs: dict[str, Any], wanted: bool
     ) -> tuple[Tensor, Tensor]:
         with without_autocast(first):
-            blocks = Blocks(first, second, unit=True, across=across, shared=True)
+            blocks = Blocks(first, second, unit=True, shared=True, **pairs)
             total, bias_slope, gradients = _visit(blocks, scale.to(blocks.dtype), bias.to(blocks.dtype), wanted)
             scale_slope = total
             if wanted and ctx.needs_input_grad[2]:  # across, each pair was met from both of its rows
-                scale_slope = _along_rows(blocks, gradients) / (2 if across else 1)
+                scale_slope = _along_rows(blocks, gradients) / (2 if blocks.across else 1)
             total, scale_slope, bias_slope = blocks.added_up(torch.stack([total, scale_slope, bias_slope]))
             positive = blocks.positives(cosine(1.0))
         ctx.save_for_backward(first, second, scale, bias, scale_slope, bias_slope)

@@ -20,12 +20,14 @@ BLOCK = 2**17  # elements of the rows treated at a time where negatives are samp
 _ONE_BY_ONE = 64  # up to this many samples per image each is compared with those before it
 
 
-def weighted_sum(first: Rows, second: Rows, weights: PerRow, kernel: Kernel) -> tuple[PerImage, Scalar, PerRow]:
+def weighted_sum(
+    first: Rows, second: Rows, weights: PerRow, kernel: Kernel, *, group_size: int | None = None
+) -> tuple[PerImage, Scalar, PerRow]:
     """u of the positive pairs; sum_i weight_i sum_j q_ij over the negatives j of row i; and sum_j q_ij of each row.
 
     The weights are constants, so every tile is visited once, for the sums and for the gradient. The first two results
-    are differentiable once with respect to both views; the row sums carry no gradient. Negatives, dtypes and errors are
-    those of `log_sum_exp`. q itself must fit the dtype: 1 / temperature below 60 in float32.
+    are differentiable once with respect to both views; the row sums carry no gradient. Negatives, groups, dtypes and
+    errors are those of `log_sum_exp`. q itself must fit the dtype: 1 / temperature below 60 in float32.
 
     >>> z = torch.eye(3)
     >>> positive, total, sums = weighted_sum(z, z, torch.ones(2, 3), cosine(temperature=1.0))
@@ -33,7 +35,7 @@ def weighted_sum(first: Rows, second: Rows, weights: PerRow, kernel: Kernel) -> 
     tensor(24.)
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, None, wanted)
+    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, None, group_size, wanted)
     return positive, total, sums
 
 
@@ -50,18 +52,27 @@ def sampled_sum(
     tensor(12.)
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, others, wanted)
+    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, others, None, wanted)
     return positive, total, sums
 
 
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor, weights: Tensor, kernel: Kernel, others: Tensor | None, wanted: bool
+        ctx: Any,
+        first: Tensor,
+        second: Tensor,
+        weights: Tensor,
+        kernel: Kernel,
+        others: Tensor | None,
+        group_size: int | None,
+        wanted: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         with without_autocast(first):
             most_rows = None if others is None else max(1, BLOCK // first.shape[-1])
-            blocks = Blocks(first, second, unit=kernel.unit, shared=others is None, most_rows=most_rows)
+            blocks = Blocks(
+                first, second, unit=kernel.unit, shared=others is None, most_rows=most_rows, group_size=group_size
+            )
             weights = weights.to(blocks.dtype)
             sums, gradients, mass = _visit(blocks, others, kernel, weights, wanted)
             sums = blocks.completed(sums)
@@ -82,7 +93,7 @@ class _WeightedSum(torch.autograd.Function):
             ctx.made = None  # scaled in place below: a second backward through the same graph makes it again
             gradients.mul_(total_grad)
             blocks.finish(gradients, ctx.kernel.scale, positive_grad, mass if mass is None else mass.mul_(total_grad))
-            return *blocks.as_inputs(gradients), None, None, None, None
+            return *blocks.as_inputs(gradients), None, None, None, None, None
 
 
 def _visit(

@@ -19,13 +19,14 @@ from nearfar.atomic import replacing, write_file
 from nearfar.pages.template import write_page
 from nearfar.papers.claims import Judgement, Place, Values, holm, judge
 from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Table
-from nearfar.papers.runs import PLANE, VERDICTS, Known, folder_of, found_so_far, path_of, unpacked
+from nearfar.papers.runs import PLANE, VERDICTS, Known, folder_of, found_so_far, path_of, resolved, unpacked
 from nearfar.training.plan import MOST_HELD_OUT, SHARE_HELD_OUT
 from nearfar.training.progress import duration
 
 CLAIMS = "claims.md"
 MOST_LINES = 12
 PANEL, HEIGHT = 4.5, 4.0  # inches
+MOST_PANELS = 5  # in a line
 BINS = 40
 Lists = Mapping[Place, Sequence[Any]]
 """By row and column, the number or the list of each seed."""
@@ -36,6 +37,7 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
 
     missing: what must be put where for data that is not there. known: numbers of other tables.
     """
+    table = resolved(table, out, known)
     path, found = path_of(table, out), found_so_far(table, out, known)
     seeds = {(cell.row, cell.column): found[cell.place]["seeds"] for cell in table.cells()}
     lists = {place: [one["value"] for one in each.values()] for place, each in seeds.items() if each}
@@ -50,6 +52,10 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
         for place, each in seeds.items()
     }
     claims = [_judged(claim, judge(claim, table, values, right)) for claim in table.claims] if values else []
+    if paper.holm:
+        tested = [claim for claim in claims if "p" in claim]
+        for claim, survives in zip(tested, holm([claim["p"] for claim in tested]), strict=True):
+            claim["holm"] = "survives" if survives else "does not"
     facts = dict(paper=paper.title, table=table.name, title=table.title, scale=table.size, unit=table.unit)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path.with_suffix(".json"), json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n")
@@ -75,6 +81,7 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
         how=(metrics.pop() if len(metrics) == 1 else ", ".join(table.protocol)) or table.measure,
         lines=_laid_out(table, values) if values else [],
         notes=notes,
+        chosen=_chosen(table),
         picture=picture.name if lists and picture.is_file() else "",
         claims=claims,
         missing=missing,
@@ -91,6 +98,16 @@ def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
     numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
     told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
     return told | ({"interval": [float(f"{end:.6g}") for end in judgement.interval]} if judgement.interval else {})
+
+
+def _chosen(table: Table) -> dict[str, str]:
+    """What was chosen for each row, by its title; of each column where they differ."""
+    found = {}
+    for row in (table.rows[name] for name in table.run if table.choices):
+        titles = {one.title: table.choices[f"{row.name}/{one.name}"] for one in table.columns.values()}
+        same = len(set(titles.values())) == 1
+        found[row.title] = next(iter(titles.values())) if same else "; ".join(map(": ".join, titles.items()))
+    return found
 
 
 def _images(paper: Paper, table: Table) -> list[str]:
@@ -197,7 +214,7 @@ def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
 
 
 def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
-    """Write a PNG of a figure, or of a table whose columns are steps of one quantity; none of other tables.
+    """Write a PNG of a figure, of a table with a question, or whose columns are steps of one quantity; else none.
 
     out: folder of the runs, some of which have pictures of their own.
     """
@@ -215,7 +232,9 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
         figure = _over_columns(table, values)
     elif maps:
         figure = side_by_side(maps)
-    elif table.name.startswith("figure") and not any(cell.measure == PLANE for cell in table.cells()):
+    elif (table.question or table.name.startswith("figure")) and not any(
+        cell.measure == PLANE for cell in table.cells()
+    ):
         figure = _over_rows(table, values)
     else:
         return
@@ -224,8 +243,13 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
 
 
 def _panels(count: int) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
-    figure = matplotlib.figure.Figure(figsize=(1 + PANEL * count, HEIGHT), dpi=120, layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+    lines = -(-count // MOST_PANELS)
+    across = -(-count // lines)
+    figure = matplotlib.figure.Figure(figsize=(1 + PANEL * across, HEIGHT * lines), dpi=120, layout="constrained")
+    panels = list(figure.subplots(lines, across, squeeze=False).flat)
+    for unused in panels[count:]:
+        unused.set_axis_off()
+    return figure, panels[:count]
 
 
 def _means_and_spread(lists: Iterable[Sequence[float]]) -> tuple[list[float], list[float]]:

@@ -18,10 +18,10 @@ from nearfar.messages import check_known, load_yaml, one_line
 
 Size = Literal["full", "small"]
 Measure = Literal[
-    "run", "variables", "loss-memory", "loss-time", "step-memory", "step-time", "plane", "curve", "nuclear",
-    "nuclear-norms", "detect", "none",
+    "run", "variables", "loss-memory", "loss-time", "loss-share", "step-memory", "step-time", "plane", "curve", "last",
+    "nuclear", "nuclear-norms", "detect", "none",
 ]  # fmt: skip
-TRAINED = ("run", "plane", "curve", "nuclear", "nuclear-norms", "detect")
+TRAINED = ("run", "plane", "curve", "last", "nuclear", "nuclear-norms", "detect")
 """Measures on a pretrained run; the others need none."""
 Number = tuple[float, float | None]
 Settings = Mapping[str, Any]
@@ -52,7 +52,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row: settings of its runs (None: the paper's number alone), those at small scale, and the paper's numbers."""
+    """A row: settings of its runs (None: the paper's number alone), those at small scale, and the paper's numbers.
+
+    among: rows of the table that chooses, of which the run takes the settings of the best.
+    """
 
     name: str
     title: str
@@ -60,6 +63,7 @@ class Row:
     small: Settings = field(default_factory=dict)
     paper: Mapping[str, Number] = field(default_factory=dict)
     note: str = ""
+    among: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +134,10 @@ class Table:
     run: rows that are run. common: settings of all runs. evaluate: options of `nearfar evaluate` or `transfer`. says:
     how it differs from the paper. needs, cost: of the full size. own: "run" and "evaluate" of single cells, by
     "ROW COLUMN".
+
+    question, answer: what the table is for and what it shows, in words. chosen: the table, earlier in the file, that
+    chooses the settings of every row (`Row.among`), in its column of the same name or else its first. choices: the
+    titles of its rows that were best, by "ROW/COLUMN".
     """
 
     paper: str
@@ -156,6 +164,10 @@ class Table:
     better: Literal["higher", "lower"] = "higher"
     claims: tuple[Claim, ...] = ()
     own: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
+    question: str = ""
+    answer: str = ""
+    chosen: Table | None = None
+    choices: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, size: Size) -> Table:
         """Return the table at a size; raises ValueError where there is none."""
@@ -203,7 +215,10 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """A paper: its tables by name, and what its data is and how many training and test images it has, by its name."""
+    """A paper: its tables by name, and what its data is and how many training and test images it has, by its name.
+
+    holm: whether the verdicts of a page are corrected among its claims.
+    """
 
     name: str
     title: str
@@ -212,6 +227,7 @@ class Paper:
     year: int = 0
     data: Mapping[str, str] = field(default_factory=dict)
     images: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    holm: bool = False
 
 
 def paper_names() -> list[str]:
@@ -232,12 +248,18 @@ def read_paper(name: str | Path) -> Paper:
     with one_line(path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
         whole = _named(load_yaml(path)) | {"name": path.stem}
         common = _named(whole.pop("common", {}))
-        tables = {key: _table(path.stem, key, one, common) for key, one in _named(whole["tables"]).items()}
+        tables: dict[str, Table] = {}
+        for key, one in _named(whole["tables"]).items():
+            tables[key] = _table(path.stem, key, one, common, tables)
         return _part(Paper, path.stem, whole | {"tables": tables})
 
 
-def _table(paper: str, name: str, one: Any, common: Settings) -> Table:
+def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[str, Table]) -> Table:
     given = _named(one)
+    if (chosen := given.pop("chosen", None)) is not None:
+        if chosen not in tables:
+            raise ValueError(f"{name}: chosen names {chosen}, which is no table above it")
+        given["chosen"] = tables[chosen]
     rows = {key: _row(key, _named(row), name) for key, row in _named(given.pop("rows")).items()}
     small, cells = given.pop("small", None), _named(given.pop("cells", {}))
     scale = {"columns": {"value": {}}, **{key: given.pop(key) for key in OF_SMALL if key in given}}
@@ -279,7 +301,8 @@ def _row(name: str, given: dict[str, Any], place: str) -> Row:
     for column, number in _named(given.pop("paper", {})).items():
         mean, deviation = number if isinstance(number, list) else (number, None)
         numbers[column] = (float(mean), None if deviation is None else float(deviation))
-    return _part(Row, f"{place}, row {name}", {"title": name, **given, "name": name, "paper": numbers})
+    words = {"title": name, **given, "name": name, "paper": numbers, "among": tuple(given.get("among", ()))}
+    return _part(Row, f"{place}, row {name}", words)
 
 
 def _claim(given: dict[str, Any], place: str) -> Claim:
@@ -294,6 +317,12 @@ def _check_names(table: Table) -> None:
     for row in table.rows.values():
         if strange := set(row.paper) - columns:
             raise ValueError(f"{table.name}, row {row.name}: there is no column {min(strange)}")
+    trials = {len(table.rows[name].among) for name in table.run}
+    if trials != {0} if table.chosen is None else len(trials) > 1 or 0 in trials:
+        raise ValueError(f"{table.name}: every row needs as many trials in `among`, of the table in `chosen`")
+    for row in table.rows.values():
+        if table.chosen and (strange := set(row.among) - {*table.chosen.run}):
+            raise ValueError(f"{table.name}, row {row.name}: {table.chosen.name} runs no row {min(strange)}")
     for cell in table.own:
         if tuple(cell.split(" ")) not in {(row, column) for row in table.rows for column in columns}:
             raise ValueError(f"{table.name}: there is no cell {cell}")

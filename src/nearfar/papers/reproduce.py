@@ -37,7 +37,8 @@ def reproduce(
 
     Args:
         table: PAPER/TABLE such as saclr/table-9, PAPER for all of its tables, or the same with a file of your own,
-            FILE.yaml/TABLE (docs/reproduce.md). Default: list the tables and run nothing.
+            FILE.yaml/TABLE (docs/reproduce.md); tables that choose its settings are run first. Default: list the tables
+            and run nothing.
         scale: "full" as in the paper, or "small": the same comparison at a size for two cores.
         data: folder that holds the data sets by name, such as DATA/cifar10.
         only: rows to run; the table keeps its numbers of the others.
@@ -80,6 +81,9 @@ def reproduce(
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)
+    for name in dict.fromkeys(one.chosen.name for one in tables if one.chosen and run):
+        of = table.removesuffix(f"/{tables[0].name}")
+        reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out, console=console)
     known = runs.known_in(place)
     tasks: dict[Path, runs.Task] = {}
     missing: dict[str, list[Path]] = {}

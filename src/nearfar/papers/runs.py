@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def check_cells(table: Table) -> None:
             _check_settings(cell)
             if cell.measure in ("run", "detect"):
                 _check_evaluation(cell)
-            elif cell.measure == "curve" and not cell.metric.startswith("monitored."):
+            elif cell.measure in ("curve", "last") and not cell.metric.startswith("monitored."):
                 check_known("metric", cell.metric, [*LOGGED, *(f"health.{one.name}" for one in fields(Health))])
         except (ValueError, TypeError) as error:
             raise ValueError(f"{table.name}, row {cell.row}, column {cell.column}: {first_line(error)}") from error
@@ -128,12 +128,20 @@ def measurements(folder: Path) -> dict[str, Any]:
 
 
 def packed(right: np.ndarray) -> dict[str, Any]:
-    """Write for each test image whether it was classified correctly, as JSON holds it: 1.3 kB for 10 000 images."""
-    return {"images": len(right), "bits": base64.b64encode(np.packbits(right).tobytes()).decode()}
+    """Write for each test image whether it was classified correctly, as JSON holds it: 1.3 kB for 10 000 images.
+
+    Of several trials [trials, images], at most 255, in how many of them.
+    """
+    if right.ndim == 1:
+        return {"images": len(right), "bits": base64.b64encode(np.packbits(right).tobytes()).decode()}
+    counts = base64.b64encode(right.sum(0).astype(np.uint8).tobytes()).decode()
+    return {"images": right.shape[1], "trials": len(right), "counts": counts}
 
 
 def unpacked(right: Mapping[str, Any]) -> np.ndarray:
-    """Read what `packed` wrote."""
+    """Read what `packed` wrote: true or false, or the share of the trials, for each image."""
+    if "counts" in right:
+        return np.frombuffer(base64.b64decode(right["counts"]), np.uint8) / right["trials"]
     bits = np.frombuffer(base64.b64decode(right["bits"]), np.uint8)
     return np.unpackbits(bits, count=right["images"]).astype(bool)
 
@@ -162,8 +170,10 @@ def add_tasks(
     """Add the runs that a table lacks to tasks by folder; returns the data that is not there, whose cells are left out.
 
     data: the folder that holds data sets by name. only: rows, if not all. seeds: of each cell, if not the table's.
+    Raises ValueError where settings are not chosen yet.
     """
-    found, missing = found_so_far(table, out, known), []
+    table, missing = resolved(table, out, known), []
+    found = found_so_far(table, out, known)
     for cell in table.cells():
         if only and cell.row not in only:
             continue
@@ -364,6 +374,34 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
     return found
 
 
+def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
+    """Return a table with the settings that the numbers in a folder choose for each of its cells.
+
+    That trial is taken whose mean over the seeds is best. Raises ValueError where a number of a trial is missing.
+    """
+    if table.chosen is None:
+        return table
+    trials = resolved(table.chosen.at(table.size), out, known)
+    found, own, choices = found_so_far(trials, out, known), dict(table.own), {}
+    for row in (table.rows[name] for name in table.run):
+        for column in table.columns:
+            where = column if column in trials.columns else next(iter(trials.columns))
+            means = {}
+            for name in row.among:
+                seeds = found[f"{name}/{where}"]["seeds"]
+                numbers = [seeds.get(str(trials.first_seed + seed), {}).get("value") for seed in range(trials.seeds)]
+                if None in numbers:
+                    raise ValueError(f"{table.paper}/{table.name} waits for {trials.name}, row {name}, column {where}")
+                means[name] = sum(numbers)
+            best = (max if trials.better == "higher" else min)(means, key=means.__getitem__)
+            cell, trial = own.get(f"{row.name} {column}", {}), trials.own.get(f"{best} {where}", {})
+            run = {**(trials.rows[best].run or {}), **trial.get("run", {}), **cell.get("run", {})}
+            own[f"{row.name} {column}"] = {**cell, "run": run}
+            titles = trials.choices.get(f"{best}/{where}"), trials.rows[best].title
+            choices[f"{row.name}/{column}"] = ", ".join(filter(None, titles))
+    return replace(table, own=own, choices=choices)
+
+
 def has(found: Found, cell: Cell, seed: int) -> bool:
     """Whether a cell has its number for a seed; one without versions is older than the random samples of `limit`."""
     number = found[cell.place]["seeds"].get(str(seed))
@@ -384,7 +422,7 @@ def _state_in(table: Table, out: Path) -> str:
     words = []
     for one, word in ((table, "run"), (table.small, "small scale")):
         if one is not None and (path := path_of(one, out).with_suffix(".json")).is_file():
-            cells = found_so_far(one, out).values()
+            cells = found_so_far(resolved(one, out), out).values()
             held = Counter(claim["holds"] for claim in json.loads(path.read_text()).get("claims", ()))
             claims = ", ".join(f"{holds} {held[holds]}" for holds in VERDICTS if held[holds])
             begun = "" if all(cell["seeds"] for cell in cells) else ", begun"

@@ -1,0 +1,256 @@
+"""A table whose settings another one chooses: by which numbers, for which cells, and the two steps from end to end."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import nearfar
+from nearfar.methods import method_class
+from nearfar.papers.pages import write_outcome
+from nearfar.papers.paper import read_paper
+from nearfar.papers.runs import path_of, resolved
+from nearfar.views.plans import plan
+from tests.papers.conftest import paper
+
+OWN = """
+title: two steps
+holm: true
+common: {epochs: 1, batch_size: 64, precision: 32-true, limit: 256}
+tables:
+  choose:
+    title: trials
+    source: ours
+    unit: "%"
+    protocol: [knn]
+    metric: knn
+    evaluate: {held_out: 128}
+    seeds: 2
+    columns:
+      few: {data: digits, run: {group_size: 2}}
+      many: {data: digits}
+    rows:
+      simclr-a: {title: t 0.1, run: {method: simclr, temperature: 0.1}}
+      simclr-b: {title: t 0.5, run: {method: simclr, temperature: 0.5}}
+      dcl-a: {title: t 0.1, run: {method: dcl, temperature: 0.1}}
+      dcl-b: {title: t 0.5, run: {method: dcl, temperature: 0.5}}
+  rate:
+    title: rates of the chosen
+    source: ours
+    unit: "%"
+    protocol: [knn]
+    metric: knn
+    evaluate: {held_out: 128}
+    seeds: 2
+    chosen: choose
+    columns: {many: {data: digits}}
+    rows:
+      simclr-low: {title: lr 0.01, run: {method: simclr, lr: 0.01}, among: [simclr-a, simclr-b]}
+      simclr-high: {title: lr 0.02, run: {method: simclr, lr: 0.02}, among: [simclr-a, simclr-b]}
+      dcl-low: {title: lr 0.01, run: {method: dcl, lr: 0.01}, among: [dcl-a, dcl-b]}
+      dcl-high: {title: lr 0.02, run: {method: dcl, lr: 0.02}, among: [dcl-a, dcl-b]}
+  fresh:
+    title: fresh seeds
+    source: ours
+    unit: "%"
+    protocol: [knn, few]
+    metric: knn
+    seeds: 2
+    first_seed: 100
+    question: Which is better?
+    chosen: rate
+    columns:
+      many: {data: digits}
+      five: {data: digits, metric: five_labels}
+    rows:
+      simclr: {title: SimCLR, run: {method: simclr}, among: [simclr-low, simclr-high]}
+      dcl: {title: DCL, run: {method: dcl}, among: [dcl-low, dcl-high]}
+    claims:
+      - {text: DCL is better, column: many, better: [dcl, simclr]}
+      - {text: with five labels too, column: five, better: [dcl, simclr]}
+"""
+
+
+def written(folder, numbers, table="choose"):
+    """A table of own.yaml as if it had been run, with these numbers of each cell."""
+    one = resolved(read_paper(folder / "own.yaml").tables[table], folder)
+    path = path_of(one, folder).with_suffix(".json")
+    path.parent.mkdir(exist_ok=True)
+    cells = {
+        cell.place: {
+            "key": cell.key,
+            "reading": cell.reading,
+            "seeds": {
+                str(seed): {"value": value, "seconds": 1.0, "commands": ["made up"], "versions": {}}
+                for seed, value in enumerate(numbers[cell.place])
+            },
+        }
+        for cell in one.cells()
+    }
+    path.write_text(json.dumps({"cells": cells}))
+
+
+CHOOSE = {
+    "simclr-a/few": [50, 70], "simclr-b/few": [61, 61], "simclr-a/many": [80, 80], "simclr-b/many": [10, 90],
+    "dcl-a/few": [50, 50], "dcl-b/few": [50, 50], "dcl-a/many": [1, 2], "dcl-b/many": [2, 2],
+}  # fmt: skip
+
+
+def test_each_cell_takes_the_trial_with_the_best_mean_in_its_column(tmp_path):
+    (tmp_path / "own.yaml").write_text(OWN)
+    tables = read_paper(tmp_path / "own.yaml").tables
+    written(tmp_path, CHOOSE)
+    rate = resolved(tables["rate"], tmp_path)
+    found = {cell.place: dict(cell.settings) for cell in rate.cells()}
+    assert found["simclr-low/many"]["temperature"] == 0.1 and found["simclr-low/many"]["lr"] == 0.01
+    assert found["dcl-high/many"]["temperature"] == 0.5 and found["dcl-high/many"]["lr"] == 0.02
+    assert rate.choices["dcl-high/many"] == "t 0.5"
+    few = OWN.replace("chosen: choose\n    columns: {many: {", "chosen: choose\n    columns: {few: {")
+    (tmp_path / "own.yaml").write_text(few)
+    (cell, *_) = resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path).cells()
+    assert cell.settings["temperature"] == 0.5  # 61 against a mean of 60 with the better seed
+    lower = few.replace("title: trials", "title: trials\n    better: lower")
+    (tmp_path / "own.yaml").write_text(lower)
+    (cell, *_) = resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path).cells()
+    assert cell.settings["temperature"] == 0.1
+
+
+def test_choices_follow_one_another_and_another_column_takes_the_first(tmp_path):
+    (tmp_path / "own.yaml").write_text(OWN)
+    written(tmp_path, CHOOSE)
+    numbers = {"simclr-low/many": [3, 3], "simclr-high/many": [2, 3], "dcl-low/many": [5, 5], "dcl-high/many": [5, 6]}
+    written(tmp_path, numbers, "rate")
+    fresh = resolved(read_paper(tmp_path / "own.yaml").tables["fresh"], tmp_path)
+    assert fresh.choices == dict.fromkeys(("simclr/many", "simclr/five"), "t 0.1, lr 0.01") | dict.fromkeys(
+        ("dcl/many", "dcl/five"), "t 0.5, lr 0.02"
+    )
+    assert {(cell.settings["temperature"], cell.settings["lr"]) for cell in fresh.cells()} == {(0.1, 0.01), (0.5, 0.02)}
+
+
+def test_a_choice_waits_for_all_trials(tmp_path):
+    (tmp_path / "own.yaml").write_text(OWN)
+    with pytest.raises(ValueError, match="own/rate waits for choose, row simclr-a, column many"):
+        resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
+    written(tmp_path, CHOOSE | {"dcl-b/many": [2]})
+    with pytest.raises(ValueError, match="own/rate waits for choose, row dcl-b, column many"):
+        resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "words"),
+    [
+        ("among: [dcl-low, dcl-high]", "among: [dcl-low]", "fresh: every row needs as many trials"),
+        (", among: [dcl-low, dcl-high]", "", "fresh: every row needs as many trials"),
+        ("among: [dcl-low, dcl-high]", "among: [dcl-low, dcl-mid]", "row dcl: rate runs no row dcl-mid"),
+        ("    chosen: choose\n", "", "rate: every row needs as many trials"),
+        ("chosen: choose", "chosen: fresh", "rate: chosen names fresh, which is no table above it"),
+    ],
+)
+def test_an_unfair_choice_is_refused(tmp_path, was, becomes, words):
+    (tmp_path / "own.yaml").write_text(OWN.replace(was, becomes))
+    with pytest.raises(ValueError, match=r"own\.yaml: ") as caught:
+        read_paper(tmp_path / "own.yaml")
+    assert words in str(caught.value)
+
+
+def test_a_page_says_what_was_chosen_and_corrects_its_claims(tmp_path):
+    (tmp_path / "own.yaml").write_text(OWN)
+    written(tmp_path, CHOOSE)
+    numbers = {"simclr-low/many": [3, 3], "simclr-high/many": [2, 3], "dcl-low/many": [5, 5], "dcl-high/many": [5, 6]}
+    written(tmp_path, numbers, "rate")
+    numbers = {"simclr/many": [60, 62], "dcl/many": [70, 72.1], "simclr/five": [50, 52], "dcl/five": [50.5, 53]}
+    written(tmp_path, numbers, "fresh")
+    own = read_paper(tmp_path / "own.yaml")
+    path = write_outcome(own, own.tables["fresh"], [], tmp_path)
+    first, second = json.loads(path.with_suffix(".json").read_text())["claims"]
+    assert first["p"] < 0.025 and first["holm"] == "survives"
+    assert second["p"] > 0.025 and second["holm"] == "does not"
+    assert path.with_suffix(".png").stat().st_size > 1000
+    words = path.read_text()
+    assert "Which is better?\n\n`nearfar reproduce own/fresh --data FOLDER`" in words
+    assert (
+        "[rates of the chosen](rate.md), of 2 trials each:\n\n- SimCLR: t 0.1, lr 0.01\n- DCL: t 0.5, lr 0.02" in words
+    )
+    assert "| DCL is better | survives | **yes** |" in words
+
+
+TINY = """
+title: two steps
+common: {epochs: 1, batch_size: 64, precision: 32-true, limit: 128, held_out: 0}
+tables:
+  choose:
+    title: trials
+    source: ours
+    protocol: [knn]
+    metric: knn
+    evaluate: {held_out: 128}
+    columns: {digits: {data: digits}}
+    rows:
+      a: {title: t 0.1, run: {method: simclr, temperature: 0.1}}
+      b: {title: t 0.5, run: {method: simclr, temperature: 0.5}}
+  fresh:
+    title: fresh seeds
+    source: ours
+    protocol: [knn]
+    metric: knn
+    first_seed: 100
+    chosen: choose
+    columns: {digits: {data: digits, run: {group_size: 2}}}
+    rows: {simclr: {title: SimCLR, run: {method: simclr}, among: [a, b]}}
+"""
+
+
+def test_one_command_chooses_and_runs_with_fresh_seeds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(TINY)
+    outcome = nearfar.reproduce("own.yaml/fresh", jobs=2)["own/fresh"]
+    trials = json.loads(Path("reproduced/own/choose.json").read_text())["cells"]
+    values = {row: trials[f"{row}/digits"]["seeds"]["0"]["value"] for row in "ab"}
+    temperature = {"a": "0.1", "b": "0.5"}[max("ab", key=values.__getitem__)]
+    assert all("--held-out 128" in one["seeds"]["0"]["commands"][1] for one in trials.values())
+    (seed,) = outcome["cells"]["simclr/digits"]["seeds"]
+    pretrain, evaluate = outcome["cells"]["simclr/digits"]["seeds"][seed]["commands"]
+    assert f"--temperature {temperature}" in pretrain and "--group-size 2" in pretrain and "--seed 100" in pretrain
+    assert seed == "100" and "--held-out" not in evaluate
+
+
+EXPERIMENTS = paper("experiments")
+CHOSEN = [table for table in EXPERIMENTS.tables.values() if table.chosen]
+
+
+@pytest.mark.parametrize("table", CHOSEN, ids=lambda table: table.name)
+def test_an_experiment_is_fair(table):
+    """Trials are tested on training images that no run saw, and train as the table does; claims meet fresh seeds."""
+    trials = table.chosen
+    for cell in trials.cells():
+        assert cell.evaluate == {"held_out": 3000} and cell.metric == "linear"
+        assert cell.settings["limit"] + 3000 <= EXPERIMENTS.images[cell.settings["data"]][0]
+    if table.claims:
+        assert table.first_seed >= trials.first_seed + trials.seeds and table.seeds >= 3
+        assert not any("held_out" in cell.evaluate for cell in table.cells())
+    for row in (table.rows[name] for name in table.run):
+        own = {**table.common, **row.run}
+        for name in row.among:
+            theirs = {**trials.common, **trials.rows[name].run}
+            for setting in ("method", "views", "small_views", "queue_size", "negatives", "batch_size", "crop_size"):
+                assert theirs.get(setting) == own.get(setting), (row.name, name, setting)
+
+
+def test_an_experiment_asks_a_question_and_says_what_it_needs():
+    for number in "12345":
+        table = EXPERIMENTS.tables[number]
+        assert table.question and table.claims and "core hours" in table.needs
+
+
+def test_equal_passes_are_equal():
+    """A view through a network counts by its pixels; the epochs of the rows make as many of them as MoCo-M's."""
+    passes = {}
+    for row in EXPERIMENTS.tables["5"].rows.values():
+        settings = {**EXPERIMENTS.tables["5"].common, **row.run}
+        numbers = {name: value for name, value in row.run.items() if name in ("symmetric", "small_views")}
+        pairing = method_class(settings["method"]).from_recipe("small", **numbers).setup(100).pairing
+        sizes = [view.size for view in plan(settings["views"], 64, 3).views]
+        online = sum((sizes[view] / 64) ** 2 for view in pairing.online_views)
+        passes[row.name] = settings["epochs"] * (online + len(pairing.momentum_views))
+    equal = [value for name, value in passes.items() if name.endswith("-passes") or name in ("moco-m", "lorac")]
+    assert len(equal) == 6 and min(equal) == pytest.approx(max(equal), rel=0.005)

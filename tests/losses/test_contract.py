@@ -165,7 +165,7 @@ def test_a_batch_of_one(name):
 @pytest.mark.usefixtures("unchecked")
 def test_unequal_shapes(name):
     first, second, *rest = inputs(name)
-    with pytest.raises(ValueError, match=r"must (have the same shape|be \[batch, dim\])"):
+    with pytest.raises(ValueError, match=r"must (have the same shape|be \[(views, )?batch, dim\])"):
         make(name)(first, second[..., :11, :], *rest)
     with pytest.raises(ValueError, match=r"must be"):
         make(name)(first[0], second, *rest)

@@ -76,7 +76,7 @@ def test_a_validation_split_of_a_folder_is_used(run, tmp_path, quiet, monkeypatc
     ("words", "said"),
     [
         (["--protocol", "transfr"], "there is no protocol 'transfr': did you mean 'transfer'"),
-        (["--protocol", "knn"], "choose among transfer, transfer-sgd"),
+        (["--protocol", "knn"], "there are transfer, transfer-sgd"),
         (["torchvision:dtd"], "--root DIR"),
         (["torchvision:dtd", "--root", "nowhere"], "nothing is downloaded"),
         (["--root", "nowhere"], "--root is for data sets of torchvision"),

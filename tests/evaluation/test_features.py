@@ -59,7 +59,7 @@ def test_modes_come_back_after_an_error():
 def test_bad_input_is_named():
     for encoder, given, said in (
         (Net(), images(0), "at least one"),
-        (nn.Identity(), images(), r"\[batch, dim\]"),
+        (nn.Identity(), images(), r"must return \[\d+, dim\]"),
         (Net(), open_images(images()).subset([]), "at least one, got 0 images"),
         (Net(), images().flatten(1), r"got \[11, 192\]"),
     ):

@@ -11,7 +11,7 @@ from nearfar.evaluation.finetune import FINETUNE
 from nearfar.evaluation.knn import TEMPERATURE, few_shot_accuracy, neighbours, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
 from nearfar.evaluation.linear import Probe, Progress, linear_predict, linear_sgd_accuracies
-from nearfar.messages import check_known
+from nearfar.messages import did_you_mean
 
 PROTOCOLS = ("knn", "knn_K", "linear", "linear-sgd", "few")
 KNN_DEFAULT = 20
@@ -80,10 +80,11 @@ def evaluate_features(
 
 def check_protocols(protocols: Sequence[str]) -> None:
     """Raise ValueError for a name that is no protocol on frozen features."""
-    every = f"there are {', '.join([*PROTOCOLS, *FINETUNE])}, such as knn_100, or see nearfar transfer"
+    known = [*PROTOCOLS, *FINETUNE]
+    every = f"choose among {', '.join(known)} (such as knn_100), or see nearfar transfer"
     for name in protocols:
-        if _neighbours_of(name) is None:
-            check_known("protocol", name, ("knn", "linear", "linear-sgd", "few"), every)
+        if name not in ("linear", "linear-sgd", "few") and _neighbours_of(name) is None:
+            raise ValueError(f"there is no protocol {name!r}: {did_you_mean(name, known, cutoff=0.6)} {every}")
 
 
 def result_names(protocols: Sequence[str]) -> list[str]:

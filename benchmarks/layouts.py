@@ -166,7 +166,7 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
         "*kNN*: accuracy of a vote of the 15 nearest other images. The projector, if shown, learns from eight views of",
         "each image; its time includes their features. The others see only the features of the images. The last rows",
         f"vary one setting of the cluster embedding. Up to {MOST_SEEDS} rows, the numbers are means of {SEEDS} seeds.",
-        "Which layout to use when: [maps.md](maps.md).",
+        "Rows of views beyond 50 000 hold several views of each image. Which layout to use when: [maps.md](maps.md).",
         f"{versions}; {processor()}, which other programs used at the same time.",
     ]
     for name in dict.fromkeys(row["data"] for row in results):

@@ -80,11 +80,11 @@ def evaluate_features(
 
 def check_protocols(protocols: Sequence[str]) -> None:
     """Raise ValueError for a name that is no protocol on frozen features."""
-    known = [*PROTOCOLS, *FINETUNE]
-    every = f"choose among {', '.join(known)} (such as knn_100), or see nearfar transfer"
+    every = f"choose among {', '.join([*PROTOCOLS, *FINETUNE])} (such as knn_100), or see nearfar transfer"
     for name in protocols:
         if name not in ("linear", "linear-sgd", "few") and _neighbours_of(name) is None:
-            raise ValueError(f"there is no protocol {name!r}: {did_you_mean(name, known, cutoff=0.6)} {every}")
+            near = did_you_mean(name, ("knn", "linear", "linear-sgd", *FINETUNE), cutoff=0.5)
+            raise ValueError(f"there is no protocol {name!r}: " + " ".join(filter(None, (near, every))))
 
 
 def result_names(protocols: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 TIMEOUT = timedelta(minutes=30)  # a process that waits longer than this for another gives up
+PATIENCE = 5.0  # seconds for another process to tell its own error
 _LOST = ("closed by peer", "reset by peer", "Timed out", "timeout", "Broken pipe")
 
 
@@ -84,11 +86,18 @@ def stopped_together() -> Iterator[None]:
 
 @contextmanager
 def closed_after() -> Iterator[None]:
-    """Leave the group of processes at the end, all together; at once where one of them is lost."""
+    """Leave the group of processes at the end, all together.
+
+    One that loses another waits, so that the error of that one is told first.
+    """
     try:
         yield
         if dist.is_initialized():
             dist.barrier()
+    except RuntimeError as error:
+        if _is_lost(error):
+            time.sleep(PATIENCE)
+        raise
     finally:
         if dist.is_initialized() and dist.get_backend() == "gloo":  # NCCL's would wait for the lost one
             dist.destroy_process_group()
@@ -111,9 +120,13 @@ def told_clearly(devices: int, folder: str) -> Iterator[None]:
         last = str(error).strip().splitlines()[-1]
         raise ProcessLost(f"process {error.error_index + 1} of {devices} failed: {last}; {go_on}") from error
     except RuntimeError as error:
-        if devices > 1 and (isinstance(error, dist.DistError) or any(sign in str(error) for sign in _LOST)):
+        if devices > 1 and _is_lost(error):
             raise ProcessLost(f"another of the {devices} processes has ended or does not answer; {go_on}") from error
         raise
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in _LOST)
 
 
 Handler = Callable[[int, FrameType | None], None]

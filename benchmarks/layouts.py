@@ -15,7 +15,7 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import nearfar
 from nearfar.data import open_images
 from nearfar.evaluation import extract, extract_view
 from nearfar.maps import ClusterEmbedding, fit_projector, map_quality
-from nearfar.maps.cluster_embedding import NEAREST
+from nearfar.maps.cluster_embedding import ATTRACTING
 from nearfar.maps.columns import PALETTE
 from nearfar.neighbours import nearest_rows
 from nearfar.neighbours.approximate import approximate_rows
@@ -64,7 +64,7 @@ def ours(**values: Any) -> Layout:
 
 
 def ours_approximate(rows: np.ndarray, seed: int) -> np.ndarray:
-    found, _ = approximate_rows(torch.from_numpy(rows), k=NEAREST)
+    found, _ = approximate_rows(torch.from_numpy(rows), k=ATTRACTING)
     return ClusterEmbedding(metric="cosine", random_state=seed).fit(rows, neighbours=found).embedding_
 
 
@@ -124,8 +124,7 @@ def projected(run: nearfar.Run, images: nearfar.data.Images) -> Layout:
     return lay_out
 
 
-def measure(name: str, rows: Rows, layouts: dict, places: dict[str, np.ndarray]) -> list[dict]:
-    found = []
+def measure(name: str, rows: Rows, layouts: dict, places: dict[str, np.ndarray]) -> Iterator[dict]:
     exact = len(rows[0]) <= MOST_EXACT
     near = nearest_rows(rows[0], k=15).index if exact else approximate_rows(rows[0], k=15)[0].index
     for layout, lay_out in layouts.items():
@@ -137,9 +136,17 @@ def measure(name: str, rows: Rows, layouts: dict, places: dict[str, np.ndarray])
             points = torch.from_numpy(np.array(places[layout], dtype=np.float32))
             numbers.append({"seconds": seconds, **map_quality(rows[0], points, rows[1], near=near).numbers()})
         means = {key: round(float(np.mean([one[key] for one in numbers])), 4) for key in numbers[0]}
-        found.append({"data": name, "layout": layout, "seeds": len(numbers), **means})
-        print(json.dumps(found[-1]), flush=True)
-    return found
+        yield {"data": name, "layout": layout, "seeds": len(numbers), **means}
+
+
+def write(docs: Path, results: list[dict]) -> None:
+    """Write numbers beside those of other data that are there, and the page of all."""
+    file = docs / "results" / "layouts.json"
+    before = json.loads(file.read_text()) if file.is_file() else []
+    results = [row for row in before if row["data"] not in {new["data"] for new in results}] + results
+    file.write_text(json.dumps(results, indent=1) + "\n")
+    pictures = {row["data"]: picture_of(row["data"]) for row in results}
+    (docs / "layouts.md").write_text(page(results, {n: one for n, one in pictures.items() if (docs / one).is_file()}))
 
 
 def draw(path: Path, places: dict[str, np.ndarray], labels: np.ndarray) -> None:
@@ -219,21 +226,21 @@ def main() -> None:
             sets[title] = (features, LAYOUTS | {"projector": projected(run, few)} | OTHERS)
     results: list[dict] = []
     (given.docs / "results").mkdir(exist_ok=True)
+
+    def keep(measured: Iterator[dict]) -> None:
+        for row in measured:
+            print(json.dumps(row), flush=True)
+            results.append(row)
+            write(given.docs, results)  # a million rows take hours
+
     for name, (rows, layouts) in sets.items():
         places: dict[str, np.ndarray] = {}
-        results += measure(name, rows, layouts, places)
+        keep(measure(name, rows, layouts, places))
         draw(given.docs / picture_of(name), {key: places[key] for key in places if key not in OTHERS}, rows[1])
     for count in given.rows:
         some = {OURS: ours()} if count <= MOST_EXACT else {}
         some |= {"approximate neighbours": ours_approximate, **PEERS}
-        results += measure(f"{title}, {count} views", featured(run, images, count), some, {})
-    file = given.docs / "results" / "layouts.json"
-    before = json.loads(file.read_text()) if file.is_file() else []
-    results = [row for row in before if row["data"] not in {new["data"] for new in results}] + results
-    pictures = {row["data"]: picture_of(row["data"]) for row in results}
-    file.write_text(json.dumps(results, indent=1) + "\n")
-    there = {name: picture for name, picture in pictures.items() if (given.docs / picture).is_file()}
-    (given.docs / "layouts.md").write_text(page(results, there))
+        keep(measure(f"{title}, {count} views", featured(run, images, count), some, {}))
 
 
 if __name__ == "__main__":

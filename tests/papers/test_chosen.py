@@ -18,7 +18,7 @@ title: two steps
 holm: true
 common: {epochs: 1, batch_size: 64, precision: 32-true, limit: 256}
 tables:
-  choose:
+  choose: &trials
     title: trials
     source: ours
     unit: "%"
@@ -35,13 +35,8 @@ tables:
       dcl-a: {title: t 0.1, run: {method: dcl, temperature: 0.1}}
       dcl-b: {title: t 0.5, run: {method: dcl, temperature: 0.5}}
   rate:
+    <<: *trials
     title: rates of the chosen
-    source: ours
-    unit: "%"
-    protocol: [knn]
-    metric: knn
-    evaluate: {held_out: 128}
-    seeds: 2
     chosen: choose
     columns: {many: {data: digits}}
     rows:

@@ -24,7 +24,7 @@ EARLY, EXAGGERATION = 0.2, 12.0  # share of the steps in which the attraction is
 MOMENTUM, LEAST_GAIN = 0.8, 0.01
 CHUNK = 2**14  # rows whose affinities are computed at a time
 HALVINGS = 60  # of the interval of each row's precision
-NEAREST = 30  # neighbours of a row
+ATTRACTING = 30  # neighbours of a row
 NEIGHBOURS, PERPLEXITY = 25, 5.0  # of a new point
 ROUNDS = 30  # after which a new point moves by less than a thousandth of its neighbours' spread
 
@@ -65,7 +65,7 @@ class ClusterEmbedding(BaseEstimator):
         n_components: int = 2,
         *,
         alpha: float = 0.0,
-        n_neighbors: int = NEAREST,
+        n_neighbors: int = ATTRACTING,
         perplexity: float = 20.0,
         metric: Metric = "euclidean",
         max_iter: int = 300,

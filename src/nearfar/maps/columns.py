@@ -26,7 +26,7 @@ from nearfar.data import Images
 from nearfar.data.table import as_arrays
 from nearfar.device import find_device
 from nearfar.evaluation import extract_view
-from nearfar.maps.cluster_embedding import NEAREST as DRAWN
+from nearfar.maps.cluster_embedding import ATTRACTING
 from nearfar.messages import did_you_mean, one_line
 from nearfar.neighbours import Nearest, find_nearest
 from nearfar.networks import Encoder
@@ -158,7 +158,7 @@ def image_columns(
     if len(images) < 2:
         return {}, None
     search = partial(find_nearest, approximate=approximate, report=report, progress=progress)
-    near = search(features, k=min(DRAWN, len(images) - 1))
+    near = search(features, k=min(ATTRACTING, len(images) - 1))
     if encoder is None or views is None:
         return neighbour_columns(near), near
     how: dict[str, Any] = dict(device=find_device(), progress=progress)

@@ -2,11 +2,13 @@
 
     OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep 0" "no colour" \
         --seeds 0 1 --out runs/encoders.jsonl
+    python benchmarks/encoders.py ../shared/data --weights runs/weights --contenders frozen weights ...
     python benchmarks/encoders.py runs/encoders.jsonl                                # the table, means over seeds
 
 Every fifth training image is held out and is what the classifiers are tested on, so no test image influences a choice.
-All contenders train the small net with SimCLR for the same epochs. Each run appends a line to --out; runs that are in
-it already are skipped.
+All contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half of them.
+"weights" begins from --weights, "frozen" are these as they are. Each run appends a line to --out; runs that are in it
+already are skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import gzip
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,12 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+import invariance  # registers its methods
 import nearfar
 from nearfar.data import Images, open_images
 from nearfar.evaluation import colour_histogram, evaluate_features, extract, linear_accuracy
 from nearfar.networks import Encoder, build_backbone, whiten_stem
+from nearfar.networks.starting import find_weights
 from nearfar.papers.annotations import open_annotated, read_pixels
 from nearfar.training.health import rankme
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
@@ -141,29 +145,42 @@ def default_plan(images: Images, crop: int) -> ViewPlan:
     return plan("+".join(names), crop, images.channels)
 
 
-def _with(**changes: Any) -> Callable[[ViewPlan], ViewPlan]:
-    return lambda views: replace(views, views=tuple(replace(view, **changes) for view in views.views))
+@dataclass(frozen=True)
+class Contender:
+    """What differs from SimCLR with the default views: a change of them or a preset's name, the method, the epochs."""
+
+    change: dict[str, Any] | str = field(default_factory=dict)  # fields of each view, "keep_colour", or a preset
+    method: str = "simclr"
+    epochs: float = 1.0  # as a share of the set's
+
+    def views(self, images: Images, crop: int) -> ViewPlan:
+        """Return the plan for crops of this side."""
+        if isinstance(self.change, str):
+            return plan(f"{self.change}+{self.change}", crop, images.channels)
+        change = dict(self.change)
+        keep = change.pop("keep_colour", 0.0)
+        views = default_plan(images, crop).views
+        if self.method == "two-spaces" and not keep:
+            views += tuple(replace(view, **PLAIN) for view in views)
+        return ViewPlan("", tuple(replace(view, **change) for view in views), keep_colour=keep)
 
 
-def _keep(probability: float) -> Callable[[ViewPlan], ViewPlan]:
-    return lambda views: replace(views, keep_colour=probability)
-
-
-CONTENDERS: dict[str, Callable[[ViewPlan], ViewPlan]] = {
-    "little colour": _with(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0),
-    "no colour": _with(jitter=0.0, grayscale=0.0),
-    **{f"keep {share}": _keep(share) for share in (0, 0.25, 0.5, 0.75, 1.0)},
+PLAIN = dict(jitter=0.0, grayscale=0.0)
+CONTENDERS = {
+    "little colour": Contender(dict(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0)),
+    "no colour": Contender(PLAIN),
+    **{f"keep {share}": Contender(dict(keep_colour=share)) for share in (0, 0.25, 0.5, 0.75, 1.0)},
+    "augself": Contender(method="augself"),
+    "augself, keep 0.5": Contender(dict(keep_colour=0.5), "augself"),
+    "two spaces": Contender(dict(keep_colour=0.5), "two-spaces"),
+    "two pairs": Contender(method="two-spaces", epochs=0.5),
+    **{preset: Contender(preset) for preset in PRESETS},
+    "weights": Contender(),
+    "weights, keep 0.5": Contender(dict(keep_colour=0.5)),
 }
 
 
-def views_of(contender: str, images: Images, crop: int) -> ViewPlan:
-    """Return the views of a contender: a change of the default ones, or a preset."""
-    if contender in PRESETS:
-        return plan(f"{contender}+{contender}", crop, images.channels)
-    return CONTENDERS[contender](default_plan(images, crop))
-
-
-def measure(contender: str, kind: Kind, images: Images, seed: int) -> dict[str, float]:
+def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str | None) -> dict[str, float]:
     """Train one contender, or take a baseline; return its accuracies on the images that were held out."""
     rows = np.arange(len(images))
     train, held = images.subset(rows[rows % HELD_OUT != 0]), images.subset(rows[rows % HELD_OUT == 0])
@@ -176,15 +193,23 @@ def measure(contender: str, kind: Kind, images: Images, seed: int) -> dict[str, 
         encoder = Encoder(backbone, images.image_size, images.channels, train.mean, train.std)
         if images.channels == 3:
             whiten_stem(backbone.net, encoder.preprocess(train.pixels[:256]))
+    elif contender == "frozen":
+        backbone = build_backbone("small", image_size=kind.crop, channels=images.channels, init=weights)
+        moments = find_weights(str(weights)).moments(images.channels) or (train.mean, train.std)
+        encoder = Encoder(backbone, images.image_size, images.channels, *moments)
     else:
+        chosen = CONTENDERS[contender]
         with tempfile.TemporaryDirectory() as folder:
             run = nearfar.pretrain(
                 train,
                 out=str(Path(folder) / "run"),
                 encoder="small",
-                views=views_of(contender, images, kind.crop),
+                method=chosen.method,
+                views=chosen.views(images, kind.crop),
+                **(dict(pairs=2) if contender == "two pairs" else {}),
                 crop_size=kind.crop,
-                epochs=kind.epochs,
+                epochs=kind.epochs * chosen.epochs,
+                init=weights if contender.startswith("weights") else None,
                 precision="bf16-mixed",
                 seed=seed,
                 console=Console(quiet=True),
@@ -239,6 +264,7 @@ def main() -> None:
     parser.add_argument(
         "--contenders", nargs="+", default=["histogram", "untrained", "keep 0", "no colour", "keep 0.5"]
     )
+    parser.add_argument("--weights", help="starting weights, for the contenders frozen and weights")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()
@@ -253,7 +279,7 @@ def main() -> None:
             case = {"set": name, "contender": contender, "seed": seed}
             if any(case.items() <= line.items() for line in done):
                 continue
-            line = case | measure(contender, SETS[name], images, seed)
+            line = case | measure(contender, SETS[name], images, seed, given.weights)
             with given.out.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(case, *(f"{100 * line[key]:.1f}" for key in METRICS), flush=True)

@@ -25,13 +25,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from invariance import AugSelf, TwoSpaces
 from rich.console import Console
+from scipy.stats import spearmanr
 from torch import Tensor
 
-import invariance  # registers its methods
 import nearfar
 from nearfar.data import Images, open_images
 from nearfar.evaluation import colour_histogram, evaluate_features, extract, linear_accuracy
+from nearfar.methods import Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
 from nearfar.networks.starting import find_weights
 from nearfar.papers.annotations import open_annotated, read_pixels
@@ -39,6 +41,7 @@ from nearfar.training.health import rankme
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
 
 METRICS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
+MEASURES = {"rotation": "rotation", "lidar": "LiDAR", "rankme": "RankMe", "retrieval": "own-view retrieval"}
 HELD_OUT = 5  # every fifth image
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 
@@ -150,7 +153,7 @@ class Contender:
     """What differs from SimCLR with the default views: a change of them or a preset's name, the method, the epochs."""
 
     change: dict[str, Any] | str = field(default_factory=dict)  # fields of each view, "keep_colour", or a preset
-    method: str = "simclr"
+    method: str | Method = "simclr"
     epochs: float = 1.0  # as a share of the set's
 
     def views(self, images: Images, crop: int) -> ViewPlan:
@@ -160,7 +163,7 @@ class Contender:
         change = dict(self.change)
         keep = change.pop("keep_colour", 0.0)
         views = default_plan(images, crop).views
-        if self.method == "two-spaces" and not keep:
+        if isinstance(self.method, TwoSpaces) and self.method.pairs == 2:
             views += tuple(replace(view, **PLAIN) for view in views)
         return ViewPlan("", tuple(replace(view, **change) for view in views), keep_colour=keep)
 
@@ -170,10 +173,10 @@ CONTENDERS = {
     "little colour": Contender(dict(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0)),
     "no colour": Contender(PLAIN),
     **{f"keep {share}": Contender(dict(keep_colour=share)) for share in (0, 0.25, 0.5, 0.75, 1.0)},
-    "augself": Contender(method="augself"),
-    "augself, keep 0.5": Contender(dict(keep_colour=0.5), "augself"),
-    "two spaces": Contender(dict(keep_colour=0.5), "two-spaces"),
-    "two pairs": Contender(method="two-spaces", epochs=0.5),
+    "augself": Contender(method=AugSelf()),
+    "augself, keep 0.5": Contender(dict(keep_colour=0.5), AugSelf()),
+    "two spaces": Contender(dict(keep_colour=0.5), TwoSpaces()),
+    "two pairs": Contender(method=TwoSpaces(pairs=2), epochs=0.5),
     **{preset: Contender(preset) for preset in PRESETS},
     "weights": Contender(),
     "weights, keep 0.5": Contender(dict(keep_colour=0.5)),
@@ -206,7 +209,6 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str 
                 encoder="small",
                 method=chosen.method,
                 views=chosen.views(images, kind.crop),
-                **(dict(pairs=2) if contender == "two pairs" else {}),
                 crop_size=kind.crop,
                 epochs=kind.epochs * chosen.epochs,
                 init=weights if contender.startswith("weights") else None,
@@ -256,6 +258,18 @@ def table(path: Path) -> str:
     return "\n".join(out)
 
 
+def correlations(path: Path) -> str:
+    """Return Spearman's rank correlation of each measure without labels with kNN accuracy, over a set's presets."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    out = [f"| | presets | {' | '.join(MEASURES.values())} |", "|---|---:" + "|---:" * len(MEASURES) + "|"]
+    for name in dict.fromkeys(line["set"] for line in lines):
+        found = [line for line in lines if line["set"] == name and line["contender"] in PRESETS and line["seed"] == 0]
+        if len(found) >= 4:
+            ranks = [spearmanr([line["knn"] for line in found], [line[key] for line in found])[0] for key in MEASURES]
+            out.append(f"| {name} | {len(found)} | {' | '.join(f'{rank:.2f}' for rank in ranks)} |")
+    return "\n".join(out)
+
+
 def main() -> None:
     """Run what is asked and not in the file yet, or print the table of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -269,7 +283,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()
     if given.data.is_file():
-        print(table(given.data))
+        print(table(given.data), "\n\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
         return
     given.out.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.is_file() else []

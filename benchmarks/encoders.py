@@ -2,12 +2,13 @@
 
     OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep 0" "no colour" \
         --seeds 0 1 --out runs/encoders.jsonl
-    python benchmarks/encoders.py ../shared/data --weights runs/weights --contenders frozen weights ...
+    python benchmarks/encoders.py ../shared/data --contenders "colours and edges" frozen weights "keep 0.5" ...
     python benchmarks/encoders.py runs/encoders.jsonl                                # the table, means over seeds
 
 Every fifth training image is held out and is what the classifiers are tested on, so no test image influences a choice.
 All contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half of them.
-"weights" begins from --weights, "frozen" are these as they are. Each run appends a line to --out; runs that are in it
+"weights" begins from --weights, "frozen" are these as they are, "colours and edges" the features of verbs without a
+run. Each run appends a line to --out; runs that are in it
 already are skipped.
 """
 
@@ -32,9 +33,10 @@ from torch import Tensor
 
 import nearfar
 from nearfar.data import Images, open_images
-from nearfar.evaluation import colour_histogram, evaluate_features, extract, linear_accuracy
+from nearfar.evaluation import Untrained, colour_histogram, evaluate_features, extract, linear_accuracy
 from nearfar.methods import Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
+from nearfar.networks.backbone import own_backbone
 from nearfar.networks.starting import find_weights
 from nearfar.papers.annotations import open_annotated, read_pixels
 from nearfar.training.health import rankme
@@ -183,7 +185,7 @@ CONTENDERS = {
 }
 
 
-def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str | None) -> dict[str, float]:
+def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str) -> dict[str, float]:
     """Train one contender, or take a baseline; return its accuracies on the images that were held out."""
     rows = np.arange(len(images))
     train, held = images.subset(rows[rows % HELD_OUT != 0]), images.subset(rows[rows % HELD_OUT == 0])
@@ -196,9 +198,12 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str 
         encoder = Encoder(backbone, images.image_size, images.channels, train.mean, train.std)
         if images.channels == 3:
             whiten_stem(backbone.net, encoder.preprocess(train.pixels[:256]))
+    elif contender == "colours and edges":
+        shape = images.image_size, images.channels
+        encoder = Encoder(own_backbone(Untrained(), *shape), *shape, [0.0] * shape[1], [1.0] * shape[1])
     elif contender == "frozen":
         backbone = build_backbone("small", image_size=kind.crop, channels=images.channels, init=weights)
-        moments = find_weights(str(weights)).moments(images.channels) or (train.mean, train.std)
+        moments = find_weights(weights, "small").moments(images.channels) or (train.mean, train.std)
         encoder = Encoder(backbone, images.image_size, images.channels, *moments)
     else:
         chosen = CONTENDERS[contender]
@@ -278,7 +283,7 @@ def main() -> None:
     parser.add_argument(
         "--contenders", nargs="+", default=["histogram", "untrained", "keep 0", "no colour", "keep 0.5"]
     )
-    parser.add_argument("--weights", help="starting weights, for the contenders frozen and weights")
+    parser.add_argument("--weights", default="nearfar", help="starting weights, for the contenders frozen and weights")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()

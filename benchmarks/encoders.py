@@ -7,8 +7,8 @@
 
 Every fifth training image is held out and is what the classifiers are tested on, so no test image influences a choice.
 All contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half of them.
-"weights" begins from --weights, "frozen" are these as they are, "colours and edges" the features of verbs without a
-run. Each run appends a line to --out; runs that are in it
+"weights" begins from --weights, "frozen" are these as they are, "at once" the features of verbs without a run, and
+"colours and edges" these without the net. Each run appends a line to --out; runs that are in it
 already are skipped.
 """
 
@@ -33,12 +33,13 @@ from torch import Tensor
 
 import nearfar
 from nearfar.data import Images, open_images
-from nearfar.evaluation import Untrained, colour_histogram, evaluate_features, extract, linear_accuracy
+from nearfar.evaluation import AtOnce, colour_histogram, evaluate_features, extract, linear_accuracy
 from nearfar.methods import Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
 from nearfar.networks.backbone import own_backbone
 from nearfar.networks.starting import find_weights
 from nearfar.papers.annotations import open_annotated, read_pixels
+from nearfar.run_features import open_featured, run_or_data
 from nearfar.training.health import rankme
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
 
@@ -200,7 +201,9 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str)
             whiten_stem(backbone.net, encoder.preprocess(train.pixels[:256]))
     elif contender == "colours and edges":
         shape = images.image_size, images.channels
-        encoder = Encoder(own_backbone(Untrained(), *shape), *shape, [0.0] * shape[1], [1.0] * shape[1])
+        encoder = Encoder(own_backbone(AtOnce(), *shape), *shape, [0.0] * shape[1], [1.0] * shape[1])
+    elif contender == "at once":
+        encoder = open_featured(run_or_data(train), None, None, None, Console(quiet=True)).encoder
     elif contender == "frozen":
         backbone = build_backbone("small", image_size=kind.crop, channels=images.channels, init=weights)
         moments = find_weights(weights, "small").moments(images.channels) or (train.mean, train.std)

@@ -28,13 +28,13 @@ from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, digest, printable, usual_side
 from nearfar.data.value_range import EIGHT_BITS, Form
 from nearfar.device import find_device
-from nearfar.evaluation import Untrained, Vectors, extract, extract_view, find_vectors
+from nearfar.evaluation import AtOnce, Vectors, extract, extract_view, find_vectors
 from nearfar.messages import did_you_mean, first_line, one_line
 from nearfar.neighbours import Nearest, copy_distance, find_nearest
 from nearfar.networks import Encoder, build_backbone
 from nearfar.networks.backbone import own_backbone
 from nearfar.networks.encoder import CONFIG, WEIGHTS
-from nearfar.networks.starting import find_weights
+from nearfar.networks.starting import OWN, find_weights
 from nearfar.run import Run, load
 from nearfar.training.progress import shown
 from nearfar.training.seeding import stream
@@ -172,7 +172,7 @@ def open_featured(
 ) -> Featured:
     """Open the data of a run, or other data; ValueError for fewer than `least` images.
 
-    Without a run: the data alone, with an encoder by the name of its weights or the best untrained features; or
+    Without a run: the data alone, with an encoder by the name of its weights or the best features at once; or
     vectors, with the images of `data` beside them.
     """
     if isinstance(run, WithoutRun):
@@ -217,7 +217,7 @@ def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featu
 def _at_once(
     run: WithoutRun, data: Any, split: str | None, encoder: Any, console: Console, label_column: str | None
 ) -> Featured:
-    """Data without a run, with the weights that are named or a user's module, else untrained features."""
+    """Data without a run, with the weights that are named or a user's module, else features at once."""
     if data is not None:
         raise ValueError(f"{run.path} is neither a run nor a file of vectors, so that it is the data: leave {data} out")
     size = _side(run.source) if encoder is None else USUAL
@@ -225,7 +225,7 @@ def _at_once(
     shape: dict[str, Any] = dict(image_size=images.image_size, channels=images.channels)
     mean, std = images.mean, images.std
     if isinstance(encoder, str):
-        init = encoder if ":" in encoder or Path(encoder).exists() else "timm"
+        init = encoder if ":" in encoder or encoder == OWN or Path(encoder).exists() else "timm"
         weights = find_weights(init, encoder if init == "timm" else None)
         backbone = build_backbone(weights.encoder or encoder, init=init, **shape)
         mean, std = weights.moments(images.channels) or (mean, std)
@@ -233,15 +233,24 @@ def _at_once(
     elif encoder is not None:
         backbone = own_backbone(encoder, **shape)
     else:
-        backbone, mean, std = own_backbone(Untrained(), **shape), [0.0] * len(mean), [1.0] * len(std)
+        backbone, mean, std = own_backbone(_at_hand(**shape), **shape), [0.0] * len(mean), [1.0] * len(std)
         how = f"nearfar pretrain {run.path}" if isinstance(run.source, (str, os.PathLike)) else "nearfar.pretrain"
-        console.print(Text(f"untrained features, of colours and edges: {how} learns better ones in minutes"))
+        console.print(Text(f"features without training on these images: {how} learns better ones in minutes"))
     net = Encoder(backbone, images.image_size, images.channels, mean, std, images.value_range).eval()
     return Featured(images, net, None, console)
 
 
+def _at_hand(image_size: int, channels: int) -> AtOnce:
+    """Features of colours and edges, and for grayscale and colour images of the net that comes with the package."""
+    if channels not in (1, 3):
+        return AtOnce()
+    weights = find_weights(OWN)
+    backbone = build_backbone(str(weights.encoder), image_size=image_size, channels=channels, init=OWN)
+    return AtOnce(Encoder(backbone, image_size, channels, *(weights.moments(channels) or ())))
+
+
 def _side(source: Any) -> int | None:
-    """The size at which images are opened for untrained features: their own if it is small; None: as they are."""
+    """The size at which images are opened for features at once: their own if it is small; None: as they are."""
     table = scan(source)
     return None if table is None else min(usual_side(table), SIDE)
 

@@ -153,7 +153,7 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
     assert main(["search", "photos", "left/p10.png", "--k", "1"]) == 0
     written = capsys.readouterr()
     assert written.out == f"{photos / 'left/p11.png'}\n"
-    assert "untrained features, of colours and edges: nearfar pretrain photos learns better ones" in written.err
+    assert "features without training on these images: nearfar pretrain photos learns better ones" in written.err
     assert main(["duplicates", "photos"]) == 0
     copies = pandas.read_csv("photos-duplicates.csv", dtype=str)
     assert set(copies[copies.kind != "alike"].name) == {"left/p10.png", "left/p11.png"}
@@ -179,10 +179,10 @@ def test_named_weights_give_the_features(photos, here, trained, quiet):
 
 
 def test_untrained_features_beat_chance_by_far():
-    from nearfar.evaluation import Untrained, extract, knn_accuracy
+    from nearfar.evaluation import AtOnce, extract, knn_accuracy
 
     pixels = torch.from_numpy((load_digits().images * 255 / 16).astype(np.uint8))[:, None].repeat(1, 3, 1, 1)
-    x, y = extract(Untrained(), pixels), load_digits().target
+    x, y = extract(AtOnce(), pixels), load_digits().target
     assert x.shape == (1797, 512 + 324) and knn_accuracy(x[:1200], y[:1200], x[1200:], y[1200:]) > 0.85
     assert x[:, :512].norm(dim=1) == pytest.approx(torch.ones(1797), abs=1e-5)
     assert x[:, 512:].norm(dim=1) == pytest.approx(1.5 * torch.ones(1797), abs=1e-5)

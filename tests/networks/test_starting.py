@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from timm.models._hub import save_for_hf
 from torch import Tensor, nn
 
+import nearfar
 from nearfar.networks import Encoder, build_backbone, find_weights, load_encoder, save_encoder
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -191,6 +192,24 @@ def test_a_small_stem_gives_on_small_patches_what_the_large_one_gives(
     assert torch.equal(small.layer1[0].conv1.weight, net.layer1[0].conv1.weight)
 
 
+@pytest.mark.parametrize(("size", "side"), [(24, 3), (96, 6), (224, 14)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_weights_of_the_package_are_fitted_to_any_size(size: int, side: int, channels: int) -> None:
+    """The first convolution gives on a resized patch what it gave before; all else is as it is stored."""
+    theirs = load_encoder(Path(nearfar.__file__).parent / "weights" / "small").backbone.net
+    own = build_backbone("small", image_size=size, channels=channels, init="nearfar").net
+    now, before = own.state_dict(), theirs.state_dict()
+    assert all(torch.equal(now[name], before[name]) for name in now if name != "conv.weight")
+    assert own.conv.kernel_size == (side, side)
+    before = theirs.conv.weight.sum(1, keepdim=True) if channels == 1 else theirs.conv.weight
+    resize = resizing(before.shape[-1], side)
+    patches = torch.randn(20, channels, min(resize.shape))
+    patches = patches @ resize if side < before.shape[-1] else patches  # of which shrinking loses nothing
+    given = torch.einsum("ncp,ocp->no", patches @ resize.T, own.conv.weight.flatten(2))
+    wanted = torch.einsum("ncp,ocp->no", patches, before.flatten(2))
+    torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))
+
+
 def test_timms_weights_and_a_hub_name_go_through_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache of the Hub is played by a folder: what timm asks for by name is handed out from there."""
     net = pretrained(tmp_path, "resnet10t")
@@ -242,6 +261,8 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
     pretrained(hub, "resnet10t")
     with pytest.raises(ValueError, match="are of 'resnet10t', not of 'resnet18': leave --encoder out"):
         find_weights(str(hub), "resnet18")
+    with pytest.raises(ValueError, match="nearfar has no weights for the encoder 'medium': give --encoder small"):
+        find_weights("nearfar", "medium")
     with pytest.raises(ValueError, match="timm has no weights for the encoder 'small'"):
         find_weights("timm", "small")
     with pytest.raises(ValueError, match=r"timm has no weights for the encoder 'resnet18\.of_mine'"):

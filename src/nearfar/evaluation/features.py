@@ -178,12 +178,20 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
     return F.normalize(F.normalize(blocks, dim=3, eps=1e-5).clamp_max(CLIP), dim=3, eps=1e-5).flatten(1)
 
 
-class Untrained(nn.Module):
-    """Features that need no training: `colour_histogram`, and `hog` as rows of length 1.5.
+class AtOnce(nn.Module):
+    """Features that need no training on the images: `colour_histogram`, `hog` as rows of length 1.5, and a net's.
 
-    Of what was tried on training images of three sets, these have the best mean accuracy of kNN (docs/neighbours.md).
+    net: whose features come after the others, both as rows of length 1; None for the others alone.
+    Of what was tried on training images, these have the best mean accuracy of kNN (docs/neighbours.md).
     """
+
+    def __init__(self, net: Encoder | None = None) -> None:
+        super().__init__()
+        self.net = net
 
     def forward(self, pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         """Return the features, those of the colours first."""
-        return torch.cat([colour_histogram(pixels), 1.5 * F.normalize(hog(pixels), dim=1)], 1)
+        features = torch.cat([colour_histogram(pixels), 1.5 * F.normalize(hog(pixels), dim=1)], 1)
+        if self.net is None:
+            return features
+        return torch.cat([F.normalize(features, dim=1), F.normalize(self.net(pixels), dim=1)], 1)

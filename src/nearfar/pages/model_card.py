@@ -17,6 +17,7 @@ from nearfar.data import photographs
 from nearfar.messages import as_words
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, find_weights, write_timm_folder
+from nearfar.networks.starting import OWN
 from nearfar.pages.report import NEIGHBOURS, results_shown
 from nearfar.pages.template import templates, words
 from nearfar.run import Run
@@ -87,8 +88,8 @@ def _start(settings: Settings) -> str:
     """Name the starting weights without a path of this machine."""
     if settings.init is None:
         return ""
-    if settings.init == "timm":
-        return f"timm's {words(settings.encoder)}"
+    if settings.init in (OWN, "timm"):
+        return f"{settings.init}'s {words(settings.encoder)}"
     return settings.init.removeprefix("hf:") if settings.init.startswith("hf:") else "weights from a file"
 
 
@@ -98,7 +99,7 @@ def _command(settings: Settings) -> str:
     for one in settings_fields():
         value = getattr(settings, one.name)
         if one.name == "init" and value is not None:
-            value = value if value == "timm" or value.startswith("hf:") else "WEIGHTS"
+            value = value if value in (OWN, "timm") or value.startswith("hf:") else "WEIGHTS"
         if (
             one.name not in _OF_A_MACHINE
             and isinstance(value, str | int | float | list | tuple)

@@ -45,6 +45,14 @@ def trained(images_file, tmp_path_factory):
 
 
 @pytest.fixture
+def own_cache(tmp_path_factory, monkeypatch):
+    """The cache of decoded images, for one test alone: its folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
 def quiet():
     """A console that shows nothing."""
     return Console(quiet=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -59,8 +60,7 @@ def protocol_results(
     if protocol == "transfer":
         return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed, progress).score}
     if protocol == "transfer-sgd":
-        found = transfer_sgd_accuracy(train, validation, test, metric, steps, seed, progress)
-        return {"transfer_sgd": found.score}
+        return {"transfer_sgd": transfer_sgd_accuracy(train, validation, test, metric, steps, seed, progress).score}
     if validation is not None:
         train = _joined(_checked(train), _checked(validation, "validation"))
     results = {}
@@ -177,7 +177,7 @@ def low_shot_precision(
     classes = np.arange(train_y.shape[1]) if train_y.ndim > 1 else np.unique(np.concatenate([train_y, test_y]))
     fit, held = _signs(train_y, classes), _signs(test_y, classes)
     rows, tests = F.normalize(train_x, dim=1).numpy(), F.normalize(test_x, dim=1).numpy()
-    plans: list[tuple[int | None, int]] = [(k, draw) for k in shots for draw in range(draws)] + [(None, 0)]
+    plans: list[tuple[int | None, int]] = [*product(shots, range(draws)), (None, 0)]
     found: dict[int | None, list[float]] = {}
     for done, (k, draw) in enumerate(plans, 1):
         chosen = np.arange(len(fit)) if k is None else draw_positives(fit, k, [seed, draw, k])

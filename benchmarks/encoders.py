@@ -2,12 +2,13 @@
 
     OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep 0" "no colour" \
         --seeds 0 1 --out runs/encoders.jsonl
-    python benchmarks/encoders.py ../shared/data --weights runs/weights --contenders frozen weights ...
+    python benchmarks/encoders.py ../shared/data --contenders "colours and edges" frozen weights "keep 0.5" ...
     python benchmarks/encoders.py runs/encoders.jsonl                                # the table, means over seeds
 
 Every fifth training image is held out and is what the classifiers are tested on, so no test image influences a choice.
 All contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half of them.
-"weights" begins from --weights, "frozen" are these as they are. Each run appends a line to --out; runs that are in it
+"weights" begins from --weights, "frozen" are these as they are, "colours and edges" the features of verbs without a
+run. Each run appends a line to --out; runs that are in it
 already are skipped.
 """
 
@@ -25,20 +26,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from invariance import AugSelf, TwoSpaces
 from rich.console import Console
+from scipy.stats import spearmanr
 from torch import Tensor
 
-import invariance  # registers its methods
 import nearfar
 from nearfar.data import Images, open_images
-from nearfar.evaluation import colour_histogram, evaluate_features, extract, linear_accuracy
+from nearfar.evaluation import Untrained, colour_histogram, evaluate_features, extract, linear_accuracy
+from nearfar.methods import Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
+from nearfar.networks.backbone import own_backbone
 from nearfar.networks.starting import find_weights
 from nearfar.papers.annotations import open_annotated, read_pixels
 from nearfar.training.health import rankme
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
 
 METRICS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
+MEASURES = {"rotation": "rotation", "lidar": "LiDAR", "rankme": "RankMe", "retrieval": "own-view retrieval"}
 HELD_OUT = 5  # every fifth image
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 
@@ -150,7 +155,7 @@ class Contender:
     """What differs from SimCLR with the default views: a change of them or a preset's name, the method, the epochs."""
 
     change: dict[str, Any] | str = field(default_factory=dict)  # fields of each view, "keep_colour", or a preset
-    method: str = "simclr"
+    method: str | Method = "simclr"
     epochs: float = 1.0  # as a share of the set's
 
     def views(self, images: Images, crop: int) -> ViewPlan:
@@ -160,7 +165,7 @@ class Contender:
         change = dict(self.change)
         keep = change.pop("keep_colour", 0.0)
         views = default_plan(images, crop).views
-        if self.method == "two-spaces" and not keep:
+        if isinstance(self.method, TwoSpaces) and self.method.pairs == 2:
             views += tuple(replace(view, **PLAIN) for view in views)
         return ViewPlan("", tuple(replace(view, **change) for view in views), keep_colour=keep)
 
@@ -170,17 +175,17 @@ CONTENDERS = {
     "little colour": Contender(dict(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0)),
     "no colour": Contender(PLAIN),
     **{f"keep {share}": Contender(dict(keep_colour=share)) for share in (0, 0.25, 0.5, 0.75, 1.0)},
-    "augself": Contender(method="augself"),
-    "augself, keep 0.5": Contender(dict(keep_colour=0.5), "augself"),
-    "two spaces": Contender(dict(keep_colour=0.5), "two-spaces"),
-    "two pairs": Contender(method="two-spaces", epochs=0.5),
+    "augself": Contender(method=AugSelf()),
+    "augself, keep 0.5": Contender(dict(keep_colour=0.5), AugSelf()),
+    "two spaces": Contender(dict(keep_colour=0.5), TwoSpaces()),
+    "two pairs": Contender(method=TwoSpaces(pairs=2), epochs=0.5),
     **{preset: Contender(preset) for preset in PRESETS},
     "weights": Contender(),
     "weights, keep 0.5": Contender(dict(keep_colour=0.5)),
 }
 
 
-def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str | None) -> dict[str, float]:
+def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str) -> dict[str, float]:
     """Train one contender, or take a baseline; return its accuracies on the images that were held out."""
     rows = np.arange(len(images))
     train, held = images.subset(rows[rows % HELD_OUT != 0]), images.subset(rows[rows % HELD_OUT == 0])
@@ -193,9 +198,12 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str 
         encoder = Encoder(backbone, images.image_size, images.channels, train.mean, train.std)
         if images.channels == 3:
             whiten_stem(backbone.net, encoder.preprocess(train.pixels[:256]))
+    elif contender == "colours and edges":
+        shape = images.image_size, images.channels
+        encoder = Encoder(own_backbone(Untrained(), *shape), *shape, [0.0] * shape[1], [1.0] * shape[1])
     elif contender == "frozen":
         backbone = build_backbone("small", image_size=kind.crop, channels=images.channels, init=weights)
-        moments = find_weights(str(weights)).moments(images.channels) or (train.mean, train.std)
+        moments = find_weights(weights, "small").moments(images.channels) or (train.mean, train.std)
         encoder = Encoder(backbone, images.image_size, images.channels, *moments)
     else:
         chosen = CONTENDERS[contender]
@@ -206,7 +214,6 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str 
                 encoder="small",
                 method=chosen.method,
                 views=chosen.views(images, kind.crop),
-                **(dict(pairs=2) if contender == "two pairs" else {}),
                 crop_size=kind.crop,
                 epochs=kind.epochs * chosen.epochs,
                 init=weights if contender.startswith("weights") else None,
@@ -256,6 +263,18 @@ def table(path: Path) -> str:
     return "\n".join(out)
 
 
+def correlations(path: Path) -> str:
+    """Return Spearman's rank correlation of each measure without labels with kNN accuracy, over a set's presets."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    out = [f"| | presets | {' | '.join(MEASURES.values())} |", "|---|---:" + "|---:" * len(MEASURES) + "|"]
+    for name in dict.fromkeys(line["set"] for line in lines):
+        found = [line for line in lines if line["set"] == name and line["contender"] in PRESETS and line["seed"] == 0]
+        if len(found) >= 4:
+            ranks = [spearmanr([line["knn"] for line in found], [line[key] for line in found])[0] for key in MEASURES]
+            out.append(f"| {name} | {len(found)} | {' | '.join(f'{rank:.2f}' for rank in ranks)} |")
+    return "\n".join(out)
+
+
 def main() -> None:
     """Run what is asked and not in the file yet, or print the table of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -264,12 +283,12 @@ def main() -> None:
     parser.add_argument(
         "--contenders", nargs="+", default=["histogram", "untrained", "keep 0", "no colour", "keep 0.5"]
     )
-    parser.add_argument("--weights", help="starting weights, for the contenders frozen and weights")
+    parser.add_argument("--weights", default="nearfar", help="starting weights, for the contenders frozen and weights")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()
     if given.data.is_file():
-        print(table(given.data))
+        print(table(given.data), "\n\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
         return
     given.out.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.is_file() else []

@@ -1,7 +1,7 @@
 """Methods that keep what views take away, as trials beside `--keep-colour` (benchmarks/encoders.py).
 
-The embeddings of both are a linear layer of the trunk's features; their heads are in the loss. They read the parameters of the views as
-they are sampled, so they serve one process without micro-batches.
+The embeddings of both are a linear layer of the trunk's features; their heads are in the loss. They read the parameters
+of the views as they are sampled, so they serve one process without micro-batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ make.sample_view = _recorded  # type: ignore[assignment]
 
 
 def targets(view: ViewParameters) -> Tensor:
-    """Return what AugSelf predicts differences of, each of a spread near 1: crop, flip, colour, blur [rows, COLUMNS]."""
+    """Return what AugSelf predicts differences of, each with a spread near 1: crop, flip, colour, blur."""
     crop = view.box.float() / view.box.float().sum(1).mean()
     colour = torch.cat([view.factors - 1, 4 * view.hue[:, None], view.grayscale.float()[:, None]], 1)
     blur = torch.where(view.blur, view.sigma, 0.0)[:, None]

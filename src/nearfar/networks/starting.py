@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from nearfar.messages import first_line, one_line
 from nearfar.networks.timm_entries import SMALL, own_name
 
 WEIGHTS, CONFIG = "encoder.safetensors", "config.json"
+OWN, SHIPPED = "nearfar", ("small",)  # the word for weights of the package, and the encoders that have some
 SHOWN = 4  # names of each kind in the report
 
 
@@ -74,15 +75,18 @@ class StartingWeights:
 def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     """Find starting weights by what a user gives.
 
-    init: "timm" (its default weights of the encoder), "hf:owner/name" (a timm model on the Hub), a run folder, a folder
-    in timm's form (config.json beside the weights, as `hf download` leaves it), or a file. Only the first two touch the
-    network. encoder: its name where one is given; it must be that of the weights.
+    init: "nearfar" (those of the package), "timm" (its default weights of the encoder), "hf:owner/name" (a timm model
+    on the Hub), a run folder, a folder in timm's form (config.json beside the weights, as `hf download` leaves it), or
+    a file. Only "timm" and "hf:" touch the network. encoder: its name where one is given; it must be that of the
+    weights.
     Raises ValueError for an encoder that they do not fit and for weights that cannot be fetched, FileNotFoundError for
     a missing file.
     """
     path, encoder = Path(init), encoder and encoder.removesuffix(SMALL)
     if init == "timm":
         return _of_timm(encoder)
+    if init == OWN:
+        return _of_package(encoder)
     if init.startswith("hf:"):
         found = _described(init, f"hf-hub:{init.removeprefix('hf:')}")
     elif (path / WEIGHTS).is_file():
@@ -94,10 +98,18 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     elif path.is_dir():
         raise FileNotFoundError(f"no file with starting weights at {path / WEIGHTS} (has the run finished?)")
     else:
-        raise FileNotFoundError(f"no starting weights at {path}: give timm, hf:owner/name, a run folder or a file")
+        raise FileNotFoundError(f"no starting weights at {path}: give nearfar, timm, hf:owner/name, a run or a file")
     if encoder and found.encoder and encoder.partition(".")[0] != found.encoder.partition(".")[0]:
         raise ValueError(f"the weights of {init} are of {found.encoder!r}, not of {encoder!r}: leave --encoder out")
     return found
+
+
+def _of_package(encoder: str | None) -> StartingWeights:
+    """The weights of `encoder`, or the first, that come with the package; the net is built for the images at hand."""
+    name = encoder or SHIPPED[0]
+    if name not in SHIPPED:
+        raise ValueError(f"nearfar has no weights for the encoder {name!r}: give --encoder {' or '.join(SHIPPED)}")
+    return replace(_of_run(Path(__file__).parents[1] / "weights" / name), source=OWN, arguments={})
 
 
 def _of_timm(encoder: str | None) -> StartingWeights:
@@ -170,8 +182,8 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     """Load what fits of the tensors into a net, in place, and return one line on what did and did not.
 
     A prefix of all names (as "module.backbone.") is taken off. A first convolution for other channels is adapted as
-    timm does (for grayscale, the sum over the colours), and one with a larger kernel is resized: the 3x3 kernel is that
-    which gives on a patch resized to 3x3 what the original gives on the patch itself, by least squares (FlexiViT, Beyer
+    timm does (for grayscale, the sum over the colours), and one with a kernel of another size is resized: the new one
+    gives on a patch resized to its size what the original gives on the patch itself, by least squares (FlexiViT, Beyer
     et al. 2023, Section 3.4). The position embedding of a timm transformer is resampled by timm. All else that has
     another shape is skipped and named.
     Raises ValueError where nothing fits, and for numbers that are not finite.
@@ -223,8 +235,6 @@ def _converted(net: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
 def _fitted_stem(given: Tensor, own: Tensor) -> Tensor | None:
     """Fit the weights of a first convolution to other channels and a smaller kernel; None where there is no need."""
     if given.shape == own.shape or given.ndim != 4 or len(given) != len(own):
-        return None
-    if any(size < wanted for size, wanted in zip(given.shape[2:], own.shape[2:], strict=True)):
         return None
     given = adapt_input_conv(own.shape[1], given, base_chans=given.shape[1])
     return resample_patch_embed(given, list(own.shape[2:]))

@@ -16,7 +16,7 @@ from PIL import Image
 
 from nearfar.cli import main
 from nearfar.data import open_images
-from tests.pictures import encoded, tar
+from tests.pictures import encoded, noise, tar
 
 GREEN = Image.new("RGB", (16, 16), (0, 200, 0))
 OTHER = Image.new("RGB", (16, 16), (90, 90, 0))
@@ -264,8 +264,7 @@ def test_a_folder_whose_name_is_not_utf8_is_trained_on_and_drawn(tmp_path, capsy
     folder = tmp_path / "ph\udcff"
     folder.mkdir()
     for number in range(24):
-        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
+        (folder / f"{number}.png").write_bytes(encoded(noise(number)))
     run = str(tmp_path / "run")
     words = ["--encoder", "tiny", "--epochs", "1", "--batch-size", "8", "--precision", "32-true", "--out", run]
     assert main(["pretrain", str(folder), *words]) == 0, capsys.readouterr().err

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nearfar.device import find_device
 from nearfar.evaluation import Score
-from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled
+from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
 from nearfar.evaluation.linear import Probe, Progress, best_rate, held_out_rows, log_spaced, train_heads
 
 PROTOCOLS = ("transfer", "transfer-sgd", "low-shot")
@@ -271,10 +271,7 @@ def _joined(*parts: Checked) -> Checked:
 
 
 def _targets(labels: np.ndarray) -> tuple[np.ndarray, Tensor]:
-    if labels.ndim > 1:
-        return np.arange(labels.shape[1]), torch.from_numpy(labels)
-    classes, numbers = np.unique(labels, return_inverse=True)
-    return classes, torch.from_numpy(numbers.reshape(-1).astype(np.int64))
+    return numbered(labels) if labels.ndim == 1 else (np.arange(labels.shape[1]), torch.from_numpy(labels))
 
 
 def _signs(labels: Shaped[np.ndarray, "images ..."], classes: np.ndarray) -> Int[np.ndarray, "images classes"]:

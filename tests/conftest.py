@@ -59,6 +59,21 @@ def quiet():
 
 
 @pytest.fixture
+def complaint(capsys):
+    """Runs words as a command line that is a mistake, and returns the one line that is said of it."""
+
+    def said(*words):
+        from nearfar.cli import main
+
+        assert main([str(word) for word in words]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("nearfar: ") and err.count("\n") == 1, err
+        return err
+
+    return said
+
+
+@pytest.fixture
 def unchecked(monkeypatch):
     """Let wrong arguments through to the code's own checks where annotations are checked while the tests run."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -1,14 +1,18 @@
-"""Something that happens in the middle of a run, and steps without one."""
+"""Something that happens in the middle of a run, runs that are compared, and steps without a run."""
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+import nearfar
 from nearfar.data import rank_rows
 from nearfar.methods import Model
 from nearfar.training import loop
@@ -33,6 +37,19 @@ def at_step(*numbers: int, do: Callable[[], object] = interrupt) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.TrainingProgress, "advance", watched)
         yield
+
+
+def logged(run: nearfar.Run) -> list[dict[str, Any]]:
+    """All that a run logged but its speed."""
+    clocks = ("images_per_second", "data_wait")
+    return [{name: value for name, value in line.items() if name not in clocks} for line in run.metrics]
+
+
+def same_runs(one: nearfar.Run, two: nearfar.Run) -> None:
+    """Assert that two runs logged the same, once, and end with the same weights, to the last bit."""
+    assert json.dumps(logged(one)) == json.dumps(logged(two))
+    weights, others = (load_file(run.path / "encoder.safetensors") for run in (one, two))
+    assert weights.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in weights.items())
 
 
 def descend(

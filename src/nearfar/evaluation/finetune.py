@@ -128,7 +128,8 @@ def finetune_accuracies(
         nn.init.zeros_(head.bias)
     head = head.to(device)
     plan = compose(fit_views(("weak",), net.image_size, net.channels), net.image_size, net.channels)
-    moments, target = (net.mean.flatten().tolist(), net.std.flatten().tolist()), target.to(device)
+    moments = net.mean.flatten().tolist(), net.std.flatten().tolist()
+    target = target.to(device)
     optimizer = torch.optim.SGD(
         [{"params": net.parameters(), "lr": settings.lr}, {"params": head.parameters(), "lr": settings.head_lr}],
         momentum=MOMENTUM,

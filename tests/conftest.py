@@ -45,9 +45,32 @@ def trained(images_file, tmp_path_factory):
 
 
 @pytest.fixture
+def own_cache(tmp_path_factory, monkeypatch):
+    """The cache of decoded images, for one test alone: its folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
 def quiet():
     """A console that shows nothing."""
     return Console(quiet=True)
+
+
+@pytest.fixture
+def complaint(capsys):
+    """Runs words as a command line that is a mistake, and returns the one line that is said of it."""
+
+    def said(*words):
+        from nearfar.cli import main
+
+        assert main([str(word) for word in words]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("nearfar: ") and err.count("\n") == 1, err
+        return err
+
+    return said
 
 
 @pytest.fixture

@@ -47,9 +47,7 @@ def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "")
     if name in known:
         return
     near = did_you_mean(str(name), known, otherwise)
-    every = "" if otherwise else f"there are {', '.join(known)}"
-    if near and every:
-        every = f" T{every[1:]}"
+    every = "" if otherwise else f"{' T' if near else 't'}here are {', '.join(known)}"
     raise ValueError(f"there is no {kind} {name!r}: {near}{every}")
 
 

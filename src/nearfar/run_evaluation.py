@@ -170,13 +170,9 @@ def encoders_by_row(
     if not baselines:
         return {"trained": trained}
     settings = replace(settings or run.settings, frozen=0)  # what is fine-tuned is trained as a whole
-    untrained = Encoder(
-        initial_backbone(settings, settings.given("encoder") if encoder is None else encoder),
-        image_size=settings.image_size,
-        channels=settings.channels,
-        mean=trained.mean.flatten().tolist(),
-        std=trained.std.flatten().tolist(),
-    )
+    backbone = initial_backbone(settings, settings.given("encoder") if encoder is None else encoder)
+    moments = trained.mean.flatten().tolist(), trained.std.flatten().tolist()
+    untrained = Encoder(backbone, settings.image_size, settings.channels, *moments)
     if settings.whiten:  # as it was before the first step too
         whitening = trained.backbone.net.get_submodule("conv").state_dict()
         untrained.backbone.net.get_submodule("conv").load_state_dict(whitening)

@@ -28,7 +28,7 @@ from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, digest, printable, usual_side
 from nearfar.data.value_range import EIGHT_BITS, Form
 from nearfar.device import find_device
-from nearfar.evaluation import AtOnce, Vectors, extract, extract_view, find_vectors
+from nearfar.evaluation import AtOnce, Vectors, extract, find_vectors
 from nearfar.messages import did_you_mean, first_line, one_line
 from nearfar.neighbours import Nearest, copy_distance, find_nearest
 from nearfar.networks import Encoder, build_backbone
@@ -38,7 +38,6 @@ from nearfar.networks.starting import OWN, find_weights
 from nearfar.run import Run, load
 from nearfar.training.progress import shown
 from nearfar.training.seeding import stream
-from nearfar.views import Views
 
 FILE = "features.safetensors"
 LISTS = (".txt", ".list")
@@ -72,7 +71,10 @@ class Featured:
         assert self.encoder is not None
         if self.folder is None:
             return features_shown(self.encoder, self.images, self.console, "computing features")
-        images, path, key = self.images, self.folder / FILE, self._key(self.folder)
+        images, path = self.images, self.folder / FILE
+        # features depend on the encoder's files and on how images are opened
+        opened = json.dumps([images.image_size, images.channels, images.value_range]).encode()
+        key = digest([*((self.folder / file).read_bytes() for file in (WEIGHTS, CONFIG)), opened])
         digests = images.table["digest"].take(images.table_rows).to_pylist()
         saved = torch.zeros(0, self.encoder.num_features)
         before: dict[str, int] = {}
@@ -80,14 +82,14 @@ class Featured:
             if (file.metadata() or {}).get("key") == key:
                 saved = file.get_tensor("features")
                 before = {bytes(one).hex(): row for row, one in enumerate(file.get_tensor("digests").numpy())}
-        rows = np.array([before.get(one, -1) for one in digests])
+        rows, some = np.array([before.get(one, -1) for one in digests]), images
         new = np.flatnonzero(rows < 0)
         if not len(new):
             return saved[rows]
         if len(new) < len(images):
+            some = images.subset(new)
             said = f"{len(new)} of {len(images)} images are new; the features of the others are known"
             self.console.print(Text(said))
-        some = images if len(new) == len(images) else images.subset(new)
         features = torch.cat([saved, features_shown(self.encoder, some, self.console, "computing features")])
         rows[new] = len(saved) + np.arange(len(new))
         known = {one: int(row) for one, row in zip(digests, rows, strict=True) if one is not None}
@@ -109,12 +111,6 @@ class Featured:
         if self.encoder is None:
             return 0.0
         return copy_distance(partial(extract, self.encoder), self.images, self.features, stream(0, "altered"))
-
-    def _key(self, folder: Path) -> str:
-        """What features depend on besides the image, in one word: the encoder's files and how images are opened."""
-        opened = [self.images.image_size, self.images.channels, self.images.value_range]
-        files = [(folder / file).read_bytes() for file in (WEIGHTS, CONFIG)]
-        return digest([*files, json.dumps(opened).encode()])
 
     def sampled(self, count: int, seed: int) -> Featured:
         """At most `count` random images with their features; a line says so where it is a sample."""
@@ -335,24 +331,14 @@ def nearest_shown(
 
 
 def features_shown(
-    encoder: nn.Module | Callable[[Tensor], Tensor],
-    images: Images,
-    console: Console | None = None,
-    title: str = "",
-    view: Views | None = None,
-    generator: torch.Generator | None = None,
+    encoder: nn.Module | Callable[[Tensor], Tensor], images: Images, console: Console, title: str
 ) -> Tensor:
     """Compute the features of all images [images, dim], on a GPU if there is one, and show how far that is.
 
-    view, generator: for the features of one augmented view of each image; the encoder is an `Encoder` then.
     Raises ValueError for features that are not finite.
     """
     with shown(console, title) as progress:
-        if view is None:
-            features = extract(encoder, images, device=find_device(), progress=progress)
-        else:
-            assert isinstance(encoder, Encoder) and generator is not None
-            features = extract_view(encoder, images, view, generator, device=find_device(), progress=progress)
+        features = extract(encoder, images, device=find_device(), progress=progress)
     if bad := int((~features.isfinite()).any(1).sum()):
         raise ValueError(f"the features of {bad} of {len(images)} images are not finite: the encoder's weights are bad")
     return features
@@ -391,10 +377,8 @@ def queries_of(given: Any, data: Featured) -> Queries:
     words = [given] if isinstance(given, (str, os.PathLike)) else given
     if not (isinstance(words, (list, tuple)) and all(isinstance(word, (str, os.PathLike)) for word in words)):
         net = _needed(data)
-        form: dict[str, Any] = dict(
-            image_size=net.image_size, channels=net.channels, value_range=net.value_range or EIGHT_BITS
-        )
-        others = open_images(given, **form)
+        size, channels, value_range = net.image_size, net.channels, net.value_range or EIGHT_BITS
+        others = open_images(given, image_size=size, channels=channels, value_range=value_range)
         pixels = list(others.gather(torch.arange(len(others))))
         return Queries(others.names, extract(net, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
     names, rows, pixels = [], [], []

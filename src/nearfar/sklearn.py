@@ -20,13 +20,13 @@ import nearfar
 from nearfar.data import Images
 from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
-from nearfar.maps.projector import fit_projector
+from nearfar.maps.layouts import lay_out
 from nearfar.messages import LARGEST_SEED, check_range
 from nearfar.networks import Encoder
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
 from nearfar.training.plan import chosen_views
-from nearfar.training.seeding import stream
+from nearfar.training.progress import shown
 
 
 class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -197,11 +197,11 @@ class ContrastiveMap(_Estimator):
             plan = chosen_views(run.settings.given("views"), run.settings)
         for name in (name for name in vars(self.estimator_) if name.endswith("_") and name != "encoder_"):
             setattr(self, name, getattr(self.estimator_, name))
-        seed, show = self._seed(), (images, self._console, "features")
-        every = [(plan.pick([n % len(plan)]), stream(seed, "map", n)) for n in range(self.num_views)]
-        views = torch.stack([features_shown(self.encoder_, *show, *one).cpu() for one in every])
-        features = features_shown(self.encoder_, *show).cpu()
-        self.projector_ = fit_projector(views, features, epochs=self.epochs, seed=seed)
+        features = features_shown(self.encoder_, images, self._console, "features")
+        with shown(self._console, "laying out the map") as progress:
+            how: dict[str, Any] = dict(num_views=self.num_views, epochs=self.epochs, seed=self._seed())
+            made = lay_out("projector", self.encoder_, images, features, plan, **how, progress=progress)
+        self.projector_ = made.function
         return self
 
     def transform(self, X: Any) -> np.ndarray:

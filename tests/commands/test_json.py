@@ -4,6 +4,7 @@ import io
 import json
 import os
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,7 @@ def test_a_run_tells_what_it_came_to(run):
     assert out.count("\n") == 1 and "first step done" in err
     made = nearfar.Run(folder)
     assert told["path"] == str(folder) and Path(told["report"]).is_file()
-    assert told["verdict"] == {
-        "healthy": made.verdict.healthy,
-        "state": made.verdict.state,
-        "words": made.verdict.words,
-    }
+    assert told["verdict"] == asdict(made.verdict)
     assert told["metrics"]["loss"] == [line["loss"] for line in made.metrics if "loss" in line][-1]
     assert told["health"]["images"] == 16 and told["results"] == {}
     assert told == json.loads(as_json(made))

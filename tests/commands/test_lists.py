@@ -376,12 +376,11 @@ def test_what_the_page_of_duplicates_holds(run, quiet, tmp_path):
         (["cluster", "RUN", "--clusters", "85"], "85 are needed"),
     ],
 )
-def test_a_mistake_is_one_line(words, says, run, capsys, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line(words, says, run, complaint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (run.path / "features.safetensors").unlink(missing_ok=True)
-    assert main([str(run.path) if word == "RUN" else word for word in words]) == 2
-    err = capsys.readouterr().err
-    assert says in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+    assert says in complaint(*(run.path if word == "RUN" else word for word in words))
+    assert not list(tmp_path.iterdir())
     assert not (run.path / "features.safetensors").exists()  # noticed before the work
 
 

@@ -86,7 +86,7 @@ def test_a_label_column_is_evaluated(places, tmp_path, quiet):
         nearfar.evaluate(run, "k.csv", label_column="sort", **options)
 
 
-def test_image_files_from_the_command_line(tmp_path, capsys, monkeypatch):
+def test_image_files_from_the_command_line(tmp_path, capsys, complaint, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -102,5 +102,4 @@ def test_image_files_from_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["embed", str(run), "--out", str(tmp_path / "e.parquet")]) == 0
     assert pq.read_table(tmp_path / "e.parquet")["name"].to_pylist() == files
     assert main(["pretrain", "--resume", str(run)]) == 0
-    assert main(["pretrain", "00.png", "nowhere.png"]) == 2
-    assert "no file or folder '00.png'" in capsys.readouterr().err
+    assert "no file or folder '00.png'" in complaint("pretrain", "00.png", "nowhere.png")

@@ -27,14 +27,7 @@ def run(trained, tmp_path_factory):
 
 def test_the_run_folder_is_complete(run):
     files = {path.name for path in run.path.iterdir()}
-    assert files >= {
-        "config.yaml",
-        "metrics.jsonl",
-        "checkpoints",
-        "encoder.safetensors",
-        "config.json",
-        "report.html",
-    }
+    assert files >= {"config.yaml", "metrics.jsonl", "checkpoints", "encoder.safetensors", "config.json", "report.html"}
     assert json.loads((run.path / "environment.json").read_text())["seed"] == 3
     assert run.settings.method == "sce"
     assert run.verdict.words

@@ -294,10 +294,7 @@ def test_only_data_sets_of_the_cache_are_counted_and_removed(tmp_path):
     data_set(tmp_path, one, entry_json=10, pixels_u8=100)
     data_set(tmp_path, two, entry_json=5)
     data_set(tmp_path, killed, pixels_u8=1000)
-    others = [
-        data_set(tmp_path, "runs", entry_json=1),
-        data_set(tmp_path, cache.key(5)[:31], entry_json=1),
-    ]
+    others = [data_set(tmp_path, "runs", entry_json=1), data_set(tmp_path, cache.key(5)[:31], entry_json=1)]
     (tmp_path / cache.key(6)).symlink_to(others[0])
     assert cache.sizes(tmp_path) == {tmp_path / one: 110, tmp_path / two: 5, tmp_path / killed: 1000}
     assert cache.empty(tmp_path) == 1115

@@ -116,10 +116,7 @@ class Stream(IterableDataset):
         (Stream(), "cannot open images from torch Dataset Stream"),
         (object(), "cannot open images from an object of class object"),
         (None, "class NoneType"),
-        (
-            Items([{"image": noise(8, 8)}]),
-            "item 0 of torch Dataset Items of 1 images: it is a dict; images come",
-        ),
+        (Items([{"image": noise(8, 8)}]), "item 0 of torch Dataset Items of 1 images: it is a dict; images come"),
         (Items([noise(8, 8), "a.png"]), "item 1 .* it is a str"),
         (Items([noise(2, 8, 8, 3)]), r"it is a ndarray of shape \[2, 8, 8, 3\]"),
         (Items([torch.full((3, 8, 8), 2.0)]), "item 0 .*float images must lie in 0..1"),

@@ -1,6 +1,6 @@
 """With `gather=True` two processes in torch's DistributedDataParallel are one process on the joined batch."""
 
-import math
+import inspect
 
 import pytest
 import torch
@@ -13,58 +13,31 @@ from torch.nn.parallel import DistributedDataParallel
 import nearfar.losses as L
 from nearfar.losses import gather_rows
 from nearfar.pairs import attention, blocks
+from tests.losses import test_contract
+from tests.losses.test_contract import DIM, IMAGES
 
-OWN = [slice(0, 8), slice(8, 14)]  # rank 0 has two rows more
-BATCH, IMAGES, PIXELS, DIM, QUEUE, STEPS = 14, 30, 6, 4, 20, 3
-VIEWS, INDEXED, KEY, QUEUED = "two views", "two views and index", "query and key", "query, key and queue"
-CASES = {  # a loss by its name and what sets it apart; how it is called
-    "BarlowTwins": (L.BarlowTwins, VIEWS),
-    "DCL": (L.DCL, VIEWS),
-    "DCL, weighted": (lambda **k: L.DCL(weighted=True, **k), VIEWS),
-    "ISogCLR": (lambda **k: L.ISogCLR(IMAGES, **k), INDEXED),
-    "JCL": (L.JCL, "query, keys and queue"),
-    "LORAC": (L.LORAC, "queries, key and queue"),
-    "LORAC, batchwise": (lambda **k: L.LORAC(batchwise=True, **k), "queries, key and queue"),
-    "LORAC, MoCo-M": (lambda **k: L.LORAC(beta=math.inf, **k), "queries, key and queue"),
-    "MoCo": (L.MoCo, QUEUED),
-    "MoCoV3": (L.MoCoV3, KEY),
-    "NNCLR": (L.NNCLR, "key, query and queue"),
-    "NegativeCosine": (L.NegativeCosine, KEY),
-    "ReSSL": (L.ReSSL, QUEUED),
-    "SACLR": (lambda **k: L.SACLR(IMAGES, negatives=1, **k), VIEWS),
-    "SACLR, row": (lambda **k: L.SACLR(IMAGES, "row", negatives=3, **k), INDEXED),
-    "SACLR, all": (lambda **k: L.SACLR(IMAGES, "row", negatives="all", kernel="cauchy", **k), INDEXED),
-    "SACLR, in groups": (lambda **k: L.SACLR(IMAGES, negatives="all", group_size=2, **k), VIEWS),
-    "SCE": (L.SCE, QUEUED),
-    "SCE, in batch": (L.SCE, KEY),
-    "SigCLR": (L.SigCLR, VIEWS),
-    "SigCLR, in groups": (lambda **k: L.SigCLR(group_size=2, **k), VIEWS),
-    "SigCLR, learned": (lambda **k: L.SigCLR(bias=-2.0, learn_temperature=True, **k), VIEWS),
-    "SimCLR": (L.SimCLR, VIEWS),
-    "SimCLR, in groups": (lambda **k: L.SimCLR(group_size=2, **k), VIEWS),
-    "SimCLR, cold": (lambda **k: L.SimCLR(0.01, **k), VIEWS),
-    "SogCLR": (lambda **k: L.SogCLR(IMAGES, **k), INDEXED),
-    "SogCLR, in groups": (lambda **k: L.SogCLR(IMAGES, group_size=2, **k), INDEXED),
-    "SwAV": (lambda **k: L.SwAV(DIM, 5, queue_size=16, **k), "all views"),
-    "VICReg": (L.VICReg, VIEWS),
-    "WMSE": (L.WMSE, VIEWS),
-    "WMSE, parts": (lambda **k: L.WMSE(sub_batch=6, iterations=2, **k), VIEWS),
+OWN = [slice(0, 10), slice(10, 18)]  # rank 0 has two rows more
+BATCH, PIXELS, QUEUE, STEPS = 18, 6, 20, 3
+CASES = {
+    **test_contract.CASES,
+    "SACLR, in groups": (lambda: L.SACLR(IMAGES, negatives="all", group_size=2), "oo"),
+    "SigCLR, in groups": (lambda: L.SigCLR(group_size=2), "oo"),
+    "SimCLR, in groups": (lambda: L.SimCLR(group_size=2), "oo"),
+    "SogCLR, in groups": (lambda: L.SogCLR(IMAGES, group_size=2), "ooi"),
+    "WMSE, parts": (lambda: L.WMSE(sub_batch=8, iterations=2), "oo"),
 }
-WITH_PARAMETERS = ["SigCLR, learned", "SwAV"]
+WITH_PARAMETERS = ["SigCLR", "SwAV"]
 
 
 def call(loss, name, embedded, index, queue):
-    first, second, third = embedded
-    return {
-        VIEWS: lambda: loss(first, second),
-        INDEXED: lambda: loss(first, z2=second, index=index),
-        KEY: lambda: loss(first, second.detach()),
-        QUEUED: lambda: loss(first, second.detach(), queue),
-        "query, keys and queue": lambda: loss(first, embedded[1:].detach(), queue),
-        "queries, key and queue": lambda: loss(embedded[1:], first.detach(), queue),
-        "key, query and queue": lambda: loss(third.detach(), first, queue=queue),
-        "all views": lambda: loss(projections=embedded),
-    }[CASES[name][1]]()
+    """The loss of three views, its first argument by position and the others by name."""
+    given, views = {"i": index, "q": queue, "O": embedded, "K": embedded[1:].detach()}, iter(embedded)
+    first, *others = [
+        given[kind] if kind in given else next(views) if kind == "o" else next(views).detach()
+        for kind in CASES[name][1]
+    ]
+    names = list(inspect.signature(loss.forward).parameters)[1 : 1 + len(others)]
+    return loss(first, **dict(zip(names, others, strict=True)))
 
 
 class Net(nn.Module):
@@ -83,7 +56,8 @@ class Net(nn.Module):
 def train(name, rank, gather=True, inside=False):
     """Losses and all state after three steps of SGD, by one process (rank None) or by one of two."""
     torch.manual_seed(0)
-    loss = CASES[name][0](gather=gather).double()
+    loss = CASES[name][0]().double()
+    loss.gather = gather
     net = Net(name, loss if inside else None).double()
     model = net if rank is None else DistributedDataParallel(net)
     parameters = list(dict.fromkeys([*net.parameters(), *loss.parameters()]))
@@ -138,7 +112,7 @@ def of_ranks(tmp_path_factory):
 
 def test_every_loss_is_here():
     public = {name for name in L.__all__ if isinstance(getattr(L, name), type)}
-    assert {name.split(",")[0] for name in CASES} == public
+    assert {type(make()).__name__ for make, _ in CASES.values()} == public
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -46,8 +46,7 @@ EITHER = ["simclr", "nnclr", "swav"]
 
 
 @pytest.mark.parametrize(
-    ("method", "alone"),
-    [*[(name, True) for name in PER_VIEW + EITHER], *[(name, False) for name in EITHER]],
+    ("method", "alone"), [*[(name, True) for name in PER_VIEW + EITHER], *[(name, False) for name in EITHER]]
 )
 def test_batch_statistics_are_those_that_the_authors_had(method, alone, build):
     """One view's embeddings do not feel another view where each passes the networks alone."""

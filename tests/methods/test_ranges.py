@@ -7,50 +7,26 @@ from jaxtyping import TypeCheckError
 
 from nearfar.methods import method_class, method_names
 
-WRONG = {
-    "alpha": (-0.1, 1.1),
+KINDS = [  # values that are wrong for all of these
+    ((-0.1, 1.1), "alpha final_momentum gamma momentum prior_start"),
+    ((-0.1,), "covariance eta frozen_epochs invariance lam lr_temperature mu redundancy rho stored_from variance"),
+    ((0.0,), "bandwidth epsilon gradient_limit initial_partition sigma"),
+    ((-1,), "queue_size small_views stored"),
+    ((0,), "iterations key_views norm_groups online_norm_groups"),
+    ((1,), "group_size large_views num_prototypes sub_batch"),
+]
+WRONG = {name: values for values, names in KINDS for name in names.split()} | {
     "bias": (float("inf"),),
-    "covariance": (-1.0,),
-    "epsilon": (0.0,),
-    "eta": (-0.1,),
-    "final_momentum": (-0.1, 1.1),
-    "frozen_epochs": (-1.0,),
-    "gamma": (-0.1, 1.1),
-    "group_size": (1,),
     "highest": (0.05, float("inf")),  # below the temperature at the start
-    "initial_partition": (0.0,),
-    "invariance": (-1.0,),
-    "gradient_limit": (0.0,),
-    "iterations": (0,),
     "kernel": ("laplace",),
-    "key_views": (0,),
-    "lam": (-0.1,),
-    "large_views": (1,),
     "lowest": (0.0, 0.2),  # above the temperature at the start
-    "lr_temperature": (-0.1,),
-    "momentum": (-0.1, 1.1),
-    "mu": (-0.1,),
     "negatives": (0, "some"),
-    "norm_groups": (0,),
-    "online_norm_groups": (0,),
-    "num_prototypes": (1,),
     "predictor": ((32, 5),),
     "prior": ("uniform",),
     "projector": ((), (32, 0)),
-    "queue_size": (-1,),
-    "redundancy": (-0.1,),
-    "rho": (-0.1,),
     "scale": ("column",),
-    "sigma": (0.0,),
-    "small_views": (-1,),
-    "prior_start": (-0.1, 1.1),
-    "stored": (-1,),
-    "stored_from": (-1.0,),
-    "sub_batch": (1,),
     "target_temperature": (0.0, -0.1),
     "temperature": (0.0, -0.1, float("inf")),
-    "variance": (-1.0,),
-    "bandwidth": (0.0,),
 }
 ALSO_WRONG = {
     ("lorac", "beta"): (0.0, -1.0),

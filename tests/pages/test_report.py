@@ -18,16 +18,8 @@ from nearfar.pages import report, write_map_page
 from nearfar.pages.report import write_report
 from nearfar.pages.template import number
 
-SETTINGS = {
-    "data": "some/where/photos",
-    "out": "runs/<out>",
-    "method": "saclr",
-    "encoder": "small",
-    "image_size": 32,
-    "channels": 3,
-    "epochs": 10,
-    "init": None,
-}
+SETTINGS = dict(data="some/where/photos", out="runs/<out>", method="saclr", encoder="small", init=None)
+SETTINGS |= dict(image_size=32, channels=3, epochs=10)
 RESULTS = {
     "raw_pixels": {"knn": 0.9541, "one_label": 0.661, "one_label_std": 0.034},
     "hog": {"knn": 0.969, "one_label": 0.641, "one_label_std": 0.052},
@@ -110,28 +102,18 @@ def test_an_unhealthy_run_is_named_in_its_colour(tmp_path, changes, tone, state)
 def test_curves_go_through_the_logged_numbers(tmp_path):
     page = report_of(write_run(tmp_path / "run"))
     titles = re.findall(r"<figcaption><h3>(.*?)</h3>", page)
-    health_titles = [
-        "Effective rank",
-        "Spread",
-        "Positive-pair retrieval",
-        "Alignment",
-        "Uniformity",
-        "RankMe",
-        "LiDAR",
-    ]
-    assert titles == ["Loss", "Learning rate", *health_titles]
+    of_health = "Effective rank, Spread, Positive-pair retrieval, Alignment, Uniformity, RankMe, LiDAR"
+    assert titles == ["Loss", "Learning rate", *of_health.split(", ")]
     assert "RankMe: 31 at epoch 10" in page and "LiDAR: 52 at epoch 10" in page
     assert "loss: 4.967 at epoch 0.1" in page and "loss: 1.667 at epoch 10" in page
     assert "features: 9 at epoch 0" in page and "features: 60 at epoch 10" in page
 
 
 def test_higher_values_lie_higher_inside_the_axes_and_gaps_are_left_out(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
     losses = [1.0, 9.0, math.nan, 4.0]
     lines = [{"step": i, "epoch": 5.0 * i, "loss": loss, "lr": 0.5} for i, loss in enumerate(losses)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    page = report_of(folder)
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report_of(tmp_path)
     loss, rate = (
         [tuple(map(float, pair.split(","))) for pair in points.split()]
         for points in re.findall(r'points="(.*?)"', page)
@@ -148,11 +130,9 @@ def test_higher_values_lie_higher_inside_the_axes_and_gaps_are_left_out(tmp_path
 
 
 def test_many_points_become_means(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
     lines = [{"step": i, "epoch": i / 100, "loss": float(i % 2)} for i in range(4800)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    said = re.findall(r"<title>loss: (.*?) at epoch", report_of(folder))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = re.findall(r"<title>loss: (.*?) at epoch", report_of(tmp_path))
     assert len(said) == 240 and set(said) == {"0.5"}
 
 

@@ -89,13 +89,13 @@ CHOOSE = {
     "simclr-a/few": [50, 70], "simclr-b/few": [61, 61], "simclr-a/many": [80, 80], "simclr-b/many": [10, 90],
     "dcl-a/few": [50, 50], "dcl-b/few": [50, 50], "dcl-a/many": [1, 2], "dcl-b/many": [2, 2],
 }  # fmt: skip
+RATE = {"simclr-low/many": [3, 3], "simclr-high/many": [2, 3], "dcl-low/many": [5, 5], "dcl-high/many": [5, 6]}
 
 
 def test_each_cell_takes_the_trial_with_the_best_mean_in_its_column(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
-    tables = read_paper(tmp_path / "own.yaml").tables
     written(tmp_path, CHOOSE)
-    rate = resolved(tables["rate"], tmp_path)
+    rate = resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
     found = {cell.place: dict(cell.settings) for cell in rate.cells()}
     assert found["simclr-low/many"]["temperature"] == 0.1 and found["simclr-low/many"]["lr"] == 0.01
     assert found["dcl-high/many"]["temperature"] == 0.5 and found["dcl-high/many"]["lr"] == 0.02
@@ -113,12 +113,10 @@ def test_each_cell_takes_the_trial_with_the_best_mean_in_its_column(tmp_path):
 def test_choices_follow_one_another_and_another_column_takes_the_first(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
     written(tmp_path, CHOOSE)
-    numbers = {"simclr-low/many": [3, 3], "simclr-high/many": [2, 3], "dcl-low/many": [5, 5], "dcl-high/many": [5, 6]}
-    written(tmp_path, numbers, "rate")
+    written(tmp_path, RATE, "rate")
     fresh = resolved(read_paper(tmp_path / "own.yaml").tables["fresh"], tmp_path)
-    assert fresh.choices == dict.fromkeys(("simclr/many", "simclr/five"), "t 0.1, lr 0.01") | dict.fromkeys(
-        ("dcl/many", "dcl/five"), "t 0.5, lr 0.02"
-    )
+    chosen = {"simclr": "t 0.1, lr 0.01", "dcl": "t 0.5, lr 0.02"}
+    assert fresh.choices == {f"{row}/{column}": one for row, one in chosen.items() for column in ("many", "five")}
     assert {(cell.settings["temperature"], cell.settings["lr"]) for cell in fresh.cells()} == {(0.1, 0.01), (0.5, 0.02)}
 
 
@@ -151,8 +149,7 @@ def test_an_unfair_choice_is_refused(tmp_path, was, becomes, words):
 def test_a_page_says_what_was_chosen_and_corrects_its_claims(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
     written(tmp_path, CHOOSE)
-    numbers = {"simclr-low/many": [3, 3], "simclr-high/many": [2, 3], "dcl-low/many": [5, 5], "dcl-high/many": [5, 6]}
-    written(tmp_path, numbers, "rate")
+    written(tmp_path, RATE, "rate")
     numbers = {"simclr/many": [60, 62], "dcl/many": [70, 72.1], "simclr/five": [50, 52], "dcl/five": [50.5, 53]}
     written(tmp_path, numbers, "fresh")
     own = read_paper(tmp_path / "own.yaml")

@@ -4,7 +4,6 @@ import pytest
 from rich.console import Console
 
 import nearfar
-from nearfar.cli import main
 from nearfar.papers import protocols
 from tests.papers.test_standard_sets import picture, write_dtd, write_voc
 
@@ -70,21 +69,3 @@ def test_a_validation_split_of_a_folder_is_used(run, tmp_path, quiet, monkeypatc
     monkeypatch.setattr(protocols, "protocol_results", watched)
     results = nearfar.transfer(run, str(tmp_path), baselines=False, console=quiet)
     assert seen == [{"train": 12, "validation": 8, "test": 8}] and list(results) == ["trained"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--protocol", "transfr"], "there is no protocol 'transfr': did you mean 'transfer'"),
-        (["--protocol", "knn"], "there are transfer, transfer-sgd"),
-        (["torchvision:dtd"], "--root DIR"),
-        (["torchvision:dtd", "--root", "nowhere"], "nothing is downloaded"),
-        (["--root", "nowhere"], "--root is for data sets of torchvision"),
-        (["--limit", "0"], "--limit"),
-    ],
-)
-def test_mistakes_are_one_line_and_change_nothing(run, capsys, words, said):
-    before = run.results
-    assert main(["transfer", str(run.path), *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1 and run.results == before

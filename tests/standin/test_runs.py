@@ -7,13 +7,12 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from safetensors.torch import load_file
 
 import nearfar
 from nearfar.data import open_images
 from nearfar.maps import LAYOUTS, load_map
 from tests.standin.conftest import REAL
-from tests.steps import at_step
+from tests.steps import at_step, same_runs
 
 QUIET = Console(quiet=True)
 PROTOCOLS = ["knn", "knn_3", "linear", "few", "linear-sgd", "finetune-50"]
@@ -75,11 +74,7 @@ def test_a_run_resumed_on_the_gpu_is_an_uninterrupted_one_to_the_last_bit(images
         parts = nearfar.resume(tmp_path / "parts", console=QUIET)
     finally:
         torch.use_deterministic_algorithms(False)
-    clocks = ("images_per_second", "data_wait")
-    one, two = ([{k: v for k, v in line.items() if k not in clocks} for line in r.metrics] for r in (whole, parts))
-    assert one == two
-    weights = [load_file(run.path / "encoder.safetensors") for run in (whole, parts)]
-    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    same_runs(parts, whole)
 
 
 def test_a_run_on_a_gpu_that_is_gone_names_the_way_out(images_file, tmp_path):

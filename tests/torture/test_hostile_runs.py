@@ -4,15 +4,14 @@ import json
 import shutil
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 import torch
 import yaml
-from PIL import Image
 
 import nearfar
 from nearfar.pages.report import write_report
 from tests.pages.conftest import browser  # noqa: F401
+from tests.pictures import png
 
 RAN = "document.documentElement.dataset.ran=1"
 NAME = f"<img src=x onerror={RAN}>\"'&amp;"  # as a file or a class may be called
@@ -27,8 +26,7 @@ def run(tmp_path_factory):
     for number in range(40):
         place = folder / "data" / f"{number % 2}{NAME}"
         place.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(place / f"{number}{NAME}.png")
+        (place / f"{number}{NAME}.png").write_bytes(png(number, 16))
     (place / f"broken{NAME}.png").write_bytes(b"x")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))

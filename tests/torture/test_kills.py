@@ -12,18 +12,16 @@ import random
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import nearfar
 from nearfar.cli import main
 from nearfar.training import loop
+from tests.pictures import png, tar
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["nearfar.commands.pretrain", "nearfar.cli", "sklearn", "matplotlib.figure", "datasets"])
@@ -107,13 +105,10 @@ def losses(out):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    for number in range(40):
-        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
-    with tarfile.open(f"{folder}.tar", "w") as tar:
-        for path in sorted(folder.iterdir()):
-            tar.add(path, path.name)
+    folder, images = tmp_path_factory.mktemp("photos"), [(f"{number:02d}.png", png(number)) for number in range(40)]
+    for name, content in images:
+        (folder / name).write_bytes(content)
+    tar(folder.with_suffix(".tar"), images)
     return folder
 
 

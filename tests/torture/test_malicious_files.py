@@ -30,9 +30,7 @@ Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.
 GOOD = IMAGE.getvalue()
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class Payload:

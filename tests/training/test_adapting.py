@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 from timm.models._hub import save_for_hf
 
 import nearfar
-from nearfar.cli import main
 from nearfar.networks import size_step
-from tests.steps import at_step
+from tests.steps import at_step, same_runs
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -75,10 +74,7 @@ def test_stopped_and_resumed_without_the_weights_is_uninterrupted(weights, image
     shutil.rmtree(weights)
     (tmp_path / "parts").rename(tmp_path / "moved")
     parts = nearfar.resume(tmp_path / "moved", console=quiet)
-    losses = [[line["loss"] for line in one.metrics if "loss" in line] for one in (whole, parts)]
-    assert losses[0] == losses[1] and len(losses[0]) == 8
-    one, two = (load_file(one.path / "encoder.safetensors") for one in (whole, parts))
-    assert all(torch.equal(one[key], two[key]) for key in one)
+    same_runs(parts, whole)
     nearfar.evaluate(parts, protocol=("knn",), console=quiet)  # starts from the copy in the run too
 
 
@@ -93,14 +89,12 @@ def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path, quiet):
     assert torch.equal(one["blocks.0.conv1.weight"], two["blocks.0.conv1.weight"])
 
 
-def test_adapting_needs_weights_and_a_net_that_has_some(images_file, capsys):
-    assert main(["pretrain", images_file, "--adapt"]) == 2
-    assert "--adapt starts from existing weights: give --init timm" in capsys.readouterr().err
-    assert main(["pretrain", images_file, "--init", "timm", "--encoder", "small"]) == 2
-    assert "timm has no weights for the encoder 'small'" in capsys.readouterr().err
-    assert main(["pretrain", images_file, "--init", "timm", "--epochs", "1"]) == 2  # resnet18, and no network
-    error = capsys.readouterr().err
-    assert "hf download timm/resnet18.a1_in1k --local-dir FOLDER" in error and error.count("\n") == 1
+def test_adapting_needs_weights_and_a_net_that_has_some(images_file, complaint):
+    assert "--adapt starts from existing weights: give --init timm" in complaint("pretrain", images_file, "--adapt")
+    words = ["pretrain", images_file, "--init", "timm"]
+    assert "timm has no weights for the encoder 'small'" in complaint(*words, "--encoder", "small")
+    error = complaint(*words, "--epochs", "1")  # resnet18, and no network
+    assert "hf download timm/resnet18.a1_in1k --local-dir FOLDER" in error
 
 
 def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_file, tmp_path, quiet):

@@ -12,9 +12,8 @@ from nearfar import threads
 from nearfar.cli import main
 from nearfar.methods import Recipe, SimCLR
 from nearfar.training import loop
-from tests.steps import at_step, interrupt
+from tests.steps import at_step, interrupt, logged, same_runs
 
-CLOCKS = ("images_per_second", "data_wait")
 METHODS = {  # with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns
     "saclr-row": dict(method="saclr", scale="row", negatives=3),
     "isogclr": dict(method="isogclr"),
@@ -29,10 +28,6 @@ def run(images_file, out, quiet, **options):
     return nearfar.pretrain(images_file, out=str(out), console=quiet, **(settings | options))
 
 
-def logged(run):
-    return [{key: value for key, value in line.items() if key not in CLOCKS} for line in run.metrics]
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path, quiet):
     whole = run(images_file, tmp_path / "whole", quiet, **METHODS[name])
@@ -40,9 +35,7 @@ def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path, quiet
         run(images_file, tmp_path / "parts", quiet, **METHODS[name])
     assert nearfar.Run(tmp_path / "parts").metrics[-1]["step"] < 6
     parts = nearfar.resume(tmp_path / "parts", console=quiet)
-    assert logged(parts) == logged(whole)
-    one, two = (load_file(path / "encoder.safetensors") for path in (whole.path, parts.path))
-    assert all(torch.equal(one[key], two[key]) for key in one)
+    same_runs(parts, whole)
 
 
 def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, quiet, monkeypatch):
@@ -59,8 +52,7 @@ def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, quiet, monke
         run(images_file, tmp_path / "parts", quiet)
     with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "lo')  # a line that was cut off
-    parts = nearfar.resume(tmp_path / "parts", console=quiet)
-    assert logged(parts) == logged(whole)
+    same_runs(nearfar.resume(tmp_path / "parts", console=quiet), whole)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(images_file, tmp_path, quiet):

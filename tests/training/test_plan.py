@@ -36,10 +36,7 @@ def begun(data, tmp_path, monkeypatch, **options):
     return seen[0].settings, console.file.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("count", "batch", "held_out"),
-    [(2, 2, 0), (19, 8, 0), (20, 8, 2), (285, 256, 28)],
-)
+@pytest.mark.parametrize(("count", "batch", "held_out"), [(2, 2, 0), (19, 8, 0), (20, 8, 2), (285, 256, 28)])
 def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, monkeypatch):
     settings, said = begun(some(count), tmp_path, monkeypatch)
     assert (settings.batch_size, settings.held_out) == (batch, held_out)

@@ -1,20 +1,16 @@
 """Two processes on halves of a batch are one process on the whole of it, for every method."""
 
-import contextlib
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from nearfar.data import rank_rows
 from nearfar.methods import Model, method_class, method_names
 from nearfar.networks import SplitBatchNorm, split_batch_norm
 from nearfar.training import batch_norm
 from nearfar.training.batch_norm import SyncBatchNorm, spread_norm_groups, sync_batch_norm
-from nearfar.training.step import GradientStep
+from tests.steps import descend
 
 BATCH, STEPS, IMAGES = 13, 2, 40  # an odd batch: one process holds a row more
 SPLIT = ("moco-v2", "jcl", "lorac", "sce")
@@ -61,24 +57,7 @@ def train(
         for module in model.online.modules():
             if isinstance(module, nn.BatchNorm1d):
                 module.eval()
-    fabric = SimpleNamespace(
-        global_rank=rank, world_size=world, autocast=contextlib.nullcontext, backward=lambda loss: loss.backward()
-    )
-    gradient_of = GradientStep(fabric, model, micro)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    made = torch.Generator().manual_seed(1)
-    logged = []
-    for step in range(STEPS):
-        views = torch.randn(len(model.method.views), batch, 1, 4, 4, generator=made, dtype=torch.float64)
-        index = torch.randperm(IMAGES, generator=made)[:batch]
-        own = rank_rows(batch, rank, world)
-        model.set_schedules(step + 2, STEPS + 2)
-        optimizer.zero_grad()
-        loss, embeddings = gradient_of(lambda rows, v=views[:, own]: list(v[:, rows]), index[own], batch, seed=step)
-        optimizer.step()
-        model.after_step(embeddings, step, STEPS)
-        logged.append(loss)
-    return {"losses": torch.stack(logged), **model.state_dict()}
+    return descend(model, micro, batch, IMAGES, STEPS, rank, world, begun=2)[1]
 
 
 def work(rank: int, world: int, path: str, names: list[str]) -> None:

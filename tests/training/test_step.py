@@ -1,14 +1,11 @@
 """A step that runs out of memory is repeated in smaller parts, and nothing of it is lost."""
 
-import contextlib
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 
 from nearfar.methods import Model, method_class
-from nearfar.training.step import GradientStep
+from tests.steps import descend
 
 BATCH, IMAGES, STEPS = 13, 20, 3
 METHODS = {
@@ -55,23 +52,7 @@ def train(name, micro, fits=BATCH, spared=0, drop=0.0, norm=None):
                 setattr(parent, key, nn.Identity())
             elif isinstance(child, nn.BatchNorm1d) and norm == "frozen":
                 child.eval().running_mean.copy_(torch.linspace(-0.1, 0.1, child.num_features))
-    fabric = SimpleNamespace(
-        global_rank=0, world_size=1, autocast=contextlib.nullcontext, backward=lambda loss: loss.backward()
-    )
-    gradient_of = GradientStep(fabric, model, micro)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    made = torch.Generator().manual_seed(1)
-    losses = []
-    for step in range(STEPS):
-        views = torch.randn(len(method.views), BATCH, 1, 4, 4, generator=made, dtype=torch.float64)
-        index = torch.randperm(IMAGES, generator=made)[:BATCH]
-        model.set_schedules(step, STEPS)
-        optimizer.zero_grad()
-        loss, embeddings = gradient_of(lambda rows, v=views: list(v[:, rows]), index, BATCH, seed=step)
-        optimizer.step()
-        model.after_step(embeddings, step, STEPS)
-        losses.append(loss)
-    return gradient_of, {"losses": torch.stack(losses), **model.state_dict()}
+    return descend(model, micro, BATCH, IMAGES, STEPS)
 
 
 def check(got, expected):

@@ -103,7 +103,7 @@ def check(
         columns["path"] = ["" if row < 0 else known.paths[row] for row in rows]
     classes = class_counts(labels, splits)
     following = next_step(problems, classes)
-    lists.write_check_page(page, images, known.paths, problems, classes, following)
+    lists.write_check_page(page, known, problems, classes, following)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
     table = Table("problem", "images", "first")
     for name in dict.fromkeys(columns["problem"]):

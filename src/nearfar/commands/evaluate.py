@@ -75,20 +75,12 @@ def evaluate(
     """
     import numpy as np
 
+    from nearfar import run_evaluation
     from nearfar.data.sources.files import special
     from nearfar.device import find_device
     from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
     from nearfar.pages.report import write_report
     from nearfar.run import PREDICTIONS, Run
-    from nearfar.run_evaluation import (
-        add_to_results,
-        describe_leaks,
-        encoders_by_row,
-        finetuned,
-        open_labelled,
-        show_results,
-        usual_probe_of,
-    )
     from nearfar.training.progress import shown
 
     run, console = Run.of(run), console or Console()
@@ -111,32 +103,31 @@ def evaluate(
     if (probe or probe_lr) and "linear-sgd" not in protocol:
         raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
     listed = None if labels is None else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
-    chosen = probe_settings(probe or usual_probe_of(settings), probe_lr)
+    chosen = probe_settings(probe or run_evaluation.usual_probe_of(settings), probe_lr)
     how: dict[str, Any] = dict(probe=chosen, knn_temperature=knn_temperature, seed=seed, device=find_device())
     where: dict[str, Any] = dict(share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column)
-    sets = open_labelled(settings, data, console, **where)
-    encoders = encoders_by_row(run, encoder, baselines)
+    sets = run_evaluation.open_labelled(settings, data, console, **where)
+    encoders = run_evaluation.encoders_by_row(run, encoder, baselines)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     predictions: dict[str, np.ndarray] = {}
     leaks = ""
     for row, splits in sets.features(encoders, console) if frozen else ():
         kept = predictions if row == "trained" else None
-        with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as progress:
-            results[row] = evaluate_features(
-                *splits["train"], *splits["test"], frozen, **how, progress=progress, predictions=kept
-            )
+        both = *splits["train"], *splits["test"]
+        with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as how["progress"]:
+            results[row] = evaluate_features(*both, frozen, **how, predictions=kept)
         if kept is not None:
-            leaks = describe_leaks(encoders[row], sets, splits["train"][0], splits["test"][0], predictions)
+            leaks = run_evaluation.describe_leaks(encoders[row], sets, both[0], both[2], predictions)
     with replacing(run.path / PREDICTIONS) as unfinished:
         np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]
-    add_to_results(run, results)
+    run_evaluation.add_to_results(run, results)
     for one, percent in tuned.items():
-        for row, found in finetuned(encoders, sets, settings, percent, listed, seed, console).items():
+        for row, found in run_evaluation.finetuned(encoders, sets, settings, percent, listed, seed, console).items():
             results[row] |= found.named(one)
-        add_to_results(run, results)
+        run_evaluation.add_to_results(run, results)
     results = {row: numbers for row, numbers in results.items() if numbers}
     write_report(run.path)
-    show_results(results, sets, console)
+    run_evaluation.show_results(results, sets, console)
     if leaks:
         console.print(Text(leaks))
     return results

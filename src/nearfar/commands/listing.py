@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.messages import check_known, check_range, check_seed, did_you_mean
+from nearfar.messages import as_words, check_known, check_range, check_seed, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -101,7 +102,7 @@ def search_images(
     console.print(table)
     if page is not None:
         lines = [f"{rank}: {far:.4f}" for rank, far in zip(columns["rank"], columns["distance"], strict=True)]
-        near = lists.figures_of(known.images, known.paths, rows, lines)
+        near = lists.figures_of(known, rows, lines)
         groups = []
         for i, (name, pixels) in enumerate(zip(asked.names, asked.pixels, strict=True)):
             shown = pixels if known.images.shown is None else pixels[known.images.shown]
@@ -211,34 +212,19 @@ def find_duplicates(
     columns |= {"name": [], "distance": apart.tolist(), **described(rows)}
     columns |= {f"archive_{field}": values for field, values in described(beside).items()} if archive else {}
     words = [word for word in (data if isinstance(data, (list, tuple)) else [data]) if isinstance(word, (str, Path))]
-    words = ["nearfar", "duplicates", run.path, *words, *([] if split is None else ["--split", split])]
-    words += ["--encoder", encoder] if isinstance(encoder, str) else []
-    words += ["--against", against] if isinstance(against, (str, Path)) else []
-    words += ["--orientations"] if orientations else []
-    lists.write_duplicates_page(
-        page,
-        images,
-        known.paths,
-        links,
-        members,
-        {row: one._asdict() for row, one in facts.items()},
-        archive=archive,
-        distance=near,
-        command=shlex.join(map(str, words)),
-    )
+    options = dict(split=split, encoder=encoder, against=against, orientations=orientations or None)
+    words += as_words({name: one for name, one in options.items() if isinstance(one, (str, Path, bool))})
+    command = shlex.join(map(str, ["nearfar", "duplicates", run.path, *words]))
+    told: dict[str, Any] = dict(archive=archive, distance=near, command=command)
+    lists.write_duplicates_page(page, known, links, members, facts, **told)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
-    same, pixels, again, turned, mirrored, _ = (columns["kind"].count(kind) for kind in KINDS)
+    same, pixels, again, turned, mirrored, alike = (columns["kind"].count(kind) for kind in KINDS)
     said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
     said += f", {turned} turned, {mirrored} mirrored" if orientations else ""
     total, what = same + pixels + again + turned + mirrored, "in the archive" if archive else "copies of others"
+    others = f"{alike}" if archive else f"{len({one.group for one in members if one.kind == KINDS[-1]})} groups of"
     console.print(Text(f"{total} of {len(images) - archive} images are {what}: {said}"))
-    if archive:
-        console.print(
-            Text(f"{columns['kind'].count('alike')} others are nearly alike, at a distance of up to {near:.3g}")
-        )
-    else:
-        groups = len({member.group for member in members if member.kind == "alike"})
-        console.print(Text(f"{groups} groups of others are nearly alike, at a distance of up to {near:.3g}"))
+    console.print(Text(f"{others} others are nearly alike, at a distance of up to {near:.3g}"))
     console.print(Text(f"look first -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was removed"))
     if "path" in columns:
         files = page.with_suffix(lists.FILES)
@@ -308,8 +294,7 @@ def select_images(
 
     run, console = run_or_data(run), console or Console()
     check_known("--by", by, MEANING)
-    asked = images is not None and (isinstance(images, (str, Path)) or len(images) > 0)
-    if asked != (by == "near"):
+    if (images is not None and (isinstance(images, (str, Path)) or len(images) > 0)) != (by == "near"):
         raise ValueError("--by near needs images, and nothing else does: nearfar select RUN IMAGE... --by near")
     check_seed(seed)
     page = lists.output_of(run, out, "selection", lists.TABLE, lists.FILES)
@@ -337,10 +322,8 @@ def select_images(
         chosen, distance = remote_rows(far, n)
     else:
         with waiting(console, "choosing"):
-            if by == "diverse":
-                chosen, distance = diverse_rows(known.features, n, done)
-            else:
-                chosen, distance = typical_rows(known.features, n, seed, done)
+            choose: Any = diverse_rows if by == "diverse" else partial(typical_rows, seed=seed)
+            chosen, distance = choose(known.features, n, labelled=done)
     rows = chosen.tolist()
     columns = {
         "rank": list(range(1, n + 1)),
@@ -351,7 +334,7 @@ def select_images(
     lines = [f"{rank}: {far:.4f}" for rank, far in enumerate(columns["distance"][:ON_PAGE], 1)]
     note = f"The line below a name is its rank, and {MEANING[by]}."
     about = f"{n} of {len(names)} images" + (f", the first {ON_PAGE}" if n > ON_PAGE else "")
-    figures = lists.figures_of(known.images, known.paths, rows[:ON_PAGE], lines)
+    figures = lists.figures_of(known, rows[:ON_PAGE], lines)
     lists.write_contact_sheet(page, f"Selected: {by}", about, note, figures=figures)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
     console.print(Text(f"{n} images -> {page} and {page.with_suffix(lists.TABLE).name}"))
@@ -430,7 +413,7 @@ def cluster_images(
         centre, edge = members[:TYPICAL], members[TYPICAL:][-EDGE:]
         lines = [f"{found.distance[row]:.3f}" for row in centre]
         lines += [f"{found.distance[row]:.3f}, at the edge" for row in edge]
-        figures = lists.figures_of(known.images, known.paths, centre + edge, lines)
+        figures = lists.figures_of(known, centre + edge, lines)
         groups.append(lists.Group(figures, f"Group {number}", f"{len(members)} images"))
         table.add_row(str(number), str(len(members)), Text(known.images.names[members[0]]))
     lists.write_contact_sheet(page, "Groups of images", about, CENTRES, groups=groups)

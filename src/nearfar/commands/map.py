@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -79,8 +80,11 @@ def map_images(
     'map.html'
     """
     from nearfar.data.opening import shown_positions
+    from nearfar.device import find_device
     from nearfar.maps import LAYOUTS, check_layout, lay_out, map_quality, origin
-    from nearfar.maps.columns import columns_of, image_columns, read_table
+    from nearfar.maps.cluster_embedding import ATTRACTING
+    from nearfar.maps.columns import columns_of, neighbour_columns, read_table, retrieval_column
+    from nearfar.neighbours import find_nearest
     from nearfar.pages.map import BESIDE, MOST_IMAGES, write_map
     from nearfar.pages.report import write_report
     from nearfar.pages.transform import transform
@@ -135,9 +139,16 @@ def map_images(
         images.shown = shown_positions(show_channels, images.channels)
     features = featured.features
     colours = columns_of(images.columns, table, images.names, labelled=images.labels is not None)
+    found: dict[str, Any] = {}
+    near = None
     with shown(console, "comparing images") as progress:
-        how: dict[str, Any] = dict(seed=seed, approximate=approximate, report=console.print, progress=progress)
-        found, near = image_columns(trained, images, features, plan, **how)
+        search = partial(find_nearest, approximate=approximate, report=console.print, progress=progress)
+        if len(images) > 1:
+            near = search(features, k=min(ATTRACTING, len(images) - 1))
+            found = neighbour_columns(near)
+        if near is not None and trained is not None and plan is not None:
+            how: dict[str, Any] = dict(device=find_device(), progress=progress)
+            found["positive-pair retrieval"] = retrieval_column(trained, images, plan, seed, search, **how)
     with shown(console, "laying out the map") as progress, use_threads(fastest_threads()):
         how = dict(neighbours=near, num_views=num_views, epochs=epochs, seed=seed, progress=progress)
         made = lay_out(chosen, trained, images, features, plan, **how)

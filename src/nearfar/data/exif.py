@@ -21,12 +21,8 @@ class Exif(NamedTuple):
     longitude: float | None = None
 
 
-TYPES = {
-    "taken": pyarrow.timestamp("s"),
-    "camera": pyarrow.string(),
-    "latitude": pyarrow.float64(),
-    "longitude": pyarrow.float64(),
-}
+KINDS = pyarrow.timestamp("s"), pyarrow.string(), pyarrow.float64(), pyarrow.float64()
+TYPES = dict(zip(Exif._fields, KINDS, strict=True))
 
 
 def exif_of(image: Image.Image) -> Exif:

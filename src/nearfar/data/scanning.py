@@ -56,14 +56,8 @@ _OTHERS = {"place": pyarrow.int64(), "bytes": pyarrow.int64(), **TYPES}
 ROWS = pyarrow.schema(
     [(name, pyarrow.string() if name in _TEXTS else _OTHERS.get(name, pyarrow.int32())) for name in Row._fields]
 )
-SCANNED = pyarrow.schema(
-    [
-        ("ref", pyarrow.binary()),
-        ("mtime", pyarrow.int64()),
-        ("ctime", pyarrow.int64()),
-        *zip(ROWS.names, ROWS.types, strict=True),
-    ]
-)
+_STAMP = [("ref", pyarrow.binary()), ("mtime", pyarrow.int64()), ("ctime", pyarrow.int64())]
+SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
 
 
 class Found(NamedTuple):

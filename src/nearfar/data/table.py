@@ -178,12 +178,11 @@ def stacked(tables: Sequence[pyarrow.Table | None], lengths: Sequence[int]) -> p
     names = dict.fromkeys(name for table in tables if table is not None for name in table.column_names)
     columns = {}
     for name in names:
-        parts = [
-            pyarrow.table(
-                {name: pyarrow.nulls(length) if table is None or name not in table.column_names else table[name]}
-            )
-            for table, length in zip(tables, lengths, strict=True)
-        ]
+        parts = []
+        for table, length in zip(tables, lengths, strict=True):
+            if table is None or name not in table.column_names:
+                table = pyarrow.table({name: pyarrow.nulls(length)})
+            parts.append(table.select([name]))
         try:
             columns[name] = pyarrow.concat_tables(parts, promote_options="permissive")[name]
         except pyarrow.ArrowException:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from nearfar.messages import check_range
 from nearfar.views import with_channels
 
 PERCENTILES = (0.5, 99.5)
@@ -44,22 +45,16 @@ class Asked(NamedTuple):
 
 def asked(image_size: int | None, channels: int | None, value_range: Any) -> Asked:
     """The form that is asked for; ValueError for what no image can have."""
-    if image_size is not None and not 1 <= image_size <= LARGEST:
-        raise ValueError(f"image_size must lie in 1..{LARGEST}, got {image_size}")
-    if channels is not None and channels < 1:
-        raise ValueError(f"channels must be at least 1, got {channels}")
-    return Asked(image_size, channels, _checked(value_range))
-
-
-def _checked(value_range: Any) -> ValueRange:
+    check_range("image_size", image_size, 1, LARGEST)
+    check_range("channels", channels, 1)
     if value_range is None or value_range in (FULL, EIGHT_BITS):
-        return value_range
+        return Asked(image_size, channels, value_range)
     if isinstance(value_range, str) or len(value_range) < 2 or len(value_range) % 2:
         raise ValueError(f"value_range is LOW HIGH, a pair for each channel, 'full' or 'uint8', not {value_range}")
     pairs = np.asarray(value_range, dtype=np.float64).reshape(-1, 2)
     if not np.isfinite(pairs).all() or (pairs[:, 0] >= pairs[:, 1]).any():
         raise ValueError(f"each LOW of value_range must be below its HIGH, got {list(value_range)}")
-    return pairs.reshape(-1).tolist()
+    return Asked(image_size, channels, pairs.reshape(-1).tolist())
 
 
 def for_channels(value_range: Sequence[float], channels: int) -> list[float]:

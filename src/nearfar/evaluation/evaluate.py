@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from nearfar.evaluation.finetune import FINETUNE
-from nearfar.evaluation.knn import TEMPERATURE, few_shot_accuracy, neighbours, vote
+from nearfar.evaluation.knn import TEMPERATURE, few_shot_accuracy, vote
 from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
 from nearfar.evaluation.linear import Probe, Progress, linear_predict, linear_sgd_accuracies
 from nearfar.messages import did_you_mean
+from nearfar.neighbours import nearest_rows
 
 PROTOCOLS = ("knn", "knn_K", "linear", "linear-sgd", "few")
 KNN_DEFAULT = 20
@@ -56,13 +57,13 @@ def evaluate_features(
         if "knn" in votes:  # nobody chose this k
             votes["knn"] = min(KNN_DEFAULT, len(train_x))
         classes, number = numbered(labels)
-        cosine, index = neighbours(train_x, test_x, max(votes.values()))
+        found = nearest_rows(train_x, test_x, max(votes.values()))
         for name, k in votes.items():
-            winners = vote(cosine[:, :k], number[index[:, :k]], len(classes), knn_temperature)
+            winners = vote(1 - found.distance[:, :k], number[found.index[:, :k]], len(classes), knn_temperature)
             predicted[name] = classes[winners.numpy()]
     if "linear" in protocols:
         predicted["linear"] = linear_predict(train_x, labels, test_x, seed=seed)
-    results |= {name: accuracy(found, truth) for name, found in predicted.items() if name != "truth"}
+    results |= {name: accuracy(guesses, truth) for name, guesses in predicted.items() if name != "truth"}
     if predictions is not None:
         predictions.update(predicted)
     if "linear-sgd" in protocols:

@@ -15,7 +15,7 @@ from torch import nn
 from nearfar.data import Images
 from nearfar.device import seeded, send
 from nearfar.evaluation.features import extract
-from nearfar.evaluation.labelled import Accuracies, labelled, top_accuracies
+from nearfar.evaluation.labelled import Accuracies, labelled, numbered, top_accuracies
 from nearfar.evaluation.linear import Progress
 from nearfar.networks import Encoder
 from nearfar.views import compose, fit_views, make_views
@@ -117,7 +117,7 @@ def finetune_accuracies(
     """
     if train.labels is None or test.labels is None:
         raise ValueError("these images have no labels to fine-tune with")
-    classes, number = np.unique(train.labels[rows], return_inverse=True)
+    classes, target = numbered(train.labels[rows])
     if len(classes) < 2:
         raise ValueError("fine-tuning needs at least two classes among the labels that it uses, there is one")
     device = torch.device(device)
@@ -129,7 +129,7 @@ def finetune_accuracies(
     head = head.to(device)
     plan = compose(fit_views(("weak",), net.image_size, net.channels), net.image_size, net.channels)
     moments = net.mean.flatten().tolist(), net.std.flatten().tolist()
-    target = torch.from_numpy(number.reshape(-1).astype(np.int64)).to(device)
+    target = target.to(device)
     optimizer = torch.optim.SGD(
         [{"params": net.parameters(), "lr": settings.lr}, {"params": head.parameters(), "lr": settings.head_lr}],
         momentum=MOMENTUM,

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
+from nearfar.losses.checks import positive
 from nearfar.neighbours import nearest_rows
 
 TEMPERATURE = 0.07  # of the weights exp(cos / temperature): Wu et al. 2018, and most tables since
@@ -47,24 +48,15 @@ def knn_predict(
     """
     train_x, labels = labelled(train_x, train_y)
     classes, number = numbered(labels)
-    cosine, index = neighbours(train_x, features(test_x, "test"), k)
-    return classes[vote(cosine, number[index], len(classes), temperature).numpy()]
-
-
-def neighbours(
-    train_x: Float[Tensor, "train dim"], test_x: Float[Tensor, "test test_dim"], k: int
-) -> tuple[Float[Tensor, "test k"], Int[Tensor, "test k"]]:
-    """Cosine and position of the k nearest training rows of each test row, nearest first; see `nearest_rows`."""
-    found = nearest_rows(train_x, test_x, k)
-    return 1 - found.distance, found.index
+    found = nearest_rows(train_x, features(test_x, "test"), k)
+    return classes[vote(1 - found.distance, number[found.index], len(classes), temperature).numpy()]
 
 
 def vote(
     cosine: Float[Tensor, "test k"], number: Int[Tensor, "test k"], classes: int, temperature: float = TEMPERATURE
 ) -> Int[Tensor, " test"]:
     """Class number with the largest sum of exp(cos / temperature) over the neighbours."""
-    if temperature <= 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
+    positive(temperature=temperature)
     shift = cosine.amax(1, keepdim=True)  # a common factor of all sums, taken out so that no temperature overflows
     weight = torch.exp((cosine - shift) / temperature)
     return torch.zeros(len(cosine), classes).scatter_add_(1, number, weight).argmax(1)
@@ -111,8 +103,7 @@ def few_shot_accuracy(
     scores = {}
     for per_class in labels_per_class:
         guesses = []
-        for chosen in sample_labels(labels, per_class, trials, seed):
-            index = torch.from_numpy(chosen)
+        for index in map(torch.from_numpy, sample_labels(labels, per_class, trials, seed)):
             means = torch.zeros(len(classes), train.shape[1]).index_add_(0, number[index], train[index])
             predicted = (test @ F.normalize(means, dim=1).T).argmax(1)
             guesses.append(classes[predicted.numpy()])

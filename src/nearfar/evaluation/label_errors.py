@@ -54,13 +54,12 @@ def doubtful_labels(
         return Doubtful(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
     chance = label_probabilities(features(x, "all")[known], number, seed, approximate=approximate, progress=progress)
     every = np.arange(len(known))
-    own = chance[every, number]
-    others = chance.copy()
+    own, others = chance[every, number], chance.copy()
     others[every, number] = -1
-    best = others.argmax(1)
-    rows = np.flatnonzero(others[every, best] > FACTOR * own)
-    rows = rows[np.argsort(own[rows] / others[rows, best[rows]], kind="stable")]
-    return Doubtful(known[rows], own[rows], classes[best[rows]], others[rows, best[rows]])
+    best, other = others.argmax(1), others.max(1)
+    rows = np.flatnonzero(other > FACTOR * own)
+    rows = rows[np.argsort(own[rows] / other[rows], kind="stable")]
+    return Doubtful(known[rows], own[rows], classes[best[rows]], other[rows])
 
 
 def label_probabilities(

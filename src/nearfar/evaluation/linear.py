@@ -24,6 +24,7 @@ from nearfar.evaluation.labelled import (
     numbered,
     top_accuracies,
 )
+from nearfar.losses.checks import positive
 from nearfar.messages import check_known
 
 GRID = (0.001, 0.01, 0.1, 1.0, 10.0)  # C, the inverse of the penalty: the strongest penalty comes first
@@ -67,9 +68,7 @@ def linear_predict(train_x: Features, train_y: Labels, test_x: Features, seed: i
     return fit(train, labels, choose_strength(train, labels, seed)).predict(test_rows)
 
 
-def standardise(
-    train_x: Float[Tensor, "train dim"], *others: Float[Tensor, "_ dim"]
-) -> tuple[Float[np.ndarray, "_ dim"], ...]:
+def standardise(train_x: Float[Tensor, "train dim"], *others: Float[Tensor, "_ dim"]) -> tuple[np.ndarray, ...]:
     """All arrays shifted and scaled by the training mean and deviation; constant dimensions become 0."""
     mean, deviation = train_x.mean(0), train_x.std(0, correction=0)
     scale = (deviation > 1e-6 * (1 + mean.abs())) / deviation.clamp_min(1e-30)
@@ -156,9 +155,8 @@ def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Pro
     probe = PROBES[name] if isinstance(name, str) else name
     if lrs is None:
         return probe
-    if min(lrs, default=0.0) <= 0:
-        raise ValueError(f"the learning rates of a linear probe must be positive, got {list(lrs)}")
-    return replace(probe, lrs=tuple(float(lr) for lr in lrs))
+    positive(**{"lowest learning rate of a linear probe": min(lrs, default=0.0)})
+    return replace(probe, lrs=tuple(map(float, lrs)))
 
 
 def linear_sgd_accuracies(
@@ -271,9 +269,7 @@ def _factor(probe: Probe, done: int, total: int, per_epoch: int) -> float:
     return 0.1 ** sum(whole >= round(at * total, 6) for at in probe.drop_at)
 
 
-def _scores(
-    weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
-) -> Iterator[Float[Tensor, "chunk rates classes"]]:
+def _scores(weight: Tensor, bias: Tensor, x: Tensor) -> Iterator[Float[Tensor, "chunk rates classes"]]:
     flat = weight.flatten(0, 1)
     for rows in x.split(8192):
         yield torch.addmm(bias.flatten(), rows.to(flat.device), flat.T).unflatten(1, weight.shape[:2]).cpu()

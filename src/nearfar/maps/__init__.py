@@ -6,13 +6,4 @@ from nearfar.maps.layouts import LAYOUTS, Map, check_layout, find_map, lay_out, 
 from nearfar.maps.projector import Projector, finetune_map, fit_projector
 from nearfar.maps.quality import MapQuality, map_quality
 
-__all__ = [
-    "ClusterEmbedding",
-    "Map",
-    "MapQuality",
-    "Projector",
-    "fit_projector",
-    "load_map",
-    "map_quality",
-    "save_map",
-]
+__all__ = ["ClusterEmbedding", "Map", "MapQuality", "Projector", "fit_projector", "load_map", "map_quality", "save_map"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch.nn import functional as F
 
 from nearfar.device import seeded
 from nearfar.maps.repulsion import similarity_sums
+from nearfar.messages import check_range
 from nearfar.neighbours.nearest import Metric, Nearest, nearest_rows
 
 START = 1e-4  # standard deviation of the initial coordinates along the widest direction
@@ -29,6 +32,7 @@ NEIGHBOURS, PERPLEXITY = 25, 5.0  # of a new point
 ROUNDS = 30  # after which a new point moves by less than a thousandth of its neighbours' spread
 
 
+@dataclass(eq=False, repr=False)
 class ClusterEmbedding(BaseEstimator):
     """Cluster embedding (Yang et al. 2023) of rows [n, dim] into [n, n_components], as an estimator.
 
@@ -60,36 +64,30 @@ class ClusterEmbedding(BaseEstimator):
     (50, 2)
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        alpha: float = 0.0,
-        n_neighbors: int = ATTRACTING,
-        perplexity: float = 20.0,
-        metric: Metric = "euclidean",
-        max_iter: int = 300,
-        init: Any = "pca",
-        random_state: int = 0,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.n_neighbors = n_neighbors
-        self.perplexity = perplexity
-        self.metric = metric
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.progress = progress
+    n_components: int = 2
+    _: KW_ONLY
+    alpha: float = 0.0
+    n_neighbors: int = ATTRACTING
+    perplexity: float = 20.0
+    metric: Metric = "euclidean"
+    max_iter: int = 300
+    init: Any = "pca"
+    random_state: int = 0
+    progress: Callable[[int, int], None] | None = None
 
     def fit(self, X: Any, y: Any = None, *, neighbours: Nearest | None = None) -> ClusterEmbedding:
         """Lay out the rows of X [n, dim]; y is ignored. neighbours: n_neighbors of each row or more, if known."""
-        self._check()
+        check_range("n_components", self.n_components, 1, 3)
+        check_range("alpha", self.alpha, 0, 1)
+        for name in ("n_neighbors", "max_iter"):
+            check_range(name, getattr(self, name), 1, inf)
         rows = torch.from_numpy(check_array(X, dtype=np.float32, ensure_min_samples=2))
         with torch.no_grad(), seeded("cpu", self.random_state):
-            index, probability = self._graph(rows, neighbours)
-            coordinates, self.partition_ = self._optimise(self._start(rows), index, probability)
+            k = min(self.n_neighbors, len(rows) - 1)
+            distance, index = neighbours or nearest_rows(rows, k=k, metric=self.metric)
+            squared = squared_distances(distance[:, :k], self.metric)
+            probability = entropic_affinities(squared, min(self.perplexity, k))  # p_j|i, each row of which sums to one
+            coordinates, self.partition_ = self._optimise(self._start(rows), index[:, :k], probability)
         self.n_features_in_ = rows.shape[1]
         self.embedding_ = (coordinates - coordinates.mean(0)).numpy()
         self._rows = rows
@@ -104,22 +102,6 @@ class ClusterEmbedding(BaseEstimator):
         check_is_fitted(self, "embedding_")
         rows = torch.from_numpy(check_array(X, dtype=np.float32))
         return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(rows).numpy()
-
-    def _check(self) -> None:
-        for name in ("n_components", "n_neighbors", "max_iter"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.n_components > 3:
-            raise ValueError(f"n_components must be at most 3, not {self.n_components}")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be 0 to 1, not {self.alpha}")
-
-    def _graph(self, rows: Tensor, neighbours: Nearest | None) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
-        """The neighbours of each row, and p_j|i, which sums to one."""
-        k = min(self.n_neighbors, len(rows) - 1)
-        distance, index = neighbours or nearest_rows(rows, k=k, metric=self.metric)
-        squared = squared_distances(distance[:, :k], self.metric)
-        return index[:, :k], entropic_affinities(squared, min(self.perplexity, k))
 
     def _start(self, rows: Tensor) -> Tensor:
         shape = (len(rows), self.n_components)
@@ -151,10 +133,7 @@ class ClusterEmbedding(BaseEstimator):
 
 
 def forces(
-    points: Float[Tensor, "n dim"],
-    index: Int[Tensor, "n k"],
-    probability: Float[Tensor, "n k"],
-    alpha: float,
+    points: Float[Tensor, "n dim"], index: Int[Tensor, "n k"], probability: Float[Tensor, "n k"], alpha: float
 ) -> tuple[Float[Tensor, "n dim"], Float[Tensor, "n dim"], float]:
     """Attraction and repulsion, whose difference is the gradient of the I-divergence, and Z = 1 / (s n (n - 1)).
 
@@ -218,9 +197,7 @@ def entropic_affinities(squared: Float[Tensor, "rows k"], perplexity: float) -> 
     neighbours weigh the same.
     Source: Hinton & Roweis 2002 (SNE), Eq. 1; entropic affinities: Vladymyrov & Carreira-Perpinan 2013.
     """
-    k = squared.shape[1]
-    if not 1 <= perplexity <= k:
-        raise ValueError(f"perplexity must be 1 to the number of neighbours, {k}, not {perplexity}")
+    check_range(f"the perplexity over {squared.shape[1]} neighbours", perplexity, 1, squared.shape[1])
     return torch.cat([_entropic(part.double(), np.log(perplexity)) for part in squared.split(CHUNK)]).to(squared)
 
 

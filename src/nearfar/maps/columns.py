@@ -7,10 +7,8 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -18,17 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.table import as_arrays
-from nearfar.device import find_device
 from nearfar.evaluation import extract_view
-from nearfar.maps.cluster_embedding import ATTRACTING
 from nearfar.messages import did_you_mean, one_line
-from nearfar.neighbours import Nearest, find_nearest
+from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
 from nearfar.training.seeding import stream
 from nearfar.views import Views
@@ -49,16 +44,14 @@ NEAREST = 15
 LEAST = 1e-6  # cosine distance below which rows of float32 are the same
 
 
-@dataclass(frozen=True)
-class Coloured:
+class Coloured(NamedTuple):
     """A class on a map."""
 
     name: str
     colour: str
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column with its colours.
 
     Classes: `values` are their numbers and `classes` their names and colours. A scale: `classes` is None, `values` are
@@ -73,7 +66,7 @@ class Column:
 
     def description(self) -> dict[str, Any]:
         """All but the values, for JSON."""
-        classes = None if self.classes is None else [asdict(one) for one in self.classes]
+        classes = None if self.classes is None else [one._asdict() for one in self.classes]
         return {"name": self.name, "classes": classes, "low": self.low, "high": self.high}
 
 
@@ -137,37 +130,18 @@ def packed(values: np.ndarray) -> dict[str, str]:
     return {"type": values.dtype.str[1:], "bytes": base64.b64encode(values.tobytes()).decode()}
 
 
-def image_columns(
-    encoder: Encoder | None,
-    images: Images,
-    features: Float[Tensor, "images dim"],
-    views: Views | None,
-    *,
-    seed: int = 0,
-    approximate: bool = False,
-    report: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[dict[str, np.ndarray], Nearest | None]:
-    """Columns that need no labels, and the 30 nearest images (cosine) of each, nearest first; of fewer images fewer.
+def retrieval_column(
+    encoder: Encoder, images: Images, views: Views, seed: int, search: Callable[..., Nearest], **how: Any
+) -> np.ndarray:
+    """Whether the nearest to an augmented view of an image, among other views of all images, is its own.
 
-    Those of `neighbour_columns`, and "positive-pair retrieval": whether the nearest to an augmented view of the image,
-    among other views of all images, is its own. Exact unless `approximate`, in linear memory; time grows with the
-    square of the number of images. features: those of the encoder. encoder, views: None leaves the retrieval out. None
-    for a single image.
+    search: as `find_nearest`. how: options of `extract_view`.
     """
-    if len(images) < 2:
-        return {}, None
-    search = partial(find_nearest, approximate=approximate, report=report, progress=progress)
-    near = search(features, k=min(ATTRACTING, len(images) - 1))
-    if encoder is None or views is None:
-        return neighbour_columns(near), near
-    how: dict[str, Any] = dict(device=find_device(), progress=progress)
     first, second = (
         extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "own view", number), **how)
         for number in range(2)
     )
-    found = search(second, first, 1).index[:, 0] == torch.arange(len(images))
-    return {**neighbour_columns(near), "positive-pair retrieval": found.numpy()}, near
+    return (search(second, first, 1).index[:, 0] == torch.arange(len(images))).numpy()
 
 
 def neighbour_columns(near: Nearest) -> dict[str, np.ndarray]:

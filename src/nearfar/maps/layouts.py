@@ -22,7 +22,7 @@ from nearfar.device import find_device
 from nearfar.evaluation import extract, extract_view
 from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
 from nearfar.maps.projector import Projector, finetune_map, fit_projector
-from nearfar.messages import did_you_mean, first_line
+from nearfar.messages import check_known, first_line
 from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import WEIGHTS
@@ -66,9 +66,7 @@ class Map:
 
 def check_layout(layout: str, num_views: int | None) -> None:
     """Raise ValueError for an unknown layout, and for views with a layout that uses none."""
-    if layout not in LAYOUTS:
-        known = f"choose one of {', '.join(LAYOUTS)}"
-        raise ValueError(f"there is no --layout {layout!r}: {did_you_mean(layout, LAYOUTS, known)}")
+    check_known("--layout", layout, LAYOUTS)
     if layout == "cluster-embedding" and num_views is not None:
         raise ValueError("--num-views: the layout cluster-embedding makes no views; choose projector or finetune")
 
@@ -93,13 +91,10 @@ def lay_out(
     fits them to the number of images. progress: called with (done, total) of each stage.
     """
     if layout == "cluster-embedding":
-        if len(features) == 1:
-            coordinates = torch.zeros(1, 2)
-            return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
-        embedding = ClusterEmbedding(metric="cosine", random_state=seed, progress=progress)
-        if epochs is not None:
-            embedding.set_params(max_iter=epochs)
-        coordinates = torch.from_numpy(embedding.fit(features.numpy(), neighbours=neighbours).embedding_)
+        coordinates, steps = torch.zeros(len(features), 2), epochs or ClusterEmbedding.max_iter
+        if len(features) > 1:
+            embedding = ClusterEmbedding(metric="cosine", max_iter=steps, random_state=seed, progress=progress)
+            coordinates = torch.from_numpy(embedding.fit(features.numpy(), neighbours=neighbours).embedding_)
         return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
     assert encoder is not None and views is not None
     how: dict[str, Any] = dict(device=find_device(), progress=progress)

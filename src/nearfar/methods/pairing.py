@@ -50,11 +50,6 @@ class Pairing:
             values.append(loss(*(self._select(embeddings, rows) for rows in term), **queue, **named, **state))
         return torch.stack(values).mean() if self.join == "mean" else torch.stack(values).sum()
 
-    @property
-    def num_queues(self) -> int:
-        """How many queues the terms read."""
-        return 1 if self.queues is None else len(set(self.queues))
-
     def rows_to_enqueue(self, embeddings: Embeddings) -> list[Tensor]:
         """Return the rows [rows, dim] that enter each queue after the step."""
         entries = [("key", view) for view in self.momentum_views] if self.enqueued is None else self.enqueued

@@ -87,6 +87,8 @@ def describe(method: type[Method]) -> dict[str, Any]:
     meanings: dict[str, str] = {}
     for cls in reversed(method.__mro__):
         meanings |= of_arguments(inspect.cleandoc(cls.__doc__ or ""))
+    differs = re.search(r"Differs from the paper: (.*?)(?:\n\n|\Z)", docs, re.DOTALL)
+    points = re.split(r"\(\d+\) ", " ".join(differs[1].split())) if differs else []  # (1) the first; (2) the second
     needs = {
         "index": setup.needs_index,
         "predictor": setup.predictor is not None,
@@ -101,12 +103,5 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "defaults": {field.name: getattr(small, field.name) for field in fields(method)},
         "meanings": {field.name: meanings[field.name] for field in fields(method) if field.name in meanings},
         "recipes": {name: asdict(recipe) for name, recipe in method.recipes.items()},
-        "differs": _differences(docs),
+        "differs": [point.strip().rstrip(";.") for point in points if point],
     }
-
-
-def _differences(docs: str) -> list[str]:
-    """Read the numbered points after "Differs from the paper:" in a docstring."""
-    found = re.search(r"Differs from the paper: (.*?)(?:\n\n|\Z)", docs, re.DOTALL)
-    points = re.split(r"\(\d+\) ", " ".join(found[1].split())) if found else []
-    return [point.strip().rstrip(";.") for point in points if point]

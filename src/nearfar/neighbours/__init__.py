@@ -4,6 +4,7 @@ from nearfar.neighbours.approximate import approximate_rows, find_nearest
 from nearfar.neighbours.copies import COPY, LOCAL, local_difference, pixel_difference
 from nearfar.neighbours.duplicates import (
     KINDS,
+    Facts,
     Link,
     Member,
     alike_distance,

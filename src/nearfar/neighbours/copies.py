@@ -196,7 +196,7 @@ def _box(first: np.ndarray, second: np.ndarray) -> Box:
     Translation and scale in both directions, by least squares on the gradients (Lucas & Kanade 1981), twice.
     """
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
-    ends = np.array([0.0, 0.0, broad, tall])
+    ends, scale = np.array([0.0, 0.0, broad, tall]), np.tile([broad / width, tall / height], 2)
     one, other = (image.mean(0, dtype=np.float32).round().astype(np.uint8) for image in (first, second))
     target = gaussian_filter(other.astype(np.float32), 1)
     x, y = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
@@ -207,9 +207,7 @@ def _box(first: np.ndarray, second: np.ndarray) -> Box:
         square = slopes @ slopes.T
         square += np.eye(4) * (1e-6 * np.trace(square) + 1e-6)  # for images without edges in one direction
         left, wider, top, taller = np.linalg.solve(square, slopes @ (target - found).ravel())
-        ends += np.array([left - wider, top - taller, left + wider, top + taller]) * np.tile(
-            [broad / width, tall / height], 2
-        )
+        ends += np.array([left - wider, top - taller, left + wider, top + taller]) * scale
         ends = np.clip(ends, [0, 0, broad - CUT, tall - CUT], [CUT, CUT, broad, tall])
     return tuple(ends)
 

@@ -19,14 +19,13 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from nearfar.atomic import PAGES, check_folder, check_output, replacing, write_file
-from nearfar.data import Images
 from nearfar.data.table import printable
 from nearfar.maps.thumbnails import data_url, thumbnails
-from nearfar.neighbours import KINDS, Link, Member
+from nearfar.neighbours import KINDS, Facts, Link, Member
 from nearfar.pages.template import script, write_page
 from nearfar.run import Run
 from nearfar.run_check import Problem
-from nearfar.run_features import WithoutRun
+from nearfar.run_features import Featured, WithoutRun
 from nearfar.views import eight_bits
 
 Columns = dict[str, list[Any]]
@@ -77,13 +76,14 @@ def write_contact_sheet(
     write_page(path, "contact_sheet.html", title=title, about=about, note=note, figures=figures, groups=groups)
 
 
-def figures_of(images: Images, paths: Sequence[str] | None, rows: Sequence[int], said: Sequence[str]) -> list[Figure]:
-    """Return images, by their positions, each with a line on it. paths: of their files, where they have some."""
+def figures_of(known: Featured, rows: Sequence[int], said: Sequence[str]) -> list[Figure]:
+    """Return images, by their positions, each with a line on it."""
     urls: dict[int, str] = {}
     for some in torch.tensor(sorted(set(rows)), dtype=torch.int64).split(GATHERED):
-        urls.update(zip(some.tolist(), map(picture, images.pictures(some)), strict=True))
+        urls.update(zip(some.tolist(), map(picture, known.images.pictures(some)), strict=True))
+    names, paths = known.images.names, known.paths
     links = [None if paths is None else Path(paths[row]).absolute().as_uri() for row in rows]
-    return [Figure(urls[row], images.names[row], line, link) for row, line, link in zip(rows, said, links, strict=True)]
+    return [Figure(urls[row], names[row], line, link) for row, line, link in zip(rows, said, links, strict=True)]
 
 
 def picture(pixels: Shaped[Tensor, "channels side side"]) -> str:
@@ -148,11 +148,10 @@ def for_pipes(columns: Mapping[str, Sequence[Any]], separator: str) -> bytes:
 
 def write_duplicates_page(
     path: Path,
-    images: Images,
-    paths: Sequence[str] | None,
+    known: Featured,
     links: Sequence[Link],
     members: Sequence[Member],
-    facts: Mapping[int, Mapping[str, Any]],
+    facts: Mapping[int, Facts],
     *,
     archive: int = 0,
     distance: float,
@@ -171,28 +170,23 @@ def write_duplicates_page(
         if len(place.keys() | {first, second}) > MOST_IMAGES:
             break
         near.append([far, *(place.setdefault(row, len(place)) for row in (first, second)), kind])
-    figures = figures_of(images, paths, list(place), [""] * len(place))
+    figures = figures_of(known, list(place), [""] * len(place))
     copies = {one.row: one for one in members if one.kind != KINDS[alike]}
     told = []
     for row, figure in zip(place, figures, strict=True):
         one = copies.get(row, Member(0, row, "", True))
         relation = {"kind": one.kind, "kept": one.kept, "turn": one.turn, "archived": row < archive}
-        told.append({"name": figure.name, "url": figure.url, "href": figure.href, **relation, **facts[row]})
+        told.append({"name": figure.name, "url": figure.url, "href": figure.href, **relation, **facts[row]._asdict()})
     data = {"images": told, "links": near, "alike": alike, "distance": distance, "command": command}
     data |= {"files": CHOSEN, "removing": removing(Path(CHOSEN))}
-    about, left = f"among {len(images) - archive} images", len(links) - len(near)
+    about, left = f"among {len(known.images) - archive} images", len(links) - len(near)
     about += f", against {archive} of an archive" if archive else ""
     scripts = [script("saving.js", "duplicates.js")]
     write_page(path, "duplicates.html", title="Near-duplicates", about=about, data=data, left=left, scripts=scripts)
 
 
 def write_check_page(
-    path: Path,
-    images: Images,
-    paths: Sequence[str] | None,
-    problems: Sequence[Problem],
-    classes: Mapping[str, Sequence[Any]],
-    following: str,
+    path: Path, known: Featured, problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]], following: str
 ) -> None:
     """Write the page of `check`: what to do next, the problems with a few images of each, and the classes.
 
@@ -201,19 +195,16 @@ def write_check_page(
     sections = []
     for name, found in groupby(problems, key=lambda one: one.problem):
         those = list(found)
-        once = list(
-            {frozenset((one.row, one.other, one.name * (one.row < 0))): one for one in reversed(those)}.values()
-        )
-        some = once[::-1][:SHOWN]
+        once = {frozenset((one.row, one.other, one.name * (one.row < 0))): one for one in reversed(those)}
+        some = list(once.values())[::-1][:SHOWN]
         seen = [one for one in some if one.row >= 0]
-        figures = figures_of(images, paths, [one.row for one in seen], [one.words for one in seen])
+        figures = figures_of(known, [one.row for one in seen], [one.words for one in seen])
         repeats = [one for one in seen if one.other >= 0]
-        before = figures_of(images, paths, [one.other for one in repeats], [""] * len(repeats))
+        before = figures_of(known, [one.other for one in repeats], [""] * len(repeats))
         pairs = [Group(pair) for pair in zip(before, figures, strict=True)] if repeats else []
         lines = [f"{one.name}: {one.words}" for one in some if one.row < 0]
         sections.append(Section(name, len(those), len(once), [] if pairs else figures, pairs, lines))
+    images = known.images
     about, labelled = f"{len(images)} images of {images.source}", images.labels is not None
-    shown: dict[str, Any] = dict(
-        about=about, following=following, sections=sections, classes=classes, labelled=labelled
-    )
-    write_page(path, "check.html", title="Check of the data", **shown)
+    shown: dict[str, Any] = dict(about=about, sections=sections, classes=classes, labelled=labelled)
+    write_page(path, "check.html", title="Check of the data", following=following, **shown)

@@ -82,15 +82,9 @@ def write_map(
             save_map(files[".safetensors"], saved)
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")
         draw_map(files[".png"], coordinates, images.labels, images.class_names, images=images)
-        write_map_page(
-            files[page.suffix],
-            coordinates,
-            images,
-            note=note,
-            columns={**(columns or {}), **kept},
-            neighbours=None if near is None else near[:, :NEIGHBOURS].numpy(),
-            progress=progress,
-        )
+        shown = None if near is None else near[:, :NEIGHBOURS].numpy()
+        how: dict[str, Any] = dict(note=note, columns={**(columns or {}), **kept}, progress=progress)
+        write_map_page(files[page.suffix], coordinates, images, neighbours=shown, **how)
 
 
 def table_columns(

@@ -19,7 +19,7 @@ from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, find_weights, write_timm_folder
 from nearfar.networks.starting import OWN
 from nearfar.pages.report import NEIGHBOURS, results_shown
-from nearfar.pages.template import templates, words
+from nearfar.pages.template import page, words
 from nearfar.run import Run
 from nearfar.training.settings import Settings, settings_fields
 
@@ -61,26 +61,23 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
         **{key: getattr(settings, key) for key in used},
         "starting weights": start or None,
     }
-    return (
-        templates()
-        .get_template("model_card.md")
-        .render(
-            **shown,
-            card_data=data.to_yaml(),
-            name=name,
-            on_hub=re.fullmatch(r"[\w.-]+/[\w.-]+", name),
-            encoder=run.encoder,
-            settings=settings,
-            images=images,
-            training=training,
-            verdict=run.verdict,
-            licence=licence,
-            licence_of_start=licence_of_start,
-            start=start,
-            command=_command(settings),
-            method=method,
-            version=version("nearfar"),
-        )
+    return page(
+        "model_card.md",
+        **shown,
+        card_data=data.to_yaml(),
+        name=name,
+        on_hub=re.fullmatch(r"[\w.-]+/[\w.-]+", name),
+        encoder=run.encoder,
+        settings=settings,
+        images=images,
+        training=training,
+        verdict=run.verdict,
+        licence=licence,
+        licence_of_start=licence_of_start,
+        start=start,
+        command=_command(settings),
+        method=method,
+        version=version("nearfar"),
     )
 
 
@@ -100,11 +97,8 @@ def _command(settings: Settings) -> str:
         value = getattr(settings, one.name)
         if one.name == "init" and value is not None:
             value = value if value in (OWN, "timm") or value.startswith("hf:") else "WEIGHTS"
-        if (
-            one.name not in _OF_A_MACHINE
-            and isinstance(value, str | int | float | list | tuple)
-            and value != one.default
-        ):
+        plain = isinstance(value, str | int | float | list | tuple)
+        if plain and value != one.default and one.name not in _OF_A_MACHINE:
             given[one.name] = value
     return shlex.join(["nearfar", "pretrain", "DATA", *as_words(given | dict(settings.hyperparameters))])
 

@@ -22,12 +22,12 @@ NOTHING = "'none'"
 BESIDE = "file: 'self'"  # what lies beside a page that was opened from disk
 
 
-def page(name: str, *, scripts: Sequence[str] = (), beside: bool = False, **shown: Any) -> str:
+def page(template: str, /, *, scripts: Sequence[str] = (), beside: bool = False, **shown: Any) -> str:
     """Return a page from a template, which is given what it shows.
 
     scripts: texts of those in the page, or in a page that it holds: no other may run. beside: as for `policy`.
     """
-    text = templates().get_template(name).render(policy=policy(*scripts, beside=beside), scripts=scripts, **shown)
+    text = templates().get_template(template).render(policy=policy(*scripts, beside=beside), scripts=scripts, **shown)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")  # the name of a folder need not be UTF-8
 
 

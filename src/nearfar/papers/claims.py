@@ -238,9 +238,8 @@ def _decided(found: Difference, distance: float, told: str, among: int = 1) -> J
     told += f", 95 % interval {interval[0]:+.3g} to {interval[1]:+.3g}" + f" as one of {against} rows" * (against > 1)
     if p < LEVEL:
         return Judgement("yes" if distance > 0 else "no", told, found.mean, interval, p)
-    seeds = np.arange(
-        2, MOST_SEEDS + 1
-    )  # which would decide, if the difference stays as far from what it is compared with
+    # how many seeds would decide, if the difference stays as far from what it is compared with
+    seeds = np.arange(2, MOST_SEEDS + 1)
     halves = stats.t.ppf(1 - LEVEL / against / 2, (found.cells - 1) * (seeds - 1)) * np.sqrt(2 * found.variance / seeds)
     enough = seeds[halves < abs(distance)]
     needed = f"about {enough[0]} seeds" if enough.size else "no affordable number of seeds"

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmenta
 
 from nearfar.data import describe
 from nearfar.data.images import sample
+from nearfar.data.value_range import spread
 from nearfar.device import find_device
+from nearfar.losses.checks import positive
 from nearfar.maps.thumbnails import data_url
 from nearfar.networks import Encoder
 from nearfar.pages.report import STARTS, write_report
@@ -217,8 +220,7 @@ def evaluate_detectors(
     check_library()
     settings = detector_settings(detector)
     if epochs is not None:
-        if not epochs > 0:
-            raise ValueError(f"--epochs must be above 0, got {epochs}")
+        positive(**{"--epochs": epochs})
         settings = replace(settings, epochs=epochs, steps=None)
     source = run.settings.given("data") if data is None else data
     if not isinstance(source, (str, Path)):
@@ -291,23 +293,15 @@ def _built(encoder: Encoder, settings: DetectorSettings, task: str, images: Anno
 def write_detection_page(path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Found]]) -> None:
     """Write a page with a few test images: what is annotated, then what each row of `found` holds."""
     images = []
-    for row in np.linspace(0, len(test) - 1, min(SHOWN, len(test))).round().astype(int).tolist():
+    for row in spread(len(test), SHOWN):
         one, columns = test.images[row], {"annotated": list(test.images[row].objects)}
         for key, each in found.items():
             columns[STARTS[key]] = [found_ for found_ in each[row] if found_["score"] >= CERTAIN]
-        images.append(
-            [
-                {"title": title, "name": one.path.name, "count": len(objects), "url": _drawn(one, objects)}
-                for title, objects in columns.items()
-            ]
-        )
+        drawn = ((title, len(objects), _drawn(one, objects)) for title, objects in columns.items())
+        images.append([dict(name=one.path.name, title=title, count=count, url=url) for title, count, url in drawn])
     about = f"{len(test)} test images, {len(images)} of them shown; objects with a score of {CERTAIN:g} or more"
-    classes = [(name, _colour(label)) for label, name in enumerate(test.class_names, 1)]
+    classes = list(zip(test.class_names, cycle(COLOURS), strict=False))
     write_page(path, "found.html", title=f"What was found: {task}", about=about, classes=classes, images=images)
-
-
-def _colour(label: int) -> str:
-    return COLOURS[(label - 1) % len(COLOURS)]
 
 
 def _drawn(one: AnnotatedImage, objects: Found) -> str:
@@ -315,7 +309,7 @@ def _drawn(one: AnnotatedImage, objects: Found) -> str:
 
     image = eight_bits(read_pixels(one, 3))
     objects, scale = objects[::-1], max(1.0, max(one.width, one.height) / SIDE)
-    width, colours = round(2 * scale), [_colour(each["category_id"]) for each in objects]
+    width, colours = round(2 * scale), [COLOURS[(each["category_id"] - 1) % len(COLOURS)] for each in objects]
     if objects and "segmentation" in objects[0]:
         masks = torch.from_numpy(mask.decode([each["segmentation"] for each in objects])).permute(2, 0, 1).bool()
         image = draw_segmentation_masks(image, masks, alpha=0.4, colors=colours)

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from nearfar.allocator import reuse_memory
 from nearfar.commands.map import map_images
 from nearfar.device import find_device, peak_memory, synchronize
+from nearfar.evaluation import extract_view
 from nearfar.papers.runs import PLANE
 from nearfar.run import Run, load
-from nearfar.run_features import features_shown, open_shown
+from nearfar.run_features import open_shown
 from nearfar.training.budget import training_speed
 from nearfar.training.plan import chosen_method, chosen_views, views_at
 from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
@@ -122,7 +123,7 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     images = images.subset(range(min(VIEWS_OF, len(images))))
     plan = chosen_views(settings.given("views"), settings)
     features = [
-        features_shown(encoder, images, view=plan.pick([0]), generator=stream(settings.seed, "map", number))
+        extract_view(encoder, images, plan.pick([0]), stream(settings.seed, "map", number), device=find_device())
         for number in range(NUM_VIEWS)
     ]
     with torch.no_grad():

@@ -242,10 +242,13 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
         figure.savefig(unfinished)
 
 
-def _panels(count: int) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
-    lines = -(-count // MOST_PANELS)
+def _panels(
+    count: int, most: int = MOST_PANELS, width: float = PANEL, height: float = HEIGHT, dpi: int = 120
+) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
+    """A figure with so many panels, at most `most` in a line; inches of each."""
+    lines = -(-count // most)
     across = -(-count // lines)
-    figure = matplotlib.figure.Figure(figsize=(1 + PANEL * across, HEIGHT * lines), dpi=120, layout="constrained")
+    figure = matplotlib.figure.Figure(figsize=(1 + width * across, height * lines), dpi=dpi, layout="constrained")
     panels = list(figure.subplots(lines, across, squeeze=False).flat)
     for unused in panels[count:]:
         unused.set_axis_off()
@@ -325,12 +328,9 @@ def _by_column(table: Table, values: Lists) -> matplotlib.figure.Figure:
 
 def side_by_side(pictures: Mapping[str, Path]) -> matplotlib.figure.Figure:
     """Pictures two in a line, each under its title."""
-    lines = -(-len(pictures) // 2)
-    figure = matplotlib.figure.Figure(figsize=(13, 5 * lines), dpi=100, layout="constrained")
-    panels = list(figure.subplots(lines, 2, squeeze=False).flat)
-    for axes in panels:
+    figure, panels = _panels(len(pictures), 2, 6.0, 5.0, 100)
+    for axes, (title, picture) in zip(panels, pictures.items(), strict=True):
         axes.set_axis_off()
-    for axes, (title, picture) in zip(panels, pictures.items(), strict=False):
         axes.imshow(matplotlib.image.imread(picture))
         axes.set_title(title)
     return figure

@@ -265,14 +265,15 @@ def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[st
     scale = {"columns": {"value": {}}, **{key: given.pop(key) for key in OF_SMALL if key in given}}
     scale["common"] = {**common, **_named(scale.get("common", {}))}
     given["claims"] = tuple(_claim(_named(claim), name) for claim in given.get("claims", []))
-    given["own"] = {cell: _checked(_OWN, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()}
+    own = {"run": Settings, "evaluate": Settings}
+    given["own"] = {cell: _checked(own, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()}
     whole = {**given, "paper": paper, "name": name, "rows": rows, **_scale(scale, rows, name)}
     table = _part(Table, name, whole)
     if small is not None:
         place = f"{name}, small"
         hints = {key: get_type_hints(Table)[key] for key in OF_SMALL} | {"rows": tuple}
-        own = _checked(hints, place, _named(small))
-        table = replace(table, small=replace(table, own={}, **_scale({"common": {}, **own}, rows, place), size="small"))
+        there = {"common": {}, **_checked(hints, place, _named(small))}
+        table = replace(table, small=replace(table, own={}, **_scale(there, rows, place), size="small"))
     _check_names(table)
     return table
 
@@ -285,15 +286,11 @@ def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[s
     if not isinstance(seeds := given.get("seeds", 1), int) or seeds < 1:
         raise ValueError(f"{place}: seeds must be 1 or more, not {seeds!r}")
     if "columns" in given:
-        given["columns"] = _columns(given["columns"], place)
+        given["columns"] = {
+            name: _part(Column, f"{place}, column {name}", {"title": name, **_named(one or {}), "name": name})
+            for name, one in _named(given["columns"]).items()
+        }
     return {**given, "run": tuple(names)}
-
-
-def _columns(given: Any, place: str) -> dict[str, Column]:
-    found = {}
-    for name, one in _named(given).items():
-        found[name] = _part(Column, f"{place}, column {name}", {"title": name, **_named(one or {}), "name": name})
-    return found
 
 
 def _row(name: str, given: dict[str, Any], place: str) -> Row:
@@ -349,9 +346,6 @@ Part = TypeVar("Part")
 def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
     with one_line(place, TypeError):  # for a key that is missing
         return cls(**_checked(get_type_hints(cls), place, given))
-
-
-_OWN = {"run": Settings, "evaluate": Settings}
 
 
 def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dict[str, Any]:

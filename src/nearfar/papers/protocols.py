@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from nearfar.device import find_device
 from nearfar.evaluation import Score
-from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled
+from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
 from nearfar.evaluation.linear import Probe, Progress, best_rate, held_out_rows, log_spaced, train_heads
 
 PROTOCOLS = ("transfer", "transfer-sgd", "low-shot")
@@ -59,8 +60,7 @@ def protocol_results(
     if protocol == "transfer":
         return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed, progress).score}
     if protocol == "transfer-sgd":
-        found = transfer_sgd_accuracy(train, validation, test, metric, steps, seed, progress)
-        return {"transfer_sgd": found.score}
+        return {"transfer_sgd": transfer_sgd_accuracy(train, validation, test, metric, steps, seed, progress).score}
     if validation is not None:
         train = _joined(_checked(train), _checked(validation, "validation"))
     results = {}
@@ -177,7 +177,7 @@ def low_shot_precision(
     classes = np.arange(train_y.shape[1]) if train_y.ndim > 1 else np.unique(np.concatenate([train_y, test_y]))
     fit, held = _signs(train_y, classes), _signs(test_y, classes)
     rows, tests = F.normalize(train_x, dim=1).numpy(), F.normalize(test_x, dim=1).numpy()
-    plans: list[tuple[int | None, int]] = [(k, draw) for k in shots for draw in range(draws)] + [(None, 0)]
+    plans: list[tuple[int | None, int]] = [*product(shots, range(draws)), (None, 0)]
     found: dict[int | None, list[float]] = {}
     for done, (k, draw) in enumerate(plans, 1):
         chosen = np.arange(len(fit)) if k is None else draw_positives(fit, k, [seed, draw, k])
@@ -271,10 +271,7 @@ def _joined(*parts: Checked) -> Checked:
 
 
 def _targets(labels: np.ndarray) -> tuple[np.ndarray, Tensor]:
-    if labels.ndim > 1:
-        return np.arange(labels.shape[1]), torch.from_numpy(labels)
-    classes, numbers = np.unique(labels, return_inverse=True)
-    return classes, torch.from_numpy(numbers.reshape(-1).astype(np.int64))
+    return numbered(labels) if labels.ndim == 1 else (np.arange(labels.shape[1]), torch.from_numpy(labels))
 
 
 def _signs(labels: Shaped[np.ndarray, "images ..."], classes: np.ndarray) -> Int[np.ndarray, "images classes"]:

@@ -117,9 +117,8 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
     from nearfar.messages import check_known
     from nearfar.papers.paper import read_paper
 
-    name, _, table = words.rpartition("/") if not words.endswith((".yaml", ".yml")) else (words, "", "")
-    if not name:
-        name, table = table, ""
+    whole = "/" not in words or words.endswith((".yaml", ".yml"))
+    name, _, table = (words, "", "") if whole else words.rpartition("/")
     paper = read_paper(name)
     if table:
         check_known(f"table of {name}", table, paper.tables)
@@ -151,9 +150,8 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
             found[f"{name}/{table.name}"] = fact
             words = [*fact["data"], *fact["protocol"], f"{table.cost} ({table.needs})" if table.needs else table.cost]
             small = "also small" if table.small else f"not small: {table.small_not}" if table.small_not else ""
+            said = "; ".join(filter(None, (", ".join(words), small, fact["state"])))
             console.print(Text(f"  {name}/{table.name}  {table.title}"))
-            console.print(
-                Text(f"      {', '.join(words)}; {small + '; ' if small else ''}{fact['state']}", style="dim")
-            )
+            console.print(Text(f"      {said}", style="dim"))
     console.print("nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for two cores")
     return found

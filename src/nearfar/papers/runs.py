@@ -28,7 +28,7 @@ from nearfar.atomic import write_file
 from nearfar.commands.evaluate import evaluate
 from nearfar.device import one_gpu
 from nearfar.evaluation import check_protocols, percent_of, result_names
-from nearfar.messages import as_words, check_known, first_line
+from nearfar.messages import as_words, check_known, first_line, one_line
 from nearfar.papers.detector import TASKS
 from nearfar.papers.paper import TRAINED, Cell, Table
 from nearfar.papers.protocols import PROTOCOLS
@@ -67,25 +67,17 @@ Found = dict[str, dict[str, Any]]
 def check_cells(table: Table) -> None:
     """Raise ValueError, which names the cell, for settings, options, protocols and metrics that do not exist."""
     for cell in table.cells():
-        try:
-            _check_settings(cell)
+        with one_line(f"{table.name}, row {cell.row}, column {cell.column}", ValueError, TypeError):
+            if "method" not in cell.settings:
+                raise ValueError("method is missing in the settings")
+            counted = {"images"} if cell.measure == "variables" else set()
+            chosen_method(Settings.of(**{name: cell.settings[name] for name in cell.settings.keys() - counted}))
+            if cell.measure in TRAINED and "data" not in cell.settings:
+                raise ValueError("the column names no data to train on")
             if cell.measure in ("run", "detect"):
                 _check_evaluation(cell)
             elif cell.measure in ("curve", "last") and not cell.metric.startswith("monitored."):
                 check_known("metric", cell.metric, [*LOGGED, *(f"health.{one.name}" for one in fields(Health))])
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{table.name}, row {cell.row}, column {cell.column}: {first_line(error)}") from error
-
-
-def _check_settings(cell: Cell) -> None:
-    settings = dict(cell.settings)
-    if "method" not in settings:
-        raise ValueError("method is missing in the settings")
-    if cell.measure == "variables":
-        settings.pop("images", None)
-    chosen_method(Settings.of(**settings))
-    if cell.measure in TRAINED and "data" not in settings:
-        raise ValueError("the column names no data to train on")
 
 
 def _check_evaluation(cell: Cell) -> None:

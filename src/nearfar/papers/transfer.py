@@ -71,7 +71,7 @@ def transfer(
     from rich.console import Console
 
     from nearfar.atomic import check_folder
-    from nearfar.messages import check_known, check_range
+    from nearfar.messages import check_known, check_range, check_seed
     from nearfar.pages.report import write_report
     from nearfar.papers.detection import evaluate_detectors
     from nearfar.papers.detector import TASKS
@@ -80,22 +80,19 @@ def transfer(
     from nearfar.run import Run
     from nearfar.run_evaluation import LabelledSets, add_to_results, encoders_by_row, open_labelled, show_results
     from nearfar.training.progress import shown
-    from nearfar.training.settings import LARGEST_SEED
 
     console, run = console or Console(), Run.of(run)
     protocols, known = [protocol] if isinstance(protocol, str) else list(protocol), (*PROTOCOLS, *TASKS)
     for name in protocols:
         check_known("protocol", name, known)
     check_range("--limit", limit, 1)
-    check_range("--seed", seed, 0, LARGEST_SEED)
+    check_seed(seed)
     if not 0 < test_share < 1:
         raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
     common: dict[str, Any] = dict(limit=limit, seed=seed)
     if set(protocols) <= set(TASKS):
-        return evaluate_detectors(
-            run, data, protocols, detector=detector, epochs=epochs, test_share=test_share, baselines=baselines,
-            encoder=encoder, console=console, **common,
-        )  # fmt: skip
+        common |= dict(test_share=test_share, baselines=baselines, encoder=encoder, console=console)
+        return evaluate_detectors(run, data, protocols, detector=detector, epochs=epochs, **common)
     if set(protocols) & set(TASKS):
         alone = min(set(protocols) - set(TASKS))
         raise ValueError(f"{', '.join(TASKS)} take annotations, not labels: run {alone} by itself")

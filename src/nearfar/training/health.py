@@ -258,19 +258,14 @@ def _state(health: Health, first: Health | None) -> State:
     if health.embedding_spread < COLLAPSED_SPREAD:
         still = first is not None and abs(health.embedding_spread / max(first.embedding_spread, FLAT) - 1) < UNCHANGED
         return "not learning" if still and not learned else "collapsed"
-    if _low(health.embedding_rank, health.embedding_dim, health) or _low(
-        health.effective_rank, health.feature_dim, health
-    ):
+    ranks = (health.embedding_rank, health.embedding_dim), (health.effective_rank, health.feature_dim)
+    if any(rank < min(LOW_RANK, LOW_RANK_SHARE * min(dim, health.images - 1)) for rank, dim in ranks):
         return "partly collapsed"
     if health.images < FEW_IMAGES:
         return "unclear"
     if not learned:
         return "not learning"
     return "partly collapsed" if health.embedding_spread < CROWDED_SPREAD else "healthy"
-
-
-def _low(rank: float, dim: int, health: Health) -> bool:
-    return rank < min(LOW_RANK, LOW_RANK_SHARE * min(dim, health.images - 1))
 
 
 def _learned(health: Health, first: Health | None) -> bool:

@@ -17,17 +17,10 @@ from nearfar.data import Images, Stream, open_images, open_stream
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
 from nearfar.threads import use_threads
+from nearfar.training import processes
 from nearfar.training.batch_norm import spread_norm_groups, sync_batch_norm
 from nearfar.training.fabric import build_fabric, without_hints
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
-from nearfar.training.processes import (
-    by_torchrun,
-    closed_after,
-    end_with_parent,
-    stopped_together,
-    told_clearly,
-    world_size,
-)
 from nearfar.training.run_folder import CONFIG, STARTING
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Described, Precision, Settings
@@ -126,17 +119,17 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
     """
     settings = job.settings
     elsewhere = replace(job, images=job.images if isinstance(settings.data, Described) else None)  # without its sets
-    with told_clearly(settings.devices, settings.out), without_hints():
-        if settings.devices == 1 or by_torchrun():
+    with processes.told_clearly(settings.devices, settings.out), without_hints():
+        if settings.devices == 1 or processes.by_torchrun():
             fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "popen")
             fabric.launch()
-            with closed_after(), use_threads(settings.threads):
+            with processes.closed_after(), use_threads(settings.threads):
                 fabric.broadcast((elsewhere, resume))
                 _run(fabric, job, console, resume, model)
             return
         fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
         level = log.level if log.handlers else None
-        with stopped_together():
+        with processes.stopped_together():
             work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, stderr=console.stderr, level=level)
             ending = fabric.launch(work)
         if ending is not None:
@@ -145,11 +138,11 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
 
 def follow(accelerator: str, precision: Precision) -> str:
     """Take part in a run that the first process of torchrun prepares, as one of the others; returns its folder."""
-    devices = world_size(None)
-    with told_clearly(devices, "RUN"), without_hints():
+    devices = processes.world_size(None)
+    with processes.told_clearly(devices, "RUN"), without_hints():
         fabric = build_fabric(accelerator, precision, devices, "popen")
         fabric.launch()
-        with closed_after():
+        with processes.closed_after():
             told: tuple[Job, bool] | None = fabric.broadcast(None)
             assert told is not None
             job, resume = told
@@ -160,13 +153,13 @@ def follow(accelerator: str, precision: Precision) -> str:
 
 def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
-    end_with_parent()
+    processes.end_with_parent()
     console = Console(soft_wrap=True, stderr=stderr, quiet=quiet or not fabric.is_global_zero)
     if level is not None and fabric.is_global_zero:
         log.addHandler(logging.StreamHandler(console.file))
         log.setLevel(level)
     try:
-        with without_hints(), closed_after(), use_threads(job.settings.threads):
+        with without_hints(), processes.closed_after(), use_threads(job.settings.threads):
             _run(fabric, job, console, resume)
     except (TrainingStopped, TrainingDiverged) as ending:
         return ending
@@ -186,12 +179,6 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
     if fabric.is_global_zero:
         if epochs != settings.epochs:
             replace(settings, epochs=epochs).save(Path(settings.out) / CONFIG)
-        encoder = Encoder(
-            model.backbone,
-            image_size=settings.image_size,
-            channels=settings.channels,
-            mean=images.mean,
-            std=images.std,
-            value_range=images.value_range,
-        )
+        size, channels, value_range = settings.image_size, settings.channels, images.value_range
+        encoder = Encoder(model.backbone, size, channels, images.mean, images.std, value_range)
         save_encoder(Path(settings.out), encoder)

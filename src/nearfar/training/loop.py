@@ -20,19 +20,11 @@ from nearfar.device import setup_of
 from nearfar.messages import one_line
 from nearfar.methods import Model, Recipe
 from nearfar.networks import layer_scales
+from nearfar.training import run_folder
 from nearfar.training.health import held_out_health
 from nearfar.training.optimizers import build_optimizer, rate_factor
 from nearfar.training.processes import StopRequest
 from nearfar.training.progress import Pace, TrainingProgress
-from nearfar.training.run_folder import (
-    CHECKPOINT,
-    MetricsLog,
-    SkippedImages,
-    check_unmoved,
-    load_checkpoint,
-    load_optimizer,
-    save_checkpoint,
-)
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep, MakeViews
@@ -76,7 +68,7 @@ def fit(
     Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
     Raises NotWrittenError for a full disk, and for a folder that was moved.
     """
-    folder, checkpoint = Path(settings.out), Path(settings.out) / CHECKPOINT
+    folder, checkpoint = Path(settings.out), Path(settings.out) / run_folder.CHECKPOINT
     batches = _batches(fabric, images, plan, settings)
     per_epoch = len(batches)
     pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
@@ -110,10 +102,10 @@ def fit(
     step, loss_sum, loss_count = 0, torch.zeros((), device=fabric.device), 0
     resumed = resume and checkpoint.is_file()
     if resumed:
-        state = load_checkpoint(checkpoint)
+        state = run_folder.load_checkpoint(checkpoint)
         with one_line(f"the checkpoint {checkpoint} is of another run"):
             model.load_state_dict(state["model"])
-            load_optimizer(optimizer, state["optimizer"]["state"])
+            run_folder.load_optimizer(optimizer, state["optimizer"]["state"])
             fabric.strategy.precision.load_state_dict(state["precision"])
             step, loss_sum, loss_count = state["step"], state["loss_sum"].to(fabric.device), state["loss_count"]
             pace.load(state["pace"])
@@ -122,18 +114,19 @@ def fit(
         if not all(weights.isfinite().all() for weights in model.parameters()):
             raise TrainingDiverged(_what_to_try(step, float("nan"), checkpoint))
         if fabric.is_global_zero:
-            check_unmoved(folder, metrics.home)
+            run_folder.check_unmoved(folder, metrics.home)
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             saved |= {"loss_sum": loss_sum, "loss_count": loss_count, "pace": pace.state()}
-            save_checkpoint(checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()})
+            run_folder.save_checkpoint(checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()})
 
     def log_health(at_an_end: bool) -> None:
         if held_out is not None and fabric.is_global_zero:
             health = held_out_health(model, held_out, plan, settings.seed, with_lidar=at_an_end)
             metrics.write(step, epoch=step / per_epoch, health=asdict(health))
 
+    log = run_folder.MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero)
     with (
-        closing(MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero)) as metrics,
+        closing(log) as metrics,
         TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
         stop.listening(),
     ):
@@ -206,7 +199,7 @@ def _batches(fabric: Fabric, images: Images | Stream, plan: Views, settings: Set
     how: dict[str, Any] = dict(workers=settings.workers, pin=pin)
     crops = plan.crops(settings.image_size)
     if isinstance(images, Stream):
-        return StreamBatches(images, *place, crops=crops, **how, failed=SkippedImages(Path(settings.out)))
+        return StreamBatches(images, *place, crops=crops, **how, failed=run_folder.SkippedImages(Path(settings.out)))
     return Batches(images, *place, crops=None if images.stored else crops, **how)
 
 

@@ -126,13 +126,9 @@ def _same_data(
 def _must_be_same(folder: Path, now: pyarrow.Table, method: Method, data_changed: bool) -> None:
     path = folder / TABLE
     changed = difference(load_table(path), now) if path.is_file() else ""
-    if not changed:
-        return
     said = f"the data of this run has changed ({changed})"
-    if method.setup(len(now) or 1).needs_index:
-        raise ValueError(
-            f"{said}, and its method keeps numbers for each image, which would be applied to others: "
-            "restore the data, or start a new run"
-        )
-    if not data_changed:
+    if changed and method.setup(len(now) or 1).needs_index:
+        why = "its method keeps numbers for each image, which would be applied to others"
+        raise ValueError(f"{said}, and {why}: restore the data, or start a new run")
+    if changed and not data_changed:
         raise ValueError(f"{said}: restore it, or resume anyway with --data-changed (data_changed=True)")

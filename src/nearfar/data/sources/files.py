@@ -29,12 +29,8 @@ TEXT_TABLES = (".csv", ".tsv")
 _HEADER = 2**20  # characters of the first line of a table, at most
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _RUN = {"config.yaml", "environment.json"}  # what every run folder of nearfar holds
-_NOT_FILES = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+_NOT_FILES = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+_NOT_FILES |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
 
 
 class ImageFolder(Source):

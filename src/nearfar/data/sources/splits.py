@@ -9,18 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-_SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
-}
+_SPLITS = {"train": "train training", "validation": "val valid validation dev", "test": "test testing"}
+_SPLIT_WORDS = {word: split for split, words in _SPLITS.items() for word in words.split()}
 _FILLING = {"data", "image", "images", "img", "imgs", "set", "split"}
-_ORDER = ("train", "validation", "test")
 _told: set[str] = set()
 Named = TypeVar("Named")
 
@@ -79,7 +70,7 @@ def _divided(
     """Names by split, or all under "" if they are not divided: then a line says which is named for a held-out split."""
     found = set(split_of.values())
     if found - {None} and (None not in found or ("train" in found and len(found) > 2)):
-        return {split: [name for name, own in split_of.items() if own == split] for split in _ORDER if split in found}
+        return {split: [name for name, own in split_of.items() if own == split] for split in _SPLITS if split in found}
     held_out = next((name for name, split in named if split not in (None, "train")), None)
     if held_out is not None:
         say_once(

@@ -68,11 +68,9 @@ class Tars(Source):
                 if one.image is None:
                     yield Found(None, -1, one.name, None, one.problem)
                 else:
-                    text = (
-                        b"" if one.label is None else _member(tar, one.label._replace(size=min(one.label.size, 4096)))
-                    )
-                    label = text.decode("utf-8", "replace").strip() or None
-                    yield Found(_member(tar, one.image), one.image.offset, one.name, label)
+                    at, size = one.label or (0, 0)
+                    text = _member(tar, Place(at, min(size, 4096))).decode("utf-8", "replace").strip()
+                    yield Found(_member(tar, one.image), one.image.offset, one.name, text or None)
 
     def _examples(self, tar: BinaryIO, file: str) -> Iterator[Example]:
         return examples(tar, self.path(file), file, self.label_column or LABEL)

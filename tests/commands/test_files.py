@@ -1,0 +1,47 @@
+"""Every verb from the command line: it succeeds, and writes its files and no others."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from nearfar.cli import main
+from tests.pictures import noise
+
+LINES = {
+    "pretrain photos --out run --encoder tiny --epochs 1 --batch-size 16 --image-size 16 --held-out 8": "run/.lock "
+    "run/checkpoints/last.ckpt run/config.json run/config.yaml run/data.arrow run/encoder.safetensors run/report.html "
+    "run/environment.json run/metrics.jsonl run/neighbours.json run/views.html run/views.json",
+    "pretrain --resume run": "",
+    "evaluate run": "run/predictions.npz run/results.json",
+    "embed run --out features.parquet": "features.parquet run/features.safetensors",
+    "map run --epochs 20 --out map.html": "map.html map.json map.png map.safetensors",
+    "map run photos/a --onto map.html --out more.html": "more.html more.json more.png",
+    "search run photos/a/1.png --out alike.html": "alike.csv alike.html",
+    "duplicates run --out copies.html": "copies.csv copies.html copies.list",
+    "select run --by typical --n 5": "run/selection.csv run/selection.html run/selection.list",
+    "cluster run --clusters 3 --out groups.html": "groups.csv groups.html",
+    "check run --out checked.html": "checked.csv checked.html",
+    "export run --to torch": "run/export/encoder.pt2",
+    "views photos --out views.html": "views.html",
+    "methods": "",
+    "--help": "",
+    "pretrain --help": "",
+    "search run photos/a/1.png --json": "",
+}
+
+
+def files():
+    return {str(path) for path in Path().rglob("*") if path.is_file()}
+
+
+def test_a_verb_writes_its_files_and_no_others(tmp_path, monkeypatch, own_cache):
+    monkeypatch.chdir(tmp_path)
+    for kind in "ab":
+        Path("photos", kind).mkdir(parents=True)
+        for number in range(24):
+            pixels = noise(number, 16) // 2 + (100 if kind == "a" else 0)
+            Image.fromarray(pixels).save(f"photos/{kind}/{number}.png")
+    for line, written in LINES.items():
+        before = files()
+        assert main(line.split()) == 0, line
+        assert files() - before == set(written.split()), line

@@ -1,6 +1,7 @@
 """From weights that exist, end to end: normalisation, gentle settings, frozen stages, resuming without the file."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,6 +88,15 @@ def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path, quiet):
     assert second.settings.mean == pytest.approx(first.encoder.mean.flatten().tolist())
     one, two = (load_file(one.path / "encoder.safetensors") for one in (first, second))
     assert torch.equal(one["blocks.0.conv1.weight"], two["blocks.0.conv1.weight"])
+
+
+def test_a_run_starts_from_the_weights_of_the_package(images_file, tmp_path, quiet):
+    started = run(images_file, tmp_path / "run", quiet, init="nearfar", lr=0.0, epochs=1)
+    package = nearfar.networks.load_encoder(Path(nearfar.__file__).parent / "weights" / "small")
+    assert started.settings.encoder == "small" and not started.settings.whiten
+    assert started.settings.mean == pytest.approx([float(package.mean.mean())])
+    trained, shipped = (one.backbone.net.blocks.state_dict() for one in (started.encoder, package))
+    assert all(torch.equal(trained[name], shipped[name]) for name in trained if name.endswith("weight"))
 
 
 def test_adapting_needs_weights_and_a_net_that_has_some(images_file, complaint):

@@ -10,7 +10,6 @@ from rich.console import Console
 
 import nearfar
 from nearfar.methods import WMSE, method_class
-from nearfar.networks import find_weights
 from nearfar.run_evaluation import encoders_by_row
 from nearfar.training import budget
 from nearfar.training.budget import training_speed
@@ -139,28 +138,6 @@ def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, 
     images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, channels), np.uint8)
     job, _ = plan_run(Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), quiet, 0.0)
     assert job.settings.whiten is whitened
-
-
-@pytest.mark.parametrize(
-    ("options", "channels", "init"),
-    [
-        ({}, 3, "nearfar"),
-        ({}, 1, None),
-        ({"encoder": "small"}, 3, None),
-        ({"encoder": "small", "init": "nearfar"}, 1, "nearfar"),
-        ({"init": "none"}, 3, None),
-        ({"whiten": True}, 3, None),
-        ({"recipe": "cifar"}, 3, None),
-    ],
-)
-def test_colour_images_start_from_the_weights_of_the_package(options, channels, init, tmp_path, quiet):
-    images = some(40, 64, channels=channels)
-    job, _ = plan_run(Settings(data=images, out=str(tmp_path), epochs=1, **options), quiet, 0.0)
-    assert job.settings.init == init
-    mean = find_weights("nearfar").moments(channels)[0]
-    assert (job.settings.mean == mean) is (init is not None)
-    again, _ = plan_run(replace(job.settings, data=images, out=str(tmp_path / "again")), quiet, 0.0)
-    assert again.settings.init == init
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from nearfar.device import find_device
 from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
-from nearfar.networks.starting import OWN, SHIPPED
 from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, reason, rungs
 from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job, opened
@@ -46,7 +45,6 @@ PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the pr
 MOST_VIEWS = 100  # of an image
 KEEP_COLOUR = 0.5  # of photographs; see docs/views.md
 WHITENED = ("small", "medium")  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
-RANDOM = "none"  # of --init
 ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
 ADAPT: dict[str, Any] = dict(optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05)
 """In the recipe of an adapting run. The projector is new and learns at the full rate, the encoder at `LAYER_DECAY`."""
@@ -62,15 +60,11 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     """
     for name in OBJECTS:
         given.given(name)
-    asked, given = given.init, replace(given, init=None if given.init == RANDOM else given.init)
     given, start = _with_start(given)
     method, recipe = chosen_method(given)
     given, recipe = _with_recipe(given, recipe)
     _check(given, method, recipe)
     images, machine = _open_and_measure(given, method, console, began)
-    unasked = asked is None and given.encoder is None and not given.whiten
-    if unasked and machine.encoder in SHIPPED and images.channels == 3:
-        given, start = replace(given, init=OWN), find_weights(OWN, machine.encoder)
 
     total = min(_or(given.limit, len(images)), len(images))
     held_out = _held_out(given, total, console)

@@ -107,8 +107,9 @@ class Settings:
         "Default: for 'small' and 'medium' on colour images without starting weights"
     )
     init: str | None = setting(
-        "starting weights: 'timm' (pretrained by timm for the encoder), 'hf:owner/name' (a timm model on the Hub), a "
-        "folder in timm's form, a run folder, or a .safetensors or .pth file. Only the first two use the network"
+        "starting weights: 'nearfar' (ours for 'small'), 'timm' (timm's for the encoder), 'hf:owner/name' (a timm "
+        "model on the Hub), a folder in timm's form, a run folder, or a .safetensors or .pth file. Only timm and "
+        "hf: use the network"
     )
     adapt: bool = setting(
         "fine-tune the starting weights without labels, with other defaults: adamw, a low lr, layer_decay 0.7, frozen "

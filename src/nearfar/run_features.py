@@ -165,13 +165,15 @@ def open_featured(
     console: Console,
     least: int = 2,
     label_column: str | None = None,
+    copies: bool = False,
 ) -> Featured:
     """Open the data of a run, or other data; ValueError for fewer than `least` images.
 
-    Without a run: the data alone, with an encoder by the name of its weights or the best features at once; or
-    vectors, with the images of `data` beside them.
+    Without a run: the data alone, with an encoder by the name of its weights or the best features at once, of which
+    those that find the most `copies` are of colours and edges alone; or vectors, with the images of `data` beside them.
     """
     if isinstance(run, WithoutRun):
+        encoder = AtOnce() if copies and encoder is None and run.vectors is None else encoder
         known = _beside if run.vectors is not None else _at_once
         found = known(run, data, split, encoder, console, label_column)
     else:
@@ -216,7 +218,8 @@ def _at_once(
     """Data without a run, with the weights that are named or a user's module, else features at once."""
     if data is not None:
         raise ValueError(f"{run.path} is neither a run nor a file of vectors, so that it is the data: leave {data} out")
-    size = _side(run.source) if encoder is None else USUAL
+    at_once = encoder is None or isinstance(encoder, AtOnce)
+    size = _side(run.source) if at_once else USUAL
     images = open_shown(run.source, console, split=split, label_column=label_column, image_size=size)
     shape: dict[str, Any] = dict(image_size=images.image_size, channels=images.channels)
     mean, std = images.mean, images.std
@@ -226,10 +229,11 @@ def _at_once(
         backbone = build_backbone(weights.encoder or encoder, init=init, **shape)
         mean, std = weights.moments(images.channels) or (mean, std)
         console.print(Text(f"features of {encoder}, which has not seen these images"))
-    elif encoder is not None:
+    elif not at_once:
         backbone = own_backbone(encoder, **shape)
     else:
-        backbone, mean, std = own_backbone(_at_hand(**shape), **shape), [0.0] * len(mean), [1.0] * len(std)
+        backbone = own_backbone(encoder or _at_hand(**shape), **shape)
+        mean, std = [0.0] * len(mean), [1.0] * len(std)
         how = f"nearfar pretrain {run.path}" if isinstance(run.source, (str, os.PathLike)) else "nearfar.pretrain"
         console.print(Text(f"features without training on these images: {how} learns better ones in minutes"))
     net = Encoder(backbone, images.image_size, images.channels, mean, std, images.value_range).eval()

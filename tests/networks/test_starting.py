@@ -201,7 +201,8 @@ def test_the_weights_of_the_package_are_fitted_to_any_size(size: int, side: int,
     now, before = own.state_dict(), theirs.state_dict()
     assert all(torch.equal(now[name], before[name]) for name in now if name != "conv.weight")
     assert own.conv.kernel_size == (side, side)
-    before = theirs.conv.weight.sum(1, keepdim=True) if channels == 1 else theirs.conv.weight
+    stem = theirs.conv.weight.detach()
+    before = stem.sum(1, keepdim=True) if channels == 1 else stem
     resize = resizing(before.shape[-1], side)
     patches = torch.randn(20, channels, min(resize.shape))
     patches = patches @ resize if side < before.shape[-1] else patches  # of which shrinking loses nothing

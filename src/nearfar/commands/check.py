@@ -45,8 +45,8 @@ def check(
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
             share of the true nearest neighbours that it finds is reported.
         seed: random seed of the parts in which labels are predicted from the others.
-        encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: nearfar,
-            with colours and edges. In Python also the trained module of a run, if it was an object of your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: none,
+            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -73,7 +73,7 @@ def check(
     run, console = run_or_data(run), console or Console()
     check_seed(seed)
     page = lists.output_of(run, out, "check", lists.TABLE)
-    known = open_featured(run, data, split or "all", encoder, console, label_column=label_column)
+    known = open_featured(run, data, split or "all", encoder, console, label_column=label_column, copies=True)
     images, features = known.images, normalize(known.features, dim=1)
     splits, labels = splits_of(images), labels_of(images)
     near = alike_distance(features, stream(0, "pairs"))

@@ -147,8 +147,8 @@ def find_duplicates(
         split: part of the data. Default: that of the run.
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
             share of the true nearest neighbours that it finds is reported.
-        encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: nearfar,
-            with colours and edges. In Python also the trained module of a run, if it was an object of your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: none,
+            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -183,7 +183,7 @@ def find_duplicates(
     run, console = run_or_data(run), console or Console()
     check_range("--distance", distance, 0, 2)
     page = lists.output_of(run, out, "duplicates", lists.TABLE, lists.FILES)
-    known, archive = open_featured(run, data, split, encoder, console, least=2 if against is None else 1), 0
+    known, archive = open_featured(run, data, split, encoder, console, 2 if against is None else 1, copies=True), 0
     if against is not None:
         known, archive = open_against(known, against, console)
     if orientations and not known.pictured:

@@ -20,7 +20,7 @@ import pytest
 
 import nearfar
 from nearfar.cli import main
-from nearfar.training import loop
+from nearfar.training import loop, run_folder
 from tests.pictures import png, tar
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -69,7 +69,7 @@ def stop_in(where: str, number: int, data: str, out: str, **options: object) -> 
 
 def move_in(place: bool, data: str, out: str, **options: object) -> None:
     """Begin a run whose folder is renamed after the second epoch; place: another folder then stands in its place."""
-    save = loop.save_checkpoint
+    save = run_folder.save_checkpoint
 
     def saved(path: Path, state: dict) -> None:
         save(path, state)
@@ -78,7 +78,7 @@ def move_in(place: bool, data: str, out: str, **options: object) -> None:
             if place:
                 os.mkdir(out)
 
-    loop.save_checkpoint = saved
+    run_folder.save_checkpoint = saved
     train(data, out, **options)
 
 

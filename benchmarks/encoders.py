@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()
     if given.data.is_file():
-        print(table(given.data), "\n\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
+        print(table(given.data), "\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
         return
     given.out.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.is_file() else []

@@ -6,6 +6,7 @@ of the views as they are sampled, so they serve one process without micro-batche
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ from nearfar.views.sampling import ViewParameters
 
 COLUMNS = 11  # of the parameters of a view
 WIDTH = 256  # of the small net's features
-SAMPLED: list[ViewParameters] = []  # of the views of the last batch
+SAMPLED: deque[ViewParameters] = deque(maxlen=2)  # of the last two views
 _sample = make.sample_view
 
 
@@ -42,7 +43,7 @@ def targets(view: ViewParameters) -> Tensor:
 
 def of_batch(views: Tensor) -> list[Tensor]:
     """Return the targets of two views of this batch, and forget them; zeros where a loss is tried on no views."""
-    found = [targets(view) for view in SAMPLED[-2:] if len(view.flip) == views.shape[1]]
+    found = [targets(view) for view in SAMPLED if len(view.flip) == views.shape[1]]
     SAMPLED.clear()
     return found if len(found) == 2 else [torch.zeros(views.shape[1], COLUMNS)] * 2
 

@@ -17,6 +17,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.maps.layouts import load_map
 from nearfar.neighbours import nearest_rows
+from nearfar.run_features import open_featured, run_or_data
 
 COUNT = 60
 ANGLES = np.cumsum(np.linspace(0.02, 0.1, COUNT))  # the steps grow: of two neighbours the one before is nearer
@@ -186,6 +187,17 @@ def test_untrained_features_beat_chance_by_far():
     assert x.shape == (1797, 512 + 324) and knn_accuracy(x[:1200], y[:1200], x[1200:], y[1200:]) > 0.85
     assert x[:, :512].norm(dim=1) == pytest.approx(torch.ones(1797), abs=1e-5)
     assert x[:, 512:].norm(dim=1) == pytest.approx(1.5 * torch.ones(1797), abs=1e-5)
+
+
+@pytest.mark.parametrize(("channels", "more"), [(1, 256), (3, 256), (4, 0)])
+def test_copies_are_sought_by_colours_and_edges_alone(channels, more, quiet):
+    """Of what is no run, other verbs take the features of the package's net as well, for grayscale and colour."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, channels), np.uint8)
+    alone, beside = (
+        open_featured(run_or_data(pixels), None, None, None, quiet, copies=copies).features.shape[1]
+        for copies in (True, False)
+    )
+    assert beside - alone == more
 
 
 def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here, quiet):

@@ -114,8 +114,8 @@ def evaluate(
     for row, splits in sets.features(encoders, console) if frozen else ():
         kept = predictions if row == "trained" else None
         both = *splits["train"], *splits["test"]
-        with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as how["progress"]:
-            results[row] = evaluate_features(*both, frozen, **how, predictions=kept)
+        with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as progress:
+            results[row] = evaluate_features(*both, frozen, **how, progress=progress, predictions=kept)
         if kept is not None:
             leaks = run_evaluation.describe_leaks(encoders[row], sets, both[0], both[2], predictions)
     with replacing(run.path / PREDICTIONS) as unfinished:

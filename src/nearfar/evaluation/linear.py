@@ -269,7 +269,9 @@ def _factor(probe: Probe, done: int, total: int, per_epoch: int) -> float:
     return 0.1 ** sum(whole >= round(at * total, 6) for at in probe.drop_at)
 
 
-def _scores(weight: Tensor, bias: Tensor, x: Tensor) -> Iterator[Float[Tensor, "chunk rates classes"]]:
+def _scores(
+    weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
+) -> Iterator[Float[Tensor, "chunk rates classes"]]:
     flat = weight.flatten(0, 1)
     for rows in x.split(8192):
         yield torch.addmm(bias.flatten(), rows.to(flat.device), flat.T).unflatten(1, weight.shape[:2]).cpu()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.losses import checks
-from nearfar.pairs import cauchy, cosine, gaussian, sample_others, sampled_sum, weighted_sum
+from nearfar.pairs import Kernel, cauchy, cosine, gaussian, sample_others, sampled_sum, weighted_sum
 from nearfar.pairs.arithmetic import Index, Rows, Scalar, check_rows
 from nearfar.pairs.joined import on_joined_batch
 
@@ -84,8 +84,7 @@ class SACLR(nn.Module):
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None = None) -> Scalar:
         check_rows(2, z1=z1, z2=z2)
-        batch, width, normaliser = len(z1), self.bandwidth, self.partition
-        kernel = cauchy() if self.kernel == "cauchy" else {"cosine": cosine, "gaussian": gaussian}[self.kernel](width)
+        batch, kernel, normaliser = len(z1), self._kernel(), self.partition
         if self.scale == "row":
             normaliser = normaliser[checks.index_of(batch, index, 'scale="matrix" works without')]
         pairs = 2 * (self.group_size or batch) - 2 if self.negatives == "all" else 2 * self.negatives
@@ -109,3 +108,8 @@ class SACLR(nn.Module):
         else:
             self.partition[index] = self.partition[index].lerp(seen, 1 - self.rho)
         self.monitored = {"positive": positive.mean(), "negative": negative.mean(), "partition": self.partition.mean()}
+
+    def _kernel(self) -> Kernel:
+        if self.kernel == "cosine":
+            return cosine(self.bandwidth)
+        return gaussian(self.bandwidth) if self.kernel == "gaussian" else cauchy()

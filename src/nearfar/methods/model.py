@@ -45,7 +45,7 @@ class Model(nn.Module):
             split_batch_norm(self.online, setup.online_norm_groups)
         self.shuffled = shuffled
         """Applies a network to shuffled rows; on several processes to those of all."""
-        queues = [] if setup.queue_size is None else {*(pairing.queues or (0,))}
+        queues = set() if setup.queue_size is None else set(pairing.queues or (0,))
         self.queues = nn.ModuleList(Queue(cast(int, setup.queue_size), dim) for _ in queues)
         self.loss = setup.loss
         self._compiled: list[Callable[[Tensor], Tensor]] = []

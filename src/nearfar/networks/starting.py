@@ -233,7 +233,7 @@ def _converted(net: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _fitted_stem(given: Tensor, own: Tensor) -> Tensor | None:
-    """Fit the weights of a first convolution to other channels and a smaller kernel; None where there is no need."""
+    """Fit the weights of a first convolution to other channels and another kernel size; None where there is no need."""
     if given.shape == own.shape or given.ndim != 4 or len(given) != len(own):
         return None
     given = adapt_input_conv(own.shape[1], given, base_chans=given.shape[1])

@@ -109,8 +109,8 @@ def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
         facts.append(f"{words(settings['encoder'])} encoder")
         facts.append(f"{settings['image_size']} px, {in_channels(settings['channels'])}")
         done = max((line.get("epoch", 0.0) for line in metrics), default=0.0)
-        so_far = "" if done >= settings["epochs"] else f"{done:.3g} of "
-        facts.append(f"{so_far}{settings['epochs']:.4g} epochs" + " so far" * bool(so_far))
+        length = f"{settings['epochs']:.4g} epochs"
+        facts.append(length if done >= settings["epochs"] else f"{done:.3g} of {length} so far")
     rates = [line["images_per_second"] for line in metrics if "images_per_second" in line]
     if rates:
         facts.append(f"{statistics.median(rates):,.0f} images per second".replace(",", "\u202f"))

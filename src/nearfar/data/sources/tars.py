@@ -68,9 +68,11 @@ class Tars(Source):
                 if one.image is None:
                     yield Found(None, -1, one.name, None, one.problem)
                 else:
-                    at, size = one.label or (0, 0)
-                    text = _member(tar, Place(at, min(size, 4096))).decode("utf-8", "replace").strip()
-                    yield Found(_member(tar, one.image), one.image.offset, one.name, text or None)
+                    label = None
+                    if one.label is not None:
+                        text = _member(tar, one.label._replace(size=min(one.label.size, 4096)))
+                        label = text.decode("utf-8", "replace").strip() or None
+                    yield Found(_member(tar, one.image), one.image.offset, one.name, label)
 
     def _examples(self, tar: BinaryIO, file: str) -> Iterator[Example]:
         return examples(tar, self.path(file), file, self.label_column or LABEL)

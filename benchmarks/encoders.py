@@ -153,11 +153,15 @@ def default_plan(images: Images, crop: int) -> ViewPlan:
 
 @dataclass(frozen=True)
 class Contender:
-    """What differs from SimCLR with the default views: a change of them or a preset's name, the method, the epochs."""
+    """What differs from SimCLR with the default views: a change of them or a preset's name, the method, the epochs.
+
+    With minutes, nothing else is set: views, size and optimiser are what `pretrain` chooses.
+    """
 
     change: dict[str, Any] | str = field(default_factory=dict)  # fields of each view, "keep_colour", or a preset
     method: str | Method = "simclr"
     epochs: float = 1.0  # as a share of the set's
+    minutes: float | None = None
 
     def views(self, images: Images, crop: int) -> ViewPlan:
         """Return the plan for crops of this side."""
@@ -181,6 +185,8 @@ CONTENDERS = {
     "two spaces": Contender(dict(keep_colour=0.5), TwoSpaces()),
     "two pairs": Contender(method=TwoSpaces(pairs=2), epochs=0.5),
     **{preset: Contender(preset) for preset in PRESETS},
+    "ten minutes": Contender(minutes=10),
+    "weights, ten minutes": Contender(minutes=10),
     "weights": Contender(),
     "weights, keep 0.5": Contender(dict(keep_colour=0.5)),
 }
@@ -211,22 +217,28 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str)
     else:
         chosen = CONTENDERS[contender]
         with tempfile.TemporaryDirectory() as folder:
-            run = nearfar.pretrain(
-                train,
+            same: dict[str, Any] = dict(
                 out=str(Path(folder) / "run"),
-                encoder="small",
-                method=chosen.method,
-                views=chosen.views(images, kind.crop),
-                crop_size=kind.crop,
-                epochs=kind.epochs * chosen.epochs,
                 init=weights if contender.startswith("weights") else None,
-                precision="bf16-mixed",
                 seed=seed,
                 console=Console(quiet=True),
             )
+            if chosen.minutes:
+                run = nearfar.pretrain(train, minutes=chosen.minutes, **same)
+            else:
+                run = nearfar.pretrain(
+                    train,
+                    encoder="small",
+                    method=chosen.method,
+                    views=chosen.views(images, kind.crop),
+                    crop_size=kind.crop,
+                    epochs=kind.epochs * chosen.epochs,
+                    precision="bf16-mixed",
+                    **same,
+                )
             encoder = nearfar.load(run)
             health = [line["health"] for line in run.metrics if "health" in line][-1]
-            found = {"lidar": health["lidar"], "retrieval": health["own_view"]}
+            found = {"lidar": health["lidar"], "retrieval": health["own_view"], "epochs": run.settings.epochs}
     fit, tested = extract(encoder, train), extract(encoder, held)
     found |= evaluate_features(fit, train.labels, tested, held.labels, seed=0)
     found |= {"rankme": rankme(fit), "rotation": rotation_accuracy(encoder, train, held)}

@@ -15,7 +15,7 @@ import json
 import math
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,39 +24,21 @@ import numpy as np
 import timm
 import torch
 import torch.nn.functional as F
+from several_views import OVER_VIEWS, Combined, CombinedModel, SeveralViews
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
 
 from nearfar.allocator import reuse_memory
 from nearfar.data import Images, open_images
 from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
-from nearfar.methods import Model, SimCLR, method_class
-from nearfar.methods.method import Method, Setup
-from nearfar.methods.pairing import Pairing
+from nearfar.methods import Model, method_class
+from nearfar.methods.method import Method
 from nearfar.networks import whiten_stem
 from nearfar.networks.small import BasicBlock, SmallNet
 from nearfar.training.optimizers import build_optimizer
-from nearfar.views import ViewPlan, make_views, plan
+from nearfar.views import View, ViewPlan, make_views, plan
 
 QUERIES = 2000
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultiCrop(SimCLR):
-    """SimCLR with small crops, each against both large ones, as are the large ones against each other."""
-
-    small_crops: int
-
-    @property
-    def views(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of as many views."""
-        return ("large",) * 2 + ("small",) * self.small_crops
-
-    def setup(self, num_images: int) -> Setup:
-        """SimCLR's, with more pairs."""
-        pairs = [(0, 1), *((large, 2 + small) for small in range(self.small_crops) for large in (0, 1))]
-        terms = tuple((("projection", large), ("projection", other)) for large, other in pairs)
-        return replace(super().setup(num_images), pairing=Pairing(terms=terms))
 
 
 class PatchNet(nn.Module):
@@ -125,18 +107,20 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
     numbers = {"temperature": args.temperature, **json.loads(args.numbers)}
     if "temperature" not in method_class(args.method).__dataclass_fields__:
         del numbers["temperature"]
-    if args.small_crops:
-        method: Method = MultiCrop.from_recipe("small", small_crops=args.small_crops, **numbers)
+    crops = dict(large=args.large_crops, small=args.small_crops)
+    if args.over == "patches":
+        method: Method = Combined.from_recipe("small", **numbers)
+    elif args.over or crops != dict(large=2, small=0):
+        method = SeveralViews.from_recipe("small", over=args.over or "pairs", **crops, **numbers)
     else:
         method = method_class(args.method).from_recipe("small", **numbers)
-    views = plan(args.views, args.crop, bank.channels).views
-    small = replace(views[0], size=args.crop // 2, scale=(0.05, 0.3))
-    plans = [
-        ViewPlan("tried", (*(replace(view, size=side) for view in views), *[small] * args.small_crops))
-        for side in args.growing or [args.crop]
-    ]
-    model = Model(method, backbone, len(bank))
-    average = AveragedModel(backbone, multi_avg_fn=get_ema_multi_avg_fn(args.average), use_buffers=True)
+    view = plan(args.views, args.crop, bank.channels).views[0]
+    small = replace(view, size=args.crop // 2, scale=(0.05, 0.3))
+    stages = args.stages or [(args.crop, view.scale[0])]
+    plans = [plan_of(args, replace(view, size=side, scale=(least, 1.0)), small) for side, least in stages]
+    model = (CombinedModel if args.over == "patches" else Model)(method, backbone, len(bank))
+    rule = get_ema_avg_fn(args.average) if args.average else get_swa_avg_fn()
+    average, averaged = AveragedModel(backbone, avg_fn=rule, use_buffers=True), args.average or args.average_last
     optimizer = build_optimizer(args.optimizer, model, lr=args.lr, weight_decay=args.weight_decay)
     generator, order = torch.Generator().manual_seed(args.seed), np.random.default_rng(args.seed)
     waiting, images, began = np.empty(0, np.int64), 0, time.process_time()
@@ -158,11 +142,23 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
         loss.backward()
         optimizer.step()
         model.after_step({name: rows.detach() for name, rows in embeddings.items()}, 100 * share, 100)
-        if args.average:
+        if averaged and share >= 1 - (args.average_last or 1):
             average.update_parameters(backbone)
         images += len(index)
-    backbone = average.module if args.average else backbone
+    backbone = average.module if averaged else backbone
     return backbone.eval(), {"images": images, "images_per_second": round(images / args.seconds)}
+
+
+def stage(text: str) -> tuple[int, float]:
+    """Read a side and a smallest share of the area."""
+    side, _, least = text.partition(":")
+    return int(side), float(least)
+
+
+def plan_of(args: argparse.Namespace, view: View, small: View) -> ViewPlan:
+    """Return so many views of a kind, and small ones."""
+    flips = [float(number % 2) if args.flips_apart else view.flip for number in range(args.large_crops)]
+    return ViewPlan("tried", (*(replace(view, flip=flip) for flip in flips), *[small] * args.small_crops))
 
 
 def table(path: Path) -> str:
@@ -194,9 +190,21 @@ def main() -> None:
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--lr", type=float, default=0.12)
     parser.add_argument("--weight-decay", type=float, default=5e-4)
-    parser.add_argument("--growing", type=int, nargs="+", help="sides of the crops, each for its share of the time")
-    parser.add_argument("--small-crops", type=int, default=0, help="SimCLR with so many crops of half the side")
+    parser.add_argument(
+        "--stages",
+        type=stage,
+        nargs="+",
+        help='"24:0.4": side and smallest share of the crops, for its share of the time',
+    )
+    parser.add_argument("--large-crops", type=int, default=2)
+    parser.add_argument(
+        "--small-crops", type=int, default=0, help="crops of half the side, each against all large ones"
+    )
+    parser.add_argument("--over", choices=("pairs", "patches", *OVER_VIEWS), help="of benchmarks/several_views.py")
+    parser.add_argument("--flips-apart", action="store_true", help="every second view is always mirrored")
+    parser.add_argument("--silu", action="store_true", help="SiLU for ReLU in our own nets")
     parser.add_argument("--average", type=float, default=0.0, help="decay of an average of the weights, then tested")
+    parser.add_argument("--average-last", type=float, default=0.0, help="plain average over this share of the time")
     parser.add_argument("--unbalanced", action="store_true", help="classes with 0.7 of the images of the one before")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/photographs.jsonl"))
@@ -205,6 +213,8 @@ def main() -> None:
         print(table(Path(args.data)))
         return
     reuse_memory()
+    if args.silu:
+        F.relu_ = F.silu  # type: ignore[assignment]
     images = open_images(args.data, split="train", image_size=args.image_size)
     random = np.random.default_rng(123)
     order = random.permutation(len(images))

@@ -45,6 +45,7 @@ from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
 
 METRICS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
 MEASURES = {"rotation": "rotation", "lidar": "LiDAR", "rankme": "RankMe", "retrieval": "own-view retrieval"}
+PHOTOGRAPH = 64  # pixels of crops, from which on views are those of photographs
 HELD_OUT = 5  # every fifth image
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 
@@ -146,7 +147,7 @@ SETS = {
 
 def default_plan(images: Images, crop: int) -> ViewPlan:
     """Return the views that `pretrain` chooses for SimCLR at that size, with --keep-colour 0."""
-    preset = "photographs" if crop >= 64 and images.channels == 3 else None
+    preset = "photographs" if crop >= PHOTOGRAPH and images.channels == 3 else None
     names = fit_views(("strong", "strong"), crop, images.channels, preset)
     return plan("+".join(names), crop, images.channels)
 
@@ -180,6 +181,7 @@ CONTENDERS = {
     "little colour": Contender(dict(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0)),
     "no colour": Contender(PLAIN),
     **{f"keep {share}": Contender(dict(keep_colour=share)) for share in (0, 0.25, 0.5, 0.75, 1.0)},
+    **{f"crops from {least}": Contender(dict(scale=(least, 1.0))) for least in (0.25, 0.4, 0.55)},
     "augself": Contender(method=AugSelf()),
     "augself, keep 0.5": Contender(dict(keep_colour=0.5), AugSelf()),
     "two spaces": Contender(dict(keep_colour=0.5), TwoSpaces()),
@@ -278,6 +280,22 @@ def table(path: Path) -> str:
     return "\n".join(out)
 
 
+def presets(path: Path) -> str:
+    """Return kNN accuracy and that with five labels a class of each preset and the defaults, with seed 0."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    found = {(line["set"], line["contender"]): line for line in lines if line["seed"] == 0}
+    defaults = {name: "keep 0.5" if kind.crop >= PHOTOGRAPH else "keep 0" for name, kind in SETS.items()}
+    for name, contender in defaults.items():
+        found[name, "default"] = found.get((name, contender), {})
+    out = [f"| | {' | '.join(SETS)} |", "|---" * (1 + len(SETS)) + "|"]
+    for contender in ("default", *PRESETS):
+        of_sets = [found.get((name, contender)) for name in SETS]
+        if any(of_sets):
+            cells = [f"{100 * line['knn']:.1f} / {100 * line['five_labels']:.1f}" if line else "" for line in of_sets]
+            out.append(f"| {contender} | {' | '.join(cells)} |")
+    return "\n".join(out)
+
+
 def correlations(path: Path) -> str:
     """Return Spearman's rank correlation of each measure without labels with kNN accuracy, over a set's presets."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -303,7 +321,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()
     if given.data.is_file():
-        print(table(given.data), "\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
+        print(table(given.data), "\n## Presets, kNN / 5 labels\n", presets(given.data), sep="\n")
+        print("\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
         return
     given.out.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.is_file() else []

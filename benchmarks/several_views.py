@@ -41,8 +41,7 @@ class FroSSL(nn.Module):
 
     def forward(self, views: Tensor) -> Tensor:
         unit = F.normalize(views, dim=2)
-        spread = unit - unit.mean(1, keepdim=True)
-        norms = [(rows.T @ rows / len(rows)).square().sum().log() for rows in spread]
+        norms = [(rows.T @ rows / len(rows)).square().sum().log() for rows in unit]
         return torch.stack(norms).mean() + 2 * (unit - unit.mean(0)).square().sum(2).mean()
 
 

@@ -41,11 +41,11 @@ from nearfar.networks.starting import find_weights
 from nearfar.papers.annotations import open_annotated, read_pixels
 from nearfar.run_features import open_featured, run_or_data
 from nearfar.training.health import rankme
+from nearfar.training.plan import PHOTOGRAPH
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
 
 METRICS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
 MEASURES = {"rotation": "rotation", "lidar": "LiDAR", "rankme": "RankMe", "retrieval": "own-view retrieval"}
-PHOTOGRAPH = 64  # pixels of crops, from which on views are those of photographs
 HELD_OUT = 5  # every fifth image
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 

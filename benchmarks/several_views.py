@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,8 +79,8 @@ class SeveralViews(SimCLR):
     def setup(self, num_images: int) -> Setup:
         setup = super().setup(num_images)
         if self.over in OVER_VIEWS:
-            given: Any = (self.temperature,) if self.over == "averaged" else ()
-            return replace(setup, loss=OVER_VIEWS[self.over](*given), pairing=all_views(self.large + self.small))
+            loss = Averaged(self.temperature) if self.over == "averaged" else OVER_VIEWS[self.over]()
+            return replace(setup, loss=loss, pairing=all_views(self.large + self.small))
         pairs = [*combinations(range(self.large), 2)]
         pairs += [(big, self.large + little) for little in range(self.small) for big in range(self.large)]
         return replace(setup, pairing=Pairing(terms=tuple((("projection", a), ("projection", b)) for a, b in pairs)))

@@ -14,7 +14,7 @@ import argparse
 import io
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -93,10 +93,7 @@ def crop(images: Tensor, size: int, smallest: float) -> Tensor:
 
 
 def recolour(images: Tensor, strength: float = 0.4, hue: float = 0.1, jitter: float = 0.8, gray: float = 0.1) -> Tensor:
-    """Change brightness, contrast, saturation and hue of most images, and make some gray: one 3 x 4 matrix an image.
-
-    Hue turns the colours about the gray axis, which is linear; torchvision's turn in HSV is not.
-    """
+    """Change brightness, contrast, saturation and hue of most images, and make some gray: one 3 x 4 matrix an image."""
     n, device = len(images), images.device
     luma, unit = torch.tensor([0.299, 0.587, 0.114], device=device), torch.eye(3, device=device)
 
@@ -106,6 +103,7 @@ def recolour(images: Tensor, strength: float = 0.4, hue: float = 0.1, jitter: fl
     bright, contrast, saturation = factor(strength), factor(strength), factor(strength)
     saturation = torch.where(torch.rand(n, 1, 1, device=device) < gray, 0.0, saturation)
     angle = 2 * math.pi * (factor(hue) - 1)
+    # Hue turns the colours about the gray axis, which is linear; torchvision's turn in HSV is not.
     axis = torch.tensor([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]], device=device) / math.sqrt(3)  # turns about (1, 1, 1)
     turn = unit + angle.sin() * axis + (1 - angle.cos()) * (axis @ axis)
     matrix = turn @ (saturation * unit + (1 - saturation) * luma.expand(3, 3)) * bright * contrast
@@ -168,23 +166,19 @@ class Net(nn.Module):
         self.conv.requires_grad_(False)
 
 
-def prefers_bfloat16(net: nn.Module, images: Tensor) -> bool:
-    """Return whether forward and backward are faster in bfloat16; a GPU is taken to be."""
-    spent = {False: math.inf, True: math.inf}
-    for half in (False, True) * (0 if images.is_cuda else 3):
-        began = time.perf_counter()
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
-            net(images).float().sum().backward()
-        spent[half] = min(spent[half], time.perf_counter() - began)
+def seconds(net: nn.Module, images: Tensor, half: bool) -> float:
+    """Time forward and backward on a CPU, in bfloat16 or float32."""
+    began = time.perf_counter()
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        net(images).float().sum().backward()
     net.zero_grad()
-    return images.is_cuda or spent[True] < spent[False]
+    return time.perf_counter() - began
 
 
-def projector(features: int, hidden: int = 512, out: int = 128) -> nn.Sequential:
+def projector(inputs: int, hidden: int = 512, out: int = 128) -> nn.Sequential:
     """Build the head that the loss sees."""
-    return nn.Sequential(
-        nn.Linear(features, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, out)
-    )
+    first = nn.Linear(inputs, hidden, bias=False)
+    return nn.Sequential(first, nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, out))
 
 
 # ---------------------------------------------------------------- loss and step
@@ -231,7 +225,7 @@ class Muon:
 
 
 @torch.no_grad()
-def features(net: nn.Module, images: Tensor, normalise: nn.Module) -> Tensor:
+def features(net: nn.Module, images: Tensor, normalise: Callable[[Tensor], Tensor]) -> Tensor:
     """Return unit features of whole images."""
     net.eval()
     return torch.cat([F.normalize(net(normalise(part.float() / 255)), dim=1) for part in images.split(500)])
@@ -245,19 +239,6 @@ def knn_accuracy(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, k: 
         votes = F.one_hot(labels[near]) * (cosine / 0.07).exp()[:, :, None]
         right += int((votes.sum(1).argmax(1) == there).sum())
     return right / len(test)
-
-
-class Normalise(nn.Module):
-    """Subtract the mean of each channel and divide by its deviation, over images of uint8."""
-
-    def __init__(self, images: Tensor) -> None:
-        super().__init__()
-        some = images[:: max(1, len(images) // 2000)].float() / 255
-        self.register_buffer("mean", some.mean((0, 2, 3))[:, None, None])
-        self.register_buffer("std", some.std((0, 2, 3)).clamp_min(1e-6)[:, None, None])
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.std
 
 
 # ---------------------------------------------------------------- training: the learning rate follows the clock
@@ -281,14 +262,17 @@ def main(words: list[str] | None = None) -> float:
 
     images, labels, test_images, test_labels = [part.to(device) for part in load(given.data, size)]
     batch = min(given.batch, len(images) // 2)
-    normalise = Normalise(images).to(device)
+    some = images[:: max(1, len(images) // 2000)].float() / 255
+    mean, std = some.mean((0, 2, 3))[:, None, None], some.std((0, 2, 3)).clamp_min(1e-6)[:, None, None]
+
+    def normalise(pixels: Tensor) -> Tensor:
+        return (pixels - mean) / std
+
     net, head = Net(side).to(device, memory_format=torch.channels_last), projector(256).to(device)
     net.whiten(normalise(images[:: max(1, len(images) // 200)].float() / 255))
-    half = prefers_bfloat16(net.train(), normalise(crop(images[:batch], side, given.smallest)))
+    tried = normalise(crop(images[:batch], side, given.smallest))
+    half = images.is_cuda or min((True, False), key=lambda half: min(seconds(net, tried, half) for _ in range(3)))
     optimizer = Muon([*net.parameters(), *head.parameters()])
-
-    def view(rows: Tensor) -> Tensor:
-        return normalise(recolour(crop(rows, side, given.smallest)))
 
     began, step, seen = time.perf_counter(), 0, 0
     while (done := (time.perf_counter() - began) / (60 * given.minutes)) < 1 or step == 0:
@@ -296,9 +280,9 @@ def main(words: list[str] | None = None) -> float:
         rows = torch.randperm(len(images), device=device)
         for some in rows[: len(rows) // batch * batch].view(-1, batch):
             done = min(1.0, (time.perf_counter() - began) / (60 * given.minutes))
-            views = torch.cat([view(images[some]), view(images[some])]).to(memory_format=torch.channels_last)
+            views = normalise(recolour(crop(images[torch.cat([some, some])], side, given.smallest)))
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                z = head(net(views))
+                z = head(net(views.contiguous(memory_format=torch.channels_last)))
             (loss := simclr(z)).backward()
             optimizer.step(given.lr * min(1, (step + 1) / 50) * (1 + math.cos(math.pi * done)) / 2)
             step, seen = step + 1, seen + batch

@@ -163,6 +163,7 @@ class Contender:
     method: str | Method = "simclr"
     epochs: float = 1.0  # as a share of the set's
     minutes: float | None = None
+    settings: dict[str, Any] = field(default_factory=dict)  # further ones, of `pretrain`
 
     def views(self, images: Images, crop: int) -> ViewPlan:
         """Return the plan for crops of this side."""
@@ -177,11 +178,21 @@ class Contender:
 
 
 PLAIN = dict(jitter=0.0, grayscale=0.0)
+DECAYED = dict(weight_decay=0.1)
+MILDER = {
+    "no shear": dict(shear=0.0),
+    "no noise": dict(noise=0.0),
+    "half warped": dict(affine=0.4),
+    "half warped, no noise": dict(affine=0.4, noise=0.0),
+    "quarter warped": dict(affine=0.2),
+}
 CONTENDERS = {
     "little colour": Contender(dict(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0)),
     "no colour": Contender(PLAIN),
     **{f"keep {share}": Contender(dict(keep_colour=share)) for share in (0, 0.25, 0.5, 0.75, 1.0)},
+    **{f"keep {share}, decay 0.1": Contender(dict(keep_colour=share), settings=DECAYED) for share in (0, 0.5)},
     **{f"crops from {least}": Contender(dict(scale=(least, 1.0))) for least in (0.25, 0.4, 0.55)},
+    **{f"crops from 0.55, {name}": Contender(dict(scale=(0.55, 1.0)) | change) for name, change in MILDER.items()},
     "augself": Contender(method=AugSelf()),
     "augself, keep 0.5": Contender(dict(keep_colour=0.5), AugSelf()),
     "two spaces": Contender(dict(keep_colour=0.5), TwoSpaces()),
@@ -237,6 +248,7 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str)
                     epochs=kind.epochs * chosen.epochs,
                     precision="bf16-mixed",
                     **same,
+                    **chosen.settings,
                 )
             encoder = nearfar.load(run)
             health = [line["health"] for line in run.metrics if "health" in line][-1]
@@ -308,6 +320,17 @@ def correlations(path: Path) -> str:
     return "\n".join(out)
 
 
+def mirrored(path: Path) -> str:
+    """Return what averaging with the mirror image gains, as means over the trained encoders of a set."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    out = [f"| | encoders | {' | '.join(METRICS.values())} |", "|---|---:" + "|---:" * len(METRICS) + "|"]
+    for name in dict.fromkeys(line["set"] for line in lines):
+        found = [line for line in lines if line["set"] == name and "epochs" in line and "flips_knn" in line]
+        gains = [f"{100 * np.mean([line[f'flips_{key}'] - line[key] for line in found]):+.1f}" for key in METRICS]
+        out.append(f"| {name} | {len(found)} | {' | '.join(gains)} |")
+    return "\n".join(out)
+
+
 def main() -> None:
     """Run what is asked and not in the file yet, or print the table of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -323,6 +346,7 @@ def main() -> None:
     if given.data.is_file():
         print(table(given.data), "\n## Presets, kNN / 5 labels\n", presets(given.data), sep="\n")
         print("\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
+        print("\n## Gain of features averaged with those of the mirror image\n", mirrored(given.data), sep="\n")
         return
     given.out.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.is_file() else []

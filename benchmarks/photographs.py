@@ -123,11 +123,14 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
     average, averaged = AveragedModel(backbone, avg_fn=rule, use_buffers=True), args.average or args.average_last
     optimizer = build_optimizer(args.optimizer, model, lr=args.lr, weight_decay=args.weight_decay)
     generator, order = torch.Generator().manual_seed(args.seed), np.random.default_rng(args.seed)
+    matrices = [weight for weight in model.parameters() if weight.ndim > 1 and weight.requires_grad]
+    norms = [weight.norm().item() for weight in matrices]
     waiting, images, began = np.empty(0, np.int64), 0, time.process_time()
     while (share := (time.process_time() - began) / args.seconds) < 1:
-        if len(waiting) < args.batch_size:
+        size = args.batch_size[int(share * len(args.batch_size))]
+        if len(waiting) < size:
             waiting = order.permutation(len(bank))
-        index, waiting = torch.from_numpy(waiting[: args.batch_size]), waiting[args.batch_size :]
+        index, waiting = torch.from_numpy(waiting[:size]), waiting[size:]
         views = plans[int(share * len(plans))]
         seen = make_views(bank.gather(index), views, generator, bank.mean, bank.std)
         rise = share / 0.04 if share < 0.04 else (1 + math.cos(math.pi * (share - 0.04) / 0.96)) / 2
@@ -141,6 +144,9 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if args.normalise_weights:
+            for weight, norm in zip(matrices, norms, strict=True):
+                weight.data.mul_(norm / weight.data.norm())
         model.after_step({name: rows.detach() for name, rows in embeddings.items()}, 100 * share, 100)
         if averaged and share >= 1 - (args.average_last or 1):
             average.update_parameters(backbone)
@@ -186,10 +192,11 @@ def main() -> None:
     parser.add_argument("--method", default="simclr")
     parser.add_argument("--numbers", default="{}", help="the method's own, as JSON")
     parser.add_argument("--temperature", type=float, default=0.2)
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[256], help="each for an equal share of the time")
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--lr", type=float, default=0.12)
     parser.add_argument("--weight-decay", type=float, default=5e-4)
+    parser.add_argument("--normalise-weights", action="store_true", help="back to their first norm after each step")
     parser.add_argument(
         "--stages",
         type=stage,

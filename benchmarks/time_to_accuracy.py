@@ -5,6 +5,7 @@
 
 DATA: Parquet with a train and a test split. Each contender trains on the same training images with the same cores, from
 files or, below 64 px, from memory; the time runs from the start of reading to the end of training, without evaluation.
+"Mirrored" are features averaged with those of the mirror image, as `nearfar embed --mirrored` writes them.
 Contenders: "nearfar" (`pretrain(data, minutes=M)`, one run for each M; "nearfar-plain": with whiten=False), "lightly"
 (its unchanged SimCLR example) and "torch" (the same with torchvision's transforms and a loss of four lines) with
 snapshots at each M; "lightly-best" and "torch-best" add options that suit the data: bfloat16, a 3x3 stem below 64 px,
@@ -197,8 +198,12 @@ def main() -> None:
     for minutes, encoder, facts in marks:
         seen = getattr(encoder, "image_size", size)
         train, test = (open_images(args.data, split=split, image_size=max(seen, 32)) for split in ("train", "test"))
-        features = [extract(encoder, images) for images in (train, test)]
-        found = evaluate_features(features[0], train.labels, features[1], test.labels, protocols=("knn", "linear"))
+        plain = [extract(encoder, images) for images in (train, test)]
+        turned = [extract(encoder, images.gather(torch.arange(len(images))).flip(-1)) for images in (train, test)]
+        found = {}
+        for prefix, (x, y) in {"": plain, "mirrored_": [(plain[i] + turned[i]) / 2 for i in (0, 1)]}.items():
+            both = evaluate_features(x, train.labels, y, test.labels, protocols=("knn", "linear"))
+            found |= {f"{prefix}{key}": value for key, value in both.items()}
         line = dict(contender=args.contender, minutes=minutes, seed=args.seed, cores=os.cpu_count(), **found, **facts)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         with args.out.open("a") as file:
@@ -217,17 +222,18 @@ def report(path: Path) -> None:
     found: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
         found.setdefault((line["contender"], line["minutes"]), []).append(line)
-    print("| | minutes | seeds | epochs | kNN | linear |\n|---|---|---|---|---|---|")
+    print("| | minutes | seeds | epochs | kNN | linear | mirrored: kNN | linear |\n" + "|---" * 8 + "|")
     figure, axes = plt.subplots(figsize=(6, 4))
     for contender in CONTENDERS:
         points = []
         for minutes in sorted(m for c, m in found if c == contender):
             lines = found[contender, minutes]
-            knn, linear = (sum(line[key] for line in lines) / len(lines) for key in ("knn", "linear"))
-            epochs = f"{sum(line['epochs'] for line in lines) / len(lines):.1f}" if "epochs" in lines[0] else ""
-            row = (contender, f"{minutes:g}", len(lines), epochs, f"{100 * knn:.1f}", f"{100 * linear:.1f}")
-            print(f"| {' | '.join(map(str, row))} |")
-            points.append((minutes, 100 * knn))
+            kinds = {"epochs": 1, "knn": 100, "linear": 100, "mirrored_knn": 100, "mirrored_linear": 100}
+            found_now = {key: [unit * line[key] for line in lines if key in line] for key, unit in kinds.items()}
+            means = {key: sum(values) / len(values) for key, values in found_now.items() if values}
+            cells = [f"{means[key]:.1f}" if key in means else "" for key in kinds]
+            print(f"| {' | '.join([contender, f'{minutes:g}', str(len(lines)), *cells])} |")
+            points.append((minutes, means["knn"]))
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", label=contender)
     axes.set(xscale="log", xlabel="minutes on two cores", ylabel="kNN accuracy, percent")

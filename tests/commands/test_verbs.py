@@ -15,6 +15,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
+from nearfar.data import open_images
 from nearfar.evaluation.results import sentence
 from nearfar.maps import Projector
 from nearfar.views import View, ViewPlan
@@ -103,6 +104,16 @@ def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
     assert embeddings.shape == (80, run.encoder.num_features)
     with pytest.raises(ValueError, match="exists already"):
         nearfar.embed(run.path, out=str(path), console=quiet)
+
+
+def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path, quiet):
+    path = nearfar.embed(run, out=tmp_path / "mirrored.npz", split="all", mirrored=True, console=quiet)
+    encoder, images = nearfar.load(run), open_images(run.settings.data, **run.settings.reading).pixels
+    with torch.no_grad():
+        expected = torch.stack([encoder(images), encoder(torch.from_numpy(images.numpy()[..., ::-1].copy()))]).mean(0)
+    np.testing.assert_allclose(np.load(path)["embedding"], expected.numpy(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="leave out --mirrored"):
+        nearfar.embed(run, out=tmp_path / "map.parquet", map=True, mirrored=True, console=quiet)
 
 
 def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):

@@ -12,10 +12,12 @@ import platform
 import shutil
 import timeit
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.text import Text
 
 from nearfar.atomic import check_folder
@@ -123,13 +125,8 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "images_per_second": machine and machine.rate,
         "reason": machine and machine.reason.removeprefix(", "),
         "convolutions": kernels,
-        "cache": {
-            "folder": folder,
-            "data_sets": sum(path.is_dir() for path in sizes),
-            "bytes": sum(sizes.values()),
-            "free": free,
-            "freed": freed,
-        },
+        "cache": {"folder": folder, "data_sets": sum(path.is_dir() for path in sizes)}
+        | {"bytes": sum(sizes.values()), "free": free, "freed": freed},
         "notes": notes,
         "problems": problems,
     }
@@ -146,16 +143,9 @@ def _measured(console: Console) -> Machine:
 
     given = Settings(encoder="small")
     method, _ = chosen_method(given)
-    return choose_machine(
-        given,
-        method,
-        lambda size, crop: views_at(given, method, size, crop, 3),
-        candidates=[("small", SIDE, SIDE)],
-        channels=3,
-        images=None,
-        seconds=0.0,
-        console=console,
-    )
+    views = partial(views_at, given, method, channels=3)
+    sizes = [("small", SIDE, SIDE)]
+    return choose_machine(given, method, views, candidates=sizes, channels=3, images=None, seconds=0.0, console=console)
 
 
 def _kernels() -> dict[str, float]:
@@ -223,6 +213,4 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _size(count: int | None) -> str:
-    if count is None:
-        return "unknown"
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    return "unknown" if count is None else decimal(count)

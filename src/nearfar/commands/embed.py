@@ -3,6 +3,7 @@
 nearfar embed runs/photos --out photos.parquet
 nearfar embed runs/photos others/ --out others.csv
 nearfar embed runs/photos --out photos.parquet --map
+nearfar embed runs/photos --out photos.parquet --mirrored
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def embed(
     split: str | None = None,
     label_column: str | None = None,
     map: bool = False,
+    mirrored: bool = False,
     encoder: nn.Module | None = None,
     console: Console | None = None,
 ) -> Path:
@@ -48,6 +50,8 @@ def embed(
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
         map: add coordinates on the run's map, x and y, a thumbnail of each image and its 15 nearest, as embedding-atlas
             and Hugging Face datasets take them; .parquet alone, after nearfar map RUN.
+        mirrored: average the features of each image and its mirror image, in twice the time; not with `map`. A linear
+            classifier of photographs gains a point (docs/evaluation.md); where left and right differ, it loses.
         encoder: the trained module, if it was an object of your own.
         console: console for progress and messages.
 
@@ -57,6 +61,9 @@ def embed(
     >>> nearfar.embed("runs/photos", out="photos.parquet").name
     'photos.parquet'
     """
+    from torch.nn import Sequential
+    from torchvision.transforms.v2 import RandomHorizontalFlip
+
     from nearfar.maps import find_map, load_map, origin
     from nearfar.pages.map import IMAGE, table_columns
     from nearfar.run import Run
@@ -65,10 +72,16 @@ def embed(
 
     run, console, path = Run.of(run), console or Console(), Path(out)
     check_output(path, FORMATS[:1] if map else FORMATS)
+    if map and mirrored:
+        raise ValueError("--map has the features that the map was drawn from: leave out --mirrored, or --map")
     file = find_map("map", run.path)
     saved = load_map(file) if map else None
     known = open_featured(run, data, split, encoder, console, least=1, label_column=label_column)
     images, features = known.images, known.features
+    if mirrored:
+        assert known.encoder is not None
+        turned = Sequential(RandomHorizontalFlip(1.0), known.encoder)
+        features = (features + features_shown(turned, images, console, "features of mirror images")) / 2
     added, pictures = {}, None
     if saved is not None:
         now = origin(run.path, images)

@@ -49,6 +49,8 @@ DONE = "measured.json"
 ALWAYS_THERE = ("digits",)
 PAPERS = {"keep_colour": 0}
 """Settings of all runs where a table says nothing else: what ours do and no paper's."""
+SMALL = {"weight_decay": 0.01}
+"""Those of runs with the recipe "small", whose decay it was when the papers' tables were made at small scale."""
 PRETRAINED = "pretrain"
 PLANE = "plane"
 """The measure that makes a map, and the name of its files in the folder of a run."""
@@ -278,7 +280,8 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
 
     settings = {key: value for key, value in task.settings.items() if key != "data"}
     if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
-        words = ["pretrain", str(task.source), *as_words(PAPERS | settings), "--seed", str(task.seed)]
+        usual = PAPERS | (SMALL if settings.get("recipe") == "small" else {})
+        words = ["pretrain", str(task.source), *as_words(usual | settings), "--seed", str(task.seed)]
         words += ["--out", str(folder)]
         resumed = (folder / CONFIG).is_file()
         run(["-m", "nearfar", *(["pretrain", "--resume", str(folder)] if resumed else words)])

@@ -204,7 +204,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
 class Muon:
     """Muon for weights with two or more dimensions; torch's AdamW, without decay, for the others."""
 
-    def __init__(self, parameters: list[nn.Parameter], momentum: float = 0.9, weight_decay: float = 0.01) -> None:
+    def __init__(self, parameters: list[nn.Parameter], momentum: float = 0.9, weight_decay: float = 0.1) -> None:
         self.weights = [p for p in parameters if p.requires_grad and p.ndim > 1]
         self.moving = [torch.zeros_like(p) for p in self.weights]
         self.vectors = torch.optim.AdamW([p for p in parameters if p.ndim <= 1], weight_decay=0.0)

@@ -23,7 +23,7 @@ images get milder ones. Unless the authors pass each view separately, views of o
 and all views through a head together.
 
 Defaults are those of the recipe `small`, for small data. It is the same for all methods: encoder and epochs adjusted to
-the images and the time, Muon with learning rate 0.02 * sqrt(batch / 256) and weight decay 0.01, two epochs of warm-up,
+the images and the time, Muon with learning rate 0.02 * sqrt(batch / 256) and weight decay 0.1, two epochs of warm-up,
 batch size 256 ([photographs.md](photographs.md)). `--recipe NAME` uses all settings of a paper instead: encoder, image
 size, the paper's own views, optimiser, schedule, batch size and batch norm. Any hyperparameter can also be set by
 itself: `--temperature 0.1`.

@@ -135,7 +135,7 @@ def in_words(view, size, channels):
 
 def test_numbers_in_words():
     said = in_words(plan("grayscale", 8, 1).views[0], 8, 1)
-    assert said["Crop"] == "70\u2013100 % of the area" and said["Size"] == "8 px"
+    assert said["Crop"] == "55\u2013100 % of the area" and said["Size"] == "8 px"
     assert said["Moved"].startswith("80\u00a0%: turned by up to 10°,<br>shifted by up to ")
     assert "zoomed 0.85\u20131.15 times" in said["Moved"]
     assert said["Light"] == "80\u00a0%: brightness ±30\u00a0%,<br>contrast ±40\u00a0%"

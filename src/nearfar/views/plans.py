@@ -51,7 +51,7 @@ _SCAN = View(
 )
 # Small grayscale images such as digits, where mirror images differ in meaning: strokes move, bend and change in weight.
 _GRAYSCALE = View(
-    scale=(0.7, 1.0), flip=0.0, affine=0.8, degrees=10.0, translate=0.08, zoom=(0.85, 1.15), shear=15.0,
+    scale=(0.55, 1.0), flip=0.0, affine=0.8, degrees=10.0, translate=0.08, zoom=(0.85, 1.15), shear=15.0,
     jitter=0.8, brightness=0.3, contrast=0.4, noise=0.3, noise_std=(0.0, 0.08),
 )
 # What is to be told apart has one scale, so all crops have it: a third of the area, and as much for each pixel of a

@@ -229,8 +229,8 @@ def report(path: Path) -> None:
         for minutes in sorted(m for c, m in found if c == contender):
             lines = found[contender, minutes]
             kinds = {"epochs": 1, "knn": 100, "linear": 100, "mirrored_knn": 100, "mirrored_linear": 100}
-            found_now = {key: [unit * line[key] for line in lines if key in line] for key, unit in kinds.items()}
-            means = {key: sum(values) / len(values) for key, values in found_now.items() if values}
+            values = {key: [unit * line[key] for line in lines if key in line] for key, unit in kinds.items()}
+            means = {key: sum(each) / len(each) for key, each in values.items() if each}
             cells = [f"{means[key]:.1f}" if key in means else "" for key in kinds]
             print(f"| {' | '.join([contender, f'{minutes:g}', str(len(lines)), *cells])} |")
             points.append((minutes, means["knn"]))

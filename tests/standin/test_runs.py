@@ -90,9 +90,9 @@ def test_a_run_on_a_gpu_that_is_gone_names_the_way_out(images_file, tmp_path):
 def test_half_precision_trains_as_on_the_cpu(precision, images_file, tmp_path):
     """Losses in float32 of embeddings in half precision; float16 with a scaled gradient, whose scale is saved."""
     asked = [("cpu", "32-true"), ("cpu", precision), ("gpu", precision)]
-    runs = [begin(images_file, tmp_path / "-".join(one), one[0], precision=one[1], epochs=1) for one in asked]
+    runs = [begin(images_file, tmp_path / "-".join(one), one[0], precision=one[1], epochs=1, seed=1) for one in asked]
     full, one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
-    assert one == pytest.approx(two, rel=0.02) and one == pytest.approx(full, rel=0.15) and one != full
+    assert one == pytest.approx(two, rel=0.02) and one == pytest.approx(full, rel=0.1) and one != full
     saved = torch.load(runs[2].path / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
     assert ("scale" in saved["precision"]) == (precision == "16-mixed")
 

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms.v2 import RandomHorizontalFlip
 
 from nearfar.allocator import reuse_memory
 from nearfar.data import Images, open_images
@@ -199,7 +200,7 @@ def main() -> None:
         seen = getattr(encoder, "image_size", size)
         train, test = (open_images(args.data, split=split, image_size=max(seen, 32)) for split in ("train", "test"))
         plain = [extract(encoder, images) for images in (train, test)]
-        turned = [extract(encoder, images.gather(torch.arange(len(images))).flip(-1)) for images in (train, test)]
+        turned = [extract(nn.Sequential(RandomHorizontalFlip(1.0), encoder), images) for images in (train, test)]
         found = {}
         for prefix, (x, y) in {"": plain, "mirrored_": [(plain[i] + turned[i]) / 2 for i in (0, 1)]}.items():
             both = evaluate_features(x, train.labels, y, test.labels, protocols=("knn", "linear"))

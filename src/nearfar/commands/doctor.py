@@ -125,8 +125,9 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "images_per_second": machine and machine.rate,
         "reason": machine and machine.reason.removeprefix(", "),
         "convolutions": kernels,
-        "cache": {"folder": folder, "data_sets": sum(path.is_dir() for path in sizes)}
-        | {"bytes": sum(sizes.values()), "free": free, "freed": freed},
+        "cache": dict(
+            folder=folder, data_sets=sum(map(Path.is_dir, sizes)), bytes=sum(sizes.values()), free=free, freed=freed
+        ),
         "notes": notes,
         "problems": problems,
     }

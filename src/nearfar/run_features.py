@@ -151,9 +151,10 @@ def run_or_data(given: Any) -> Run | WithoutRun:
         return given
     if isinstance(given, (str, os.PathLike)):
         path = Path(given)
-        known = path.exists() or str(given) == "digits" or str(given).startswith(HUB)
-        if not known or any((path / name).exists() for name in ("config.yaml", WEIGHTS, "metrics.jsonl")):
+        if any((path / name).exists() for name in ("config.yaml", WEIGHTS, "metrics.jsonl")):
             return Run(path)
+        if not path.exists() and str(given) != "digits" and not str(given).startswith(HUB):
+            raise FileNotFoundError(f"there is no {path}: name a run folder, images or a file of vectors")
     return WithoutRun(given, find_vectors(given))
 
 

@@ -26,10 +26,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from invariance import AugSelf, TwoSpaces
 from rich.console import Console
 from scipy.stats import spearmanr
 from torch import Tensor
+from torchvision.transforms.v2.functional import five_crop
 
 import nearfar
 from nearfar.data import Images, open_images
@@ -240,7 +242,6 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str)
                     views=chosen.views(images, kind.crop),
                     crop_size=kind.crop,
                     epochs=kind.epochs * chosen.epochs,
-                    precision="bf16-mixed",
                     **same,
                 )
             encoder = nearfar.load(run)
@@ -249,9 +250,34 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str)
     fit, tested = extract(encoder, train), extract(encoder, held)
     found |= evaluate_features(fit, train.labels, tested, held.labels, seed=0)
     found |= {"rankme": rankme(fit), "rotation": rotation_accuracy(encoder, train, held)}
-    flipped = [(x + extract(encoder, y.pixels.flip(-1))) / 2 for x, y in ((fit, train), (tested, held))]
-    averaged = evaluate_features(flipped[0], train.labels, flipped[1], held.labels, seed=0)
-    return found | {f"flips_{key}": value for key, value in averaged.items()}
+    for name, change in AVERAGED.items():
+        x, y = (
+            torch.stack([plain, *(extract(encoder, pixels) for pixels in change(images.pixels))]).mean(0)
+            for plain, images in ((fit, train), (tested, held))
+        )
+        gained = evaluate_features(x, train.labels, y, held.labels, seed=0)
+        found |= {f"{name}_{key}": value for key, value in gained.items()}
+    return found
+
+
+def shifted(pixels: Tensor) -> list[Tensor]:
+    """Return the images moved by a sixteenth of their side up, down, left and right; their border is repeated."""
+    side = pixels.shape[-1]
+    by = max(1, side // 16)
+    padded = F.pad(pixels.float(), [by] * 4, mode="replicate").to(torch.uint8)
+    return [padded[..., y : y + side, x : x + side] for y, x in ((2 * by, by), (0, by), (by, 2 * by), (by, 0))]
+
+
+def cropped(pixels: Tensor) -> list[Tensor]:
+    """Return the four corners and the centre, of 7/8 of the side."""
+    return list(five_crop(pixels, [pixels.shape[-1] * 7 // 8] * 2))
+
+
+AVERAGED: dict[str, Callable[[Tensor], list[Tensor]]] = {
+    "flips": lambda pixels: [pixels.flip(-1)],
+    "shifts": shifted,
+    "crops": cropped,
+}
 
 
 def rotation_accuracy(encoder: Any, train: Images, held: Images) -> float:
@@ -313,14 +339,17 @@ def correlations(path: Path) -> str:
     return "\n".join(out)
 
 
-def mirrored(path: Path) -> str:
-    """Return what averaging with the mirror image gains, as means over the trained encoders of a set."""
+def averaged(path: Path) -> str:
+    """Return what averaging with changed images gains, as means over the trained encoders of a set."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    out = [f"| | encoders | {' | '.join(METRICS.values())} |", "|---|---:" + "|---:" * len(METRICS) + "|"]
-    for name in dict.fromkeys(line["set"] for line in lines):
-        found = [line for line in lines if line["set"] == name and "epochs" in line and "flips_knn" in line]
-        gains = [f"{100 * np.mean([line[f'flips_{key}'] - line[key] for line in found]):+.1f}" for key in METRICS]
-        out.append(f"| {name} | {len(found)} | {' | '.join(gains)} |")
+    out = [
+        f"| | averaged | encoders | {' | '.join(METRICS.values())} |",
+        "|---|---|---:" + "|---:" * len(METRICS) + "|",
+    ]
+    for name, change in product(dict.fromkeys(line["set"] for line in lines), AVERAGED):
+        found = [line for line in lines if line["set"] == name and "epochs" in line and f"{change}_knn" in line]
+        gains = [f"{100 * np.mean([line[f'{change}_{key}'] - line[key] for line in found]):+.1f}" for key in METRICS]
+        out += [f"| {name} | {change} | {len(found)} | {' | '.join(gains)} |"] if found else []
     return "\n".join(out)
 
 
@@ -339,7 +368,7 @@ def main() -> None:
     if given.data.is_file():
         print(table(given.data), "\n## Presets, kNN / 5 labels\n", presets(given.data), sep="\n")
         print("\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
-        print("\n## Gain of features averaged with those of the mirror image\n", mirrored(given.data), sep="\n")
+        print("\n## Gain of features averaged with those of changed images\n", averaged(given.data), sep="\n")
         return
     given.out.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.is_file() else []

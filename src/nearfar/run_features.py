@@ -286,8 +286,7 @@ def _beside(
         if len(of) < max(len(images), len(vectors)):
             said = f"{len(of)} of {len(images)} images have one of the {len(vectors)} vectors"
             console.print(Text(f"{said}; the others are left out"))
-    kept = sorted(of)
-    rows = [of[place] for place in kept]
+    kept, rows = map(list, zip(*sorted(of.items()), strict=True))
     images = images.subset(kept)
     if images.labels is None:
         images.labels, images.class_names = _numbered(labels, rows)

@@ -200,6 +200,13 @@ def test_copies_are_sought_by_colours_and_edges_alone(channels, more, quiet):
     assert beside - alone == more
 
 
+@pytest.mark.parametrize("verb", ["check", "find_duplicates", "cluster_images", "map_images"])
+def test_a_path_that_is_not_there_is_called_that(verb, here, quiet):
+    with pytest.raises(FileNotFoundError, match="there is no photso: name a run folder, images or"):
+        getattr(nearfar, verb)("photso", console=quiet)
+    assert not list(here.iterdir())
+
+
 def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here, quiet):
     np.savez("named.npz", name=NAMES, embedding=rows(), label=LABELS)
     assert str(nearfar.map_images("named.npz", console=quiet)) == "named-map.html"

@@ -159,6 +159,19 @@ def test_seeds_begin_where_the_table_says_and_rows_can_be_chosen(tmp_path):
     ]
 
 
+def test_a_number_in_another_unit_is_not_taken_for_that_of_the_table(tmp_path):
+    tables = {}
+    for unit in ("MiB", "GB"):
+        path = tmp_path / f"{unit.lower()}.yaml"
+        path.write_text(OWN.replace("measure: variables", f"measure: loss-memory\n    unit: {unit}"))
+        tables[unit] = read_paper(path).tables["table-2"]
+    known = {(cell.key, cell.reading): {"0": {"value": 7.0, "versions": {}}} for cell in tables["MiB"].cells()}
+    lacking: dict[str, dict] = {unit: {} for unit in tables}
+    for unit, table in tables.items():
+        add_tasks(lacking[unit], table, tmp_path, tmp_path, known)
+    assert len(lacking["MiB"]) == 0 and len(lacking["GB"]) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

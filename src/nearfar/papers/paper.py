@@ -117,8 +117,9 @@ class Cell:
         """Name what is read from the run."""
         options = [f"{name}={value}" for name, value in sorted(self.evaluate.items())]
         task = self.protocol if self.measure == "detect" else ()
-        of = ("of the projector",) if self.measure.startswith("nuclear") else ()
-        return " ".join(word for word in (self.measure, *of, *task, self.metric, *options) if word)
+        unit = self.unit if self.measure.endswith(("-memory", "-time")) else ""
+        of = "of the projector" if self.measure.startswith("nuclear") else unit
+        return " ".join(word for word in (self.measure, of, *task, self.metric, *options) if word)
 
     @property
     def key(self) -> str:

@@ -71,9 +71,8 @@ class Claim:
     """A comparison of cells that a paper claims; one of its kinds is given.
 
     better: the first is better than the second. not_worse: it is worse by at most the third, in the table's unit.
-    within: the two differ by at most the third, either way.
-    best: it is better than every other row. more: the first is better than the second by more than the third is better
-    than the fourth. A cell is "row/column", or a row of the claim's column.
+    within: they differ by at most that. best: it is better than every other row. more: the first is better than the
+    second by more than the third is better than the fourth. A cell is "row/column", or a row of the claim's column.
     """
 
     text: str

@@ -95,17 +95,18 @@ def reproduce(
     absent = {path: f"{path}: {paper.data.get(path.name, path.name)}" for each in missing.values() for path in each}
     for where in sorted(absent.values()):
         console.print(Text(f"not here, so its cells stay empty: {where}"))
-    failed = 0
-    if tasks:
-        (place / "runs").mkdir(exist_ok=True)
-        side_by_side = jobs or count_gpus() or os.cpu_count() or 1
-        failed = runs.run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
-    outcomes = {}
-    for one in tables:
-        path = write_outcome(paper, one, [absent[where] for where in missing.get(one.name, ())], place, known)
-        console.print(Text(path.read_text(encoding="utf-8")))
-        console.print(Text(f"-> {path}"))
-        outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
+    outcomes: dict[str, dict[str, Any]] = {}
+    failed, side_by_side = 0, jobs or count_gpus() or os.cpu_count() or 1
+    try:
+        if tasks:
+            (place / "runs").mkdir(exist_ok=True)
+            failed = runs.run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
+    finally:  # where it is stopped, what there is so far
+        for one in tables:
+            path = write_outcome(paper, one, [absent[where] for where in missing.get(one.name, ())], place, known)
+            console.print(Text(path.read_text(encoding="utf-8")))
+            console.print(Text(f"-> {path}"))
+            outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
     console.print(Text(f"-> {write_claims(place)}"))
     if failed:
         raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")

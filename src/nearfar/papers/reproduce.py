@@ -104,8 +104,7 @@ def reproduce(
     finally:  # where it is stopped, what there is so far
         for one in tables:
             path = write_outcome(paper, one, [absent[where] for where in missing.get(one.name, ())], place, known)
-            console.print(Text(path.read_text(encoding="utf-8")))
-            console.print(Text(f"-> {path}"))
+            console.print(Text(f"{path.read_text(encoding='utf-8')}\n-> {path}"))
             outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
     console.print(Text(f"-> {write_claims(place)}"))
     if failed:

@@ -248,7 +248,8 @@ def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
             time.sleep(0.1)
         reproduce.terminate()
         assert reproduce.wait(60) == 128 + signal.SIGTERM
-    assert (tmp_path / "reproduced/own/table-1.md").is_file()  # what there is so far
+    written = tmp_path / "reproduced"
+    assert (written / "own/table-1.md").is_file() and (written / "claims.md").is_file()  # what there is so far
     (run,) = tmp_path.glob("reproduced/runs/simclr-digits-*-0/")
     with owned(run):  # nobody else has it
         assert (run / "checkpoints").is_dir()

@@ -106,7 +106,7 @@ def reproduce(
             path = write_outcome(paper, one, [absent[where] for where in missing.get(one.name, ())], place, known)
             console.print(Text(f"{path.read_text(encoding='utf-8')}\n-> {path}"))
             outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
-    console.print(Text(f"-> {write_claims(place)}"))
+        console.print(Text(f"-> {write_claims(place)}"))
     if failed:
         raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
     return outcomes

@@ -210,6 +210,13 @@ EXPERIMENTS = paper("experiments")
 CHOSEN = [table for table in EXPERIMENTS.tables.values() if table.chosen]
 
 
+def settings_of(table, name):
+    """The settings of a row, on top of those of its first trial."""
+    row = table.rows[name]
+    trial = settings_of(table.chosen, row.among[0]) if row.among else {}
+    return {**trial, **table.common, **row.run}
+
+
 @pytest.mark.parametrize("table", CHOSEN, ids=lambda table: table.name)
 def test_an_experiment_is_fair(table):
     """Trials are tested on training images that no run saw, and train as the table does; claims meet fresh seeds."""
@@ -221,9 +228,9 @@ def test_an_experiment_is_fair(table):
         assert table.first_seed >= trials.first_seed + trials.seeds and table.seeds >= 3
         assert not any("held_out" in cell.evaluate for cell in table.cells())
     for row in (table.rows[name] for name in table.run):
-        own = {**table.common, **row.run}
+        own = settings_of(table, row.name)
         for name in row.among:
-            theirs = {**trials.common, **trials.rows[name].run}
+            theirs = settings_of(trials, name)
             for setting in ("method", "views", "small_views", "queue_size", "negatives", "batch_size", "crop_size"):
                 assert theirs.get(setting) == own.get(setting), (row.name, name, setting)
 
@@ -238,8 +245,8 @@ def test_equal_passes_are_equal():
     """A view through a network counts by its pixels; the epochs of the rows make as many of them as MoCo-M's."""
     passes = {}
     for row in EXPERIMENTS.tables["5"].rows.values():
-        settings = {**EXPERIMENTS.tables["5"].common, **row.run}
-        numbers = {name: value for name, value in row.run.items() if name in ("symmetric", "small_views")}
+        settings = settings_of(EXPERIMENTS.tables["5"], row.name)
+        numbers = {name: value for name, value in settings.items() if name in ("symmetric", "small_views")}
         pairing = method_class(settings["method"]).from_recipe("small", **numbers).setup(100).pairing
         sizes = [view.size for view in plan(settings["views"], 64, 3).views]
         online = sum((sizes[view] / 64) ** 2 for view in pairing.online_views)

@@ -205,7 +205,8 @@ def main() -> None:
         for prefix, (x, y) in {"": plain, "mirrored_": [(plain[i] + turned[i]) / 2 for i in (0, 1)]}.items():
             both = evaluate_features(x, train.labels, y, test.labels, protocols=("knn", "linear"))
             found |= {f"{prefix}{key}": value for key, value in both.items()}
-        line = dict(contender=args.contender, minutes=minutes, seed=args.seed, cores=os.cpu_count(), **found, **facts)
+        where = {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
+        line = dict(contender=args.contender, minutes=minutes, seed=args.seed, **where, **found, **facts)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         with args.out.open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -30,20 +30,15 @@ tables:
       few: {data: digits, run: {group_size: 2}}
       many: {data: digits}
     rows:
-      simclr-a: {title: t 0.1, run: {method: simclr, temperature: 0.1}}
-      simclr-b: {title: t 0.5, run: {method: simclr, temperature: 0.5}}
-      dcl-a: {title: t 0.1, run: {method: dcl, temperature: 0.1}}
-      dcl-b: {title: t 0.5, run: {method: dcl, temperature: 0.5}}
+      simclr: {title: SimCLR, run: {method: simclr}, trials: &trials_of_two [{temperature: 0.1}, {temperature: 0.5}]}
+      dcl: {title: DCL, run: {method: dcl}, trials: *trials_of_two}
   rate:
     <<: *trials
     title: rates of the chosen
     chosen: choose
     columns: {many: {data: digits}}
-    rows:
-      simclr-low: {title: lr 0.01, run: {method: simclr, lr: 0.01}, among: [simclr-a, simclr-b]}
-      simclr-high: {title: lr 0.02, run: {method: simclr, lr: 0.02}, among: [simclr-a, simclr-b]}
-      dcl-low: {title: lr 0.01, run: {method: dcl, lr: 0.01}, among: [dcl-a, dcl-b]}
-      dcl-high: {title: lr 0.02, run: {method: dcl, lr: 0.02}, among: [dcl-a, dcl-b]}
+    rows: {simclr: {title: SimCLR, run: {method: simclr}}, dcl: {title: DCL, run: {method: dcl}}}
+    trials: [{lr: 0.01}, {lr: 0.02}]
   fresh:
     title: fresh seeds
     source: ours
@@ -58,11 +53,11 @@ tables:
       many: {data: digits}
       five: {data: digits, metric: five_labels}
     rows:
-      simclr: {title: SimCLR, run: {method: simclr}, among: [simclr-low, simclr-high]}
-      dcl: {title: DCL, run: {method: dcl}, among: [dcl-low, dcl-high]}
+      simclr: {title: SimCLR, run: {method: simclr}}
+      other: {title: DCL, run: {method: dcl}, among: dcl}
     claims:
-      - {text: DCL is better, column: many, better: [dcl, simclr]}
-      - {text: with five labels too, column: five, better: [dcl, simclr]}
+      - {text: DCL is better, column: many, better: [other, simclr]}
+      - {text: with five labels too, column: five, better: [other, simclr]}
 """
 
 
@@ -86,10 +81,10 @@ def written(folder, numbers, table="choose"):
 
 
 CHOOSE = {
-    "simclr-a/few": [50, 70], "simclr-b/few": [61, 61], "simclr-a/many": [80, 80], "simclr-b/many": [10, 90],
-    "dcl-a/few": [50, 50], "dcl-b/few": [50, 50], "dcl-a/many": [1, 2], "dcl-b/many": [2, 2],
+    "simclr-1/few": [50, 70], "simclr-2/few": [61, 61], "simclr-1/many": [80, 80], "simclr-2/many": [10, 90],
+    "dcl-1/few": [50, 50], "dcl-2/few": [50, 50], "dcl-1/many": [1, 2], "dcl-2/many": [2, 2],
 }  # fmt: skip
-RATE = {"simclr-low/many": [3, 3], "simclr-high/many": [2, 3], "dcl-low/many": [5, 5], "dcl-high/many": [5, 6]}
+RATE = {"simclr-1/many": [3, 3], "simclr-2/many": [2, 3], "dcl-1/many": [5, 5], "dcl-2/many": [5, 6]}
 
 
 def test_each_cell_takes_the_trial_with_the_best_mean_in_its_column(tmp_path):
@@ -97,9 +92,9 @@ def test_each_cell_takes_the_trial_with_the_best_mean_in_its_column(tmp_path):
     written(tmp_path, CHOOSE)
     rate = resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
     found = {cell.place: dict(cell.settings) for cell in rate.cells()}
-    assert found["simclr-low/many"]["temperature"] == 0.1 and found["simclr-low/many"]["lr"] == 0.01
-    assert found["dcl-high/many"]["temperature"] == 0.5 and found["dcl-high/many"]["lr"] == 0.02
-    assert rate.choices["dcl-high/many"] == "t 0.5"
+    assert found["simclr-1/many"]["temperature"] == 0.1 and found["simclr-1/many"]["lr"] == 0.01
+    assert found["dcl-2/many"]["temperature"] == 0.5 and found["dcl-2/many"]["lr"] == 0.02
+    assert rate.choices["dcl-2/many"] == "temperature 0.5" and rate.rows["dcl-2"].title == "DCL, lr 0.02"
     few = OWN.replace("chosen: choose\n    columns: {many: {", "chosen: choose\n    columns: {few: {")
     (tmp_path / "own.yaml").write_text(few)
     (cell, *_) = resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path).cells()
@@ -115,27 +110,27 @@ def test_choices_follow_one_another_and_another_column_takes_the_first(tmp_path)
     written(tmp_path, CHOOSE)
     written(tmp_path, RATE, "rate")
     fresh = resolved(read_paper(tmp_path / "own.yaml").tables["fresh"], tmp_path)
-    chosen = {"simclr": "t 0.1, lr 0.01", "dcl": "t 0.5, lr 0.02"}
+    chosen = {"simclr": "temperature 0.1, lr 0.01", "other": "temperature 0.5, lr 0.02"}
     assert fresh.choices == {f"{row}/{column}": one for row, one in chosen.items() for column in ("many", "five")}
     assert {(cell.settings["temperature"], cell.settings["lr"]) for cell in fresh.cells()} == {(0.1, 0.01), (0.5, 0.02)}
 
 
 def test_a_choice_waits_for_all_trials(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
-    with pytest.raises(ValueError, match="own/rate waits for choose, row simclr-a, column many"):
+    with pytest.raises(ValueError, match="own/rate waits for choose, row simclr-1, column many"):
         resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
-    written(tmp_path, CHOOSE | {"dcl-b/many": [2]})
-    with pytest.raises(ValueError, match="own/rate waits for choose, row dcl-b, column many"):
+    written(tmp_path, CHOOSE | {"dcl-2/many": [2]})
+    with pytest.raises(ValueError, match="own/rate waits for choose, row dcl-2, column many"):
         resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
 
 
 @pytest.mark.parametrize(
     ("was", "becomes", "words"),
     [
-        ("among: [dcl-low, dcl-high]", "among: [dcl-low]", "fresh: every row needs as many trials"),
-        (", among: [dcl-low, dcl-high]", "", "fresh: every row needs as many trials"),
-        ("among: [dcl-low, dcl-high]", "among: [dcl-low, dcl-mid]", "row dcl: rate runs no row dcl-mid"),
-        ("    chosen: choose\n", "", "rate: every row needs as many trials"),
+        ("trials: *trials_of_two", "trials: [{temperature: 0.1}]", "rate: every row needs as many trials in choose"),
+        (", among: dcl", "", "fresh: every row needs as many trials in rate; there are simclr 2, other 0"),
+        ("among: dcl", "among: decl", "fresh: every row needs as many trials in rate; there are simclr 2, other 0"),
+        ("trials: *trials_of_two", "trials: [0.1, 0.5]", "expected names with values, got 0.1"),
         ("chosen: choose", "chosen: fresh", "rate: chosen names fresh, which is no table above it"),
     ],
 )
@@ -150,7 +145,7 @@ def test_a_page_says_what_was_chosen_and_corrects_its_claims(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
     written(tmp_path, CHOOSE)
     written(tmp_path, RATE, "rate")
-    numbers = {"simclr/many": [60, 62], "dcl/many": [70, 72.1], "simclr/five": [50, 52], "dcl/five": [50.5, 53]}
+    numbers = {"simclr/many": [60, 62], "other/many": [70, 72.1], "simclr/five": [50, 52], "other/five": [50.5, 53]}
     written(tmp_path, numbers, "fresh")
     own = read_paper(tmp_path / "own.yaml")
     path = write_outcome(own, own.tables["fresh"], [], tmp_path)
@@ -161,7 +156,8 @@ def test_a_page_says_what_was_chosen_and_corrects_its_claims(tmp_path):
     words = path.read_text()
     assert "Which is better?\n\n`nearfar reproduce own/fresh --data FOLDER`" in words
     assert (
-        "[rates of the chosen](rate.md), of 2 trials each:\n\n- SimCLR: t 0.1, lr 0.01\n- DCL: t 0.5, lr 0.02" in words
+        "[rates of the chosen](rate.md), of 2 trials each:\n\n- SimCLR: temperature 0.1, lr 0.01\n- DCL: temperature 0.5"
+        in words
     )
     assert "| DCL is better | survives | **yes** |" in words
 
@@ -177,9 +173,7 @@ tables:
     metric: knn
     evaluate: {held_out: 128}
     columns: {digits: {data: digits}}
-    rows:
-      a: {title: t 0.1, run: {method: simclr, temperature: 0.1}}
-      b: {title: t 0.5, run: {method: simclr, temperature: 0.5}}
+    rows: {simclr: {run: {method: simclr}, trials: [{temperature: 0.1}, {temperature: 0.5}]}}
   fresh:
     title: fresh seeds
     source: ours
@@ -188,7 +182,7 @@ tables:
     first_seed: 100
     chosen: choose
     columns: {digits: {data: digits, run: {group_size: 2}}}
-    rows: {simclr: {title: SimCLR, run: {method: simclr}, among: [a, b]}}
+    rows: {simclr: {run: {method: simclr}}}
 """
 
 
@@ -197,8 +191,8 @@ def test_one_command_chooses_and_runs_with_fresh_seeds(tmp_path, monkeypatch):
     Path("own.yaml").write_text(TINY)
     outcome = nearfar.reproduce("own.yaml/fresh", jobs=2)["own/fresh"]
     trials = json.loads(Path("reproduced/own/choose.json").read_text())["cells"]
-    values = {row: trials[f"{row}/digits"]["seeds"]["0"]["value"] for row in "ab"}
-    temperature = {"a": "0.1", "b": "0.5"}[max("ab", key=values.__getitem__)]
+    values = [trials[f"simclr-{number}/digits"]["seeds"]["0"]["value"] for number in (1, 2)]
+    temperature = "0.1" if values[0] >= values[1] else "0.5"
     assert all("--held-out 128" in one["seeds"]["0"]["commands"][1] for one in trials.values())
     (seed,) = outcome["cells"]["simclr/digits"]["seeds"]
     pretrain, evaluate = outcome["cells"]["simclr/digits"]["seeds"][seed]["commands"]
@@ -212,9 +206,8 @@ CHOSEN = [table for table in EXPERIMENTS.tables.values() if table.chosen]
 
 def settings_of(table, name):
     """The settings of a row, on top of those of its first trial."""
-    row = table.rows[name]
-    trial = settings_of(table.chosen, row.among[0]) if row.among else {}
-    return {**trial, **table.common, **row.run}
+    trial = settings_of(table.chosen, table.trials(name)[0].name) if table.chosen else {}
+    return {**trial, **table.common, **table.rows[name].run}
 
 
 @pytest.mark.parametrize("table", CHOSEN, ids=lambda table: table.name)
@@ -227,12 +220,12 @@ def test_an_experiment_is_fair(table):
     if table.claims:
         assert table.first_seed >= trials.first_seed + trials.seeds and table.seeds >= 3
         assert not any("held_out" in cell.evaluate for cell in table.cells())
-    for row in (table.rows[name] for name in table.run):
-        own = settings_of(table, row.name)
-        for name in row.among:
-            theirs = settings_of(trials, name)
+    for row in table.run:
+        own = settings_of(table, row)
+        for trial in table.trials(row):
+            theirs = settings_of(trials, trial.name)
             for setting in ("method", "views", "small_views", "queue_size", "negatives", "batch_size", "crop_size"):
-                assert theirs.get(setting) == own.get(setting), (row.name, name, setting)
+                assert theirs.get(setting) == own.get(setting), (row, trial.name, setting)
 
 
 def test_an_experiment_asks_a_question_and_says_what_it_needs():

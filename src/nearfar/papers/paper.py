@@ -54,7 +54,8 @@ class Column:
 class Row:
     """A row: settings of its runs (None: the paper's number alone), those at small scale, and the paper's numbers.
 
-    among: rows of the table that chooses, of which the run takes the settings of the best.
+    trial_of, trial: the row that it is a trial of, and its own settings in words. among: the row whose trials, in the
+    table that chooses, settle its settings; default: the row of the same name.
     """
 
     name: str
@@ -63,7 +64,9 @@ class Row:
     small: Settings = field(default_factory=dict)
     paper: Mapping[str, Number] = field(default_factory=dict)
     note: str = ""
-    among: tuple[str, ...] = ()
+    trial_of: str = ""
+    trial: str = ""
+    among: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +138,9 @@ class Table:
     how it differs from the paper. needs, cost: of the full size. own: "run" and "evaluate" of single cells, by
     "ROW COLUMN".
 
-    question, answer: what the table is for and what it shows, in words. chosen: the table, earlier in the file, that
-    chooses the settings of every row (`Row.among`), in its column of the same name or else its first. choices: the
-    titles of its rows that were best, by "ROW/COLUMN".
+    question, answer: what the table is for and what it shows, in words. chosen: the table, earlier in the file, whose
+    trials settle the settings of every row, in its column of the same name or else its first. choices: the trials that
+    were best, in words, by "ROW/COLUMN".
     """
 
     paper: str
@@ -180,6 +183,12 @@ class Table:
     def unit_of(self, column: Column) -> str:
         """Return the unit of a column."""
         return self.unit if column.unit is None else column.unit
+
+    def trials(self, name: str) -> list[Row]:
+        """Return the trials, rows of `chosen`, of which the best settles the settings of a row."""
+        row = self.rows[name]
+        theirs = [self.chosen.rows[one] for one in self.chosen.run] if self.chosen else []
+        return [one for one in theirs if one.trial_of == (row.among or row.trial_of or name)]
 
     def cells(self) -> list[Cell]:
         """Return the cells that are run, row by row.
@@ -260,7 +269,9 @@ def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[st
         if chosen not in tables:
             raise ValueError(f"{name}: chosen names {chosen}, which is no table above it")
         given["chosen"] = tables[chosen]
-    rows = {key: _row(key, _named(row), name) for key, row in _named(given.pop("rows")).items()}
+    trials, rows = given.pop("trials", None), {}
+    for key, row in _named(given.pop("rows")).items():
+        rows |= _rows(key, {"trials": trials, **_named(row)}, name)
     small, cells = given.pop("small", None), _named(given.pop("cells", {}))
     scale = {"columns": {"value": {}}, **{key: given.pop(key) for key in OF_SMALL if key in given}}
     scale["common"] = {**common, **_named(scale.get("common", {}))}
@@ -293,13 +304,25 @@ def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[s
     return {**given, "run": tuple(names)}
 
 
+def _rows(name: str, given: dict[str, Any], place: str) -> dict[str, Row]:
+    """The row of a name, or one for each of its trials: NAME-1 and so on, with their settings on top of its own."""
+    if (trials := given.pop("trials")) is None:
+        return {name: _row(name, given, place)}
+    rows = {}
+    for number, trial in enumerate(map(_named, trials), 1):
+        words = ", ".join(f"{setting} {value}" for setting, value in trial.items()).lower().replace("_", " ")
+        one = {**given, "title": f"{given.get('title', name)}, {words}", "trial_of": name, "trial": words}
+        one["run"] = {**_named(given.get("run", {})), **trial}
+        rows[f"{name}-{number}"] = _row(f"{name}-{number}", one, place)
+    return rows
+
+
 def _row(name: str, given: dict[str, Any], place: str) -> Row:
     numbers = {}
     for column, number in _named(given.pop("paper", {})).items():
         mean, deviation = number if isinstance(number, list) else (number, None)
         numbers[column] = (float(mean), None if deviation is None else float(deviation))
-    words = {"title": name, **given, "name": name, "paper": numbers, "among": tuple(given.get("among", ()))}
-    return _part(Row, f"{place}, row {name}", words)
+    return _part(Row, f"{place}, row {name}", {"title": name, **given, "name": name, "paper": numbers})
 
 
 def _claim(given: dict[str, Any], place: str) -> Claim:
@@ -314,12 +337,10 @@ def _check_names(table: Table) -> None:
     for row in table.rows.values():
         if strange := set(row.paper) - columns:
             raise ValueError(f"{table.name}, row {row.name}: there is no column {min(strange)}")
-    trials = {len(table.rows[name].among) for name in table.run}
-    if trials != {0} if table.chosen is None else len(trials) > 1 or 0 in trials:
-        raise ValueError(f"{table.name}: every row needs as many trials in `among`, of the table in `chosen`")
-    for row in table.rows.values():
-        if table.chosen and (strange := set(row.among) - {*table.chosen.run}):
-            raise ValueError(f"{table.name}, row {row.name}: {table.chosen.name} runs no row {min(strange)}")
+    counts = {name: len(table.trials(name)) for name in table.run}
+    if table.chosen and (0 in counts.values() or len({*counts.values()}) > 1):
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise ValueError(f"{table.name}: every row needs as many trials in {table.chosen.name}; there are {told}")
     for cell in table.own:
         if tuple(cell.split(" ")) not in {(row, column) for row in table.rows for column in columns}:
             raise ValueError(f"{table.name}: there is no cell {cell}")

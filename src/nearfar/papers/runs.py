@@ -382,18 +382,20 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
         for column in table.columns:
             where = column if column in trials.columns else next(iter(trials.columns))
             means = {}
-            for name in row.among:
-                seeds = found[f"{name}/{where}"]["seeds"]
+            for one in table.trials(row.name):
+                seeds = found[f"{one.name}/{where}"]["seeds"]
                 numbers = [seeds.get(str(trials.first_seed + seed), {}).get("value") for seed in range(trials.seeds)]
                 if None in numbers:
-                    raise ValueError(f"{table.paper}/{table.name} waits for {trials.name}, row {name}, column {where}")
-                means[name] = sum(numbers)
+                    raise ValueError(
+                        f"{table.paper}/{table.name} waits for {trials.name}, row {one.name}, column {where}"
+                    )
+                means[one.name] = sum(numbers)
             best = (max if trials.better == "higher" else min)(means, key=means.__getitem__)
             cell, trial = own.get(f"{row.name} {column}", {}), trials.own.get(f"{best} {where}", {})
             run = {**(trials.rows[best].run or {}), **trial.get("run", {}), **cell.get("run", {})}
             own[f"{row.name} {column}"] = {**cell, "run": run}
-            titles = trials.choices.get(f"{best}/{where}"), trials.rows[best].title
-            choices[f"{row.name}/{column}"] = ", ".join(filter(None, titles))
+            words = trials.choices.get(f"{best}/{where}"), trials.rows[best].trial
+            choices[f"{row.name}/{column}"] = ", ".join(filter(None, words))
     return replace(table, own=own, choices=choices)
 
 

@@ -117,10 +117,10 @@ def test_choices_follow_one_another_and_another_column_takes_the_first(tmp_path)
 
 def test_a_choice_waits_for_all_trials(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
-    with pytest.raises(ValueError, match="own/rate waits for choose, row simclr-1, column many"):
+    with pytest.raises(ValueError, match="own/rate waits for choose, simclr-1/many"):
         resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
     written(tmp_path, CHOOSE | {"dcl-2/many": [2]})
-    with pytest.raises(ValueError, match="own/rate waits for choose, row dcl-2, column many"):
+    with pytest.raises(ValueError, match="own/rate waits for choose, dcl-2/many"):
         resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
 
 
@@ -128,8 +128,8 @@ def test_a_choice_waits_for_all_trials(tmp_path):
     ("was", "becomes", "words"),
     [
         ("trials: *trials_of_two", "trials: [{temperature: 0.1}]", "rate: every row needs as many trials in choose"),
-        (", among: dcl", "", "fresh: every row needs as many trials in rate; there are simclr 2, other 0"),
-        ("among: dcl", "among: decl", "fresh: every row needs as many trials in rate; there are simclr 2, other 0"),
+        (", among: dcl", "", "rate; there are {'simclr': 2, 'other': 0}"),
+        ("among: dcl", "among: decl", "rate; there are {'simclr': 2, 'other': 0}"),
         ("trials: *trials_of_two", "trials: [0.1, 0.5]", "expected names with values, got 0.1"),
         ("chosen: choose", "chosen: fresh", "rate: chosen names fresh, which is no table above it"),
     ],

@@ -268,8 +268,8 @@ def _numbers(values: Any, count: int | None, what: str) -> list[float]:
 class DetectionSet(Dataset):
     """Annotated images as torchvision's detectors take them: (image [channels, height, width] in 0..1, target).
 
-    channels: 1 or 3. masks: whether the targets hold them. Raises ValueError,
-    naming the file, for an image that cannot be read or is of another size than the annotations say.
+    channels: 1 or 3. masks: whether the targets hold them. Raises ValueError, naming the file, for an image that cannot
+    be read or is of another size than the annotations say.
     """
 
     def __init__(self, annotated: AnnotatedImages, channels: int, masks: bool = False) -> None:

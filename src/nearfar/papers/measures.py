@@ -2,8 +2,7 @@
 
     python -m nearfar.papers.measures MEASURE SETTINGS RUN
 
-SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or
-a list, as JSON.
+SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or a list, as JSON.
 """
 
 from __future__ import annotations
@@ -97,11 +96,6 @@ def curve(given: Mapping[str, Any], run: Path) -> list[float]:
     return values
 
 
-def last(given: Mapping[str, Any], run: Path) -> float:
-    """The last value of a key of metrics.jsonl."""
-    return curve(given, run)[-1]
-
-
 def plane(given: Mapping[str, Any], run: Path) -> float:
     """Accuracy in per cent of the 15 nearest others on the map of the test images (SACLR, Figure 2 has the picture)."""
     page = run / f"{PLANE}.html"
@@ -109,11 +103,6 @@ def plane(given: Mapping[str, Any], run: Path) -> float:
         old.unlink()
     map_images(run, split="test", layout="projector", out=page, console=QUIET)
     return 100 * float(json.loads(page.with_suffix(".json").read_text())["knn_map"])
-
-
-def nuclear(given: Mapping[str, Any], run: Path) -> float:
-    """The mean of `nuclear_norms`."""
-    return statistics.mean(nuclear_norms(given, run))
 
 
 def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
@@ -200,9 +189,9 @@ MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = 
     "step-time": partial(of_step, in_time=True),
     "loss-share": loss_share,
     "curve": curve,
-    "last": last,
+    "last": lambda given, run: curve(given, run)[-1],
     "plane": plane,
-    "nuclear": nuclear,
+    "nuclear": lambda given, run: statistics.mean(nuclear_norms(given, run)),
     "nuclear-norms": nuclear_norms,
 }
 

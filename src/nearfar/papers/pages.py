@@ -25,7 +25,7 @@ from nearfar.training.progress import duration
 
 CLAIMS = "claims.md"
 MOST_LINES = 12
-PANEL, HEIGHT = 4.5, 4.0  # inches
+PANEL = 4.5, 4.0  # inches
 MOST_PANELS = 5  # in a line
 BINS = 40
 Lists = Mapping[Place, Sequence[Any]]
@@ -220,11 +220,11 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
     """
     columns = table.columns.values()
     kinds = {(one.data, one.run.get("encoder"), one.metric, one.measure, one.unit) for one in columns}
-    cells = [cell for cell in table.cells() if cell.measure == PLANE and (cell.row, cell.column) in values]
+    cells = [cell for cell in table.cells() if cell.measure == PLANE]
     maps = {  # of the first seed, those that are in run folders, by row and kNN accuracy in the plane
         f"{table.rows[cell.row].title}: {values[cell.row, cell.column][0]:.1f} {table.unit}": picture
         for cell in cells
-        if (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
+        if (cell.row, cell.column) in values and (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
     }
     if table.measure in ("curve", "nuclear-norms"):
         figure = _by_column(table, values)
@@ -232,9 +232,7 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
         figure = _over_columns(table, values)
     elif maps:
         figure = side_by_side(maps)
-    elif (table.question or table.name.startswith("figure")) and not any(
-        cell.measure == PLANE for cell in table.cells()
-    ):
+    elif (table.question or table.name.startswith("figure")) and not cells:
         figure = _over_rows(table, values)
     else:
         return
@@ -242,13 +240,12 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
         figure.savefig(unfinished)
 
 
-def _panels(
-    count: int, most: int = MOST_PANELS, width: float = PANEL, height: float = HEIGHT, dpi: int = 120
-) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
-    """A figure with so many panels, at most `most` in a line; inches of each."""
+def _panels(count: int, most: int = MOST_PANELS) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
+    """A figure with so many panels, at most `most` in a line."""
     lines = -(-count // most)
     across = -(-count // lines)
-    figure = matplotlib.figure.Figure(figsize=(1 + width * across, height * lines), dpi=dpi, layout="constrained")
+    inches = 1 + PANEL[0] * across, PANEL[1] * lines
+    figure = matplotlib.figure.Figure(figsize=inches, dpi=120, layout="constrained")
     panels = list(figure.subplots(lines, across, squeeze=False).flat)
     for unused in panels[count:]:
         unused.set_axis_off()
@@ -317,18 +314,16 @@ def _by_column(table: Table, values: Lists) -> matplotlib.figure.Figure:
                 numbers = np.concatenate(seeds)
                 share = np.full(len(numbers), 100 / len(numbers))
                 axes.hist(numbers, edges, weights=share, histtype="step", label=title)
-        unit = table.unit_of(column)
-        of = dict(xlabel="epoch" if length else "measurement", ylabel=unit)
-        axes.set(
-            title=column.title, **(of if table.measure == "curve" else dict(xlabel=unit, ylabel="% of the images"))
-        )
+        unit, x_of_curves = table.unit_of(column), "epoch" if length else "measurement"
+        x_and_y = (x_of_curves, unit) if table.measure == "curve" else (unit, "% of the images")
+        axes.set(title=column.title, xlabel=x_and_y[0], ylabel=x_and_y[1])
         axes.legend(fontsize=8)
     return figure
 
 
 def side_by_side(pictures: Mapping[str, Path]) -> matplotlib.figure.Figure:
     """Pictures two in a line, each under its title."""
-    figure, panels = _panels(len(pictures), 2, 6.0, 5.0, 100)
+    figure, panels = _panels(len(pictures), 2)
     for axes, (title, picture) in zip(panels, pictures.items(), strict=True):
         axes.set_axis_off()
         axes.imshow(matplotlib.image.imread(picture))

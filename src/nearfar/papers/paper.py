@@ -339,8 +339,7 @@ def _check_names(table: Table) -> None:
             raise ValueError(f"{table.name}, row {row.name}: there is no column {min(strange)}")
     counts = {name: len(table.trials(name)) for name in table.run}
     if table.chosen and (0 in counts.values() or len({*counts.values()}) > 1):
-        told = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise ValueError(f"{table.name}: every row needs as many trials in {table.chosen.name}; there are {told}")
+        raise ValueError(f"{table.name}: every row needs as many trials in {table.chosen.name}; there are {counts}")
     for cell in table.own:
         if tuple(cell.split(" ")) not in {(row, column) for row in table.rows for column in columns}:
             raise ValueError(f"{table.name}: there is no cell {cell}")

@@ -386,9 +386,7 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
                 seeds = found[f"{one.name}/{where}"]["seeds"]
                 numbers = [seeds.get(str(trials.first_seed + seed), {}).get("value") for seed in range(trials.seeds)]
                 if None in numbers:
-                    raise ValueError(
-                        f"{table.paper}/{table.name} waits for {trials.name}, row {one.name}, column {where}"
-                    )
+                    raise ValueError(f"{table.paper}/{table.name} waits for {trials.name}, {one.name}/{where}")
                 means[one.name] = sum(numbers)
             best = (max if trials.better == "higher" else min)(means, key=means.__getitem__)
             cell, trial = own.get(f"{row.name} {column}", {}), trials.own.get(f"{best} {where}", {})

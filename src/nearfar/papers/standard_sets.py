@@ -53,9 +53,10 @@ class StandardSet:
     common: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _by_split(kind: str, train: str, test: str, validation: str | None = None, **rest: Any) -> StandardSet:
-    held = None if validation is None else {"split": validation}
-    return StandardSet(kind, {"split": train}, {"split": test}, held, **rest)
+def _by_split(
+    kind: str, train: str, test: str, validation: str | None = None, key: str = "split", **rest: Any
+) -> StandardSet:
+    return StandardSet(kind, {key: train}, {key: test}, None if validation is None else {key: validation}, **rest)
 
 
 STANDARD_SETS = {
@@ -70,13 +71,8 @@ STANDARD_SETS = {
     "pets": _by_split("OxfordIIITPet", "trainval", "test", metric="mean_per_class"),
     "places365": _by_split("Places365", "train-standard", "val", steps=None, common={"small": True}),
     "sun397": StandardSet("SUN397", {}, {}, steps=30_000, drawn=(50, 50)),
-    "voc2007": StandardSet(
-        "VOCDetection",
-        {"image_set": "train"},
-        {"image_set": "test"},
-        {"image_set": "val"},
-        metric="eleven_point_map",
-        common={"year": "2007"},
+    "voc2007": _by_split(
+        "VOCDetection", "train", "test", "val", "image_set", metric="eleven_point_map", common={"year": "2007"}
     ),
 }
 OWN_DATA = StandardSet("", {}, {})

@@ -269,7 +269,7 @@ def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[st
         if chosen not in tables:
             raise ValueError(f"{name}: chosen names {chosen}, which is no table above it")
         given["chosen"] = tables[chosen]
-    trials, rows = given.pop("trials", None), {}
+    trials, rows = given.pop("trials", None), dict[str, Row]()
     for key, row in _named(given.pop("rows")).items():
         rows |= _rows(key, {"trials": trials, **_named(row)}, name)
     small, cells = given.pop("small", None), _named(given.pop("cells", {}))

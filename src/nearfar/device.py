@@ -62,6 +62,13 @@ def has_bfloat16(device: torch.device) -> bool:
     return asks(including_emulation=False) if asks is not None else _allocates(device, torch.bfloat16)
 
 
+def has_half_kernels(device: torch.device) -> bool:
+    """Whether a device has kernels for half precision: in a CPU without AVX-512 or AMX it takes ten times as long."""
+    if device.type != "cpu":
+        return True
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def has_float64(device: torch.device) -> bool:
     """Whether a device computes with float64: Apple's do not, nor do some of Intel's."""
     if device.type == "xpu":

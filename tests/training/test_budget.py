@@ -3,10 +3,12 @@
 import logging
 
 import pytest
+import torch
 import yaml
 from rich.console import Console
 
 import nearfar
+from nearfar.device import has_half_kernels
 from nearfar.methods import method_class
 from nearfar.training import budget
 from nearfar.training.budget import RUNGS, choose_machine, epochs_in, rungs, training_speed
@@ -29,6 +31,7 @@ def machine(monkeypatch):
         return rate
 
     monkeypatch.setattr(budget, "training_speed", speed)
+    monkeypatch.setattr(budget, "has_half_kernels", lambda device: True)
     return speeds, tried
 
 
@@ -89,6 +92,18 @@ def test_the_faster_precision(machine, gain, precision):
     assert found.precision == precision
     assert found.rate == pytest.approx(100.0 * max(gain if precision != "32-true" else 1.0, 1.0))
     assert [kind for *_, kind in tried] == ["32-true", "bf16-mixed"] * 3
+
+
+def test_a_cpu_without_bfloat16_is_not_slowed_down_by_its_trial(machine, monkeypatch):
+    """There it takes ten times as long: the trial of the first net would leave no time to try a larger one."""
+    speeds, tried = machine
+    monkeypatch.setattr(budget, "has_half_kernels", has_half_kernels)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    speeds |= {("small", 32): 900.0, ("medium", 32): 400.0}
+    given = Settings("cifar", accelerator="cpu", compile=False)
+    found = choose(given, 50_000, 3600.0, rungs(given, 32, False))
+    assert (found.encoder, found.precision) == ("medium", "32-true") and "no bfloat16" in found.reason
+    assert tried == [("small", 32, "32-true"), ("medium", 32, "32-true")]
 
 
 @pytest.mark.parametrize(

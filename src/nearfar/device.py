@@ -57,16 +57,11 @@ def one_gpu(number: int) -> dict[str, str]:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device computes with bfloat16, other than by emulation: NVIDIA's from Ampere on, Apple's by macOS."""
-    asks = None if device.type == "cpu" else getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    """Whether a device has bfloat16, not by emulation: CPUs with AVX-512 or AMX, NVIDIA's GPUs from Ampere on."""
+    if device.type == "cpu":
+        return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    asks = getattr(torch.get_device_module(device), "is_bf16_supported", None)
     return asks(including_emulation=False) if asks is not None else _allocates(device, torch.bfloat16)
-
-
-def has_half_kernels(device: torch.device) -> bool:
-    """Whether a device has kernels for half precision: in a CPU without AVX-512 or AMX it takes ten times as long."""
-    if device.type != "cpu":
-        return True
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def has_float64(device: torch.device) -> bool:

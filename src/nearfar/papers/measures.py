@@ -139,8 +139,7 @@ def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], ob
     if set(setup.pairing.names) != {"projection"} or setup.queue_size is not None:
         raise ValueError(f"{given['method']} has more than one network: its loss is not measured alone")
     generator = torch.Generator().manual_seed(0)
-    device = find_device()
-    width = UNITS if alone else PIXELS
+    device, width = find_device(), UNITS if alone else PIXELS
     views = [torch.rand(batch, width, generator=generator).to(device) for _ in setup.pairing.online_views]
     layer, loss = nn.Linear(PIXELS, UNITS).to(device), setup.loss.to(device)
     index: dict[str, Tensor | None] = {"index": torch.arange(batch, device=device)} if setup.needs_index else {}

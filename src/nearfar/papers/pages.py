@@ -64,9 +64,8 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
         draw_table(picture, table, lists, out)
     metrics = {column.metric or table.metric for column in table.columns.values()}
     notes: dict[str, list[str]] = {}
-    for row in table.rows.values() if values else ():
-        if row.note:
-            notes.setdefault(row.note, []).append(row.title)
+    for row in (one for one in table.rows.values() if values and one.note):
+        notes.setdefault(row.note, []).append(row.title)
     numbers = [(cell, seed, one) for cell in found.values() for seed, one in cell["seeds"].items()]
     runs = {(cell["key"], seed): one for cell, seed, one in numbers}
     measured = {(cell["key"], cell["reading"], seed): one["seconds"] for cell, seed, one in numbers}
@@ -177,13 +176,10 @@ def write_claims(out: Path) -> Path:
     """Write claims.md into a folder of tables, and return its path."""
     papers: dict[str, list[dict[str, Any]]] = {}
     for path, table in tables_in(out).items():
-        place = {
-            "table": path.stem.split(".")[0].replace("-", " ").capitalize(),
-            "page": path.with_suffix(".md").as_posix(),
-            "holm": "",
-        }
-        papers.setdefault(table["paper"], []).extend({**claim, **place} for claim in table["claims"])
-    papers = {name: claims for name, claims in papers.items() if claims}
+        title = path.stem.split(".")[0].replace("-", " ").capitalize()
+        place = {"table": title, "page": path.with_suffix(".md").as_posix(), "holm": ""}
+        if table["claims"]:
+            papers.setdefault(table["paper"], []).extend({**claim, **place} for claim in table["claims"])
     tested = [claim for claims in papers.values() for claim in claims if "p" in claim]
     survive = holm([claim["p"] for claim in tested])
     for claim, survives in zip(tested, survive, strict=True):

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from nearfar.device import describe_gpu, find_device, half_precision, has_half_kernels, is_out_of_memory, setup_of
+from nearfar.device import describe_gpu, find_device, half_precision, has_bfloat16, is_out_of_memory, setup_of
 from nearfar.messages import first_line, one_line
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import build_backbone, size_step
@@ -122,7 +122,7 @@ def choose_machine(
     if precision != "auto" and given.epochs is not None:
         return Machine(*candidates[0], precision, None, "")
     device = find_device(given.accelerator)
-    if precision == "auto" and not has_half_kernels(device):  # whose trials alone would take the whole time
+    if precision == "auto" and device.type == "cpu" and not has_bfloat16(device):  # a trial would take half a minute
         precision, words = "32-true", ", 32-true as this CPU has no bfloat16"
     epochs = LEAST_ADAPT_EPOCHS if given.adapt else LEAST_EPOCHS
     chosen: Machine | None = None

@@ -8,7 +8,6 @@ import yaml
 from rich.console import Console
 
 import nearfar
-from nearfar.device import has_bfloat16
 from nearfar.methods import method_class
 from nearfar.training import budget
 from nearfar.training.budget import RUNGS, choose_machine, epochs_in, rungs, training_speed
@@ -31,7 +30,7 @@ def machine(monkeypatch):
         return rate
 
     monkeypatch.setattr(budget, "training_speed", speed)
-    monkeypatch.setattr(budget, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     return speeds, tried
 
 
@@ -97,7 +96,6 @@ def test_the_faster_precision(machine, gain, precision):
 def test_a_cpu_without_bfloat16_is_not_slowed_down_by_its_trial(machine, monkeypatch):
     """There it takes ten times as long: the trial of the first net would leave no time to try a larger one."""
     speeds, tried = machine
-    monkeypatch.setattr(budget, "has_bfloat16", has_bfloat16)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     speeds |= {("small", 32): 900.0, ("medium", 32): 400.0}
     given = Settings("cifar", accelerator="cpu", compile=False)

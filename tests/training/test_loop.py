@@ -113,6 +113,7 @@ def test_a_run_keeps_its_number_of_threads_until_another_is_given(images_file, t
             interrupt()
 
     def fastest(number):
+        monkeypatch.setattr(threads, "_chosen", None)  # whatever a test before has measured
         monkeypatch.setattr(threads, "_trial", lambda count, at_most: 1.0 if count == number else 2.0)
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

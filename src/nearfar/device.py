@@ -84,9 +84,9 @@ def in_float64(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if has_float64(tensor.device) else tensor.cpu().double()
 
 
-def half_precision(device: torch.device) -> Literal["bf16-mixed", "16-mixed"]:
-    """Return the mixed precision of a device: bfloat16, or float16 with a scaled gradient where it has none."""
-    return "bf16-mixed" if has_bfloat16(device) else "16-mixed"
+def half_precision(device: torch.device) -> Literal["bf16-mixed", "16-mixed"] | None:
+    """Return the mixed precision of a device: bfloat16; else float16 with a scaled gradient on a GPU, None on a CPU."""
+    return "bf16-mixed" if has_bfloat16(device) else None if device.type == "cpu" else "16-mixed"
 
 
 def check_precision(device: torch.device, precision: str) -> None:

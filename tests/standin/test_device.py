@@ -67,9 +67,10 @@ def test_several_processes_train_where_they_can():
 
 
 def test_a_device_without_bfloat16_takes_float16():
+    of_the_cpu = half_precision(CPU)
     assert half_precision(DEVICE) == "bf16-mixed"
     with available(without=[torch.bfloat16]):
-        assert half_precision(DEVICE) == "16-mixed"
+        assert half_precision(DEVICE) == "16-mixed" and half_precision(CPU) == of_the_cpu in ("bf16-mixed", None)
         with pytest.raises(ValueError, match="has no bfloat16 on this machine; use 16-mixed"):
             check_precision(DEVICE, "bf16-mixed")
 

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from nearfar.device import describe_gpu, find_device, half_precision, has_bfloat16, is_out_of_memory, setup_of
+from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_memory, setup_of
 from nearfar.messages import first_line, one_line
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import build_backbone, size_step
@@ -121,15 +121,14 @@ def choose_machine(
     precision, words = given.precision, ""
     if precision != "auto" and given.epochs is not None:
         return Machine(*candidates[0], precision, None, "")
-    device = find_device(given.accelerator)
-    if precision == "auto" and device.type == "cpu" and not has_bfloat16(device):  # a trial would take half a minute
+    half: Any = half_precision(find_device(given.accelerator))
+    if precision == "auto" and half is None:  # emulated, it would take more than the time of all trials
         precision, words = "32-true", ", 32-true as this CPU has no bfloat16"
     epochs = LEAST_ADAPT_EPOCHS if given.adapt else LEAST_EPOCHS
     chosen: Machine | None = None
     began = time.perf_counter()
     with waiting(console, "measuring this machine"):
         for encoder, size, crop in candidates:
-            half = half_precision(device)
             asked = ["32-true", half] if precision == "auto" else [precision]
             rates = dict.fromkeys(asked, 0.0)
             for kind in asked * TURNS if len(asked) > 1 else asked:

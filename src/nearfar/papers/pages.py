@@ -240,8 +240,7 @@ def _panels(count: int, most: int = MOST_PANELS) -> tuple[matplotlib.figure.Figu
     """A figure with so many panels, at most `most` in a line."""
     lines = -(-count // most)
     across = -(-count // lines)
-    inches = 1 + PANEL[0] * across, PANEL[1] * lines
-    figure = matplotlib.figure.Figure(figsize=inches, dpi=120, layout="constrained")
+    figure = matplotlib.figure.Figure((1 + PANEL[0] * across, PANEL[1] * lines), 120, layout="constrained")
     panels = list(figure.subplots(lines, across, squeeze=False).flat)
     for unused in panels[count:]:
         unused.set_axis_off()
@@ -310,9 +309,9 @@ def _by_column(table: Table, values: Lists) -> matplotlib.figure.Figure:
                 numbers = np.concatenate(seeds)
                 share = np.full(len(numbers), 100 / len(numbers))
                 axes.hist(numbers, edges, weights=share, histtype="step", label=title)
-        unit, x_of_curves = table.unit_of(column), "epoch" if length else "measurement"
-        x_and_y = (x_of_curves, unit) if table.measure == "curve" else (unit, "% of the images")
-        axes.set(title=column.title, xlabel=x_and_y[0], ylabel=x_and_y[1])
+        axes.set(title=column.title, xlabel=table.unit_of(column), ylabel="% of the images")
+        if table.measure == "curve":
+            axes.set(xlabel="epoch" if length else "measurement", ylabel=table.unit_of(column))
         axes.legend(fontsize=8)
     return figure
 

@@ -338,6 +338,8 @@ def _check_names(table: Table) -> None:
         if strange := set(row.paper) - columns:
             raise ValueError(f"{table.name}, row {row.name}: there is no column {min(strange)}")
     counts = {name: len(table.trials(name)) for name in table.run}
+    if not table.chosen and (lost := [name for name in table.run if table.rows[name].among]):
+        raise ValueError(f"{table.name}, row {lost[0]}: `among` needs a table in `chosen`")
     if table.chosen and (0 in counts.values() or len({*counts.values()}) > 1):
         raise ValueError(f"{table.name}: every row needs as many trials in {table.chosen.name}; there are {counts}")
     for cell in table.own:

@@ -271,9 +271,9 @@ def main(words: list[str] | None = None) -> float:
     net, head = Net(side).to(device, memory_format=torch.channels_last), projector(256).to(device)
     net.whiten(normalise(images[:: max(1, len(images) // 200)].float() / 255))
     tried = normalise(crop(images[:batch], side, given.smallest))
-    half = images.is_cuda or min((True, False), key=lambda half: min(seconds(net, tried, half) for _ in range(3)))
+    kinds = {False, torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()}
+    half = images.is_cuda or min(kinds, key=lambda half: min(seconds(net, tried, half) for _ in range(3)))
     optimizer = Muon([*net.parameters(), *head.parameters()])
-
     began, step, seen = time.perf_counter(), 0, 0
     while (done := (time.perf_counter() - began) / (60 * given.minutes)) < 1 or step == 0:
         net.train()

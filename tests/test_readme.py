@@ -43,6 +43,12 @@ def test_the_time_to_accuracy_is_that_of_the_files():
     assert f"{len(nearfar.list_methods())} methods" in PAGE
 
 
+def test_the_accuracy_of_nano_is_that_of_its_log():
+    log, shown = re.search(r"^\| 2.*\((docs/results/nano-.*\.log)\)\).* \| (.*) \|$", PAGE, re.MULTILINE).groups()
+    accuracy = re.search(r"kNN accuracy (\S+) on 10000 test images", (ROOT / log).read_text())[1]
+    assert shown == f"{100 * float(accuracy):.1f}"
+
+
 @pytest.mark.parametrize("by", ["python", "commands"])
 def test_the_first_lines_take_a_folder_to_report_map_and_duplicates(by, tmp_path, monkeypatch, capsys):
     """As they stand, but for the minutes."""

@@ -273,21 +273,20 @@ def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
 
 
 def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
-    """A panel for each column, of means and deviations over the rows; of two columns, also one over the other."""
+    """A panel for each column, with a row's mean and deviation on a line; of two columns, also one over the other."""
     columns = [one for one in table.columns.values() if one.name in {column for _, column in values}]
     rows = [row for row in table.rows.values() if all(values.get((row.name, column.name)) for column in columns)]
-    names = [row.title for row in rows]
+    names, colours = [row.title for row in rows], [f"C{number % 10}" for number in range(len(rows))]
     found = [_means_and_spread(values[row.name, column.name] for row in rows) for column in columns]
     figure, panels = _panels(len(columns) + (len(columns) == 2))
     for axes, column, (means, spread) in zip(panels, columns, found, strict=False):
-        axes.errorbar(names, means, spread, marker="o", capsize=3)
-        axes.tick_params(axis="x", rotation=45)
-        axes.set(title=column.title, ylabel=table.unit_of(column))
+        axes.errorbar(means, names, xerr=spread, fmt="none", ecolor="gray", capsize=3)
+        axes.scatter(means, names, color=colours, zorder=3)
+        axes.tick_params(axis="y", left=False, labelleft=axes is panels[0])
+        axes.set(title=column.title, xlabel=table.unit_of(column))
+        axes.invert_yaxis()
     if len(columns) == 2:
-        (x, _), (y, _) = found
-        panels[2].scatter(x, y)
-        for place, name in zip(zip(x, y, strict=True), names, strict=True):
-            panels[2].annotate(name, place, (4, 4), textcoords="offset points", fontsize=7)
+        panels[2].scatter(found[0][0], found[1][0], color=colours)
         panels[2].set(xlabel=columns[0].title, ylabel=columns[1].title)
     return figure
 

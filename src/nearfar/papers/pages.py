@@ -282,7 +282,8 @@ def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
     for axes, column, (means, spread) in zip(panels, columns, found, strict=False):
         axes.errorbar(means, names, xerr=spread, fmt="none", ecolor="gray", capsize=3)
         axes.scatter(means, names, color=colours, zorder=3)
-        axes.tick_params(axis="y", left=False, labelleft=axes.get_subplotspec().is_first_col())
+        place = axes.get_subplotspec()
+        axes.tick_params(axis="y", left=False, labelleft=place is None or place.is_first_col())
         axes.set(title=column.title, xlabel=table.unit_of(column))
         axes.invert_yaxis()
     if len(columns) == 2:

@@ -45,7 +45,7 @@ def test_it_tells_what_a_run_would_take(home, quiet):
     assert found["cache"]["data_sets"] == 1 and found["cache"]["bytes"] == bytes_there > 5 * 3 * 8 * 8
 
 
-def test_it_times_convolutions_and_says_where_torch_has_no_fast_one(monkeypatch, capsys):
+def test_it_times_convolutions(monkeypatch, capsys):
     monkeypatch.setattr("timeit.repeat", lambda run, **_: run() is not None and [0.002, 0.001])
     found = nearfar.doctor(console=Console(soft_wrap=True))
     assert found["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
@@ -53,10 +53,19 @@ def test_it_times_convolutions_and_says_where_torch_has_no_fast_one(monkeypatch,
     assert "convolution on the CPU: float32 1.0 ms, bfloat16 1.0 ms, matrix product as large 1.0 ms" in (
         capsys.readouterr().out
     )
-    measured = iter([[0.001], [0.030], [0.001]])
-    monkeypatch.setattr("timeit.repeat", lambda run, **_: next(measured))
-    [note] = [note for note in nearfar.doctor()["notes"] if "convolution" in note]
+
+
+def test_a_slow_convolution_is_a_note_in_the_types_that_a_run_would_use(monkeypatch, quiet):
+    def notes(seconds, bfloat16):
+        measured = iter([[one] for one in seconds])
+        monkeypatch.setattr("timeit.repeat", lambda run, **_: next(measured))
+        monkeypatch.setattr("nearfar.device.has_bfloat16", lambda device: bfloat16)
+        return [note for note in nearfar.doctor(console=quiet)["notes"] if "convolution" in note]
+
+    [note] = notes((0.001, 0.030, 0.001), bfloat16=True)
     assert note.startswith("a convolution in bfloat16 takes 30 times as long") and "reference kernel" in note
+    assert notes((0.001, 0.030, 0.001), bfloat16=False) == []
+    assert len(notes((0.030, 0.030, 0.001), bfloat16=False)) == 1
 
 
 def test_the_cache_is_emptied_where_that_is_asked_for(home, capsys):

@@ -62,7 +62,7 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
 
     from nearfar.data import cache
     from nearfar.data.memory import machine_memory, usable_cores
-    from nearfar.device import count_gpus, describe_gpu, find_device, setup_of
+    from nearfar.device import count_gpus, describe_gpu, find_device, has_bfloat16, setup_of
     from nearfar.training.environment import hardware, version_of
 
     console = console or Console()
@@ -96,7 +96,7 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     if free < LITTLE:
         notes.append(f"only {_size(free)} are free for the cache; {cache.ELSEWHERE}")
     kernels = _kernels()
-    for kind in ("float32", "bfloat16"):
+    for kind in ["float32", "bfloat16"] if has_bfloat16(torch.device("cpu")) else ["float32"]:
         if (times := kernels[kind] / kernels["product"]) > SLOW:
             said = f"a convolution in {kind} takes {times:.0f} times as long as a matrix product of its size"
             version = f"torch {torch.__version__} falls back to a reference kernel on this processor"

@@ -50,6 +50,7 @@ def test_verdicts_and_pages_follow_from_the_json(anew, path):
     assert again["cells"] == there["cells"]  # nothing is lost by a change of settings
     page = Path(path).with_suffix(".md")
     assert (anew / page).read_text() == (PAPERS / page).read_text()
+    assert "| 0.00 " not in (PAPERS / page).read_text()  # a small number has its digits
 
 
 def test_the_page_of_claims_follows_from_the_json(anew):

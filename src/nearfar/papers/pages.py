@@ -168,7 +168,7 @@ def _spread(number: tuple[float, float | None] | None) -> str:
     if number is None:
         return ""
     mean, deviation = number
-    digits = 0 if mean == int(mean) and deviation is None else 2
+    digits = 0 if mean == int(mean) and deviation is None else 2 if abs(mean) >= 0.1 else 3
     return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 

@@ -276,7 +276,7 @@ def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
     """A panel for each column, with a row's mean and deviation on a line; of two columns, also one over the other."""
     columns = [one for one in table.columns.values() if one.name in {column for _, column in values}]
     rows = [row for row in table.rows.values() if all(values.get((row.name, column.name)) for column in columns)]
-    names, colours = [row.title for row in rows], [f"C{number % 10}" for number in range(len(rows))]
+    names, colours = [row.title for row in rows], [f"C{number}" for number in range(len(rows))]
     found = [_means_and_spread(values[row.name, column.name] for row in rows) for column in columns]
     figure, panels = _panels(len(columns) + (len(columns) == 2))
     for axes, column, (means, spread) in zip(panels, columns, found, strict=False):

@@ -31,7 +31,7 @@ ROOMS = {  # in the order of the page
 HEAD = """# Public interface
 
 What this page lists is public; everything else may change without notice, even if it has no underscore: the other names
-of a room, other files, the HTML of pages and the wording of messages. `python -m tools.interface` writes the page, and
+of a subpackage, other files, the HTML of pages and the wording of messages. `python -m tools.interface` writes the page, and
 a test compares it with the code, so that no change of the interface goes unseen.
 
 ## Stability
@@ -44,7 +44,7 @@ Before 1.0 names are changed rather than deprecated.
 |---|---|
 | commands, options, functions of `nearfar`, methods of `Run` | may change in a minor version; removals are rare |
 | `nearfar.losses`: names, arguments, values and gradients | stable; a corrected value is listed under "Fixed" |
-| other rooms | may change in a minor version |
+| other subpackages | may change in a minor version |
 | defaults (encoder, views, optimiser, schedule) | change when measurements say so; `config.yaml` keeps those of a run |
 | a paper's `--recipe` | changes only where it is shown to differ from the paper or its code |
 | run folders: encoder, results, `config.yaml` | `nearfar.load` reads those of 0.2 and later |
@@ -54,11 +54,12 @@ Before 1.0 names are changed rather than deprecated.
 | Python and the requirements | a minor version may raise the oldest supported ones (constraints-lowest.txt) |
 
 Undecided, and likely to change before 1.0: the names of `nearfar.data`, and functions that are not called as their
-commands are (`map_images`, `run_demo`), because `nearfar.map` would hide Python's `map` and `nearfar.views` is a room.
+commands are (`map_images`, `run_demo`), because `nearfar.map` would hide Python's `map` and `nearfar.views` is a
+subpackage.
 
 ## Commands
 
-`nearfar VERB` is a function of `nearfar`, and for a run a method of `Run`. Options that every verb has, `--help`,
+`nearfar COMMAND` is a function of `nearfar`, and for a run a method of `Run`. Options that every command has, `--help`,
 `--help-all` and `--json`, are left out. `pretrain` also has the [hyperparameters of its method](methods.md).
 """
 

@@ -146,9 +146,10 @@ def test_numbers_in_words():
     assert set(in_words(WHOLE, 8, 3)) == {"Size"}
 
 
-def test_photographs_are_shown_with_the_views_that_training_takes(tmp_path, quiet):
-    photographs = np.random.default_rng(0).integers(0, 256, (300, 100, 100, 3), dtype=np.uint8)
-    page = nearfar.show_views(photographs, images=2, samples=1, out=tmp_path / "views.html", console=quiet)
-    job, _ = plan_run(Settings(photographs, epochs=1), quiet, time.perf_counter())
-    assert job.settings.views == "photographs+photographs" and job.settings.crop_size == 64
-    assert "<h3>photographs<small>" in page.read_text()
+@pytest.mark.parametrize(("side", "crop_size", "name"), [(100, 64, "photographs"), (32, 24, "tiny")])
+def test_the_page_shows_the_views_that_training_takes(side, crop_size, name, tmp_path, quiet):
+    images = np.random.default_rng(0).integers(0, 256, (300, side, side, 3), dtype=np.uint8)
+    page = nearfar.show_views(images, images=2, samples=1, out=tmp_path / "views.html", console=quiet)
+    job, _ = plan_run(Settings(images, epochs=1), quiet, time.perf_counter())
+    assert job.settings.views == f"{name}+{name}" and job.settings.crop_size == crop_size
+    assert f"<h3>{name}<small>" in page.read_text()

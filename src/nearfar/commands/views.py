@@ -50,7 +50,7 @@ def show_views(
         method: method whose views to show, by name or as an object. Default: that of pretrain, or of the run.
         views: preset or view plan by name, a ViewPlan, or a callable on uint8 batches. Default: as pretrain chooses.
         image_size: pixels. Default: the images' own up to 96, else 224.
-        crop_size: pixels of a view that is not small. Default: the image size, or two thirds of it for photographs.
+        crop_size: pixels of a view that is not small. Default: as pretrain chooses.
         channels: 1 or 3, or what the files have. Default: 1 where all images are grayscale, else what most have.
         value_range: pixel values that become black and white, as for pretrain. Default: as pretrain chooses.
         show_channels: channels to display, one or three, counted from 1. Default: the first three.
@@ -116,11 +116,13 @@ def _settings(data: Any, given: dict[str, Any]) -> Settings:
 def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     """Return the views that `pretrain` would take; where no method was named, of any number."""
     from nearfar.data.table import SMALL
+    from nearfar.training.budget import rungs
     from nearfar.training.plan import chosen_method, chosen_views, keep_colour_for, must_fit, views_for
 
     method, _ = chosen_method(settings)
     free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
-    crop_size = settings.crop_size or (few.image_size * 2 // 3 if free else few.image_size)
+    crop_size = few.image_size * 2 // 3 if free else rungs(settings, few.image_size, photographs=False)[0][2]
+    crop_size = settings.crop_size or crop_size
     settings = replace(settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels)
     views = views_for(settings, method, crop_size, few.channels)
     plan = chosen_views(views, replace(settings, keep_colour=keep_colour_for(settings, views)))

@@ -21,6 +21,24 @@ def encoded(image: Image.Image | np.ndarray, form: str = "PNG", **options: Any) 
     return file.getvalue()
 
 
+def write_dicom(path: Path, numbers: np.ndarray, **elements: Any) -> None:
+    """Grayscale numbers of 8 or 16 bits; elements: of the header, such as PhotometricInterpretation."""
+    import pydicom
+    from pydicom.dataset import FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
+
+    one, one.file_meta, bits = pydicom.Dataset(), FileMetaDataset(), 8 * numbers.dtype.itemsize
+    one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    one.file_meta.MediaStorageSOPClassUID = one.SOPClassUID = SecondaryCaptureImageStorage
+    one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = generate_uid()
+    one.Rows, one.Columns, one.SamplesPerPixel, one.PhotometricInterpretation = *numbers.shape, 1, "MONOCHROME2"
+    one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = bits, bits, bits - 1, 0
+    one.PixelData = numbers.tobytes()
+    for name, value in elements.items():
+        setattr(one, name, value)
+    one.save_as(path, enforce_file_format=True)
+
+
 def png(number: int, size: int = 8) -> bytes:
     return encoded(noise(number, size))
 

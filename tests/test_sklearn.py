@@ -131,8 +131,8 @@ def test_mistakes_get_one_line(fitted, tmp_path):
         ContrastiveEncoder(method="simclrr", epochs=1).fit(np.eye(16).reshape(16, 4, 4))
 
 
-@pytest.mark.parametrize("numbers", [{"num_views": 0}, {"epochs": 0}])
-def test_a_map_without_views_or_epochs_is_refused_before_training(digits, numbers, monkeypatch):
+@pytest.mark.parametrize(("numbers", "least"), [({"num_views": 1}, 2), ({"epochs": 0}, 1)])
+def test_a_map_without_views_or_epochs_is_refused_before_training(digits, numbers, least, monkeypatch):
     monkeypatch.setattr("nearfar.pretrain", None)
-    with pytest.raises(ValueError, match=f"{next(iter(numbers))} must be at least 1, not 0"):
+    with pytest.raises(ValueError, match=f"{next(iter(numbers))} must be at least {least}, not {least - 1}"):
         ContrastiveMap(**numbers).fit(digits)

@@ -49,7 +49,7 @@ GROUPS = {
         "precision accelerator compile threads sync_batch_norm",
     ),
     "Method and encoder": ("method encoder init adapt", "recipe whiten layer_decay frozen"),
-    "Views": ("views crop_size", ""),
+    "Views": ("views crop_size keep_colour", ""),
     "Optimisation": ("lr", "optimizer final_lr weight_decay warmup_epochs clip_gradient"),
     "Checkpoint and output": ("out resume config seed json", "data_changed log_every tensorboard"),
 }
@@ -59,7 +59,7 @@ SEVERAL = ("data", "images")  # sources of images, where they are of any type
 RANGE, RANGE_WORDS = list[float] | Literal["full", "uint8"] | None, list[Literal["full", "uint8"] | float]
 HELP = ("--help", "-h", "--help-all")
 JSON = ("json", bool, "print one JSON object on stdout, and all else on stderr", False)
-NULL = ("null", bool, "where the output is piped: a zero byte behind each path, for xargs -0", False)
+NULL = ("null", bool, "in a pipe, end each path with a zero byte, for xargs -0", False)
 PAGE: dict[str, Any] = {"help_format": "plaintext", "result_action": "return_value"}
 
 
@@ -75,8 +75,8 @@ def examples_of(verb: str) -> list[str]:
 
 def overview() -> App:
     """The verbs, each with the first line of its function's docstring."""
-    said = "nearfar VERB --help tells more. With --json a verb prints one JSON object for other programs."
-    said += "\nA flag such as --adapt stands alone, or is --no-adapt; what follows -- is no option."
+    said = "`nearfar COMMAND --help` shows its options. With --json a command prints one JSON object."
+    said += "\nFlags have a negation (--no-adapt); arguments after -- are not options."
     title = "nearfar: contrastive representation learning for images"
     app = App(name="nearfar", help=title, help_epilogue=said, version=nearfar.__version__, **PAGE)
     for place, verb in enumerate(VERBS):

@@ -1,4 +1,4 @@
-"""A run folder as an object, with every verb as a method."""
+"""A run folder as an object, with every command as a method."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Verb:
 
 @dataclass(frozen=True, init=False)
 class Run:
-    """A finished or interrupted run. `path` is its folder; its verbs are the functions of `nearfar` of these names.
+    """A finished or interrupted run. `path` is its folder; its commands are the functions of `nearfar` of these names.
 
     >>> run = nearfar.Run.of("runs/photos")
     >>> run.settings.method, run.encoder.image_size

@@ -55,7 +55,7 @@ class LabelledSets:
         return len(self.splits[split])
 
     def limited(self, limit: int | None, seed: int, console: Console) -> LabelledSets:
-        """The same with a random sample of so many training images."""
+        """The same with a random sample of this many training images."""
         train = self.splits["train"]
         return LabelledSets({**self.splits, "train": sampled_shown(train, limit or len(train), seed, console)})
 

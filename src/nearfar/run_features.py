@@ -141,8 +141,13 @@ class WithoutRun:
 
     @property
     def path(self) -> Path:
-        """The source as a word, and as the beginning of the names of pages, which go to the working directory."""
+        """The source as a word."""
         return Path(describe(self.source))
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of pages, which go to the working directory."""
+        return self.path.resolve().stem.replace(".", "-")
 
 
 def run_or_data(given: Any) -> Run | WithoutRun:
@@ -297,7 +302,7 @@ def _numbered(labels: np.ndarray | None, rows: Sequence[int]) -> tuple[np.ndarra
     """The labels of some rows as numbers, and the names of the classes."""
     if labels is None:
         return None, None
-    words = [f"{one:g}" if isinstance(one, float) else str(one) for one in labels[rows]]
+    words = [str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in labels[rows]]
     classes = sorted(set(words) - MISSING)
     number = {word: place for place, word in enumerate(classes)}
     return np.array([number.get(word, -1) for word in words]), classes
@@ -405,15 +410,18 @@ def _needed(data: Featured) -> Encoder:
     return data.encoder
 
 
+def place_of_file(path: str) -> str:
+    """A path without links to folders; a link to a file keeps its own."""
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
 def places_of(words: Sequence[Any], data: Featured) -> list[tuple[str, int]]:
     """Names and files, those in text files too, each with its position in the data, or -1 where it is not of it."""
     place = {name: row for row, name in enumerate(data.images.names)}
     files = {path: row for row, path in enumerate(data.paths or [])}
     found = []
     for word in _words(words, place):
-        folder, name = os.path.split(word)
-        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
-        found.append((word, row))
+        found.append((word, place[word] if word in place else files.get(place_of_file(word), -1)))
     return found
 
 

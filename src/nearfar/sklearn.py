@@ -188,8 +188,8 @@ class ContrastiveMap(_Estimator):
     verbose: bool = False
 
     def fit(self, X: Any, y: Any = None) -> ContrastiveMap:
-        """Pretrain an encoder on the images, then a projector; y is ignored. ValueError for no view or epoch."""
-        check_range("num_views", self.num_views, 1)
+        """Pretrain an encoder on the images, then a projector; y is ignored. ValueError for one view or no epoch."""
+        check_range("num_views", self.num_views, 2)
         check_range("epochs", self.epochs, 1)
         self.estimator_ = clone(self.encoder or ContrastiveEncoder())
         with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:

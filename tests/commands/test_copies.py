@@ -208,6 +208,25 @@ def test_a_file_is_no_copy_of_itself(archived, tmp_path):
         nearfar.find_duplicates(archive, against=archive, out=tmp_path / "all.html", console=console)
 
 
+def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path):
+    """It would be listed for removal as the copy of itself, and be lost."""
+    archive, _ = archived
+    (archive / "link.png").symlink_to("2.png")
+    names = ["0.png", "./0.png", "1.png", "1.png", "2.png", "link.png"]
+    (archive / "twice.csv").write_text("path\n" + "\n".join(names) + "\n")
+    (archive / "deep").mkdir()
+    shutil.move(archive / "3.png", archive / "deep" / "3.png")
+    copies = ["9 again.png", "link.png"]
+    for source, expected in (([archive, archive / "deep"], copies), (archive / "twice.csv", copies[1:])):
+        console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        found = nearfar.find_duplicates(source, out=tmp_path / "sub" / "twice.html", console=console)
+        listed = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
+        assert sorted(map(os.path.basename, listed)) == expected
+        assert "named more than once" in console.export_text()
+        shutil.rmtree(tmp_path / "sub")
+
+
 def test_an_archive_with_a_run_and_one_image(archived, tmp_path, quiet):
     archive, new = archived
     options = dict(epochs=1, batch_size=8, held_out=2, encoder="tiny", image_size=32, method="simclr", console=quiet)

@@ -96,6 +96,16 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, quiet, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_failed_export_leaves_the_one_before(run, quiet, monkeypatch):
+    folder = nearfar.export(run, to="timm", console=quiet)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr("nearfar.networks.exporting.TOLERANCE", -1.0)
+    with pytest.raises(ValueError, match="nothing is kept"):
+        nearfar.export(run, to="timm", console=quiet)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir() if "partial" in path.name] == []
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A folder in the place of the Hub, and the options with which repositories were made."""

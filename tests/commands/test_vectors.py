@@ -2,6 +2,7 @@
 
 import io
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -94,6 +95,12 @@ def test_missing_labels_of_vectors_are_no_class(here, quiet):
     pyarrow.parquet.write_table(pyarrow.table(given), "some.parquet")
     classes = nearfar.check("some.parquet", console=quiet)["classes"]
     assert classes == {"label": ["0", "1", ""], "images": [20, 20, 20]}
+
+
+def test_large_numbers_are_classes_of_their_own(here, quiet):
+    given = {"vec": [list(row) for row in rows()], "label": [1234567, 1234568, None] * (COUNT // 3)}
+    pyarrow.parquet.write_table(pyarrow.table(given), "some.parquet")
+    assert nearfar.check("some.parquet", console=quiet)["classes"]["label"] == ["1234567", "1234568", ""]
 
 
 @pytest.fixture
@@ -219,3 +226,13 @@ def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here, quiet
     assert str(nearfar.map_images("photos", limit=30, console=quiet)) == "photos-map.html"
     with pytest.raises(ValueError, match="photos is no run"):
         nearfar.map_images("photos", layout="projector", console=quiet)
+
+
+def test_pages_of_a_folder_without_a_name_are_named_for_it(photos, here, quiet, monkeypatch):
+    photos.rename(here / "photos.v1.2")
+    monkeypatch.chdir(here / "photos.v1.2")
+    nearfar.check(".", console=quiet)
+    nearfar.map_images(".", limit=30, console=quiet)
+    written = {path.name for path in Path().iterdir() if path.is_file()}
+    assert {"photos-v1-check.html", "photos-v1-check.csv", "photos-v1-map.html", "photos-v1-map.png"} <= written
+    assert not [name for name in written if name.startswith("-")]

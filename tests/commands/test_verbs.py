@@ -15,6 +15,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
+from nearfar.commands.embed import write_embeddings
 from nearfar.data import open_images
 from nearfar.evaluation.results import sentence
 from nearfar.maps import Projector
@@ -104,6 +105,13 @@ def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
     assert embeddings.shape == (80, run.encoder.num_features)
     with pytest.raises(ValueError, match="exists already"):
         nearfar.embed(run.path, out=str(path), console=quiet)
+
+
+def test_columns_that_numpy_has_arguments_for_are_renamed(tmp_path):
+    columns = pyarrow.table({"file": ["a"], "allow_pickle": [1], "camera": ["b"]})
+    write_embeddings(tmp_path / "rows.npz", ["x"], np.zeros((1, 2), np.float32), None, columns)
+    named = {"name", "table_file", "table_allow_pickle", "camera", "embedding"}
+    assert set(np.load(tmp_path / "rows.npz")) == named
 
 
 def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path, quiet):

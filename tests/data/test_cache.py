@@ -14,7 +14,7 @@ import torch
 from filelock import FileLock
 
 from nearfar.data import cache, open_images
-from nearfar.data.cache import default_folder
+from nearfar.data.cache import cache_folder
 from tests.pictures import tar
 
 
@@ -26,7 +26,7 @@ def folder(tmp_path, paint):
 
 
 def entries():
-    return [path for path in default_folder().iterdir() if path.is_dir()]
+    return [path for path in cache_folder().iterdir() if path.is_dir()]
 
 
 def test_second_opening_decodes_nothing(folder, decodes):
@@ -46,7 +46,7 @@ def test_nothing_but_the_cache_folder_is_written(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     open_images(folder, cache_dir=tmp_path / "here")
     assert sorted(os.listdir(folder)) == before
-    assert not (tmp_path / "home").exists() and not (tmp_path / "hf").exists() and not default_folder().exists()
+    assert not (tmp_path / "home").exists() and not (tmp_path / "hf").exists() and not cache_folder().exists()
     written = sorted(path.name for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock")
     assert [name for name in written if len(name) < 32] == ["digests.arrow", "entry.json", "pixels.u8"]
 
@@ -246,7 +246,7 @@ def test_of_a_data_set_that_changed_only_what_is_new_is_decoded(kind, folder, pa
 
 def test_beyond_its_limit_the_cache_drops_what_was_used_longest_ago(folder, decodes, monkeypatch):
     def bytes_held():
-        return sum(cache.sizes(default_folder()).values())
+        return sum(cache.sizes(cache_folder()).values())
 
     monkeypatch.setattr(cache, "used", set())  # what other processes did is not in use here
     for size in (40, 41, 42):

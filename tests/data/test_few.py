@@ -45,3 +45,7 @@ def test_size_and_channels_are_those_of_the_images(folder):
     assert digits.names == ["digits/0000", "digits/0449", "digits/0898", "digits/1347", "digits/1796"]
     assert digits.pixels.shape == (5, 1, 8, 8)
     assert len(open_images(np.zeros((3, 9, 9), dtype=np.uint8), few=12)) == 3
+
+
+def test_of_several_sources_they_are_no_more(folder):
+    assert [len(open_images([folder, "digits"], few=few)) for few in (2, 3, 5)] == [2, 3, 5]

@@ -175,6 +175,9 @@ def test_tables_by_split():
     assert open_images(both).names[0] == "train/000000"
     test = open_images(both, split="test")
     assert (len(test), test.split, test.source) == (2, "test", "datasets.DatasetDict of 5 rows")
+    other = datasets.DatasetDict({"train": table(3), "test": table(2).remove_columns("img")})
+    with pytest.raises(ValueError, match="no column 'img'"):
+        open_images(other)
     with pytest.raises(ValueError, match=r"cannot open images from .* IterableDataset"):
         open_images(table().to_iterable_dataset())
 

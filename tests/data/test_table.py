@@ -10,7 +10,7 @@ from datasets import Dataset as Table
 from PIL import Image
 
 from nearfar.data import difference, open_images, scan, scanning
-from nearfar.data.cache import default_folder
+from nearfar.data.cache import cache_folder
 from nearfar.data.exif import TYPES
 from nearfar.data.table import digest, load_table, save_table
 from tests.pictures import encoded, tar
@@ -100,7 +100,7 @@ def test_what_has_just_changed_is_looked_at_the_next_time_too(folder, looked, mo
 @pytest.mark.parametrize("wrong", ["damaged", "of other columns", "a folder", "unwritable"])
 def test_without_a_kept_table_all_files_are_looked_at(wrong, folder, looked):
     first = scan(folder)
-    [kept] = default_folder().glob("*.arrow")
+    [kept] = cache_folder().glob("*.arrow")
     if wrong == "damaged":
         kept.write_bytes(kept.read_bytes()[:100])
     elif wrong == "of other columns":

@@ -13,6 +13,7 @@ from nearfar.data import Batches, open_images
 from nearfar.data.decoding import decode
 from nearfar.data.formats import raw
 from nearfar.data.value_range import Form
+from tests.pictures import write_dicom
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -152,27 +153,16 @@ def test_other_numbers_of_channels_are_left_out_by_name(tmp_path):
 
 
 def test_dicom_is_rescaled_and_black_is_low(tmp_path):
-    pydicom = pytest.importorskip("pydicom")
-    from pydicom.dataset import FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
-
+    pytest.importorskip("pydicom")
     stored = scan(0, (16, 16))
-    for name, photometric, numbers in (("a", "MONOCHROME2", stored), ("b", "MONOCHROME1", 4095 - stored)):
-        one, one.file_meta = pydicom.Dataset(), FileMetaDataset()
-        one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        one.file_meta.MediaStorageSOPClassUID = one.SOPClassUID = SecondaryCaptureImageStorage
-        one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = generate_uid()
-        one.Rows, one.Columns, one.SamplesPerPixel, one.PhotometricInterpretation = 16, 16, 1, photometric
-        one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = 16, 12, 11, 0
-        one.RescaleSlope, one.RescaleIntercept = "2", "-1000"
-        one.PixelData = numbers.tobytes()
-        one.save_as(tmp_path / f"{name}.dcm", enforce_file_format=True)
+    twelve, scaled = dict(BitsStored=12, HighBit=11), dict(RescaleSlope="2", RescaleIntercept="-1000")
+    write_dicom(tmp_path / "a.dcm", stored, **twelve, **scaled)
+    write_dicom(tmp_path / "b.dcm", 4095 - stored, PhotometricInterpretation="MONOCHROME1", **twelve, **scaled)
     images = open_images(tmp_path, value_range=(-1000, 7192))
     assert images.names == ["a.dcm", "b.dcm"] and images.channels == 1
     for seen in images.gather(torch.arange(2))[:, 0]:
         np.testing.assert_allclose(seen, stored / 4096, atol=1e-5)
-    del one.RescaleSlope, one.RescaleIntercept
-    one.save_as(tmp_path / "plain.dcm", enforce_file_format=True)
+    write_dicom(tmp_path / "plain.dcm", 4095 - stored, PhotometricInterpretation="MONOCHROME1", **twelve)
     assert (raw(str(tmp_path / "plain.dcm")).read()[0] == stored).all()
 
 

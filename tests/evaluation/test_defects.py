@@ -7,6 +7,7 @@ from PIL import Image, ImageFilter
 from nearfar.data import open_images
 from nearfar.evaluation import find_defects
 from nearfar.evaluation.defects import measures
+from tests.pictures import write_dicom
 
 
 def texture(seed, side=128, low=40, high=210):
@@ -46,3 +47,11 @@ def test_arrays_have_no_files_and_are_measured_all_the_same():
     found = find_defects(open_images(pixels))
     assert found["nearly uniform"] == [(4, 0.0)] and [row for row, _ in found["dark"]] == [9]
     assert "odd size" not in found
+
+
+def test_images_that_pillow_does_not_read_are_measured(tmp_path):
+    pytest.importorskip("pydicom")
+    for number in range(12):
+        write_dicom(tmp_path / f"{number:02d}.dcm", texture(number) // (5 if number == 7 else 1))
+    found = find_defects(open_images(tmp_path))
+    assert [row for row, _ in found["dark"]] == [7]

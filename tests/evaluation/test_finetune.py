@@ -90,6 +90,8 @@ def test_a_list_names_the_labelled_images():
     assert listed_rows(names, ["c.jpg", "n01/a.jpg\n", ""]).tolist() == [0, 2]
     with pytest.raises(ValueError, match=r"1 of the 2 images in the list of labels are not here, such as 'd.jpg'"):
         listed_rows(names, ["a.jpg", "d.jpg"])
+    same = ["cat/1.png", "dog/1.png", "dog/2.png"]  # a whole name means that image alone
+    assert listed_rows(same, ["cat/1.png", "2.png"]).tolist() == [0, 2]
 
 
 def test_what_cannot_be_fine_tuned_is_said(halves, encoder):

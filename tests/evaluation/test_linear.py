@@ -16,8 +16,9 @@ from nearfar.evaluation import (
     probe_settings,
     usual_probe,
 )
-from nearfar.evaluation.linear import choose_strength, fit, log_spaced, standardise, train_heads
+from nearfar.evaluation.linear import choose_strength, fit, standardise, train_heads
 from nearfar.methods import method_class, method_names
+from nearfar.papers.protocols import RATES
 
 
 def bayes(test_x, test_y):
@@ -136,7 +137,7 @@ def test_the_papers_settings():
     assert PROBES["lorac"].lrs == (1.2,) and PROBES["moco"].batch_size == PROBES["sce-cifar"].batch_size == 256
     # Released: cl_iclr25's run_linear.sh has 90 epochs on CIFAR, SCE's configuration for ImageNet a batch of 512.
     assert (PROBES["saclr-cifar"].epochs, PROBES["saclr-imagenet"].epochs, PROBES["sce"].batch_size) == (90, 100, 512)
-    assert log_spaced(0.1, 100, 7) == pytest.approx([10 ** (half / 2) for half in range(-2, 5)])
+    assert list(RATES) == pytest.approx([10 ** (half / 2) for half in range(-2, 5)])
 
 
 def test_the_recipe_chooses_the_settings():

@@ -161,6 +161,13 @@ def test_a_batch_of_one(name):
             make(name)(*given)
 
 
+@every_loss
+@pytest.mark.usefixtures("unchecked")
+def test_an_empty_batch(name):
+    with pytest.raises(ValueError, match=r"the batch must hold . images? or more, got 0"):
+        make(name)(*inputs(name, batch=0))
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name != "SwAV"])
 @pytest.mark.usefixtures("unchecked")
 def test_unequal_shapes(name):

@@ -45,6 +45,13 @@ def test_numbers_are_a_scale_and_few_whole_ones_classes():
     assert np.isnan(empty.values).all() and empty.low < empty.high
 
 
+def test_numbers_keep_their_digits():
+    ids = np.arange(123456789, 123456889)
+    columns = described({"id": ids, "real": ids / 10, "half": (ids / 10).astype(np.float16), "huge": ids * 1e300}, 100)
+    assert columns[0].values.tolist() == ids.tolist() and columns[1].values.tolist() == (ids / 10).tolist()
+    assert columns[2].values.dtype == np.float32 and np.isfinite(columns[3].values).all()
+
+
 def test_rare_classes_are_drawn_together():
     (column,) = described({"id": [f"{i}" for i in range(600)] + ["0", ""]}, 602)
     assert len(column.classes) == 502 and column.classes[0].name == "0"
@@ -57,7 +64,7 @@ def test_columns_that_cannot_be_drawn(values, says):
         described({"a": np.array(values)}, 3)
 
 
-@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32, ">f4"])
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32, np.float64, ">f4"])
 def test_numbers_are_packed_little_endian(kind):
     given = packed(np.array([1, 258], dtype=kind))
     assert np.frombuffer(base64.b64decode(given["bytes"]), "<" + given["type"]).tolist() == [1, 258]

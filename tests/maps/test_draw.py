@@ -29,6 +29,18 @@ def test_each_class_is_drawn_in_its_own_colour(tmp_path, points):
     assert share(tmp_path / "map.png", GREY) == 0
 
 
+def test_names_of_classes_are_drawn_as_they_are(tmp_path, points, monkeypatch):
+    import matplotlib.axes
+
+    drawn = []
+    legend = matplotlib.axes.Axes.legend
+    monkeypatch.setattr(matplotlib.axes.Axes, "legend", lambda *a, **k: drawn.append(legend(*a, **k)) or drawn[-1])
+    draw_map(tmp_path / "map.png", points, np.arange(300) % 3, ["$x_$", "_background", "$1-$5"])
+    texts = drawn[0].get_texts()
+    assert [one.get_text() for one in texts] == ["$x_$", "_background", "$1-$5"]
+    assert not any(one.get_parse_math() for one in texts)
+
+
 def test_with_more_than_twenty_classes_all_is_gray(tmp_path, points):
     draw_map(tmp_path / "map.png", points, np.arange(300) % 21)
     assert share(tmp_path / "map.png", GREY) > 0.003

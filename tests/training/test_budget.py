@@ -1,6 +1,7 @@
 """What is chosen for a machine: by its speed, among what is left to choose, and written down as numbers."""
 
 import logging
+import math
 
 import pytest
 import torch
@@ -131,6 +132,31 @@ def test_a_failing_compiler_leaves_the_run_as_it_is(machine, monkeypatch):
     monkeypatch.setattr(budget, "training_speed", failing)
     found = choose(Settings("photos", precision="32-true"), 2000, 700.0)
     assert not found.compiled and found.rate == 100.0
+
+
+def test_where_float32_does_not_fit_half_precision_is_taken_for_that(machine):
+    speeds, _ = machine
+    speeds |= dict.fromkeys(RUNGS, 0.0)
+    assert choose(Settings("photos", compile=False), 2000, 1.0).rate == 0.0
+    speeds["bf16-mixed"] = math.inf  # times 0: not a number
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "training_speed", lambda *a, precision, **k: 50.0 * (precision == "bf16-mixed"))
+        found = choose(Settings("photos", compile=False), 2000, 1.0)
+    assert (found.precision, found.reason) == ("bf16-mixed", ", bf16-mixed as float32 does not fit into the memory")
+
+
+def test_a_trial_has_the_batch_and_the_parts_that_are_given(images_file, tmp_path, quiet, monkeypatch):
+    """Where not even a trial fits into the memory, the run begins all the same and says what helps."""
+    seen = set()
+
+    def full(self, make_views, index, batch, seed):
+        seen.add((len(index), self.micro_batch))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(budget.GradientStep, "__call__", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        nearfar.pretrain(images_file, out=tmp_path / "run", epochs=1, batch_size=16, micro_batch=4, console=quiet)
+    assert seen == {(16, 4)}
 
 
 def test_epochs_fill_the_time():

@@ -280,6 +280,10 @@ def test_warmup_then_cosine_in_exact_numbers():
     assert [rate_factor(step, 2, 2) for step in range(3)] == [0.5, 1.0, 1.0]  # a run that is all warm-up
 
 
+def test_the_warmup_never_exceeds_the_peak_between_two_steps():
+    assert rate_factor(9.5, 100, 10) == 1.0 and rate_factor(8.5, 100, 10) == pytest.approx(0.95)
+
+
 def test_schedule_ends_at_the_final_factor_and_stays():
     factors = [rate_factor(step, 10, 0, final=0.2) for step in (0, 5, 10, 15)]
     assert factors == pytest.approx([1.0, 0.6, 0.2, 0.2])

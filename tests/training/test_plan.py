@@ -94,6 +94,8 @@ def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch):
         (dict(method="saclr", negatives=36), "36 negatives per image need a batch of at least 37"),
         (dict(method="wmse", batch_size=32, projector=(64,)), "more than 64 images at a time"),
         (dict(method="moco-v2", norm_groups=30, batch_size=16), "--batch-size 16 does not work: .*normalisation"),
+        (dict(data=some(600), method="moco-v2", norm_groups=8, batch_size=300), "--batch-size 300 does not work: "),
+        (dict(data=some(600), group_size=64, batch_size=300), "--batch-size 300 does not work: .*group"),
         (dict(minutes=1), "--minutes and --epochs"),
         (dict(batch_size=2, devices=3, accelerator="cpu"), "counts the images of all processes"),
         (dict(micro_batch="auto", devices=2, accelerator="cpu"), "one process"),

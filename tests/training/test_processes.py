@@ -41,7 +41,7 @@ def build(name: str, synced: bool, groups: int = 0) -> Model:
     if synced:
         return sync_batch_norm(model)
     if groups:
-        return spread_norm_groups(model)
+        return spread_norm_groups(model, 7 if groups == 3 else 12)
     for parent in list(model.modules()):
         for key, child in parent.named_children():
             if isinstance(child, nn.BatchNorm1d):
@@ -117,6 +117,8 @@ def test_groups_that_the_processes_do_not_divide_are_refused(monkeypatch):
     monkeypatch.setattr(batch_norm, "world_size", lambda: 3)
     with pytest.raises(ValueError, match="norm_groups 4 do not divide among 3 processes"):
         build("moco-v2", False, groups=4)
+    with pytest.raises(ValueError, match="norm_groups 3: a batch of 7 does not divide among 3 processes"):
+        build("moco-v2", False, groups=3)
 
 
 @pytest.mark.parametrize("name", method_names())

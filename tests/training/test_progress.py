@@ -26,7 +26,7 @@ def test_a_notebook_shows_lines(notebook, recwarn):
     console, shown = notebook
     with TrainingProgress(console, Pace(10), done=0, per_epoch=5) as progress:
         for step in range(1, 11):
-            progress.update(step, loss=2.5, rate=300.0, waiting=0.0)
+            progress.update(loss=2.5, rate=300.0, waiting=0.0)
             progress.advance(step)
     assert "first step done" in shown[0] and "epoch 2.0/2" in shown[-1] and "300 images/s" in shown[-1]
     with waiting(console, "choosing"):

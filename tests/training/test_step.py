@@ -108,6 +108,16 @@ def test_both_passes_see_the_same_views_and_dropout(monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(without_graph, with_graph, strict=True))
 
 
+@pytest.mark.parametrize(("micro", "parts"), [(4, [4, 3, 3, 3]), (6, [5, 4, 4]), (1, [3, 2, 2, 2, 2, 2])])
+def test_parts_are_of_nearly_equal_size_and_no_image_is_alone(micro, parts, monkeypatch):
+    """A single image has no batch statistics."""
+    sizes = []
+    forward = Backbone.forward
+    monkeypatch.setattr(Backbone, "forward", lambda self, x: sizes.append(len(x) // 2) or forward(self, x))
+    train("simclr", micro, norm="live")
+    assert sizes == 2 * STEPS * parts
+
+
 def test_one_image_that_does_not_fit_is_an_error_and_a_number_does_not_back_off():
     for micro, fits in (("auto", 0.5), (4, 3)):
         with pytest.raises(torch.OutOfMemoryError):

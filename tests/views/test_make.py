@@ -44,7 +44,7 @@ def test_a_view_is_the_chain_of_torchvisions_functions(pictures):
     one = ViewPlan("one", (view,))
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
     ours = make_views(images, one, seeded(), mean, std)[0]
-    sampled = sample_view(view, uniform_table(one, seeded(), 24)[:, 0], 40, 40, 40)
+    sampled = sample_view(view, uniform_table(one, seeded(), 24)[:, 0], 40, 40)
     for i, image in enumerate(images):
         x = V.resized_crop(image / 255, *sampled.box[i].tolist(), [40, 40], antialias=True)
         x = V.horizontal_flip(x) if sampled.flip[i] else x
@@ -100,7 +100,7 @@ def test_crops_made_elsewhere_end_as_the_same_views(pictures, name):
     the_plan = plan(name, 72, 3)
     full = make_views(images, the_plan, seeded(3), *unit(3))
     table = uniform_table(the_plan, seeded(3), 6)
-    boxes = [sample_view(view, table[:, i], 72, 72, 72).box for i, view in enumerate(the_plan.views)]
+    boxes = [sample_view(view, table[:, i], 72, 72).box for i, view in enumerate(the_plan.views)]
     crops = [
         torch.stack(
             [
@@ -124,6 +124,16 @@ WRONG = {  # images, mean, std; what is said
     "std must be positive": lambda images: (images, (0.0,) * 3, (1.0, 0.0, 1.0)),
     "give the view a size": lambda images: (images[..., :16], *unit(3)),
 }
+
+
+def test_crops_that_do_not_fit_the_plan_are_refused(pictures):
+    two = plan("sce-multi-crop", 72, 3)
+    crops = [pictures(4, 3, view.size or 72) for view in two.views]
+    with pytest.raises(ValueError, match=rf"the plan has {len(two)} views, and crops for 1 were given"):
+        make_views(crops[:1], two, seeded(), *unit(3))
+    crops[-1] = pictures(4, 3, 40)
+    with pytest.raises(ValueError, match=r"crops for this view must be \[4, 3, "):
+        make_views(crops, two, seeded(), *unit(3))
 
 
 @pytest.mark.parametrize("message", WRONG)

@@ -17,7 +17,7 @@ def made(images, view, seed=0):
     one, channels, side = ViewPlan("one", (view,)), images.shape[1], images.shape[-1]
     [views] = make_views(images, one, torch.Generator().manual_seed(seed), [0.0] * channels, [1.0] * channels)
     table = uniform_table(one, torch.Generator().manual_seed(seed), len(images))
-    return views, sample_view(view, table[:, 0], side, side, side)
+    return views, sample_view(view, table[:, 0], side, side)
 
 
 @pytest.mark.parametrize(("side", "channels"), [(9, 1), (32, 3), (64, 4)])

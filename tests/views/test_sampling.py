@@ -11,7 +11,7 @@ COUNT = 20_000
 
 def sampled(view, side=32, count=COUNT, seed=0):
     table = uniform_table(ViewPlan("one", (view,)), torch.Generator().manual_seed(seed), count)
-    return sample_view(view, table[:, 0], side, side, side)
+    return sample_view(view, table[:, 0], side, side)
 
 
 def close(share, expected):
@@ -112,7 +112,7 @@ def test_an_image_too_narrow_for_any_crop_gives_the_largest_central_box():
 def test_views_and_images_are_sampled_independently():
     two = plan("strong", 32, 3)
     table = uniform_table(two, torch.Generator().manual_seed(0), 2000)
-    first, second = (sample_view(two.views[i], table[:, i], 32, 32, 32) for i in range(2))
+    first, second = (sample_view(two.views[i], table[:, i], 32, 32) for i in range(2))
     assert len(first.box.unique(dim=0)) > 1000
     assert len(first.factors.unique(dim=0)) > 1500
     assert abs(torch.corrcoef(torch.stack([first.factors[:, 0], second.factors[:, 0]]))[0, 1]) < 0.1
@@ -135,7 +135,7 @@ def test_samples_are_those_of_before_quarter_turns():
     strong = plan("strong", 32, 3)
     table = uniform_table(strong, torch.Generator().manual_seed(7), 3)
     assert table.shape == (3, 2, 46)
-    d = sample_view(strong.views[0], table[:, 0], 32, 32, 32)
+    d = sample_view(strong.views[0], table[:, 0], 32, 32)
     assert d.box.tolist() == [[8, 12, 24, 18], [12, 7, 19, 22], [1, 9, 18, 23]]
     assert d.flip.tolist() == [False, False, True]
     factors = [[0.670837, 1.115075, 1.174051], [0.605876, 0.668861, 1.371820], [1.178494, 1.231788, 1.045443]]
@@ -150,7 +150,7 @@ def test_some_images_keep_their_colours_in_all_views_and_the_others_are_sampled_
     none = uniform_table(ViewPlan("none", (changing,) * 3), torch.Generator().manual_seed(0), 4000)
     kept = torch.ones(4000, dtype=torch.bool)
     for view in range(3):
-        with_, without = (sample_view(changing, table[:, view], 32, 32, 8) for table in (some, none))
+        with_, without = (sample_view(changing, table[:, view], 32, 32) for table in (some, none))
         same = (with_.factors == 1).all(1) & (with_.hue == 0) & ~with_.grayscale & ~with_.drop
         kept &= same
         for name in ("factors", "hue", "grayscale", "drop"):

@@ -1,4 +1,4 @@
-"""The verb that looks for mistakes in a data set: leaks, wrong labels, bad images.
+"""The command that looks for mistakes in a data set: leaks, wrong labels, bad images.
 
 nearfar check runs/photos
 nearfar check runs/photos labelled/ --out labelled.html

@@ -1,4 +1,4 @@
-"""The verb that looks at the installation and the machine.
+"""The command that looks at the installation and the machine.
 
 nearfar doctor
 nearfar doctor --empty-cache
@@ -66,7 +66,7 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     from nearfar.training.environment import hardware, version_of
 
     console = console or Console()
-    folder = cache.default_folder()
+    folder = cache.cache_folder()
     freed = cache.empty(folder) if empty_cache else 0
     sizes = cache.sizes(folder)
     there = next(one for one in (folder, *folder.parents) if one.exists())

@@ -1,4 +1,4 @@
-"""The verb that writes the features of images to a table.
+"""The command that writes the features of images to a table.
 
 nearfar embed runs/photos --out photos.parquet
 nearfar embed runs/photos others/ --out others.csv
@@ -132,7 +132,8 @@ def write_embeddings(
     if path.suffix == ".csv":
         embedding = {f"e{i}": features[:, i] for i in range(features.shape[1])}
     if columns is not None:
-        names_now = [f"table_{name}" if name in {**known, **embedding} else name for name in columns.column_names]
+        taken = {*known, *embedding, *(("file", "allow_pickle") if path.suffix == ".npz" else ())}  # of np.savez
+        names_now = [f"table_{name}" if name in taken else name for name in columns.column_names]
         columns = columns.rename_columns(names_now)
         whole = path.suffix == ".parquet"
         known |= {name: columns[name] for name in names_now} if whole else as_arrays(columns)

@@ -1,4 +1,4 @@
-"""The verb that evaluates a run on labelled images.
+"""The command that evaluates a run on labelled images.
 
 nearfar evaluate runs/photos
 nearfar evaluate runs/photos labelled/ --protocol knn linear-sgd
@@ -49,8 +49,8 @@ def evaluate(
         protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "few" (1 and 5 labels a class, 20
             trials); the papers' protocols "linear-sgd", "finetune" (all labels) and "finetune-P" (P per cent of them),
             see docs/evaluation.md. `nearfar transfer` has those of the papers' transfer tables.
-        limit: use a random sample of so many training images. Default: as in the run.
-        held_out: test on so many training images beyond the limit instead of the test images, to choose settings.
+        limit: use a random sample of this many training images. Default: as in the run.
+        held_out: test on this many training images beyond the limit instead of the test images, to choose settings.
         test_share: share of the images for the test if the data has no test split.
         seed: random seed of that split and of the trials.
         baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training.

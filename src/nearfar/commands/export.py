@@ -36,7 +36,7 @@ def export(
 ) -> Path:
     """Write the encoder for other tools: ONNX, torch.export, a timm folder, or one file of weights.
 
-    What was written is run on eight photographs and compared with the encoder; the largest difference is shown.
+    What was written is run on eight crops of photographs and compared with the encoder; it shows the largest gap.
     "onnx" and "torch" take uint8 images [batch, channels, size, size], any number of them, and normalise them;
     cutting the centre square and resizing it (bicubic, antialiased) is left to the caller.
 
@@ -81,14 +81,13 @@ def export(
             check_text(path)
             check_output(path, [ENDINGS[to]])
     trained = load(run, encoder=encoder)
-    with waiting(console, "exporting"):
+    with waiting(console, "exporting"), replacing(path) as unfinished:
         if to == "timm":
-            apart = write_hub_folder(path, run, trained, path.name)
+            apart = write_hub_folder(unfinished, run, trained, path.name)
         else:
             write = {"onnx": export_onnx, "torch": export_program, "safetensors": export_weights}[to]
-            with replacing(path) as unfinished:
-                apart = write(trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))
-    said = f"{path} gives the same features: largest difference {apart:.1e} on {TRIED} photographs"
+            apart = write(trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))
+    said = f"{path} gives the same features: largest difference {apart:.1e} on {TRIED} crops of photographs"
     console.print(Text(said), highlight=False)
     return path
 
@@ -103,12 +102,12 @@ def push(
 ) -> str:
     """Push the encoder to the Hugging Face Hub in timm's format, with a model card.
 
-    The card tells the data in counts, the settings, the verdict, the table of results, the licence and the command; it
-    does not tell where the data lies. `timm.create_model("hf-hub:owner/name", pretrained=True)` loads it.
+    The card states the number of images, the settings, the verdict, the table of results, the licence and the command;
+    it does not reveal where the data is. `timm.create_model("hf-hub:owner/name", pretrained=True)` loads it.
 
     Args:
         run: run folder.
-        repo: "owner/name" of the model on the Hub; it is made if need be, and its files are replaced.
+        repo: "owner/name" of the model on the Hub; created if it does not exist; its files are replaced.
         private: make a private repository.
         license: of the model, such as "apache-2.0". Default: that of the starting weights, where it is known.
         console: console for progress and messages.

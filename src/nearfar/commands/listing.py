@@ -1,4 +1,4 @@
-"""The verbs that list images: those most alike to given ones, copies, a choice of images to label, and groups.
+"""The commands that list images: those most similar to given ones, copies, a choice of images to label, and groups.
 
 nearfar search runs/photos beach.jpg --k 20 --out beach.html
 nearfar search runs/photos beach.jpg --null | xargs -0 ls -l
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +31,7 @@ from nearfar.messages import as_words, check_known, check_range, check_seed, did
 if TYPE_CHECKING:
     from torch import nn
 
+    from nearfar.run_features import Featured
 
 DISTANCES = "The line below a name is its rank and its distance: 0 for copies."
 CENTRES = "The images nearest to the centre of each group, then those farthest from it, with their distances to it."
@@ -55,7 +57,7 @@ def search_images(
     encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, list[Any]]:
-    """Find the images most alike to given ones: a table, a contact sheet, paths for other commands.
+    """Find the images most similar to given ones: a table, a contact sheet, paths for other commands.
 
     Args:
         run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
@@ -138,7 +140,7 @@ def find_duplicates(
         orientations: find turned and mirrored copies too, in the seven other orientations of a square; they are never
             listed for removal. It takes seven further searches over versions of 16 x 16 pixels, and no further
             features.
-        distance: largest 1 - cos of the features for images that are alike but no copies; the page has a slider to
+        distance: largest 1 - cos of the features for similar images that are not copies; the page has a slider to
             choose it by eye. Default: a tenth of the median distance of any two. Copies are confirmed by their pixels
             at full size, up to the distance by which features move when images are halved in size or saved as JPEG of
             quality 50 (measured on 128 images).
@@ -184,6 +186,7 @@ def find_duplicates(
     check_range("--distance", distance, 0, 2)
     page = lists.output_of(run, out, "duplicates", lists.TABLE, lists.FILES)
     known, archive = open_featured(run, data, split, encoder, console, 2 if against is None else 1, copies=True), 0
+    known = _each_once(known, console)
     if against is not None:
         known, archive = open_against(known, against, console)
     if orientations and not known.pictured:
@@ -234,6 +237,19 @@ def find_duplicates(
             command = f"to archive and then remove what is the same file, byte for byte: {lists.removing(files)}"
             console.print(Text(command), soft_wrap=True)  # a command that is broken into lines is another command
     return columns
+
+
+def _each_once(known: Featured, console: Console) -> Featured:
+    """The same with each file once: one that is named twice would be listed for removal as a copy of itself."""
+    from nearfar.run_features import place_of_file
+
+    places = list(map(place_of_file, known.paths or []))
+    rows = sorted({one: row for row, one in reversed(list(enumerate(places)))}.values())
+    if len(rows) == len(places):
+        return known
+    console.print(Text(f"{len(places) - len(rows)} files are named more than once, and count once"))
+    vectors = None if known.vectors is None else known.vectors[rows]
+    return replace(known, images=known.images.subset(rows), vectors=vectors)
 
 
 def select_images(

@@ -1,4 +1,4 @@
-"""The verb that draws a map of images.
+"""The command that draws a map of images.
 
 nearfar map runs/photos
 nearfar map runs/photos new/ --onto map.html --out new.html
@@ -60,7 +60,7 @@ def map_images(
         layout: cluster-embedding (keeps the nearest neighbours in feature space, as t-SNE does), projector (a small net
             on the frozen encoder) or finetune (trains the encoder as well). Default: cluster-embedding.
         num_views: augmented views of each image for training the projector. Default: 8.
-        epochs: passes over the images, by the encoder with finetune. Default: 500, or adjusted to their number.
+        epochs: passes over the images, by the encoder with finetune. Default: 300 for cluster-embedding.
         seed: random seed of the map and of the sample.
         onto: existing map of this run, by its name there or its file, to which the images are added.
         columns: .parquet or .csv file with a column "name" and others to colour the images by, in addition to the
@@ -161,7 +161,7 @@ def map_images(
     made = replace(made, about={**made.about, **about})
     note = "" if quality is None else f"The map {quality.words}"
     ending = ".html" if len(images) <= MOST_IMAGES else ""
-    page = Path(out or (run.path / f"map{ending}" if of_run else f"{run.path.stem}-map{ending}"))
+    page = Path(out or (run.path / f"map{ending}" if of_run else f"{run.stem}-map{ending}"))
     with shown(console, "thumbnails") as progress:
         how = dict(numbers={"layout": chosen}, note=note, columns=colours | found, near=index, progress=progress)
         write_map(page, images, made.coordinates, quality, saved=made, **how)

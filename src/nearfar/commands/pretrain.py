@@ -1,4 +1,4 @@
-"""The verb that pretrains an encoder, and resumes an interrupted run.
+"""The command that pretrains an encoder, and resumes an interrupted run.
 
 nearfar pretrain photos/ --minutes 30
 nearfar pretrain --resume runs/photos-simclr

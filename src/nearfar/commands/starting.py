@@ -1,4 +1,4 @@
-"""The verbs to begin with: the whole job on an example, the list of methods, and completion for a shell.
+"""The commands to begin with: the whole job on an example, the list of methods, and completion for a shell.
 
 nearfar demo
 nearfar demo photos/ --minutes 8 --out runs/photos
@@ -97,7 +97,7 @@ def list_methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]
 
 
 def completion_script(shell: Literal["bash", "zsh", "fish"], *, console: Console | None = None) -> str:
-    """Print a script that lets bash, zsh or fish complete verbs, options and their values.
+    """Print a script that lets bash, zsh or fish complete commands, options and their values.
 
     Write it to the file where the shell looks for it, as below, and again after an update of nearfar or timm.
 

@@ -1,4 +1,4 @@
-"""The verb that shows augmented views of images.
+"""The command that shows augmented views of images.
 
 nearfar views photos/ --views microscope
 nearfar views

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from nearfar.data.decoding import PICTURE, pixels_of, reason, to_array, to_pil, whole_planes
+from nearfar.data.decoding import own_numbers, pixels_of, reason, to_array, to_pil, whole_planes
 from nearfar.data.images import Images
 from nearfar.data.memory import in_order
 from nearfar.data.value_range import Form
@@ -173,7 +173,7 @@ class Takes(Dataset[Any]):
     def _whole(self, data: bytes | str) -> Image.Image | Shaped[Tensor, "channels height width"]:
         """A Pillow image of 8 bits, or the planes of any other."""
         _, channels, value_range = self.form
-        if value_range is not None or channels not in PICTURE:
+        if own_numbers(data, channels, value_range) is not None or value_range is not None:
             return whole_planes(data, channels, value_range)
         image = to_pil(data, self.at_least)
         return image.convert("L") if channels == 1 else image

@@ -83,8 +83,10 @@ class Entry:
         return self.count, self.form.channels, self.form.size, self.form.size
 
 
-def default_folder() -> Path:
-    """$XDG_CACHE_HOME/nearfar, or ~/.cache/nearfar."""
+def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that is given, else $XDG_CACHE_HOME/nearfar, or ~/.cache/nearfar."""
+    if given is not None:
+        return Path(given).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "nearfar"
 

@@ -84,7 +84,7 @@ def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.
     Raises what Pillow raises for a damaged, unknown or dangerously large image, and ValueError for other channels.
     """
     size, channels, value_range = form
-    found = _not_a_picture(data, channels, value_range)
+    found = own_numbers(data, channels, value_range)
     if found is not None:
         pixels = _planes(found, channels, value_range, size)
         return pixels.numpy() if value_range is None else sixteen_bits(pixels)
@@ -94,7 +94,7 @@ def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.
     return picture if value_range is None else picture.astype(np.uint16) * 257
 
 
-def _not_a_picture(data: bytes | str, channels: int, value_range: Sequence[float] | None) -> Raw | None:
+def own_numbers(data: bytes | str, channels: int, value_range: Sequence[float] | None) -> Raw | None:
     """An image to be read in its own numbers; None where Pillow makes the 8-bit picture of it that is asked for."""
     found = raw(data)
     if found is None and channels not in PICTURE:
@@ -112,7 +112,7 @@ def whole_planes(
     data: bytes | str, channels: int, value_range: Sequence[float] | None
 ) -> Shaped[Tensor, "channels height width"]:
     """An image at its own size and shape: uint8, or float in 0..1 where there is a value range."""
-    if (found := _not_a_picture(data, channels, value_range)) is not None:
+    if (found := own_numbers(data, channels, value_range)) is not None:
         return _planes(found, channels, value_range)
     picture = to_pil(data, at_least=_LARGEST).convert("L" if channels == 1 else "RGB")
     planes = torch.tensor(to_array(picture, channels))

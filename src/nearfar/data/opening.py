@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 
 from nearfar.data import sources
-from nearfar.data.cache import Progress, Store, default_folder
+from nearfar.data.cache import Progress, Store, cache_folder
 from nearfar.data.encoded import few_of, in_memory, open_encoded
 from nearfar.data.images import Images, joined, joined_tables
 from nearfar.data.scanning import table_of
@@ -85,8 +84,7 @@ def open_images(
     >>> images.pixels.shape, images.class_names
     (torch.Size([25, 3, 32, 32]), ['cat', 'dog'])
     """
-    folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
-    store = Store(folder, cache_limit, cache, workers, progress)
+    store = Store(cache_folder(cache_dir), cache_limit, cache, workers, progress)
     return _open(source, asked(image_size, channels, value_range), split, show_channels, label_column, store, few)
 
 
@@ -109,7 +107,8 @@ def _open(
             share = None if few is None else -(-few // len(source))
             return _open(one, form, split, show_channels, labels, store, share)
 
-        return _open_several(source, open_one, asked)
+        opened = _open_several(source, open_one, asked)
+        return opened if few is None else opened.subset(spread(len(opened), few))
     name, found = describe(source), encoded_source(source, label_column)
     if isinstance(source, Images):
         images = _as_they_are(source, split, asked)
@@ -219,5 +218,4 @@ def scan(
     found = encoded_source(source)
     if found is None:
         return None
-    folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
-    return table_of(found, choose_splits(found.splits, split, describe(source)), folder)[0]
+    return table_of(found, choose_splits(found.splits, split, describe(source)), cache_folder(cache_dir))[0]

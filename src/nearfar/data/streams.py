@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from nearfar.data.batches import Crop, Takes, loaded, own_rows
-from nearfar.data.cache import Progress, default_folder
+from nearfar.data.cache import Progress, cache_folder
 from nearfar.data.images import Images
 from nearfar.data.opening import in_memory
 from nearfar.data.scanning import Found, table_of
@@ -127,8 +126,7 @@ def open_stream(
         raise ValueError(f"a stream is read from one tar or folder of tars in WebDataset form, and {name} is none")
     found.headers = True
     splits = choose_splits(found.splits, split, name)
-    folder = Path(cache_dir).expanduser() if cache_dir is not None else default_folder()
-    table, _ = table_of(found, splits, folder)
+    table, _ = table_of(found, splits, cache_folder(cache_dir))
     places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
     if not len(places):
         raise ValueError(f"'{name}' holds no images" + "".join(f"; {': '.join(one)}" for one in skipped(table)[:1]))

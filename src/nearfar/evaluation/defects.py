@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from PIL import Image
 from scipy.ndimage import uniform_filter1d
 
 from nearfar.data import Images
-from nearfar.data.decoding import PICTURE, header, to_pil
+from nearfar.data.decoding import PICTURE, header, own_numbers, to_pil, whole_planes
 from nearfar.data.memory import usable_cores
 
 SIDE = 256  # pixels of the shorter side at which images are measured, at most
@@ -96,7 +97,8 @@ def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]
 
 
 def _grayscale(data: bytes | str) -> UInt8[np.ndarray, "height width"]:
-    image = to_pil(data, at_least=SIDE).convert("L")
+    own = own_numbers(data, 1, None) is not None
+    image = Image.fromarray(whole_planes(data, 1, None)[0].numpy()) if own else to_pil(data, SIDE).convert("L")
     share = SIDE / min(image.size)
     if share < 1:
         image = image.resize((max(1, round(image.width * share)), max(1, round(image.height * share))))

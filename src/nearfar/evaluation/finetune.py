@@ -72,13 +72,15 @@ def draw_labels(labels: Shaped[np.ndarray, " images"], percent: float, seed: int
 
 
 def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray, " chosen"]:
-    """Rows of the images that a list names, by the whole name or what follows the last "/" (SimCLR's splits).
+    """Rows of the images that a list names, by the whole name, else by what follows the last "/" (SimCLR's splits).
 
     ValueError where the list names no image of these, or the first that is missing.
     """
-    wanted = {name.strip().rpartition("/")[2] for name in listed if name.strip()}
-    rows = [row for row, name in enumerate(names) if name.rpartition("/")[2] in wanted]
-    missing = wanted - {names[row].rpartition("/")[2] for row in rows}
+    wanted = {name.strip() for name in listed if name.strip()}
+    whole = wanted & set(names)
+    ends = {name.rpartition("/")[2] for name in wanted - whole}
+    rows = [row for row, name in enumerate(names) if name in whole or name.rpartition("/")[2] in ends]
+    missing = ends - {names[row].rpartition("/")[2] for row in rows}
     if missing or not rows:
         example = f", such as {min(missing)!r}" if missing else ""
         raise ValueError(f"{len(missing)} of the {len(wanted)} images in the list of labels are not here{example}")

@@ -275,8 +275,3 @@ def _scores(
     flat = weight.flatten(0, 1)
     for rows in x.split(8192):
         yield torch.addmm(bias.flatten(), rows.to(flat.device), flat.T).unflatten(1, weight.shape[:2]).cpu()
-
-
-def log_spaced(low: float, high: float, number: int) -> tuple[float, ...]:
-    """Numbers from low to high with equal ratios."""
-    return tuple(float(value) for value in np.geomspace(low, high, number))

@@ -4,6 +4,8 @@ import math
 
 from torch import Tensor
 
+from nearfar.pairs.arithmetic import check_rows
+
 
 def positive(**values: float) -> None:
     """Raise ValueError unless every value is a finite number above 0."""
@@ -33,9 +35,10 @@ def group(group_size: int | None) -> int | None:
 
 
 def same_views(rows: Tensor, **views: Tensor) -> None:
-    """Raise ValueError unless each of `views` is [views, batch, dim], around `rows` [batch, dim]."""
+    """Raise ValueError unless each of `views` is [views, batch, dim], around `rows` [batch, dim], batch >= 1."""
+    check_rows(rows=rows)
     for name, stacked in views.items():
-        if rows.ndim != 2 or stacked.ndim != 3 or len(stacked) < 1 or stacked.shape[1:] != rows.shape:
+        if stacked.ndim != 3 or len(stacked) < 1 or stacked.shape[1:] != rows.shape:
             shapes = f"{list(stacked.shape)} for rows {list(rows.shape)}"
             raise ValueError(f"{name} must be [views, batch, dim] and other rows [batch, dim], got {shapes}")
 

@@ -55,7 +55,7 @@ class Column(NamedTuple):
     """A column with its colours.
 
     Classes: `values` are their numbers and `classes` their names and colours. A scale: `classes` is None, `values` are
-    float32 with NaN for a missing value, and colours run from `low` to `high`, the 1st and the 99th percentile.
+    floats with NaN for a missing value, and colours run from `low` to `high`, the 1st and the 99th percentile.
     """
 
     name: str
@@ -99,7 +99,8 @@ def _column(name: str, values: np.ndarray, count: int) -> Column:
     if values.dtype.kind in "iu" and len(np.unique(values)) <= FEW:
         return _classes(name, values.astype(str))
     if values.dtype.kind in "iuf":
-        values = np.where(np.isfinite(values), values, np.nan).astype(np.float32)
+        kind = np.float64 if values.dtype.itemsize > 4 else np.float32
+        values = np.where(np.isfinite(values), values, np.nan).astype(kind)
         low, high = (0.0, 1.0) if np.isnan(values).all() else map(float, np.nanpercentile(values, (1, 99)))
         return Column(name, values, None, low, high if high > low else low + 1)
     if values.dtype.kind in "OUS":

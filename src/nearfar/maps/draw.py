@@ -48,9 +48,11 @@ def draw_map(
         colours = np.array([one.colour for one in classes])[column.values]
         order = np.random.default_rng(0).permutation(len(coordinates))  # no class covers the others
         axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)
-        for one in classes:
-            axes.scatter([], [], s=36, c=one.colour, label=one.name)
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor=INK, fontsize=9)
+        marks = [axes.scatter([], [], s=36, c=one.colour) for one in classes]
+        names = [one.name for one in classes]
+        legend = axes.legend(marks, names, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor=INK)
+        for text in legend.get_texts():
+            text.set(parse_math=False, fontsize=9)  # "$" is a letter of a name
     else:
         axes.scatter(x, y, s=size, c=GREY, linewidths=0)
     if images is not None:

@@ -51,8 +51,8 @@ class MomentumEncoder(nn.Module):
             raise ValueError("a momentum encoder follows the networks it was copied from; these have other parameters")
         if own:
             torch._foreach_lerp_(own, new, 1 - momentum)
-        for buffer, source in zip(own_buffers, new_buffers, strict=True):
-            buffer.copy_(source)
+        if own_buffers:
+            torch._foreach_copy_(own_buffers, new_buffers)
 
 
 class Queue(nn.Module):
@@ -94,7 +94,36 @@ class Queue(nn.Module):
         self.pointer.copy_((self.pointer + batch) % size)
 
 
-class SplitBatchNorm(_BatchNorm):
+class FreeBatchNorm(_BatchNorm):
+    """Batch normalisation of any number of dimensions; a dropout and an activation follow, as in timm's layers."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
+        super().__init__(num_features, eps, momentum)
+        self.drop: nn.Module = nn.Identity()
+        self.act: nn.Module = nn.Identity()
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions will do."""
+
+
+def replace_batch_norms(module: nn.Module, make: Callable[[_BatchNorm], FreeBatchNorm]) -> nn.Module:
+    """Turn every batch normalisation inside a module into another, in place, with the same tensors and names.
+
+    Those that are `FreeBatchNorm` already stay as they are: they are split or synchronised on purpose.
+    """
+    for name, child in module.named_children():
+        if isinstance(child, _BatchNorm) and not isinstance(child, FreeBatchNorm):
+            new = make(child)
+            new.affine, new.track_running_stats = child.affine, child.track_running_stats
+            new._parameters, new._buffers = child._parameters, child._buffers
+            new._modules.update(child._modules)
+            setattr(module, name, new.train(child.training))
+        else:
+            replace_batch_norms(child, make)
+    return module
+
+
+class SplitBatchNorm(FreeBatchNorm):
     """Batch normalisation whose training statistics are those of each of `groups` parts of consecutive rows.
 
     Takes [batch, features] or [batch, channels, height, width]. Running statistics follow each group in turn.
@@ -107,11 +136,6 @@ class SplitBatchNorm(_BatchNorm):
         if groups < 1:
             raise ValueError(f"the number of groups must be 1 or more, got {groups}")
         self.groups = groups
-        self.drop: nn.Module = nn.Identity()  # timm's fused layers go on with dropout and an activation
-        self.act: nn.Module = nn.Identity()
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions will do."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise; see the class."""
@@ -127,20 +151,7 @@ def split_batch_norm(module: nn.Module, groups: int) -> nn.Module:
 
     Parameters and buffers are kept (the same tensors), names and the state_dict too.
     """
-    for name, child in module.named_children():
-        if isinstance(child, _BatchNorm) and not isinstance(child, SplitBatchNorm):
-            setattr(module, name, _split(child, groups))
-        else:
-            split_batch_norm(child, groups)
-    return module
-
-
-def _split(norm: _BatchNorm, groups: int) -> SplitBatchNorm:
-    split = SplitBatchNorm(norm.num_features, groups, norm.eps, norm.momentum)
-    split.affine, split.track_running_stats = norm.affine, norm.track_running_stats
-    split._parameters, split._buffers = norm._parameters, norm._buffers
-    split._modules.update(norm._modules)
-    return split.train(norm.training)
+    return replace_batch_norms(module, lambda norm: SplitBatchNorm(norm.num_features, groups, norm.eps, norm.momentum))
 
 
 def shuffled(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What verbs write about chosen images: a contact sheet, the page of duplicates, a CSV file, a list of files.
+"""What commands write about chosen images: a contact sheet, the page of duplicates, a CSV file, a list of files.
 
 Nothing here moves or removes an image: a command that could is printed, for a person to decide.
 """
@@ -101,7 +101,7 @@ def output_of(run: Run | WithoutRun, out: str | Path | None, name: str, *beside:
     if out is None:
         folder = run.path if isinstance(run, Run) else Path()
         check_folder(folder)
-        return folder / (f"{name}.html" if isinstance(run, Run) else f"{run.path.stem}-{name}.html")
+        return folder / (f"{name}.html" if isinstance(run, Run) else f"{run.stem}-{name}.html")
     check_output(Path(out), PAGES, beside=beside)
     return Path(out)
 
@@ -134,7 +134,7 @@ def removing(files: Path) -> str:
 
 
 def for_pipes(columns: Mapping[str, Sequence[Any]], separator: str) -> bytes:
-    """What a verb gives to another program: the files of a list, or names where there are none, each once.
+    """What a command gives to another program: the files of a list, or names where there are none, each once.
 
     Of duplicates those that have the same bytes as one that is kept. A name with a line break is exact before a zero
     byte, else escaped.

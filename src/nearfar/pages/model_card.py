@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import shlex
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 
@@ -110,20 +109,16 @@ def write_hub_folder(
 
     name: what the model card calls the model: "owner/name" on the Hub, else a folder. license: of the model; None: that
     of the starting weights, if known. online: ask the Hub for that one where they come from there.
-    Nothing is left after an error: ValueError for an encoder that timm cannot build.
+    ValueError for an encoder that timm cannot build.
     """
     settings, of_start = run.settings, None
     if settings.init is not None and (online or not settings.init.startswith("hf:")):
         with contextlib.suppress(ValueError, OSError):  # what is no longer there, or cannot be reached
             own = settings.encoder if isinstance(settings.encoder, str) else None
             of_start = find_weights(settings.init, own).license
-    folder.mkdir(exist_ok=True)
-    try:
-        with told_clearly(folder):
-            images = photographs(TRIED, encoder.image_size, encoder.channels)
-            error = write_timm_folder(folder, encoder, images, license or of_start)
-        write_file(folder / "README.md", model_card(run, name, license or of_start, of_start))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    folder.mkdir()
+    with told_clearly(folder):
+        images = photographs(TRIED, encoder.image_size, encoder.channels)
+        error = write_timm_folder(folder, encoder, images, license or of_start)
+    write_file(folder / "README.md", model_card(run, name, license or of_start, of_start))
     return error

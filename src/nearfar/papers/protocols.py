@@ -22,11 +22,11 @@ from torch import Tensor
 from nearfar.device import find_device
 from nearfar.evaluation import Score
 from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
-from nearfar.evaluation.linear import Probe, Progress, best_rate, held_out_rows, log_spaced, train_heads
+from nearfar.evaluation.linear import Probe, Progress, best_rate, held_out_rows, train_heads
 
 PROTOCOLS = ("transfer", "transfer-sgd", "low-shot")
-PENALTIES = log_spaced(1e-6, 1e5, 45)
-RATES = log_spaced(0.1, 100.0, 7)
+PENALTIES = tuple(np.geomspace(1e-6, 1e5, 45).tolist())
+RATES = tuple(np.geomspace(0.1, 100.0, 7).tolist())
 STEPS = 5_000  # of SGD where no table says otherwise: LORAC's for small data sets
 SHOTS, DRAWS = (16, 32, 64), 5
 COST = 0.5  # C of the SVMs

@@ -32,7 +32,7 @@ def reproduce(
 ) -> dict[str, dict[str, Any]]:
     """Run the papers' tables: "paper | ours", and which claims hold.
 
-    The verbs `pretrain`, `evaluate` and `transfer` make every number, in processes of their own, and their commands are
+    `pretrain`, `evaluate` and `transfer` make every number, in processes of their own, and their command lines are
     saved. Finished runs are not repeated, and all tables in `out` share runs with the same settings.
 
     Args:
@@ -45,7 +45,7 @@ def reproduce(
         seeds: runs of each cell. Default: the table's, 3 where an order is claimed at small scale.
         jobs: runs side by side. Default: the number of GPUs, or of cores.
         out: folder for the tables and, in OUT/runs, the run folders, which may be removed afterwards.
-        run: make the runs that are missing. With false, only tables that are in `out` are judged and written anew.
+        run: make the runs that are missing. With false, tables in `out` are only judged and written anew.
         console: where progress is shown.
 
     Returns:

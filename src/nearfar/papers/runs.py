@@ -105,7 +105,7 @@ def _check_evaluation(cell: Cell) -> None:
 
 
 def verb_of(cell: Cell) -> str:
-    """Return the verb that measures a cell's protocols."""
+    """Return the command that measures a cell's protocols."""
     return "transfer" if cell.measure == "detect" or {*cell.protocol} & {*PROTOCOLS} else "evaluate"
 
 

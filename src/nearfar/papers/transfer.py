@@ -34,7 +34,7 @@ def transfer(
     encoder: nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Evaluate the encoder as the papers' transfer tables do, on other data.
+    """Evaluate the encoder on other data by the protocols of the papers' transfer tables.
 
     Args:
         run: run folder.
@@ -45,7 +45,7 @@ def transfer(
             precision), see docs/evaluation.md; or, apart from these, detectors trained on the encoder: "detect",
             "segment", "keypoints", see docs/detection.md.
         root: folder with the files of a data set of torchvision.
-        limit: use a random sample of so many training images. Default: as in the run.
+        limit: use a random sample of this many training images. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: random seed of that split, of the draws and of the detectors.
         baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training; for detectors

@@ -9,27 +9,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearfar.methods import Model
 from nearfar.networks import SplitBatchNorm
+from nearfar.networks.moco import FreeBatchNorm, replace_batch_norms
 from nearfar.pairs.shares import gather_rows, world_size
 
 
-class SyncBatchNorm(_BatchNorm):
+class SyncBatchNorm(FreeBatchNorm):
     """Batch normalisation over the rows of all processes; torch's own of this name runs on GPUs alone.
 
     Processes may hold different numbers of rows. Gradients are those of one process on the joined batch when each
     process starts from its own rows' gradient and the parameters' gradients are added up afterwards.
     """
-
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
-        super().__init__(num_features, eps, momentum)
-        self.drop: nn.Module = nn.Identity()  # timm's fused layers go on with dropout and an activation
-        self.act: nn.Module = nn.Identity()
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions will do."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise [batch, features, ...]; plain batch normalisation in eval mode or with one process."""
@@ -75,23 +67,14 @@ def sync_batch_norm(module: nn.Module) -> nn.Module:
 
     Normalisation that is split into groups on purpose (MoCo's) stays as it is.
     """
-    for name, child in module.named_children():
-        if isinstance(child, _BatchNorm) and not isinstance(child, (SyncBatchNorm, SplitBatchNorm)):
-            synced = SyncBatchNorm(child.num_features, child.eps, child.momentum)
-            synced.affine, synced.track_running_stats = child.affine, child.track_running_stats
-            synced._parameters, synced._buffers = child._parameters, child._buffers
-            synced._modules.update(child._modules)
-            setattr(module, name, synced.train(child.training))
-        else:
-            sync_batch_norm(child)
-    return module
+    return replace_batch_norms(module, lambda norm: SyncBatchNorm(norm.num_features, norm.eps, norm.momentum))
 
 
-def spread_norm_groups(model: Model) -> Model:
+def spread_norm_groups(model: Model, batch_size: int) -> Model:
     """Let every process have its part of the groups that a method's batch statistics are split into, in place.
 
     The momentum encoder's rows are shuffled over all processes first, so that W processes see the statistics that one
-    process sees. Raises ValueError for a number of groups that the processes do not divide.
+    process sees. Raises ValueError for a number of groups, or a batch, that the processes do not divide.
     """
     world = world_size()
     networks = {"norm_groups": model.momentum_encoder, "online_norm_groups": model.online}
@@ -101,6 +84,8 @@ def spread_norm_groups(model: Model) -> Model:
             continue
         if groups % world:
             raise ValueError(f"{name} {groups} do not divide among {world} processes")
+        if batch_size % world:
+            raise ValueError(f"{name} {groups}: a batch of {batch_size} does not divide among {world} processes")
         for module in network.modules():
             if isinstance(module, SplitBatchNorm):
                 module.groups = groups // world

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_memory, setup_of
+from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_memory
 from nearfar.messages import first_line, one_line
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import build_backbone, size_step
 from nearfar.threads import fastest_threads
 from nearfar.training.fabric import build_fabric
-from nearfar.training.loop import MOST_EPOCHS
+from nearfar.training.loop import MOST_EPOCHS, place
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.processes import world_size
 from nearfar.training.progress import duration, waiting
@@ -138,7 +139,8 @@ def choose_machine(
                 gain = rates[half] / max(rates["32-true"], 1e-9)
                 precision = half if gain > FASTER else "32-true"
                 kind = "bfloat16" if half == "bf16-mixed" else "float16"
-                words = f", {precision} as {kind} has {gain:.1f} times the speed of float32"
+                faster = f"{kind} has {gain:.1f} times the speed of float32"
+                words = f", {precision} as {faster if rates['32-true'] else 'float32 does not fit into the memory'}"
             rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
             enough = images and (min(epochs * images, LEAST_SEEN) if size <= FITTING[1] else epochs * images)
             fits = enough is not None and rate * seconds >= enough
@@ -171,10 +173,11 @@ def _compiled(
 
 
 def _speed(given: Settings, method: Method, encoder: Any, views: Views, **wanted: Any) -> float:
-    wanted["accelerator"] = given.accelerator
+    wanted |= dict(accelerator=given.accelerator, micro_batch=given.micro_batch)
+    few: dict[str, Any] = {"batch_size": given.batch_size} if (given.batch_size or LEAST) < LEAST else {}
     with one_line("a trial step failed", RuntimeError):
         with suppress(ValueError):
-            return training_speed(method, encoder, views, **wanted)
+            return training_speed(method, encoder, views, **few, **wanted)
         larger = max(LARGER, given.batch_size or 0)  # which the loss may need
         return training_speed(method, encoder, views, batch_size=larger, **wanted)
 
@@ -190,6 +193,7 @@ def training_speed(
     accelerator: str = "auto",
     precision: Any = "32-true",
     batch_size: int | None = None,
+    micro_batch: int | Literal["auto"] | None = None,
     compiled: bool = False,
 ) -> float:
     """Return the images per second that a run would train on, from steps on random pixels; 0 if memory ends.
@@ -207,15 +211,10 @@ def training_speed(
         model = Model(method, backbone, batch_size)
     finally:
         log.disabled = before
-    fabric.to_device(model)
-    how = setup_of(fabric.device, precision)
-    if how.channels_last.value:
-        model.to(memory_format=torch.channels_last)
-    if compiled:
-        model.compile_networks()
+    how = place(fabric, model, precision, compiled)
     optimizer: Any = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=how.fused.value)
     optimizer = fabric.setup_optimizers(optimizer)
-    gradient_of = GradientStep(fabric, model)
+    gradient_of = GradientStep(fabric, model, micro_batch)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator)
     pixels, index = fabric.to_device((pixels, torch.arange(batch_size)))
@@ -330,11 +329,15 @@ class _Features(nn.Sequential):
 def _problem(method: Method, batch_size: int, images: int) -> str:
     """Return why heads and loss cannot take a batch of this size, empty where they can.
 
-    A large batch is tried by a smaller one first, which costs less. Raises ValueError for networks that cannot be
-    built, whatever the batch.
+    A large batch is tried by a smaller one first, which costs less and divides into groups as it does. Raises
+    ValueError for networks that cannot be built, whatever the batch.
     """
     problem = ""
-    for rows in dict.fromkeys([min(batch_size, TRIAL), batch_size]):
+    with buildable():
+        setup = method.setup(images)
+    groups = math.lcm(setup.norm_groups, setup.online_norm_groups, getattr(method, "group_size", None) or 1)
+    less = max(0, batch_size - TRIAL) // groups * groups
+    for rows in dict.fromkeys([batch_size - less, batch_size]):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             with buildable():
                 model = Model(method, _Features(), images).train()

@@ -174,7 +174,7 @@ def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model 
     model = job.model() if model is None else model
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
-    spread_norm_groups(model)
+    spread_norm_groups(model, settings.batch_size)
     epochs = fit(fabric, model, images, held_out, job.views, settings, job.recipe, console, resume, job.seconds)
     if fabric.is_global_zero:
         if epochs != settings.epochs:

@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
-from nearfar.device import setup_of
+from nearfar.device import Setup, setup_of
 from nearfar.messages import one_line
 from nearfar.methods import Model, Recipe
 from nearfar.networks import layer_scales
@@ -77,12 +77,7 @@ def fit(
     shape = drops, recipe.lr_drop, recipe.warmup_start
     health_every = max(1, int(settings.epochs) // HEALTH_TIMES)
 
-    fabric.to_device(model)
-    how = setup_of(fabric.device, settings.precision)
-    if how.channels_last.value:
-        model.to(memory_format=torch.channels_last)
-    if settings.compile:
-        model.compile_networks()
+    how = place(fabric, model, settings.precision, bool(settings.compile))
     constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(
@@ -172,7 +167,7 @@ def fit(
                 of_loss = {name: float(value) for name, value in getattr(model.loss, "monitored", {}).items()}
                 said = dict(**speed, monitored=of_loss) if of_loss else speed
                 metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **said)
-                progress.update(step, mean, seen / spent, waited / spent)
+                progress.update(mean, seen / spent, waited / spent)
                 loss_sum, loss_count = torch.zeros_like(loss_sum), 0
                 waited, seen, since = 0.0, 0, time.perf_counter()
             if is_last or (ends_epoch and step // per_epoch % health_every == 0):
@@ -201,6 +196,17 @@ def _batches(fabric: Fabric, images: Images | Stream, plan: Views, settings: Set
     if isinstance(images, Stream):
         return StreamBatches(images, *place, crops=crops, **how, failed=run_folder.SkippedImages(Path(settings.out)))
     return Batches(images, *place, crops=None if images.stored else crops, **how)
+
+
+def place(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> Setup:
+    """Put a model where it is trained, in place, in the device's memory format; and how that device computes."""
+    fabric.to_device(model)
+    how = setup_of(fabric.device, precision)
+    if how.channels_last.value:
+        model.to(memory_format=torch.channels_last)
+    if compiled:
+        model.compile_networks()
+    return how
 
 
 def _batches_from(batches: Batches | StreamBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:

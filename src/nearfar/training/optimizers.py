@@ -36,7 +36,7 @@ def build_optimizer(
     name: "sgd" (with momentum 0.9), "adam" (decay as part of the gradient), "adamw", "lars", "larc" and "larc-clip"
     (LARS as NVIDIA's apex and as solo-learn have it: timm's) or "muon".
     weight_decay: left off for parameters with one dimension or none (biases, normalisation, learnable temperatures),
-    unless `decay_all` or "larc" is chosen. vector_lr: factor on the learning rate of those parameters.
+    unless `decay_all` or "larc" is chosen ("lars" never decays them). vector_lr: factor on their learning rate.
     constant: modules within `modules` whose learning rate the schedule leaves alone; their groups hold
     `constant_lr` True (the predictor of SimSiam).
     lr_scales: factors on the learning rate by the id of a parameter, 1 for all others; `lr_scale` in the groups.
@@ -119,7 +119,7 @@ def rate_factor(
     step `steps`. Source: Loshchilov & Hutter 2017 (SGDR), Eq. 5, with Goyal et al. 2017's warm-up.
     """
     if step < warmup_steps:
-        return start + (1 - start) * (step + 1) / warmup_steps
+        return start + (1 - start) * min(1.0, (step + 1) / warmup_steps)
     if passed := list(drops):
         return drop ** sum(step >= one for one in passed)
     progress = (step - warmup_steps) / max(1, steps - warmup_steps)

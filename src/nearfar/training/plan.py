@@ -93,7 +93,7 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
         **_encoder(given, images, machine),
         **_optimisation(given, recipe, batch_size, epochs),
     )
-    if machine.rate is not None:
+    if machine.rate:  # 0: a trial did not fit into the memory, and the run will say so
         console.print(Text(reason(machine, settings, total - held_out)))
     job = Job(settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds)
     must_fit(job.views, method)

@@ -105,8 +105,8 @@ class TrainingProgress:
     ) -> None:
         self.bar.stop()
 
-    def update(self, step: int, loss: float, rate: float, waiting: float) -> None:
-        """Take new numbers after `step` steps; rate in images per second, waiting as a share of the time."""
+    def update(self, loss: float, rate: float, waiting: float) -> None:
+        """Take new numbers: rate in images per second, waiting as a share of the time."""
         self.text = f"loss {loss:.4f}  {rate:.0f} images/s  {waiting:.0%} waiting for data"
 
     def advance(self, step: int) -> None:

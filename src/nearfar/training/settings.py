@@ -135,7 +135,7 @@ class Settings:
     )
     crop_size: Chosen[int] = setting(
         "pixels of a full-size view; below the image size, training is faster and crops lose less detail. "
-        "Default: two thirds of the image size where that is chosen, three quarters of 32 to 48 px, else all of it",
+        "Default: two thirds of the image size where that is chosen, three quarters of 28 to 48 px, else all of it",
         at_least=2,
         at_most=LARGEST_IMAGE,
     )
@@ -158,7 +158,7 @@ class Settings:
     )
     keep_colour: Chosen[float] = setting(
         "share of images whose views do not change colours, so that the encoder learns colours too. Default: 0.5 for "
-        "the views of photographs, that of a ViewPlan, else 0",
+        "the views 'photographs' (images of 64 px or more), that of a ViewPlan, else 0",
         at_least=0,
         at_most=1,
     )
@@ -179,7 +179,7 @@ class Settings:
         at_least=1,
     )
     micro_batch: int | Literal["auto"] | None = setting(
-        "images in memory at a time, with the exact gradient of the batch; 'auto' finds a size that fits", at_least=1
+        "images in memory at a time; the loss sees the batch, batch norm this part; 'auto' finds a size", at_least=1
     )
     optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]] = setting(
         "'sgd', 'adam', 'adamw', 'lars', 'larc' (as in apex), 'larc-clip' or 'muon'"

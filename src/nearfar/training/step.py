@@ -39,10 +39,11 @@ class Process(Protocol):
 class GradientStep:
     """Computes the full batch's gradient, whole or in micro-batches.
 
-    With `micro_batch` images at a time the embeddings are made first without a graph, the loss's gradient is taken on
-    them, and each micro-batch is then run again with a graph to carry its rows' gradient back: the exact gradient of
-    the full batch in the memory of a micro-batch, at the price of a second forward. Batch normalisation uses the
-    statistics of each micro-batch, in both passes alike; running statistics are updated once, in the second.
+    With `micro_batch` images at a time (two at least, for batch normalisation) the embeddings are made first without a
+    graph, the loss's gradient is taken on them, and each micro-batch is then run again with a graph to carry its rows'
+    gradient back: the exact gradient of the full batch in the memory of a micro-batch, at the price of a second
+    forward. Batch normalisation uses the statistics of each micro-batch, in both passes alike; running statistics are
+    updated once, in the second.
     "auto" starts with the whole batch and halves the micro-batch after an out-of-memory error; the step is repeated.
     """
 
@@ -60,8 +61,8 @@ class GradientStep:
         """
         while True:
             # A step may change buffers and the loss's state (SwAV's unit rows) before the optimiser does.
-            moving = list(self.model.buffers()), self.model.loss.state_dict()
-            buffers, loss = copy.deepcopy(moving) if self.backs_off else ([], {})
+            model = self.model
+            before = copy.deepcopy((list(model.buffers()), model.loss.state_dict())) if self.backs_off else ([], {})
             try:
                 return self._gradient(make_views, index, batch, seed)
             except RuntimeError as error:
@@ -69,14 +70,15 @@ class GradientStep:
                 if not (self.backs_off and is_out_of_memory(error) and rows > 1):
                     raise
                 self.micro_batch = (rows + 1) // 2
-            self.model.zero_grad()
-            for value, before in zip(self.model.buffers(), buffers, strict=True):
-                value.copy_(before)
-            self.model.loss.load_state_dict(loss)
+            model.zero_grad()
+            for value, old in zip(model.buffers(), before[0], strict=True):
+                value.copy_(old)
+            model.loss.load_state_dict(before[1])
 
     def _gradient(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
-        size = self.micro_batch or len(index)
-        parts = [slice(start, min(start + size, len(index))) for start in range(0, len(index), size)]
+        count = -(-len(index) // (self.micro_batch or len(index)))
+        count = max(1, min(count, len(index) // 2))  # one image alone has no batch statistics
+        parts = [rank_rows(len(index), part, count) for part in range(count)]
         graph: Embeddings = {}
         if len(parts) == 1:
             graph = self._embed(make_views, parts[0], seed)

@@ -132,6 +132,8 @@ def make_views(
     if isinstance(plan, ViewFunction) and not isinstance(images, Tensor):
         raise ValueError(f"the view function {plan.name} makes views from whole images, not from crops")
     sources = [images] * len(plan) if isinstance(images, Tensor) else list(images)
+    if len(sources) != len(plan):
+        raise ValueError(f"the plan has {len(plan)} views, and crops for {len(sources)} were given")
     batch, channels = _check(sources[0], mean, std)
     device = sources[0].device
     moments = [[-m / s for m, s in zip(mean, std, strict=True)], [1 / s for s in std]]
@@ -145,7 +147,9 @@ def make_views(
         height, width = source.shape[2:]
         side = _side(view, source)
         is_cropped = not isinstance(images, Tensor)
-        sampled = sample_view(view, table[:, i], height, width, side)
+        if is_cropped and source.shape != (batch, channels, side, side):
+            raise ValueError(f"crops for this view must be {[batch, channels, side, side]}, got {list(source.shape)}")
+        sampled = sample_view(view, table[:, i], height, width)
         out = torch.empty(batch, channels, side, side, device=device)
         limit = _CPU_VALUES * torch.get_num_threads() if device.type == "cpu" else _DEVICE_VALUES
         step = max(1, limit // (channels * max(side * side, height * width)))
@@ -198,7 +202,8 @@ def _check(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> tuple
     """The numbers of images and channels; ValueError for images of other values or shapes than `make_views` takes."""
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise ValueError(f"views are made from uint8 images, got {images.dtype}: give the raw pixels, 0 to 255")
-    if images.is_floating_point() and not ((images[:1] >= 0) & (images[:1] <= 1)).all():
+    on_cpu = images.device.type == "cpu"  # elsewhere the question would wait for the device
+    if on_cpu and images.is_floating_point() and not ((images[:1] >= 0) & (images[:1] <= 1)).all():
         raise ValueError("views are made from uint8 images or floats in 0..1, not normalised")
     if images.ndim != 4:
         raise ValueError(f"views are made from [batch, channels, height, width], got shape {list(images.shape)}")

@@ -113,10 +113,10 @@ def sample_boxes(
     return torch.from_numpy(np.stack([top, left, tall, wide], 1).astype(np.int64))
 
 
-def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, width: int, side: int) -> ViewParameters:
+def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, width: int) -> ViewParameters:
     """Turn a table's rows into the parameters of one view of images of `height` x `width` pixels.
 
-    `side` is the view's side in pixels; shifts are shares of it. Probabilities are taken as `uniform < probability`.
+    Shifts are shares of the view's side. Probabilities are taken as `uniform < probability`.
     """
     u = table[:, BOX_NUMBERS:].unbind(1)
     jitter = u[8] < view.jitter

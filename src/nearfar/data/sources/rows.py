@@ -161,6 +161,8 @@ class Tables(Rows):
 
     def batches(self, file: str, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
         table = self.tables[file]
+        if self.image not in table.column_names:
+            raise ValueError(f"{file} has no column '{self.image}'; the first split has one")
         there = [name for name in columns if name in table.column_names]
         for row in undecoded(table.select_columns(there), self.image):
             yield [row]

@@ -140,7 +140,7 @@ if (!columns.some((one) => one.name === "label")) element("pictures").click(); /
 
 // ---- for scripts and tests ----
 window.nearfar = {
-  points: count, classes: columns.length && columns[0].name === "label" ? columns[0].classes.length : 0,
+  points: count, classes: (columns.length && columns[0].name === "label" && columns[0].classes || []).length,
   get sheets() { return inFolder ? pictures.size : sheets.urls.length; },
   get loaded() { return loaded; },
   get painter() { return painter && (painter.layered ? "webgl" : "plain"); },

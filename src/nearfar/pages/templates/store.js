@@ -25,7 +25,7 @@ const part = (key) => {
   return parts.get(key).promise;
 };
 window.nearfarPart = (key, value) => parts.get(key).resolve(value);
-const TYPES = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array, f4: Float32Array };
+const TYPES = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array, f4: Float32Array, f8: Float64Array };
 const unpacked = ({ type, bytes }) => {
   if (Uint8Array.fromBase64) return new TYPES[type](Uint8Array.fromBase64(bytes).buffer);
   const text = atob(bytes), raw = new Uint8Array(text.length);

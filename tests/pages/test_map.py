@@ -17,7 +17,7 @@ from nearfar.pages import write_map_page
 from nearfar.pages.map import levels, square_around, z_order_keys
 
 COUNT = 700
-TYPES = {"u2": "<u2", "i4": "<i4", "f4": "<f4"}
+TYPES = {"u2": "<u2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
 HOSTILE = ["</script><script>alert(1)</script>", "<!--<script>", "a\"b'c&amp;\\", "\u2028\u2029\n\t", "\ud800 lone"]
 
 

@@ -330,6 +330,19 @@ def test_without_labels_there_is_no_legend(tmp_path, browser):
     assert browser.console() == []
 
 
+def test_numbers_as_labels_are_a_scale(tmp_path, browser):
+    browser.console()
+    images = Images(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), names=["a", "b", "c"])
+    columns = {"label": np.array([0.1, 123456789.5, np.nan])}
+    write_map_page(tmp_path / "map.html", torch.eye(3)[:, :2], images, columns=columns)
+    browser.visit(tmp_path / "map.html")
+    browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
+    assert browser.run("nearfar.classes") == 0
+    browser.mouse(*browser.run("nearfar.screen(1)"))
+    browser.wait("nearfar.selected === 'b'")
+    assert browser.console() == []
+
+
 def test_map_inside_a_report_works_and_lets_the_report_scroll(tmp_path, browser):
     browser.console()
     ring_page(tmp_path / "map.html")

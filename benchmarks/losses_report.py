@@ -94,7 +94,8 @@ def markdown(run: dict[str, Any]) -> str:
             ]
             lines += ["", "Forward and backward, ms: median (minimum); *: one slower run of the memory pass:", ""]
             lines += _table(part, odd, _time)
-            lines += ["", "Peak memory above inputs and gradients, MiB:", "", *_table(part, odd, _memory)]
+            own = "; that of lightly's memory bank includes two copies of its queue" if queue else ""
+            lines += ["", f"Peak memory above inputs and gradients, MiB{own}:", "", *_table(part, odd, _memory)]
             lines += ["", "Share of the arithmetic floor at the GEMM rate:", "", *_table(part, odd, _share)]
     lines += [
         "",

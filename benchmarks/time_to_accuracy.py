@@ -21,13 +21,14 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2 import RandomHorizontalFlip
@@ -100,6 +101,8 @@ def train_other(contender: str, images: Images, size: int, minutes: list[float],
     from torchvision.models import resnet18
 
     best = contender.endswith("-best")
+    own = contender.startswith("lightly")  # whose transform normalises by ImageNet's
+    moments = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD) if own else ((0.5,) * 3, (0.25,) * 3)
     torch.manual_seed(seed)
     began = time.perf_counter()
     data, head, criterion = parts_of(contender, images, size)
@@ -120,7 +123,7 @@ def train_other(contender: str, images: Images, size: int, minutes: list[float],
             spent = (time.perf_counter() - began - outside) / 60
             while marks and spent >= marks[0]:
                 stopped = time.perf_counter()
-                yield marks.pop(0), Seen(backbone, size), {}
+                yield marks.pop(0), Seen(backbone, size, *moments), {}
                 model.train()
                 outside += time.perf_counter() - stopped
             if not marks:
@@ -138,16 +141,17 @@ def train_other(contender: str, images: Images, size: int, minutes: list[float],
 class Seen(nn.Module):
     """A backbone on uint8 images."""
 
-    def __init__(self, backbone: nn.Module, size: int) -> None:
+    def __init__(self, backbone: nn.Module, size: int, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.backbone, self.size = backbone, size
+        self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features."""
         pixels = images.float() / 255
         if images.shape[-1] != self.size:
             pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
-        return self.backbone((pixels - 0.5) / 0.25)
+        return self.backbone((pixels - self.mean) / self.std)
 
 
 def train_nearfar(data: str, minutes: list[float], keep: Path | None, **settings: Any) -> Iterator[Any]:

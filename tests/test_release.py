@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,16 @@ def test_the_oldest_supported_versions_are_the_lower_bounds():
     for name, version in lowest.items():
         (bound,) = REQUIREMENTS[name]
         assert bound.operator == ">=" and SpecifierSet(f"=={version}").contains(bound.version), name
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_each_package_is_pinned_once_for_a_version_of_python(version):
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    pins = [
+        one for one in map(Requirement, lines) if not one.marker or one.marker.evaluate({"python_version": version})
+    ]
+    counts = Counter(pin.name for pin in pins)
+    assert counts and max(counts.values()) == 1, counts.most_common(1)
 
 
 def test_the_recipe_for_conda_has_the_same_requirements():

@@ -246,10 +246,18 @@ def test_the_table_lists_what_is_shown_or_selected_in_the_order_of_values(page):
     assert page.run("document.querySelector('#rows tr:last-child td:nth-child(3)').textContent") == NAMES[7]
     page.run("document.querySelectorAll('#rows input')[1].click()")
     assert chosen(page) == [58]
-    page.run("document.querySelector('#rows button').focus()")
-    page.press(ESCAPE)
+    page.press(ESCAPE)  # T moved the focus into the table
     assert page.run("document.getElementById('table').hidden")
     assert page.run("document.activeElement.id") == "table-button"
+
+
+def test_an_open_table_follows_colours_and_legend(page):
+    page.run("document.getElementById('table-button').click()")
+    choose(page, "colour", 2)
+    page.wait("document.getElementById('value-title').textContent === 'score'")
+    choose(page, "colour", 1)
+    page.run("document.querySelector('#classes button').click()")
+    page.wait("document.getElementById('table-count').textContent === '1\u201340 of 40 shown'")
 
 
 def test_keyboard_alone_reaches_images_moves_the_map_and_opens_the_neighbours(page):
@@ -333,13 +341,22 @@ def test_without_labels_there_is_no_legend(tmp_path, browser):
 def test_numbers_as_labels_are_a_scale(tmp_path, browser):
     browser.console()
     images = Images(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), names=["a", "b", "c"])
-    columns = {"label": np.array([0.1, 123456789.5, np.nan])}
+    columns = {"label": np.array([2024.05, 2024.77, np.nan]), "id": np.array([1234767, 3, 5000.5])}
     write_map_page(tmp_path / "map.html", torch.eye(3)[:, :2], images, columns=columns)
     browser.visit(tmp_path / "map.html")
     browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")
     assert browser.run("nearfar.classes") == 0
     browser.mouse(*browser.run("nearfar.screen(1)"))
     browser.wait("nearfar.selected === 'b'")
+    ends = browser.run("['low', 'high'].map((end) => document.getElementById(end).textContent)")
+    assert [float(end) for end in ends] == pytest.approx([2024.06, 2024.76], abs=0.005)
+    browser.run("document.getElementById('table-button').click()")
+    browser.wait("document.querySelectorAll('#rows tr').length === 3")
+    values = "Array.from(document.querySelectorAll('#rows tr'), (row) => row.cells[3].textContent)"
+    assert browser.run(values) == ["2024.05", "2024.77", "none"]
+    choose(browser, "colour", 2)
+    browser.wait("document.getElementById('value-title').textContent === 'id'")
+    assert browser.run(values) == ["1234767", "3", "5000.5"]
     assert browser.console() == []
 
 

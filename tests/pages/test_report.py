@@ -156,7 +156,7 @@ def test_the_interactive_map_is_embedded_whole(tmp_path):
     page = report_of(folder)
     inner = re.search(r'srcdoc="([^"]*)"', page)
     assert inner and html.unescape(inner[1]) == (folder / "map.html").read_text(encoding="utf-8")
-    assert re.search(r'<iframe[^>]*sandbox="allow-scripts"', page)
+    assert re.search(r'<iframe[^>]*sandbox="allow-scripts allow-downloads"', page)
 
 
 def test_a_run_on_the_way_shows_its_epochs_a_still_map_and_the_first_skipped_images(tmp_path):

@@ -3,7 +3,6 @@
 import inspect
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,12 +74,13 @@ def test_the_command_line_has_every_setting():
     assert {*NAMES} <= options
 
 
-def test_a_mistyped_setting_is_named_with_the_nearest(quiet):
+def test_a_mistyped_setting_is_named_with_the_nearest(quiet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"no setting or hyperparameter 'epoch': did you mean 'epochs'"):
         nearfar.pretrain("digits", epoch=3, console=quiet)
     with pytest.raises(ValueError, match=r"no setting or hyperparameter 'negative': did you mean 'negatives'"):
         nearfar.pretrain("digits", method="saclr", negative=3, console=quiet)
-    assert not Path("runs").exists() or "digits-saclr" not in {path.name for path in Path("runs").iterdir()}
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ const go = (dx, dy) => {
 };
 const keys = {
   "+": () => zoom(1.4, ...anchor()), "=": () => zoom(1.4, ...anchor()), "-": () => zoom(1 / 1.4, ...anchor()),
-  "0": fit, i: () => element("pictures").click(), r: () => element("regions").click(), t: () => toggleTable(true),
+  "0": fit, i: () => element("pictures").click(), r: () => element("regions").click(), t: () => { toggleTable(true); element("table-scroll").focus(); },
   m: () => element("move").click(), b: () => element("box").click(), l: () => element("lasso").click(),
   Enter: async () => {
     if (selected < 0) return;

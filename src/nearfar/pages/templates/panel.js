@@ -47,9 +47,9 @@ const show = (wanted) => {
   rows.forEach((row, c) => row.setAttribute("aria-pressed", visible[c]));
   highlighted = -1;
   recolour();
+  fillTable();
   if (selected >= 0 && !isShown(selected)) select(-1);
 };
-const short = (value) => String(Number(value.toPrecision(3)));
 const showLegend = () => {
   const { classes } = colouring || {};
   element("colour").value = options.indexOf(colouring);
@@ -62,7 +62,7 @@ const showLegend = () => {
     for (const c of colouring.values) counts[c]++;
     rows = classes.map((one, c) => legendRow(one, c, counts));
   } else if (colouring) {
-    for (const end of ["low", "high"]) element(end).textContent = short(colouring[end]);
+    for (const end of ["low", "high"]) element(end).textContent = rounded(colouring[end], colouring, 3);
     element("from").value = element("to").value = "";
     element("ramp").style.background = `linear-gradient(to right, ${[LOW, MIDDLE, HIGH].map((c) => `rgb(${c})`)})`;
   }

@@ -41,6 +41,7 @@ const colourBy = async (column) => {
   highlighted = -1;
   showLegend();
   recolour();
+  fillTable();
 };
 
 // ---- the set ----

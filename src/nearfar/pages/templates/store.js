@@ -65,10 +65,14 @@ const valuesOf = async (column) => {
   column.values = column.values || unpacked(await part("column-" + columns.indexOf(column)));
   return column.values;
 };
+const rounded = (value, { low, high }, digits) => { // whole numbers stay, others differ where the column does
+  const offset = Math.max(0, Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low))));
+  return String(Number.isInteger(value) ? value : Number(value.toPrecision(Math.min(15, digits + offset))));
+};
 const shownValue = (column, i) => {
   if (!column || !column.values) return "";
   if (column.classes) return column.classes[column.values[i]].name;
-  return Number.isNaN(column.values[i]) ? "none" : String(Number(column.values[i].toPrecision(4)));
+  return Number.isNaN(column.values[i]) ? "none" : rounded(column.values[i], column, 4);
 };
 
 // ---- representatives of regions, by zoom ----

@@ -1,7 +1,7 @@
 // The images as a table: what the map shows for those who do not see it, or who like lists.
 
 const PAGE = 100;
-const table = { first: 0, ids: null, by: "" };
+const table = { first: 0, ids: null, by: "", what: "shown" };
 const tableIds = () => {
   const ids = [];
   for (let i = 0; i < count; i++) if (chosenCount ? chosen[i] : isShown(i)) ids.push(i);
@@ -15,7 +15,7 @@ const tableIds = () => {
 };
 const fillTable = async (keep = false) => {
   if (element("table").hidden) return;
-  if (!keep) [table.first, table.ids] = [0, tableIds()];
+  if (!keep) Object.assign(table, { first: 0, ids: tableIds(), what: chosenCount ? "selected" : "shown" });
   const { ids } = table, some = ids.slice(table.first, table.first + PAGE), shown = table.first;
   await withNames(some);
   if (shown !== table.first || ids !== table.ids) return;
@@ -46,7 +46,7 @@ const fillTable = async (keep = false) => {
   }));
   const end = Math.min(table.first + PAGE, ids.length);
   element("table-count").textContent = (ids.length ? number(table.first + 1) + "\u2013" + number(end) + " of " : "")
-    + number(ids.length) + (chosenCount ? " selected" : " shown");
+    + number(ids.length) + " " + table.what;
   element("earlier").disabled = table.first === 0;
   element("later").disabled = end >= ids.length;
 };

@@ -31,8 +31,8 @@ ROOMS = {  # in the order of the page
 HEAD = """# Public interface
 
 What this page lists is public; everything else may change without notice, even if it has no underscore: the other names
-of a subpackage, other files, the HTML of pages and the wording of messages. `python -m tools.interface` writes the page,
-and a test compares it with the code, so that no change of the interface goes unseen.
+of a subpackage, other files, the HTML of pages and the wording of messages. `python -m tools.interface` writes the
+page, and a test compares it with the code, so that no change of the interface goes unseen.
 
 ## Stability
 

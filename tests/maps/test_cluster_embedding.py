@@ -36,7 +36,8 @@ def test_sums_over_all_pairs_on_a_mesh(dim, spread):
     [gradient] = torch.autograd.grad(expected.sum(), exact)  # each pair moves two sums
     sums, slopes = similarity_sums(points)
     assert (sums - expected).abs().max() < 0.02 * expected.mean()
-    assert (slopes - gradient / 2).norm() < 0.02 * gradient.norm() / 2 or dim == 3  # the mesh of a wide cube is coarse
+    coarse = 0.1 if dim == 3 and spread == 8.0 else 0.02  # the mesh of a wide cube
+    assert (slopes - gradient / 2).norm() < coarse * gradient.norm() / 2
 
 
 def test_points_that_are_few_equal_or_far_apart_have_finite_sums():

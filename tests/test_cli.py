@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 import shlex
+import subprocess
 import sys
 import warnings
 
@@ -121,6 +122,13 @@ def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsy
     assert main(["views", images_file, "--out", "[red]:cat:[b].html", "--images", "1", "--samples", "1"]) == 0
     assert "-> [red]:cat:[b].html" in capsys.readouterr().out
     assert "no/\\x1b[31m[/red]\\udcff" in complaint("pretrain", "no/\x1b[31m[/red]\udcff")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of a shell")
+def test_a_reader_that_stops_is_no_error():
+    words = f"{shlex.quote(sys.executable)} -m nearfar completion bash"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {words} | head -c 1"], capture_output=True)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_broken_installation_is_one_line(capsys, monkeypatch):

@@ -76,6 +76,9 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 def _failed(error: Exception) -> tuple[int, Any]:
     """Report an error of a verb in one line, with its exit code; what nobody foresaw below its traceback."""
+    if isinstance(error, BrokenPipeError):  # of `| head`: nobody reads on, so that nothing is said either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141, None
     try:
         from nearfar.training.loop import TrainingDiverged, TrainingStopped
         from nearfar.training.processes import ProcessLost, is_follower

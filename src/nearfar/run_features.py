@@ -188,7 +188,11 @@ def open_featured(
         settings, trained = run.settings, load(run, encoder=encoder)
         source = settings.given("data") if data is None else data
         split = split or (settings.split if data is None else None)
-        images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
+        try:
+            images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
+        except FileNotFoundError as error:
+            instead = "" if data is not None else f"; that is where the data of {run.path} was: name it anew"
+            raise FileNotFoundError(f"{error}{instead}") from error
         found = Featured(images, trained, run.path, console)
     if len(found.images) < least:
         raise ValueError(f"there are only {len(found.images)} images in {found.images.source}, and {least} are needed")

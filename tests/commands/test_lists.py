@@ -354,7 +354,8 @@ def test_what_the_page_of_duplicates_holds(run, quiet, tmp_path):
     run.duplicates(distance=0.001, out=tmp_path / "page.html", console=quiet)
     page = (tmp_path / "page.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
-    assert f"nearfar duplicates {shlex.quote(str(run.path))}" == data["command"]
+    out = shlex.quote(str(tmp_path / "page-new.html"))
+    assert f"nearfar duplicates {shlex.quote(str(run.path))} --out {out}" == data["command"]
     assert [link[0] for link in data["links"]] == sorted(link[0] for link in data["links"])
     assert max(link[0] for link in data["links"]) <= 0.002
     assert not re.search(r"https?://", page)

@@ -59,11 +59,15 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
     assert main(["embed", "run", "c.csv", "--out", "own.parquet"]) == 0
     own = pq.read_table("own.parquet")
     assert own.column_names == ["name", "label", "length", "table_label", "embedding"]
-    assert own["label"].to_pylist() == [{"cat": 0, "dog": 1}[word] for word in own["table_label"].to_pylist()]
+    assert own["label"].to_pylist() == own["table_label"].to_pylist() and set(own["label"].to_pylist()) == {
+        "cat",
+        "dog",
+    }
     for ending in ("csv", "npz"):
         assert main(["embed", "run", "c.csv", "--out", f"own.{ending}"]) == 0
     assert (tmp_path / "own.csv").read_text().startswith('"name","label","length","table_label","e0",')
     assert np.load("own.npz")["table_label"].tolist() == own["table_label"].to_pylist()
+    assert np.load("own.npz")["label"].tolist() == own["label"].to_pylist()
 
     page = nearfar.map_images("run", "c.csv", out="map.html", epochs=1, console=quiet)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])

@@ -107,6 +107,14 @@ def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
         nearfar.embed(run.path, out=str(path), console=quiet)
 
 
+def test_data_that_has_moved_is_to_be_named_anew(run, tmp_path, quiet):
+    shutil.copytree(run.path, tmp_path / "moved")
+    config = tmp_path / "moved" / "config.yaml"
+    config.write_text(re.sub(r"^data: .*$", "data: /nowhere/photos", config.read_text(), flags=re.MULTILINE))
+    with pytest.raises(FileNotFoundError, match=r"that is where the data of .*moved was: name it anew"):
+        nearfar.embed(tmp_path / "moved", out=tmp_path / "rows.csv", console=quiet)
+
+
 def test_columns_that_numpy_has_arguments_for_are_renamed(tmp_path):
     columns = pyarrow.table({"file": ["a"], "allow_pickle": [1], "camera": ["b"]})
     write_embeddings(tmp_path / "rows.npz", ["x"], np.zeros((1, 2), np.float32), None, columns)

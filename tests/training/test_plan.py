@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 import nearfar
@@ -113,6 +114,20 @@ def test_what_cannot_be_leaves_no_folder(options, says, tmp_path, quiet):
     with pytest.raises(ValueError, match=says):
         nearfar.pretrain(data, out=str(tmp_path / "runs" / "run"), console=quiet, **settings | options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("kind", "says"), [("broken", "can be read"), ("one", "too few"), ("run", "is a run folder")])
+def test_data_to_train_nothing_on_is_refused_before_a_measurement(kind, says, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("nearfar.training.plan.choose_machine", None)
+    folder = trained.path if kind == "run" else tmp_path / "photos"
+    folder.mkdir(exist_ok=True)
+    if kind == "one":
+        Image.new("RGB", (200, 200)).save(folder / "a.png")
+    elif kind == "broken":
+        (folder / "a.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=says):
+        nearfar.pretrain(folder, out=tmp_path / "run", console=Console(quiet=True))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["saclr", "byol", "swav", "lorac", "sce"])

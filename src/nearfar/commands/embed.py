@@ -96,7 +96,10 @@ def embed(
             coordinates = saved.function(of_map)
         with shown(console, "comparing images") as progress:
             added, pictures = table_columns(images, features, coordinates, progress), IMAGE
-    write_embeddings(path, images.names, features.numpy(), images.labels, images.columns, added, pictures)
+    labels: Any = images.labels
+    if labels is not None and (classes := images.class_names) is not None:
+        labels = [classes[one] if one >= 0 else None for one in labels]
+    write_embeddings(path, images.names, features.numpy(), labels, images.columns, added, pictures)
     console.print(Text(f"{len(images)} embeddings of {features.shape[1]} numbers -> {path}"))
     return path
 
@@ -105,12 +108,12 @@ def write_embeddings(
     path: Path,
     names: Sequence[str],
     features: np.ndarray,
-    labels: np.ndarray | None = None,
+    labels: Sequence[Any] | np.ndarray | None = None,
     columns: pyarrow.Table | None = None,
     added: Mapping[str, pyarrow.Array] | None = None,
     pictures: str | None = None,
 ) -> None:
-    """Write one row for each image: its name, its label if there is one, and its embedding.
+    """Write one row for each image: its name, its label (the class by name, if it has one), and its embedding.
 
     .parquet: columns name, label, embedding (a list); .csv: name, label, e0, e1, ...; .npz: arrays of those names.
     columns: further ones, which come before the embedding, as they are in .parquet, else as `as_arrays` has them. Of a
@@ -126,7 +129,10 @@ def write_embeddings(
     from nearfar.data.sources.rows import marked_as_images
     from nearfar.data.table import as_arrays
 
-    known: dict[str, Any] = {"name": np.array(names)} | ({} if labels is None else {"label": labels})
+    known: dict[str, Any] = {"name": np.array(names)}
+    if labels is not None:
+        own = pyarrow.table({"label": labels})
+        known |= {"label": own["label"]} if path.suffix == ".parquet" else as_arrays(own)
     known |= added or {}
     embedding: dict[str, Any] = {"embedding": features}
     if path.suffix == ".csv":

@@ -216,6 +216,7 @@ def find_duplicates(
     columns |= {f"archive_{field}": values for field, values in described(beside).items()} if archive else {}
     words = [word for word in (data if isinstance(data, (list, tuple)) else [data]) if isinstance(word, (str, Path))]
     options = dict(split=split, encoder=encoder, against=against, orientations=orientations or None)
+    options |= {"out": page.with_stem(f"{page.stem}-new")} if out is not None else {}
     words += as_words({name: one for name, one in options.items() if isinstance(one, (str, Path, bool))})
     command = shlex.join(map(str, ["nearfar", "duplicates", run.path, *words]))
     told: dict[str, Any] = dict(archive=archive, distance=near, command=command)

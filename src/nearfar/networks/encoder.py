@@ -162,7 +162,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     folder = Path(folder)
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
-            raise FileNotFoundError(f"no encoder in {folder}: {file} is missing (has the run finished?)")
+            raise FileNotFoundError(f"no encoder in {folder}: {file} is missing; nearfar pretrain --resume ends a run")
     wrong = f"{folder / CONFIG} does not describe an encoder"
     with one_line(wrong, AttributeError, ValueError, RecursionError):
         about = json.loads((folder / CONFIG).read_text())

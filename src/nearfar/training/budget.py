@@ -160,9 +160,11 @@ def _compiled(
     """The same, compiled, if that is faster; torch may lack a compiler, or fail with any error."""
     size, crop = chosen.image_size, chosen.crop_size
     wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, precision=chosen.precision)
-    rates = {True: 0.0, False: 1e-9}
+    rates, began = {True: 0.0, False: 1e-9}, time.perf_counter()
     with suppress(Exception):
         for compiled in [True, False] * TURNS:
+            if compiled and time.perf_counter() - began > 3 * LONGEST:  # on a busy machine
+                break
             rate = _speed(given, method, chosen.encoder, views_at(size, crop), **wanted, compiled=compiled)
             rates[compiled] = max(rates[compiled], rate)
     if rates[True] < GAIN * rates[False]:
@@ -279,6 +281,12 @@ def _on_gpu(given: Settings) -> bool:
     return find_device(given.accelerator).type != "cpu"
 
 
+def must_be_two(images: int) -> None:
+    """Raise ValueError for fewer than two images to train on."""
+    if images < 2:
+        raise ValueError(f"{images} image to train on is too few: images are compared with others")
+
+
 def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, console: Console) -> tuple[Method, int]:
     """Return the method and a batch size that work on this many training images.
 
@@ -286,8 +294,7 @@ def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, c
     projector's output becomes narrower. Neither changes where the user gave it.
     Raises ValueError, with the complaint of the loss, where nothing works.
     """
-    if images < 2:
-        raise ValueError(f"{images} image to train on is too few: images are compared with others")
+    must_be_two(images)
     if given.batch_size is not None and given.batch_size > images:
         raise ValueError(f"--batch-size {given.batch_size} is larger than the {images} images to train on")
     whole = min(recipe.batch_size, images)

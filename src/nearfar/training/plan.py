@@ -23,12 +23,22 @@ from nearfar.device import find_device
 from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
-from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, reason, rungs
+from nearfar.training.budget import (
+    Machine,
+    buildable,
+    choose_batch,
+    choose_machine,
+    epochs_in,
+    must_be_two,
+    reason,
+    rungs,
+)
 from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes, world_size
 from nearfar.training.progress import shown
+from nearfar.training.run_folder import CONFIG, TABLE
 from nearfar.training.settings import (
     OBJECTS,
     Described,
@@ -191,6 +201,9 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
             f"{short_name(method)} keeps numbers for each image, which a stream does not allow: use {instead}, "
             "or another method, such as simclr"
         )
+    place = Path(given.data) if isinstance(given.data, (str, os.PathLike)) else None
+    if place is not None and all((place / name).is_file() for name in (CONFIG, TABLE)):
+        raise ValueError(f"{place} is a run folder: name images, or continue it with nearfar pretrain --resume {place}")
     if (given.mean is None) != (given.std is None):
         raise ValueError("--mean and --std go together: give both or none")
 
@@ -246,6 +259,8 @@ def _open_and_measure(
         side = given.image_size or (images.image_size if images.side <= SMALL else images.side)
     elif given.image_size is None and (table := scan(given.data, given.split)) is not None:
         count, side = len(readable(table)), usual_side(table)
+        if count < 2:  # before anything is measured; says why, if none can be read
+            must_be_two(len(open_data(given, console)))
     if side <= SMALL and images is None:
         images = open_data(given, console)
         count, side = len(images), images.image_size

@@ -89,7 +89,7 @@ function shown(group, title, copies) {
     picture.addEventListener("load", () => pictures[0].decode().then(() => paint(difference, pictures[0], picture, copies ? turn : 0)));
     const said = archived ? "in the archive" : copies && place ? kind : "";
     const caption = element("figcaption", { title: name }, [
-      element("b", { textContent: name.split("/").pop() }), element("br"), facts(images[row]), ...(said ? [element("br"), said] : []),
+      element("b", { textContent: name.split("/").slice(-2).join("/") }), element("br"), facts(images[row]), ...(said ? [element("br"), said] : []),
     ]);
     const figure = element("figure", {}, [element("div", { className: "beside" }, place ? [inside, difference] : [inside]), caption]);
     const item = element("li", { className: place ? "" : "marked" }, [figure]);

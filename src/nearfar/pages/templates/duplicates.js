@@ -123,6 +123,8 @@ function list() {
 const bytesOf = ({ href }) => Uint8Array.from(
   href.slice("file://".length).replace(/%(..)/g, (_, code) => String.fromCharCode(parseInt(code, 16))), (letter) => letter.charCodeAt());
 
+const counted = (count, one, many = one + "s") => `${count} ${count === 1 ? one : many}`;
+
 /* Slider position n: up to the distance of the n-th link of images that are merely alike; copies are there always. */
 function draw() {
   const at = Number(slider.value);
@@ -136,7 +138,8 @@ function draw() {
   const gone = copies.reduce((sum, group) => sum + group.length - 1, 0);
   const exact = Number(distance.toPrecision(4));
   document.getElementById("said").textContent =
-    `${exact}: ${gone} copies in ${copies.length} groups, ${listed} of them the same file; ${others.length} groups that are merely alike`;
+    `${exact}: ${counted(gone, "copy", "copies")} in ${counted(copies.length, "group")}, ${listed} of them the same file; ` +
+    `${counted(others.length, "group")} of images that are merely alike`;
   document.getElementById("command").textContent = `${told.command} --distance ${Number((distance * 1.000001).toPrecision(7))}`;
   slider.setAttribute("aria-valuetext", `distance ${exact}`);
 }

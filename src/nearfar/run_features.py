@@ -191,8 +191,9 @@ def open_featured(
         try:
             images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
         except FileNotFoundError as error:
-            instead = "" if data is not None else f"; that is where the data of {run.path} was: name it anew"
-            raise FileNotFoundError(f"{error}{instead}") from error
+            if data is not None:
+                raise
+            raise FileNotFoundError(f"{error}; that is where the data of {run.path} was: name it anew") from error
         found = Featured(images, trained, run.path, console)
     if len(found.images) < least:
         raise ValueError(f"there are only {len(found.images)} images in {found.images.source}, and {least} are needed")
@@ -414,18 +415,15 @@ def _needed(data: Featured) -> Encoder:
     return data.encoder
 
 
-def place_of_file(path: str) -> str:
-    """A path without links to folders; a link to a file keeps its own."""
-    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-
-
 def places_of(words: Sequence[Any], data: Featured) -> list[tuple[str, int]]:
     """Names and files, those in text files too, each with its position in the data, or -1 where it is not of it."""
     place = {name: row for row, name in enumerate(data.images.names)}
     files = {path: row for row, path in enumerate(data.paths or [])}
     found = []
     for word in _words(words, place):
-        found.append((word, place[word] if word in place else files.get(place_of_file(word), -1)))
+        folder, name = os.path.split(word)
+        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
+        found.append((word, row))
     return found
 
 

@@ -1,7 +1,7 @@
 """What is chosen for a machine: by its speed, among what is left to choose, and written down as numbers."""
 
 import logging
-import math
+import time
 
 import pytest
 import torch
@@ -138,7 +138,6 @@ def test_where_float32_does_not_fit_half_precision_is_taken_for_that(machine):
     speeds, _ = machine
     speeds |= dict.fromkeys(RUNGS, 0.0)
     assert choose(Settings("photos", compile=False), 2000, 1.0).rate == 0.0
-    speeds["bf16-mixed"] = math.inf  # times 0: not a number
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(budget, "training_speed", lambda *a, precision, **k: 50.0 * (precision == "bf16-mixed"))
         found = choose(Settings("photos", compile=False), 2000, 1.0)
@@ -146,7 +145,7 @@ def test_where_float32_does_not_fit_half_precision_is_taken_for_that(machine):
 
 
 def test_a_trial_has_the_batch_and_the_parts_that_are_given(images_file, tmp_path, quiet, monkeypatch):
-    """Where not even a trial fits into the memory, the run begins all the same and says what helps."""
+    """Where not even a trial fits into the memory, the run begins all the same."""
     seen = set()
 
     def full(self, make_views, index, batch, seed):
@@ -157,6 +156,20 @@ def test_a_trial_has_the_batch_and_the_parts_that_are_given(images_file, tmp_pat
     with pytest.raises(torch.OutOfMemoryError):
         nearfar.pretrain(images_file, out=tmp_path / "run", epochs=1, batch_size=16, micro_batch=4, console=quiet)
     assert seen == {(16, 4)}
+
+
+def test_a_slow_compiler_is_tried_once(monkeypatch):
+    tried = []
+
+    def speed(*given, compiled=False, **options):
+        time.sleep(0.02 * compiled)
+        return tried.append(compiled) or 1.0 + compiled
+
+    monkeypatch.setattr(budget, "training_speed", speed)
+    monkeypatch.setattr(budget, "LONGEST", 0.005)
+    given = Settings("photos", precision="32-true", image_size=32)
+    assert choose(given, None, 600.0, [("small", 32, 24)]).compiled
+    assert tried == [False, True, False]  # the choice of the machine, and one pair
 
 
 def test_epochs_fill_the_time():

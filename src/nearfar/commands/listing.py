@@ -16,9 +16,10 @@ nearfar cluster clip.parquet photos/
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -242,10 +243,9 @@ def find_duplicates(
 
 def _each_once(known: Featured, console: Console) -> Featured:
     """The same with each file once: one that is named twice would be listed for removal as a copy of itself."""
-    from nearfar.run_features import place_of_file
-
-    places = list(map(place_of_file, known.paths or []))
-    rows = sorted({one: row for row, one in reversed(list(enumerate(places)))}.values())
+    real = cache(os.path.realpath)  # of folders: a link to a file is another file
+    places = [(real(folder), name) for folder, name in map(os.path.split, known.paths or [])]
+    rows = sorted({place: row for row, place in reversed(list(enumerate(places)))}.values())
     if len(rows) == len(places):
         return known
     console.print(Text(f"{len(places) - len(rows)} files are named more than once, and count once"))

@@ -121,8 +121,8 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
 
     method, _ = chosen_method(settings)
     free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
-    crop_size = few.image_size * 2 // 3 if free else rungs(settings, few.image_size, photographs=False)[0][2]
-    crop_size = settings.crop_size or crop_size
+    chosen = few.image_size * 2 // 3 if free else rungs(settings, few.image_size, photographs=False)[0][2]
+    crop_size = settings.crop_size or chosen
     settings = replace(settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels)
     views = views_for(settings, method, crop_size, few.channels)
     plan = chosen_views(views, replace(settings, keep_colour=keep_colour_for(settings, views)))

@@ -173,7 +173,7 @@ class Takes(Dataset[Any]):
     def _whole(self, data: bytes | str) -> Image.Image | Shaped[Tensor, "channels height width"]:
         """A Pillow image of 8 bits, or the planes of any other."""
         _, channels, value_range = self.form
-        if own_numbers(data, channels, value_range) is not None or value_range is not None:
+        if value_range is not None or own_numbers(data, channels, value_range) is not None:
             return whole_planes(data, channels, value_range)
         image = to_pil(data, self.at_least)
         return image.convert("L") if channels == 1 else image

@@ -162,7 +162,8 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     folder = Path(folder)
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
-            raise FileNotFoundError(f"no encoder in {folder}: {file} is missing; nearfar pretrain --resume ends a run")
+            said = f"no encoder in {folder}: {file} is missing"
+            raise FileNotFoundError(f"{said}; a run that was stopped goes on with nearfar pretrain --resume {folder}")
     wrong = f"{folder / CONFIG} does not describe an encoder"
     with one_line(wrong, AttributeError, ValueError, RecursionError):
         about = json.loads((folder / CONFIG).read_text())

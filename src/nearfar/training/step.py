@@ -62,7 +62,8 @@ class GradientStep:
         while True:
             # A step may change buffers and the loss's state (SwAV's unit rows) before the optimiser does.
             model = self.model
-            before = copy.deepcopy((list(model.buffers()), model.loss.state_dict())) if self.backs_off else ([], {})
+            moving = (list(model.buffers()), model.loss.state_dict()) if self.backs_off else ([], {})
+            buffers, loss = copy.deepcopy(moving)
             try:
                 return self._gradient(make_views, index, batch, seed)
             except RuntimeError as error:
@@ -71,9 +72,9 @@ class GradientStep:
                     raise
                 self.micro_batch = (rows + 1) // 2
             model.zero_grad()
-            for value, old in zip(model.buffers(), before[0], strict=True):
-                value.copy_(old)
-            model.loss.load_state_dict(before[1])
+            for value, before in zip(model.buffers(), buffers, strict=True):
+                value.copy_(before)
+            model.loss.load_state_dict(loss)
 
     def _gradient(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
         count = -(-len(index) // (self.micro_batch or len(index)))

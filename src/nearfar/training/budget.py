@@ -281,7 +281,7 @@ def _on_gpu(given: Settings) -> bool:
     return find_device(given.accelerator).type != "cpu"
 
 
-def must_be_two(images: int) -> None:
+def need_two(images: int) -> None:
     """Raise ValueError for fewer than two images to train on."""
     if images < 2:
         raise ValueError(f"{images} image to train on is too few: images are compared with others")
@@ -294,7 +294,7 @@ def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, c
     projector's output becomes narrower. Neither changes where the user gave it.
     Raises ValueError, with the complaint of the loss, where nothing works.
     """
-    must_be_two(images)
+    need_two(images)
     if given.batch_size is not None and given.batch_size > images:
         raise ValueError(f"--batch-size {given.batch_size} is larger than the {images} images to train on")
     whole = min(recipe.batch_size, images)

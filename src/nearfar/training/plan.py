@@ -23,16 +23,7 @@ from nearfar.device import find_device
 from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
-from nearfar.training.budget import (
-    Machine,
-    buildable,
-    choose_batch,
-    choose_machine,
-    epochs_in,
-    must_be_two,
-    reason,
-    rungs,
-)
+from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, need_two, reason, rungs
 from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
@@ -260,7 +251,7 @@ def _open_and_measure(
     elif given.image_size is None and (table := scan(given.data, given.split)) is not None:
         count, side = len(readable(table)), usual_side(table)
         if count < 2:  # before anything is measured; says why, if none can be read
-            must_be_two(len(open_data(given, console)))
+            need_two(len(open_data(given, console)))
     if side <= SMALL and images is None:
         images = open_data(given, console)
         count, side = len(images), images.image_size

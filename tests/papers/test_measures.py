@@ -78,8 +78,10 @@ def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, mon
     given = dict(method="simclr", encoder="tiny", image_size=16, batch_size=128)
     assert 0 < MEASURES["loss-share"](given, tmp_path) < 100
     monkeypatch.setattr("nearfar.papers.measures._fastest", lambda step: 0.5)
-    monkeypatch.setattr("nearfar.papers.measures._rate", lambda given: 32.0 * given["batch_size"] / 64)
-    assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 / 32))
+    monkeypatch.setattr("nearfar.papers.measures._rate", lambda given: given["batch_size"] / 2.0)  # 2 s for any step
+    assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 512))
+    large = given | dict(encoder="resnet18")
+    assert MEASURES["loss-share"](large, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 64))
 
 
 def test_the_learned_numbers_of_a_loss_end_where_the_metrics_do(tmp_path):

@@ -150,13 +150,8 @@ def _images(raw: np.ndarray, labels: np.ndarray | None, split: str | None, asked
         if labels.dtype == np.uint64 and labels.max() >= 2**63:
             raise ValueError(f"labels must lie below 2**63, got {labels.max()}")
         labels = labels.astype(np.int64)
-    return Images(
-        pixels,
-        names=[f"{prefix(split or '')}{i:06d}" for i in range(len(pixels))],
-        form=form,
-        labels=labels,
-        split=split or None,
-    )
+    names = [f"{prefix(split or '')}{i:06d}" for i in range(len(pixels))]
+    return Images(pixels, names=names, form=form, labels=labels, split=split or None)
 
 
 def _has_eight_bits(planes: Tensor) -> bool:

@@ -81,7 +81,7 @@ def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, mon
     monkeypatch.setattr("nearfar.papers.measures._rate", lambda given: given["batch_size"] / 2.0)  # 2 s for any step
     assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 512))
     large = given | dict(encoder="resnet18")
-    assert MEASURES["loss-share"](large, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 64))
+    assert MEASURES["loss-share"](large, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 32))
 
 
 def test_the_learned_numbers_of_a_loss_end_where_the_metrics_do(tmp_path):

@@ -63,15 +63,13 @@ def of_loss(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float
 def loss_share(given: Mapping[str, Any], run: Path) -> float:
     """Time of the loss alone in per cent of a training step of as many images, the loss included.
 
-    The rest of a step is linear in the images and is measured with few of them: 64, or 512 of a small net, whose
-    optimiser takes a share of the time. The fastest of the trials that fit into two seconds counts.
+    The rest of a step is linear in the images and is measured with few of them: 32, or 512 of a small net, whose
+    optimiser takes a share of the time.
     """
-    images = 512 if given["encoder"] in OWN_NETS else 64
-    few, rates, began = {**given, "batch_size": images}, list[float](), time.perf_counter()
-    while not rates or time.perf_counter() - began < SECONDS:
-        rates.append(_rate(few))
+    few = {**given, "batch_size": 512 if given["encoder"] in OWN_NETS else 32}
     loss, of_few = (_fastest(_loss_step(one, alone=True)) for one in (given, few))
-    return 100 * loss / (loss + int(given["batch_size"]) * (1 / max(rates) - of_few / images))
+    rest = 1 / _rate(few) - of_few / few["batch_size"]  # seconds of an image
+    return 100 * loss / (loss + int(given["batch_size"]) * rest)
 
 
 def _fastest(step: Callable[[], object]) -> float:
@@ -157,13 +155,19 @@ def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], ob
 
 
 def _rate(given: Mapping[str, Any]) -> float:
+    """Images per second of the fastest of the trials that fit into four seconds, two at least.
+
+    The first one does not count: it is slower while the memory of the process grows.
+    """
     size = int(given.get("image_size", 32))
     method = _method(given)
     views = views_at(Settings(method=given["method"]), method, size, size, 3)
-    return training_speed(
-        method, given.get("encoder", "small"), views, image_size=size, crop_size=size, channels=3,
-        precision=given.get("precision", "32-true"), batch_size=int(given["batch_size"]),
-    )  # fmt: skip
+    how: dict[str, Any] = dict(image_size=size, crop_size=size, channels=3, batch_size=int(given["batch_size"]))
+    how["precision"] = given.get("precision", "32-true")
+    rates, began = list[float](), time.perf_counter()
+    while len(rates) < 2 or time.perf_counter() - began < 2 * SECONDS:
+        rates.append(training_speed(method, given.get("encoder", "small"), views, **how))
+    return max(rates[1:])
 
 
 def _peak_above_now(work: Callable[[], object]) -> float:

@@ -279,14 +279,9 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
     known = any(label >= 0 for label in labels)
     classes: Any = getattr(source, "classes", None)  # of torchvision's data sets
     fits = isinstance(classes, (list, tuple)) and len(classes) > max(labels)
-    return Images(
-        pixels,
-        names=names,
-        form=form,
-        labels=np.array(labels, dtype=np.int64) if known else None,
-        class_names=[str(name) for name in classes] if known and fits else None,
-        skipped=skipped,
-    )
+    numbered = np.array(labels, dtype=np.int64) if known else None
+    class_names = [str(name) for name in classes] if known and fits else None
+    return Images(pixels, names=names, form=form, labels=numbered, class_names=class_names, skipped=skipped)
 
 
 def _read(source: Any, number: int) -> tuple[Any, int]:

@@ -84,6 +84,16 @@ def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, mon
     assert MEASURES["loss-share"](large, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 32))
 
 
+def test_the_first_trial_of_a_process_gives_no_time(tmp_path, monkeypatch):
+    speeds = iter([99.0, 50.0, 20.0])
+    monkeypatch.setattr("nearfar.papers.measures.SECONDS", 0.0)
+    monkeypatch.setattr("nearfar.papers.measures.training_speed", lambda *given, **how: next(speeds))
+    given = dict(method="simclr", encoder="tiny", batch_size=100)
+    assert MEASURES["step-time"](given, tmp_path) == 1000 * 100 / 50
+    MEASURES["step-memory"](given, tmp_path)
+    assert not list(speeds)  # memory took one trial
+
+
 def test_the_learned_numbers_of_a_loss_end_where_the_metrics_do(tmp_path):
     options = dict(method="sigclr", learn_temperature=True, temperature=0.2, bias=-5.0, limit=64, batch_size=32)
     run = nearfar.pretrain(

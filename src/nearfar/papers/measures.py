@@ -63,8 +63,7 @@ def of_loss(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float
 def loss_share(given: Mapping[str, Any], run: Path) -> float:
     """Time of the loss alone in per cent of a training step of as many images, the loss included.
 
-    The rest of a step is linear in the images and is measured with few of them: 32, or 512 of a small net, whose
-    optimiser takes a share of the time.
+    The rest of a step is measured with few images, 32 or for our own nets 512, and counted in proportion.
     """
     few = {**given, "batch_size": 512 if given["encoder"] in OWN_NETS else 32}
     loss, of_few = (_fastest(_loss_step(one, alone=True)) for one in (given, few))
@@ -85,7 +84,7 @@ def _fastest(step: Callable[[], object]) -> float:
 
 def of_step(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float:
     """MiB at the peak of some training steps, above those before the networks are built; or milliseconds of a step."""
-    return 1000 * int(given["batch_size"]) / _rate(given) if in_time else _peak_above_now(lambda: _rate(given))
+    return 1000 * int(given["batch_size"]) / _rate(given) if in_time else _peak_above_now(_trial(given))
 
 
 def curve(given: Mapping[str, Any], run: Path) -> list[float]:
@@ -155,19 +154,20 @@ def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], ob
 
 
 def _rate(given: Mapping[str, Any]) -> float:
-    """Images per second of the fastest of the trials that fit into four seconds, two at least.
+    """Images per second of the fastest of the trials in four seconds; without the first, whose steps are slower."""
+    trial, rates, began = _trial(given), list[float](), time.perf_counter()
+    while len(rates) < 2 or time.perf_counter() - began < 2 * SECONDS:
+        rates.append(trial())
+    return max(rates[1:])
 
-    The first one does not count: it is slower while the memory of the process grows.
-    """
-    size = int(given.get("image_size", 32))
-    method = _method(given)
+
+def _trial(given: Mapping[str, Any]) -> Callable[[], float]:
+    """Some training steps, which return the images per second."""
+    size, method = int(given.get("image_size", 32)), _method(given)
     views = views_at(Settings(method=given["method"]), method, size, size, 3)
     how: dict[str, Any] = dict(image_size=size, crop_size=size, channels=3, batch_size=int(given["batch_size"]))
     how["precision"] = given.get("precision", "32-true")
-    rates, began = list[float](), time.perf_counter()
-    while len(rates) < 2 or time.perf_counter() - began < 2 * SECONDS:
-        rates.append(training_speed(method, given.get("encoder", "small"), views, **how))
-    return max(rates[1:])
+    return partial(training_speed, method, given.get("encoder", "small"), views, **how)
 
 
 def _peak_above_now(work: Callable[[], object]) -> float:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import importlib.util
 import json
 import os
 import subprocess
@@ -49,6 +50,7 @@ PRECISIONS = {  # precision of Fabric, and whether products of float32 may be of
     "bfloat16": ("bf16-mixed", True),
     "float16": ("16-mixed", True),
 }
+HALF = ("bfloat16",)
 
 
 class Case(NamedTuple):
@@ -203,16 +205,11 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
 
 
 def speeds(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
-    """A row for each case and precision; what takes longest, compilation and lightly's workers, comes last."""
-    try:
-        import lightly  # noqa: F401
-
-        contenders = ["lightly"]
-    except ImportError:
-        contenders = []
-    plain = [(c, p, k) for c in scale.cases for p in PRECISIONS for k in ("whole step", "bare encoder")]
-    later = [(c, "bfloat16", k) for k in ("whole step, compiled", *contenders) for c in scale.cases]
-    for case, precision, kind in plain + later:
+    """A row for each case and precision; what says least, and compilation, which takes longest, come last."""
+    peers = HALF if importlib.util.find_spec("lightly") else ()
+    kinds = {"whole step": PRECISIONS, "lightly": peers, "bare encoder": PRECISIONS, "whole step, compiled": HALF}
+    rows = [(kind, case, precision) for kind in kinds for case in scale.cases for precision in kinds[kind]]
+    for kind, case, precision in rows:
         row: dict[str, Any] = {**case._asdict(), "precision": precision, "kind": kind, "rate": None, "why": ""}
         if time.perf_counter() > deadline:
             yield row | {"why": "no time left"}
@@ -324,34 +321,46 @@ def markdown(found: dict[str, Any]) -> str:
         cells.setdefault(key, {})[row["kind"]] = f"{row['rate']:.0f}" if row["rate"] else f"- ({row['why']})"
     body = [[*key, *(of.get(kind, "") for kind in kinds)] for key, of in cells.items()]
     lines += ["## Images per second in training", *table(["encoder", "images", "batch", "precision", *kinds], body), ""]
-    if not found["lightly"]:
-        lines += ["lightly is not installed here, so that its loop was not measured.", ""]
+    if not any(row["kind"] == "lightly" for row in rows):
+        lines += ["lightly's loop was not measured.", ""]
     body = [
         [one["what"], f"{one['cpu']:.0f}", f"{one['gpu']:.0f}", f"{(one['memory'] or 0) / 2**20:.0f}"]
         for one in found["beside"]
     ]
-    head = ["images per second", "CPU", "GPU", "GPU memory at its peak, MiB"]
-    return "\n".join([*lines, "## Views, loading and losses", *table(head, body), ""])
+    if body:
+        head = ["images per second", "CPU", "GPU", "GPU memory at its peak, MiB"]
+        lines += ["## Views, loading and losses", *table(head, body), ""]
+    return "\n".join(lines)
 
 
-def run(chosen: argparse.Namespace) -> dict[str, Any]:
+def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What was found so far: after the tests, after the comparison with the CPU, and after every row."""
     scale, began = TINY if chosen.stand_in else FULL, time.perf_counter()
     kind = find_device().type
     if kind == "cpu":
         raise SystemExit("torch finds no GPU here; --stand-in runs this script without one")
-    gpu = describe_gpu()
-    tests = None if chosen.without_tests else tested(["tests/standin"])
-    beside = beside_the_cpu(scale)
-    deadline = began + 60 * (chosen.minutes or scale.minutes)
-    rows = []
-    for row in speeds(scale, deadline):
-        rows.append(row)
+    about = {"date": str(datetime.date.today()), "stand_in": chosen.stand_in, "kind": kind, "device": describe_gpu()}
+    about |= {**hardware(), **software()}
+    found: dict[str, Any] = {"about": about, "tests": None, "speed": [], "beside": []}
+    if not chosen.without_tests:
+        found["tests"] = tested(["tests/standin"])
+        yield found
+    found["beside"] = beside_the_cpu(scale)
+    yield found
+    for row in speeds(scale, began + 60 * (chosen.minutes or scale.minutes)):
+        found["speed"].append(row)
+        about["minutes"] = (time.perf_counter() - began) / 60
         rate = f"{row['rate']:.0f} images/s" if row["rate"] else row["why"]
         print(f"{row['encoder']}, {row['size']} px, {row['precision']}, {row['kind']}: {rate}", flush=True)
-    about = {"date": str(datetime.date.today()), "stand_in": chosen.stand_in, "kind": kind, "device": gpu}
-    about |= {"minutes": (time.perf_counter() - began) / 60, **hardware(), **software()}
-    lightly = any(row["kind"] == "lightly" for row in rows)
-    return {"about": about, "tests": tests, "speed": rows, "beside": beside, "lightly": lightly}
+        yield found
+
+
+def write(found: dict[str, Any], out: Path) -> None:
+    (out / "results").mkdir(parents=True, exist_ok=True)
+    (out / "results" / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
+    page = out / "gpu.md"
+    before = page.read_text().split(MARKER)[0] if page.exists() else "# On a GPU\n\n"
+    page.write_text(f"{before}{MARKER}\n\n{markdown(found)}")
 
 
 def main(given: list[str] | None = None) -> None:
@@ -368,12 +377,8 @@ def main(given: list[str] | None = None) -> None:
             from tests.standin.device import available
 
             stack.enter_context(available())
-        found = run(chosen)
-    (chosen.out / "results").mkdir(parents=True, exist_ok=True)
-    (chosen.out / "results" / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
-    page = chosen.out / "gpu.md"
-    before = page.read_text().split(MARKER)[0] if page.exists() else "# On a GPU\n\n"
-    page.write_text(f"{before}{MARKER}\n\n{markdown(found)}")
+        for found in run(chosen):  # written each time, as a machine may be lent for a while
+            write(found, chosen.out)
     if found["tests"] and (found["tests"].get("error") or found["tests"]["failed"]):
         raise SystemExit("tests failed on the GPU: see the list in gpu.md")
 

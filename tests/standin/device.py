@@ -64,6 +64,12 @@ class StandIn(Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """CUDA makes a number a tensor of the CPU and waits until it is sent, where a tensor says which are set."""
+        if _watched and not isinstance(value, Tensor) and any(isinstance(x, Tensor) for x in tree.tree_leaves(index)):
+            _note("__setitem__")
+        super().__setitem__(index, value)
+
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, given: tuple = (), named: dict | None = None) -> Any:
         return _on_cpu(function, given, named or {})

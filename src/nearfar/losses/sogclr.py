@@ -62,7 +62,7 @@ class SogCLR(nn.Module):
         u = moved(self.u[index], self.seen[index], mean.detach(), self.gamma)
         if self.training:
             self.u[index] = u.mean(0).to(self.u.dtype)
-            self.seen[index] = True
+            self.seen.index_fill_(0, index, True)  # by an assignment CUDA would wait
         return (mean / u).mean() - positive.mean()
 
 
@@ -147,7 +147,7 @@ class ISogCLR(nn.Module):
     def _update(self, index: Tensor, u: Tensor, slope: Tensor) -> None:
         """Keep u, and take one momentum step on the temperatures of the batch."""
         self.u[index] = u.to(self.u.dtype)
-        self.seen[index] = True
+        self.seen.index_fill_(0, index, True)
         momentum = self.momentum[index].lerp(slope.to(self.momentum.dtype), self.beta)
         self.momentum[index] = momentum
         self.temperatures[index] = (self.temperatures[index] - self.lr * momentum).clamp(*self.temperature_range)

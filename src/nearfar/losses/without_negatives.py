@@ -113,7 +113,7 @@ def _covariance(z: Rows) -> Scalar:
 class WMSE(nn.Module):
     """2 - 2 cos of the two views after whitening each over sub-batches of images, mean over the batch.
 
-    The batch is shuffled (torch's global generator of the input's device) and cut into batch // sub_batch nearly equal
+    The batch is shuffled (torch's global generator of the CPU) and cut into batch // sub_batch nearly equal
     parts, so that no part is smaller than sub_batch and none is left over; a batch smaller than sub_batch is one part.
     Each part of each view is centred and multiplied by the inverse Cholesky factor of its covariance, in float64.
     Shapes: z1, z2 [batch, dim].

@@ -12,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nearfar.device import send
+
 
 class MomentumEncoder(nn.Module):
     """A copy of the online networks that follows them slowly and gets no gradient.
@@ -155,10 +157,9 @@ def split_batch_norm(module: nn.Module, groups: int) -> nn.Module:
 
 
 def shuffled(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """Apply a network to the rows in a random order and return its rows [batch, ...] in the order given.
+    """Apply a network to the rows, in a random order of the CPU's generator; returns its rows [batch, ...] as given.
 
-    With split normalisation in the network, rows then share statistics with others than in the online branch (MoCo's
-    shuffling BN). The order comes from torch's global generator of the rows' device.
+    With split normalisation, rows then share statistics with others than in the online branch: MoCo's shuffling BN.
     """
-    order = torch.randperm(len(images), device=images.device)
+    order = send(torch.randperm(len(images)), images.device)
     return network(images[order])[order.argsort()]

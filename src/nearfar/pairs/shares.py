@@ -77,10 +77,9 @@ def by_rows(function: Callable[[Tensor], Sequence[Tensor]], rows: Float[Tensor, 
 
 
 def sampled_alike(sample: Callable[[], Tensor], *shape: int, device: torch.device | str) -> Tensor:
-    """The integers [*shape] that `sample` returns, the same on all processes that share rows."""
+    """The integers [*shape] that `sample` returns, on all processes that share rows those of rank 0."""
     if _active is None or len(_active.rows) < 2 or _active.seeded_alike:
         return sample()
-    # rank 0 samples; the other ranks' generators are left alone
     result = sample() if dist.get_rank() == 0 else torch.empty(*shape, dtype=torch.long, device=device)
     dist.broadcast(result, 0)
     return result

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from nearfar.device import send
 from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar, refuse_double_backward, without_autocast
 from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import Kernel
@@ -152,7 +153,7 @@ def _similarity(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, T
 def sample_others(batch: int, count: int, device: torch.device | str = "cpu") -> Int[Tensor, "batch count"]:
     """For each image `count` different other images of the batch, every subset equally likely, rows independent.
 
-    Uses torch's global generator of the device. Processes that share rows get the same samples (`shared_rows`).
+    Uses the CPU's global generator of torch: GPUs and processes that share rows (`shared_rows`) get the same samples.
     Raises ValueError unless 1 <= count < batch.
 
     >>> sample_others(2, count=1)
@@ -161,27 +162,26 @@ def sample_others(batch: int, count: int, device: torch.device | str = "cpu") ->
     """
     if not 1 <= count < batch:
         raise ValueError(f"{count} negatives per image need a batch of at least {count + 1} images, got {batch}")
-    return sampled_alike(lambda: _others(batch, count, device), batch, count, device=device)
+    return sampled_alike(lambda: send(_others(batch, count), torch.device(device)), batch, count, device=device)
 
 
-def _others(batch: int, count: int, device: torch.device | str) -> Tensor:
+def _others(batch: int, count: int) -> Tensor:
     if count > _ONE_BY_ONE:
         rows = max(1, 2**20 // batch)
-        keys = (torch.rand(min(rows, batch - start), batch - 1, device=device) for start in range(0, batch, rows))
+        keys = (torch.rand(min(rows, batch - start), batch - 1) for start in range(0, batch, rows))
         steps = torch.cat([part.topk(count, dim=1).indices for part in keys])
     else:  # Floyd's algorithm: sample k is uniform on 0..top, or top itself where that number has been taken
-        steps = torch.empty(batch, count, dtype=torch.long, device=device)
-        for k in range(count):
-            top = batch - 1 - count + k
-            chosen = torch.randint(top + 1, (batch,), device=device)
+        steps = torch.empty(batch, count, dtype=torch.long)
+        for k, top in enumerate(range(batch - 1 - count, batch - 1)):
+            chosen = torch.randint(top + 1, (batch,))
             steps[:, k] = torch.where((steps[:, :k] == chosen[:, None]).any(1), top, chosen)
-    return (torch.arange(batch, device=device)[:, None] + 1 + steps) % batch
+    return (torch.arange(batch)[:, None] + 1 + steps) % batch
 
 
 def sample_order(batch: int, device: torch.device | str = "cpu") -> Index:
-    """The numbers of the images in a random order, the same on processes that share rows.
+    """The numbers of the images in a random order, the same on GPUs and on processes that share rows.
 
     >>> sorted(sample_order(4).tolist())
     [0, 1, 2, 3]
     """
-    return sampled_alike(lambda: torch.randperm(batch, device=device), batch, device=device)
+    return sampled_alike(lambda: send(torch.randperm(batch), torch.device(device)), batch, device=device)

@@ -2,15 +2,15 @@
 
 Importing this module registers the device `standin` with torch, which finds it while it is `available`. Its tensors
 hold a tensor on the CPU and refuse to be mixed with tensors on the CPU, as a GPU's do; `synchronisations` collects
-where the CPU waits for a value of the device. Numbers are the CPU's to the last bit, so what differs from a run on the
-CPU differs for a reason.
+where the CPU waits for a value of the device. Numbers are the CPU's to the last bit but for random ones, of which the
+device has a generator of its own; so what differs from a run on the CPU differs for a reason.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::mas
 WAITS |= {"aten::_unique2", "aten::unique_dim", "aten::is_nonzero", "aten::bincount", "aten::repeat_interleave"}
 WAITS |= {"aten::_linalg_check_errors", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_eig"}
 _watched: list[list[tuple[str, str]]] = []
+_numbers = torch.Generator()  # of the device's own random numbers
 _there = False
 _refused: Collection[torch.dtype] = ()
 
@@ -93,13 +94,23 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
     raw = {key: _raw(value) for key, value in named.items() if key != "pin_memory"}
     if to is not None:
         raw["device"] = CPU
-    result = function(*_raw(given), **raw)
+    with _own_numbers() if torch.Tag.nondeterministic_seeded in function.tags else nullcontext():
+        result = function(*_raw(given), **raw)
     assert all(leaf.shape == leaf.raw.shape for leaf in held.values()), f"{name} changes the shape of what it is given"
     if to_cpu:
         return given[0] if name == "aten::copy_" else result
     return tree.tree_map_only(
         Tensor, lambda tensor: held[id(tensor)] if id(tensor) in held else StandIn(tensor), result
     )
+
+
+@contextmanager
+def _own_numbers() -> Iterator[None]:
+    """Draw from the device's generator where torch draws from the CPU's."""
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(_numbers.get_state())
+        yield
+        _numbers.set_state(torch.get_rng_state())
 
 
 def _is_sent(name: str, given: tuple, named: dict) -> bool:
@@ -143,7 +154,7 @@ def synchronisations() -> Iterator[list[tuple[str, str]]]:
 
 
 class _Module:
-    """What torch asks of `torch.standin`. Random numbers on the device come from the CPU's generator."""
+    """What torch asks of `torch.standin`."""
 
     def is_initialized(self) -> bool:
         return True
@@ -170,16 +181,16 @@ class _Module:
         return False
 
     def manual_seed(self, seed: int) -> None:
-        pass
+        _numbers.manual_seed(seed + 1)  # a GPU makes other numbers of a seed than the CPU does
 
     def manual_seed_all(self, seed: int) -> None:
-        pass
+        self.manual_seed(seed)
 
     def get_rng_state(self, device: Any = None) -> Tensor:
-        return torch.empty(0, dtype=torch.uint8)
+        return _numbers.get_state()
 
     def set_rng_state(self, state: Tensor, device: Any = None) -> None:
-        pass
+        _numbers.set_state(state)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
@@ -218,7 +229,8 @@ def _made(function: Any) -> Any:
     """A function that makes a tensor, for the device."""
 
     def made(*given: Any, device: Any = None, pin_memory: Any = None, layout: Any = None, **named: Any) -> Tensor:
-        return StandIn(function(*given, **named, device=CPU))
+        with _own_numbers() if function is torch.ops.aten.randperm.default else nullcontext():
+            return StandIn(function(*given, **named, device=CPU))
 
     return made
 

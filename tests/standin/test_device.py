@@ -133,13 +133,18 @@ def test_how_devices_say_that_memory_ended(error, memory):
 
 
 def test_random_numbers_of_a_device_are_put_back():
+    def drawn():
+        return torch.rand(3), torch.rand(3, device=NAME).cpu()
+
     torch.manual_seed(1)
-    wanted = torch.rand(2)
+    wanted = drawn()
     torch.manual_seed(1)
     with seeded(NAME, 5):
-        inner = torch.rand(3, device=NAME)
-    assert torch.equal(torch.rand(2), wanted)
-    assert torch.equal(inner.cpu(), torch.rand(3, generator=torch.Generator().manual_seed(5)))
+        inner = drawn()
+    for one, other, of_seed in zip(wanted, drawn(), inner, strict=True):
+        assert torch.equal(one, other) and not torch.equal(one, of_seed)
+    with seeded(NAME, 5):
+        assert all(torch.equal(one, other) for one, other in zip(inner, drawn(), strict=True))
 
 
 def test_searches_run_on_the_gpu_and_end_on_the_cpu():

@@ -261,14 +261,14 @@ def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
         colour = f"C{number % 10}"
         ours = {column.title: seeds for column in columns if (seeds := values.get((row.name, column.name)))}
         if ours:
-            means, spread = _means_and_spread(ours.values())
-            axes.errorbar(list(ours), means, spread, color=colour, marker="o", capsize=3, label=row.title)
+            marks = dict(color=colour, marker="osD"[number // 10], capsize=3, label=row.title)
+            axes.errorbar(list(ours), *_means_and_spread(ours.values()), **marks)
         theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
         if theirs and paper:
             axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
     axes.set(ylabel=", ".join(filter(None, (table.metric or table.measure, table.unit))))
     axes.set_title(table.title + " (dashed: the paper)" * paper, size="medium", wrap=True)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))  # beside the lines
     return figure
 
 

@@ -261,7 +261,7 @@ def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
         colour = f"C{number % 10}"
         ours = {column.title: seeds for column in columns if (seeds := values.get((row.name, column.name)))}
         if ours:
-            marks = dict(color=colour, marker="osD"[number // 10], capsize=3, label=row.title)
+            marks: dict[str, Any] = dict(color=colour, marker="osD"[number // 10], capsize=3, label=row.title)
             axes.errorbar(list(ours), *_means_and_spread(ours.values()), **marks)
         theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
         if theirs and paper:

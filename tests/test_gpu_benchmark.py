@@ -4,6 +4,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+import pytest
+
 from nearfar.losses import SimCLR
 
 FILE = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
@@ -36,6 +38,19 @@ def test_what_the_time_does_not_allow_is_named(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "results" / "gpu.json").read_text())
     assert {row["why"] for row in found["speed"]} == {"no time left"}
     assert "no time left" in (tmp_path / "gpu.md").read_text()
+
+
+def test_what_was_measured_is_there_where_it_is_stopped(tmp_path, monkeypatch):
+    def stopped(scale, deadline):
+        yield dict(encoder="tiny", size=16, batch=8, precision="float32", kind="whole step", rate=1234.0, why="")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark, "beside_the_cpu", lambda scale: [])
+    monkeypatch.setattr(benchmark, "speeds", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.main(["--stand-in", "--out", str(tmp_path)])
+    assert json.loads((tmp_path / "results" / "gpu.json").read_text())["speed"][0]["rate"] == 1234
+    assert "| 1234 |" in (tmp_path / "gpu.md").read_text()
 
 
 def test_the_documentation_does_not_claim_what_has_not_run():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
     raw = {key: _raw(value) for key, value in named.items() if key != "pin_memory"}
     if to is not None:
         raw["device"] = CPU
-    with _own_numbers() if torch.Tag.nondeterministic_seeded in function.tags else nullcontext():
+    with _own_numbers(function):
         result = function(*_raw(given), **raw)
     assert all(leaf.shape == leaf.raw.shape for leaf in held.values()), f"{name} changes the shape of what it is given"
     if to_cpu:
@@ -105,8 +105,11 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
 
 
 @contextmanager
-def _own_numbers() -> Iterator[None]:
-    """Draw from the device's generator where torch draws from the CPU's."""
+def _own_numbers(function: Any) -> Iterator[None]:
+    """Let a function of torch draw random numbers from the device's generator in place of the CPU's."""
+    if torch.Tag.nondeterministic_seeded not in function.tags:
+        yield
+        return
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(_numbers.get_state())
         yield
@@ -229,7 +232,7 @@ def _made(function: Any) -> Any:
     """A function that makes a tensor, for the device."""
 
     def made(*given: Any, device: Any = None, pin_memory: Any = None, layout: Any = None, **named: Any) -> Tensor:
-        with _own_numbers() if function is torch.ops.aten.randperm.default else nullcontext():
+        with _own_numbers(function):
             return StandIn(function(*given, **named, device=CPU))
 
     return made

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from nearfar.device import send
+
 
 @dataclass(frozen=True)
 class Shares:
@@ -77,11 +79,12 @@ def by_rows(function: Callable[[Tensor], Sequence[Tensor]], rows: Float[Tensor, 
 
 
 def sampled_alike(sample: Callable[[], Tensor], *shape: int, device: torch.device | str) -> Tensor:
-    """The integers [*shape] that `sample` returns, on all processes that share rows those of rank 0."""
-    if _active is None or len(_active.rows) < 2 or _active.seeded_alike:
-        return sample()
-    result = sample() if dist.get_rank() == 0 else torch.empty(*shape, dtype=torch.long, device=device)
-    dist.broadcast(result, 0)
+    """The integers [*shape] that `sample` draws on the CPU, sent to a device: those of rank 0 where rows are shared."""
+    alike = _active is None or len(_active.rows) < 2 or _active.seeded_alike
+    drawn = sample() if alike or dist.get_rank() == 0 else torch.empty(*shape, dtype=torch.long)
+    result = send(drawn, torch.device(device))
+    if not alike:
+        dist.broadcast(result, 0)
     return result
 
 
@@ -107,8 +110,7 @@ def gather_rows(
     if world_size() == 1:
         return rows
     if counts is None:
-        own = torch.tensor([len(rows)], device=rows.device)
-        counts = gather_rows(own, [1] * world_size()).tolist()
+        counts = gather_rows(torch.tensor([len(rows)], device=rows.device), [1] * world_size()).tolist()
     padded = rows.new_zeros(max(counts), *rows.shape[1:])
     padded[: len(rows)] = rows
     parts = [torch.empty_like(padded) for _ in counts]

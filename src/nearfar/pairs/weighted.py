@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from nearfar.device import send
 from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar, refuse_double_backward, without_autocast
 from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import Kernel
@@ -156,13 +155,12 @@ def sample_others(batch: int, count: int, device: torch.device | str = "cpu") ->
     Uses the CPU's global generator of torch: GPUs and processes that share rows (`shared_rows`) get the same samples.
     Raises ValueError unless 1 <= count < batch.
 
-    >>> sample_others(2, count=1)
-    tensor([[1],
-            [0]])
+    >>> sample_others(2, count=1).tolist()
+    [[1], [0]]
     """
     if not 1 <= count < batch:
         raise ValueError(f"{count} negatives per image need a batch of at least {count + 1} images, got {batch}")
-    return sampled_alike(lambda: send(_others(batch, count), torch.device(device)), batch, count, device=device)
+    return sampled_alike(lambda: _others(batch, count), batch, count, device=device)
 
 
 def _others(batch: int, count: int) -> Tensor:
@@ -184,4 +182,4 @@ def sample_order(batch: int, device: torch.device | str = "cpu") -> Index:
     >>> sorted(sample_order(4).tolist())
     [0, 1, 2, 3]
     """
-    return sampled_alike(lambda: send(torch.randperm(batch), torch.device(device)), batch, device=device)
+    return sampled_alike(lambda: torch.randperm(batch), batch, device=device)

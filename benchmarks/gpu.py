@@ -63,6 +63,7 @@ class Scale(NamedTuple):
     cases: tuple[Case, ...]
     seconds: float  # of each measurement
     loss_batches: tuple[int, ...]
+    large_batches: tuple[int, ...]  # on the GPU alone
     minutes: float = 10.0
 
 
@@ -73,8 +74,9 @@ FULL = Scale(
     ),
     seconds=1.5,
     loss_batches=(256, 4096),
+    large_batches=(65536,),
 )  # fmt: skip
-TINY = Scale((Case("tiny", 16, 8), Case("small", 20, 8)), seconds=0.0, loss_batches=(16,))
+TINY = Scale((Case("tiny", 16, 8), Case("small", 20, 8)), seconds=0.0, loss_batches=(16,), large_batches=(32,))
 LOSSES: dict[str, Callable[[int], nn.Module]] = {
     "SimCLR": lambda images: losses.SimCLR(),
     "SACLR": lambda images: losses.SACLR(images),
@@ -235,11 +237,12 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
     """Views, losses and loading on the GPU and on the CPU: items per second, and the GPU's memory."""
     device, rows = find_device(), []
 
-    def add(what: str, items: int, make: Callable[[torch.device], Callable[[], Any]]) -> None:
-        rates = {
-            place.type: per_second(make(place), items, scale.seconds / 2) for place in (torch.device("cpu"), device)
-        }
-        rows.append({"what": what, "cpu": rates["cpu"], "gpu": rates[device.type], "memory": peak_memory(make(device))})
+    def add(what: str, items: int, make: Callable[[torch.device], Callable[[], Any]], on_cpu: bool = True) -> None:
+        cpu, gpu = (
+            per_second(make(place), items, scale.seconds / 2) if wanted else None
+            for place, wanted in ((torch.device("cpu"), on_cpu), (device, True))
+        )
+        rows.append({"what": what, "cpu": cpu, "gpu": gpu, "memory": peak_memory(make(device))})
 
     for case in scale.cases:
         if case.encoder in ("tiny", "small", "resnet50"):
@@ -260,7 +263,7 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
 
             add(f"batches from memory, {case.size} px, batch {case.batch}", case.batch, of_batches)
     for name, build in LOSSES.items():
-        for batch in scale.loss_batches:
+        for batch in scale.loss_batches + scale.large_batches:
 
             def of_loss(place: torch.device, build: Any = build, batch: int = batch) -> Callable[[], Any]:
                 loss, index = build(2 * batch).to(place), torch.arange(batch).to(place)
@@ -268,7 +271,8 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
                 given = (z1, z2, index) if isinstance(loss, losses.SogCLR) else (z1, z2)
                 return lambda: loss(*given).backward()
 
-            add(f"loss {name} and its gradient, batch {batch}", batch, of_loss)
+            small = batch in scale.loss_batches
+            add(f"loss {name} and its gradient, batch {batch}", batch, of_loss, on_cpu=small)
     return rows
 
 
@@ -324,7 +328,12 @@ def markdown(found: dict[str, Any]) -> str:
     if not any(row["kind"] == "lightly" for row in rows):
         lines += ["lightly's loop was not measured.", ""]
     body = [
-        [one["what"], f"{one['cpu']:.0f}", f"{one['gpu']:.0f}", f"{(one['memory'] or 0) / 2**20:.0f}"]
+        [
+            one["what"],
+            f"{one['cpu']:.0f}" if one["cpu"] else "",
+            f"{one['gpu']:.0f}",
+            f"{(one['memory'] or 0) / 2**20:.0f}",
+        ]
         for one in found["beside"]
     ]
     if body:

@@ -1,5 +1,6 @@
 """Encoders on disk: a timm model, read without running code."""
 
+import importlib.metadata
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from timm.data import create_transform, resolve_model_data_config
 from torch import nn
 from torchvision.transforms.functional import to_pil_image
 
+import nearfar
 from nearfar.networks import Encoder, build_backbone, load_encoder, save_encoder
 
 
@@ -84,9 +86,20 @@ def test_the_description_says_what_timm_needs_and_nothing_of_others_weights(tmp_
     saved(tmp_path, "resnet18.a1_in1k", 64, 1, value_range=(0, 4095))
     about = described(tmp_path)
     assert (about["architecture"], about["num_features"], about["value_range"]) == ("resnet18", 512, [0, 4095])
-    assert about["nearfar"].count(".") == 2
+    assert about["nearfar"] == nearfar.__version__
     assert not about["pretrained_cfg"].keys() & {"license", "tag", "paper_ids", "hf_hub_id", "url", "origin_url"}
     assert load_encoder(tmp_path).value_range == [0, 4095]
+
+
+def test_a_source_tree_that_is_not_installed_saves_its_encoders(tmp_path: Path, monkeypatch) -> None:
+    def only_others(name, known=importlib.metadata.Distribution.from_name):
+        if name == "nearfar":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return known(name)
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", only_others)
+    saved(tmp_path, "tiny", 16)
+    assert described(tmp_path)["nearfar"] == nearfar.__version__
 
 
 def test_a_file_cannot_make_timm_fetch_another_net(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from safetensors.torch import load_file, save
 from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
+import nearfar
 from nearfar.atomic import write_file
 from nearfar.messages import one_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
@@ -130,7 +130,7 @@ def describe_encoder(encoder: Encoder, license: str | None = None) -> dict[str, 
         "mean": encoder.mean.flatten().tolist(),
         "std": encoder.std.flatten().tolist(),
     }
-    extra: dict[str, Any] = {"nearfar": version("nearfar")}
+    extra: dict[str, Any] = {"nearfar": nearfar.__version__}
     if encoder.value_range is not None:
         extra["value_range"] = encoder.value_range
     if architecture is None:

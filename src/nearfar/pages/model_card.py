@@ -6,11 +6,11 @@ import contextlib
 import json
 import re
 import shlex
-from importlib.metadata import version
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
+import nearfar
 from nearfar.atomic import told_clearly, write_file
 from nearfar.data import photographs
 from nearfar.messages import as_words
@@ -76,7 +76,7 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
         start=start,
         command=_command(settings),
         method=method,
-        version=version("nearfar"),
+        version=nearfar.__version__,
     )
 
 

@@ -92,8 +92,7 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
 
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
-    told: dict[str, Any] = {"text": claim.text, "section": claim.section}
-    told |= {"holds": judgement.holds, "numbers": judgement.words}
+    told: dict[str, Any] = dict(text=claim.text, section=claim.section, holds=judgement.holds, numbers=judgement.words)
     numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
     told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
     return told | ({"interval": [float(f"{end:.6g}") for end in judgement.interval]} if judgement.interval else {})
@@ -123,7 +122,8 @@ def _images(paper: Paper, table: Table) -> list[str]:
             if cell.evaluate.get("held_out"):
                 words += f", tested on {cell.evaluate['held_out']} further training images"
             elif other in paper.images:
-                words += ", evaluated on {}, {} training and {} test images".format(other, *paper.images[other])
+                part = f"{cell.evaluate['limit']} of " if "limit" in cell.evaluate else ""
+                words += ", evaluated on {}, {}{} training and {} test images".format(other, part, *paper.images[other])
             elif not other:
                 words += f", {test} test images"
             found[words] = None

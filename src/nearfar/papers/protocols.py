@@ -295,8 +295,8 @@ def regularisation_path(
     """
     x, y = x.to(find_device(), torch.float32), y.to(find_device())
     centre = x.mean(0)
-    variances, axes = torch.linalg.eigh((x - centre).T @ (x - centre) / len(x))
-    used = variances > 1e-7 * variances[-1].clamp_min(1e-30)  # images that do not differ along an axis need no weight
+    axes, variances, _ = torch.linalg.svd((x - centre).T @ (x - centre) / len(x))  # MKL's eigh may fail on two threads
+    used = variances > 1e-7 * variances[0].clamp_min(1e-30)  # images that do not differ along an axis need no weight
     variances, axes = variances[used], axes[:, used]
     rows = (x - centre) @ axes
     weight, bias = rows.new_zeros(classes, len(variances)), rows.new_zeros(classes)

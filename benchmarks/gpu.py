@@ -238,10 +238,8 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
     device, rows = find_device(), []
 
     def add(what: str, items: int, make: Callable[[torch.device], Callable[[], Any]], on_cpu: bool = True) -> None:
-        cpu, gpu = (
-            per_second(make(place), items, scale.seconds / 2) if wanted else None
-            for place, wanted in ((torch.device("cpu"), on_cpu), (device, True))
-        )
+        cpu = per_second(make(torch.device("cpu")), items, scale.seconds / 2) if on_cpu else None
+        gpu = per_second(make(device), items, scale.seconds / 2)
         rows.append({"what": what, "cpu": cpu, "gpu": gpu, "memory": peak_memory(make(device))})
 
     for case in scale.cases:
@@ -271,8 +269,7 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
                 given = (z1, z2, index) if isinstance(loss, losses.SogCLR) else (z1, z2)
                 return lambda: loss(*given).backward()
 
-            small = batch in scale.loss_batches
-            add(f"loss {name} and its gradient, batch {batch}", batch, of_loss, on_cpu=small)
+            add(f"loss {name} and its gradient, batch {batch}", batch, of_loss, on_cpu=batch in scale.loss_batches)
     return rows
 
 

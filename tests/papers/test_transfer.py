@@ -1,11 +1,11 @@
 """`nearfar transfer` on labelled images, end to end; its detectors are in test_detection.py."""
 
 import pytest
-import torch
 from rich.console import Console
 
 import nearfar
 from nearfar.papers import protocols
+from nearfar.threads import use_threads
 from tests.papers.test_standard_sets import picture, write_dtd, write_voc
 
 ROWS = ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
@@ -26,12 +26,8 @@ def short(monkeypatch):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_rival_has_a_row_beside_earlier_results(run, quiet, threads):
     before = nearfar.evaluate(run, protocol=("knn",), console=quiet)
-    used = torch.get_num_threads()
-    torch.set_num_threads(threads)  # on two, MKL's eigenvalues of features that are mostly zero did not converge
-    try:
+    with use_threads(threads):  # on two, MKL's eigenvalues of features that are mostly zero did not converge
         results = nearfar.transfer(run, protocol=("transfer", "low-shot"), console=quiet)
-    finally:
-        torch.set_num_threads(used)
     assert list(results) == ROWS
     for row, numbers in results.items():
         assert set(numbers) >= {"transfer", "low_shot_16", "low_shot_16_std", "low_shot_all"}

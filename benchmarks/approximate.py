@@ -36,7 +36,9 @@ def repeated(features: Tensor, count: int) -> Tensor:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("features", type=Path)
     parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 200_000, 1_000_000])
     parser.add_argument("--k", type=int, default=15)

@@ -46,8 +46,18 @@ def bands(image: Tensor) -> np.ndarray:
     padded = F.pad(grey[None, None], (2, 2, 2, 2), mode="reflect")
     mean = F.avg_pool2d(padded, 5, 1)[0, 0]
     spread = (F.avg_pool2d(padded**2, 5, 1)[0, 0] - mean**2).clamp(min=0).sqrt()
-    down, across = (grey.diff(dim=dim, append=grey.select(dim, -1).unsqueeze(dim)) for dim in (0, 1))
-    planes = [red, green, blue, (red - green + 1) / 2, (green - blue + 1) / 2, (blue - red + 1) / 2, grey]
+    down, across = (
+        grey.diff(dim=dim, append=grey.select(dim, -1).unsqueeze(dim)) for dim in (0, 1)
+    )
+    planes = [
+        red,
+        green,
+        blue,
+        (red - green + 1) / 2,
+        (green - blue + 1) / 2,
+        (blue - red + 1) / 2,
+        grey,
+    ]
     planes += [(down + 1) / 2, (across + 1) / 2, mean, spread, grey.sqrt(), 1 - grey**2]
     scale = torch.linspace(600, 12_000, len(planes))[:, None, None]
     return (100 + scale * torch.stack(planes)).round().numpy().astype(np.uint16)
@@ -64,11 +74,15 @@ def write(kind: str, images: Images, folder: Path) -> None:
         if kind == "rgb":
             Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path.with_suffix(".png"))
         elif kind == "bands":
-            tifffile.imwrite(path.with_suffix(".tif"), bands(pixels / 255), photometric="minisblack")
+            tifffile.imwrite(
+                path.with_suffix(".tif"), bands(pixels / 255), photometric="minisblack"
+            )
         elif kind == "grey":
             Image.fromarray(grey.round().astype(np.uint8)).save(path.with_suffix(".png"))
         else:
-            Image.fromarray((grey * (4095 / 255)).round().astype(np.uint16)).save(path.with_suffix(".png"))
+            Image.fromarray((grey * (4095 / 255)).round().astype(np.uint16)).save(
+                path.with_suffix(".png")
+            )
 
 
 def measure(kind: str, images: Images, epochs: float, seed: int) -> dict[str, Any]:
@@ -78,10 +92,14 @@ def measure(kind: str, images: Images, epochs: float, seed: int) -> dict[str, An
         folder = Path(scratch) / kind
         write(kind, images, folder)
         began = time.perf_counter()
-        options: dict[str, Any] = dict(encoder="small", image_size=SIZE, epochs=epochs, seed=seed, console=console)
+        options: dict[str, Any] = dict(
+            encoder="small", image_size=SIZE, epochs=epochs, seed=seed, console=console
+        )
         if kind == "crushed":
             options["value_range"] = "uint8"
-        run = nearfar.pretrain(str(folder), out=Path(scratch) / "run", precision="32-true", **options)
+        run = nearfar.pretrain(
+            str(folder), out=Path(scratch) / "run", precision="32-true", **options
+        )
         seconds = time.perf_counter() - began
         results = nearfar.evaluate(run, protocol=("knn",), console=console)
         return {
@@ -98,15 +116,22 @@ def measure(kind: str, images: Images, epochs: float, seed: int) -> dict[str, An
 
 def table(path: Path) -> str:
     """The lines of a file as a table in Markdown."""
-    lines = ["| files | channels | raw pixels | untrained | trained | seconds |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| files | channels | raw pixels | untrained | trained | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
     for line in map(json.loads, path.read_text().splitlines()):
         knn = [f"{line['knn'][row]:.3f}" for row in ("raw_pixels", "untrained", "trained")]
-        lines.append(f"| {line['set']} | {line['channels']} | {' | '.join(knn)} | {line['seconds']:g} |")
+        lines.append(
+            f"| {line['set']} | {line['channels']} | {' | '.join(knn)} | {line['seconds']:g} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data")
     parser.add_argument("--only", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--images", type=int, default=1000)

@@ -40,7 +40,9 @@ def images_per_second(threads: str | None, image_size: int, epochs: int) -> floa
             "rates = sorted(line['images_per_second'] for line in run.metrics if 'loss' in line)\n"
             "print('rate', rates[len(rates) // 2])\n"
         )
-        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+        )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return float(done.stdout.split()[-1])
@@ -60,13 +62,18 @@ def main() -> None:
             other.start()
         time.sleep(1)
         key = f"{busy} busy processes"
-        rates[key] = {name: images_per_second(count, args.image_size, args.epochs) for name, count in CASES.items()}
+        rates[key] = {
+            name: images_per_second(count, args.image_size, args.epochs)
+            for name, count in CASES.items()
+        }
         for other in others:
             other.terminate()
         print(key, {name: round(rate) for name, rate in rates[key].items()}, flush=True)
     if args.out is not None:
         machine = {"cores": os.cpu_count(), "machine": platform.machine()}
-        args.out.write_text(json.dumps({"machine": machine, "images_per_second": rates}, indent=2) + "\n")
+        args.out.write_text(
+            json.dumps({"machine": machine, "images_per_second": rates}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -62,14 +62,18 @@ def planted(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np
     chance, wrong = np.random.default_rng(seed), np.zeros(len(labels), bool)
     wrong[chance.permutation(len(labels))[: round(share * len(labels))]] = True
     classes = int(labels.max()) + 1
-    return np.where(wrong, (labels + chance.integers(1, classes, len(labels))) % classes, labels), wrong
+    return np.where(
+        wrong, (labels + chance.integers(1, classes, len(labels))) % classes, labels
+    ), wrong
 
 
 def logistic(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Probabilities as the documentation of cleanlab computes them."""
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     scaled = StandardScaler().fit_transform(rows)
-    return cross_val_predict(LogisticRegression(max_iter=400), scaled, labels, cv=folds, method="predict_proba")
+    return cross_val_predict(
+        LogisticRegression(max_iter=400), scaled, labels, cv=folds, method="predict_proba"
+    )
 
 
 def scores(order: np.ndarray, wrong: np.ndarray, flagged: int) -> dict[str, float]:
@@ -96,17 +100,30 @@ def labels_of(run: nearfar.Run, data: Path, seeds: tuple[int, ...]) -> dict[str,
             labels, wrong = planted(images.labels, share, seed)
             ours, every = doubtful_labels(features, labels), np.arange(len(labels))
             own = label_probabilities(features, labels)
-            ratio = own[every, labels] / (np.where(np.eye(own.shape[1], dtype=bool)[labels], 0, own).max(1) + 1e-9)
+            ratio = own[every, labels] / (
+                np.where(np.eye(own.shape[1], dtype=bool)[labels], 0, own).max(1) + 1e-9
+            )
             rest = np.argsort(ratio, kind="stable")
             order = np.concatenate([ours.row, rest[~np.isin(rest, ours.row)]])
             cases = {"nearfar": (order, len(ours.row))}
-            for name, chance in (("cleanlab, logistic", logistic(features.numpy(), labels)), ("cleanlab, ours", own)):
-                listed = find_label_issues(labels, chance, return_indices_ranked_by="self_confidence")
-                cases[name] = np.concatenate([listed, np.setdiff1d(rest, listed, True)]), len(listed)
+            for name, chance in (
+                ("cleanlab, logistic", logistic(features.numpy(), labels)),
+                ("cleanlab, ours", own),
+            ):
+                listed = find_label_issues(
+                    labels, chance, return_indices_ranked_by="self_confidence"
+                )
+                cases[name] = (
+                    np.concatenate([listed, np.setdiff1d(rest, listed, True)]),
+                    len(listed),
+                )
             for name, (ranking, flagged) in cases.items():
                 part = found.setdefault(f"{share:.0%}", {})
                 part.setdefault(name, []).append(scores(ranking, wrong, flagged))
-    return {share: {name: averaged(each) for name, each in part.items()} for share, part in found.items()}
+    return {
+        share: {name: averaged(each) for name, each in part.items()}
+        for share, part in found.items()
+    }
 
 
 def averaged(each: list[dict[str, float]]) -> dict[str, float]:
@@ -128,14 +145,24 @@ def choices(run: nearfar.Run, data: Path) -> dict[str, Any]:
             own, others = chance[every, labels], chance.copy()
             others[every, labels] = -1
             best = others.max(1)
-            for name, score in {"own": -own, "margin": best - own, "ratio": best / (own + 1e-6)}.items():
+            for name, score in {
+                "own": -own,
+                "margin": best - own,
+                "ratio": best / (own + 1e-6),
+            }.items():
                 ranked[f"{kind}, {name}"] = round(float(average_precision_score(wrong, score)), 3)
         usual = np.bincount(labels, own) / np.bincount(labels)
         tried = {f"{factor} times": best > factor * own for factor in (1, 2, 3, 5, 10)}
         tried["confident learning"] = np.where(chance >= usual, others, -1).max(1) > own
         for name, flags in tried.items():
             rules[name] = averaged(
-                [{"listed": flags.sum(), "precision": wrong[flags].mean(), "recall": wrong[flags].sum() / wrong.sum()}]
+                [
+                    {
+                        "listed": flags.sum(),
+                        "precision": wrong[flags].mean(),
+                        "recall": wrong[flags].sum() / wrong.sum(),
+                    }
+                ]
             )
         out[f"{share:.0%}"] = {"average precision": ranked, "rules": rules}
     return out
@@ -153,7 +180,9 @@ def _knn_alone(features: Any, labels: np.ndarray) -> np.ndarray:
 
 def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
     """Features without training, on 2000 images of seed 1: accuracy of 20-NN, copies found, wrong labels found."""
-    images = open_images(data, split="train", image_size=run.settings.image_size).sampled(ROWS, CHOSEN[0])
+    images = open_images(data, split="train", image_size=run.settings.image_size).sampled(
+        ROWS, CHOSEN[0]
+    )
     assert images.labels is not None
     copies = torch.arange(0, len(images), 10)
     changed = torch.cat(altered(images.gather(copies)))
@@ -163,7 +192,11 @@ def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
         rows = extract(encoder, images)
         near = nearest_rows(rows, extract(encoder, changed), 1).index[:, 0] == copies.repeat(2)
         around = nearest_rows(rows, k=20)
-        votes = vote(1 - around.distance, torch.from_numpy(images.labels)[around.index], int(images.labels.max()) + 1)
+        votes = vote(
+            1 - around.distance,
+            torch.from_numpy(images.labels)[around.index],
+            int(images.labels.max()) + 1,
+        )
         order = doubtful_labels(rows, labels).row
         found[name] = {
             "knn": round(float(np.mean(votes.numpy() == images.labels)), 3),
@@ -174,7 +207,9 @@ def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
     return found
 
 
-def untrained_encoders(run: nearfar.Run, images: Images) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+def untrained_encoders(
+    run: nearfar.Run, images: Images
+) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
     """What needs no training, and the encoder of the run."""
 
     def net(whiten: bool) -> Encoder:
@@ -182,11 +217,15 @@ def untrained_encoders(run: nearfar.Run, images: Images) -> dict[str, Callable[[
         backbone = build_backbone("small", image_size=images.image_size, channels=3)
         made = Encoder(backbone, images.image_size, 3, images.mean, images.std)
         if whiten:
-            whiten_stem(backbone.net, made.preprocess(images.gather(torch.arange(0, len(images), 10))))
+            whiten_stem(
+                backbone.net, made.preprocess(images.gather(torch.arange(0, len(images), 10)))
+            )
         return made.eval()
 
     def both(weight: float) -> Callable[[torch.Tensor], torch.Tensor]:
-        return lambda pixels: torch.cat([colour_histogram(pixels), weight * normalize(hog(pixels), dim=1)], 1)
+        return lambda pixels: torch.cat(
+            [colour_histogram(pixels), weight * normalize(hog(pixels), dim=1)], 1
+        )
 
     backbone = build_backbone("small", image_size=images.image_size, channels=3, init="nearfar")
     mean, std = find_weights("nearfar").moments(3) or ([], [])
@@ -226,7 +265,9 @@ COPIES: dict[str, Callable[[Image.Image], tuple[Image.Image, dict[str, Any]]]] =
 
 
 def scaled(image: Image.Image, share: float) -> Image.Image:
-    return image.resize((round(image.width * share), round(image.height * share)), Image.Resampling.LANCZOS)
+    return image.resize(
+        (round(image.width * share), round(image.height * share)), Image.Resampling.LANCZOS
+    )
 
 
 def leaks(run: nearfar.Run, data: Path, seed: int) -> dict[str, Any]:
@@ -242,7 +283,9 @@ def leaks(run: nearfar.Run, data: Path, seed: int) -> dict[str, Any]:
             kind = kinds[number % len(kinds)]
             target = root / "test" / f"leak-{number:02d}"
             if kind == "same file":
-                target.with_suffix(".png").write_bytes((root / "train" / f"{number:04d}.png").read_bytes())
+                target.with_suffix(".png").write_bytes(
+                    (root / "train" / f"{number:04d}.png").read_bytes()
+                )
             else:
                 image, how = COPIES[kind](images[number])
                 image.save(target.with_suffix(f".{how['format'].lower()}"), **how)
@@ -253,7 +296,9 @@ def leaks(run: nearfar.Run, data: Path, seed: int) -> dict[str, Any]:
         seconds = time.perf_counter() - started
     found = {kind: 0 for kind in kinds}
     near, wrong = dict(found), 0
-    for problem, name, other in zip(problems["problem"], problems["name"], problems["other"], strict=True):
+    for problem, name, other in zip(
+        problems["problem"], problems["name"], problems["other"], strict=True
+    ):
         kind, of = truth.get(Path(name).stem, ("", ""))
         if problem == "leak":
             wrong += not kind or other != of
@@ -261,7 +306,13 @@ def leaks(run: nearfar.Run, data: Path, seed: int) -> dict[str, Any]:
         elif problem == "near leak" and kind:
             near[kind] += 1
     planted_of = {kind: sum(one == kind for one, _ in truth.values()) for kind in kinds}
-    return {"planted": planted_of, "leak": found, "near leak": near, "wrong": wrong, "seconds": round(seconds, 1)}
+    return {
+        "planted": planted_of,
+        "leak": found,
+        "near leak": near,
+        "wrong": wrong,
+        "seconds": round(seconds, 1),
+    }
 
 
 BLURS = {"imagenette": 0.02, "flowers": 0.03, "cifar10": 0.06}  # radius, of the shorter side
@@ -269,7 +320,9 @@ SPOILED: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "blurred": lambda image, blur: image.filter(ImageFilter.GaussianBlur(blur * min(image.size))),
     "dark": lambda image, _: image.point([value * 15 // 100 for value in range(256)] * 3),
     "overexposed": lambda image, _: image.point([min(255, 4 * value) for value in range(256)] * 3),
-    "nearly uniform": lambda image, _: image.point([120 + (value - 128) * 3 // 100 for value in range(256)] * 3),
+    "nearly uniform": lambda image, _: image.point(
+        [120 + (value - 128) * 3 // 100 for value in range(256)] * 3
+    ),
     "odd size": lambda image, _: scaled(image, 1 / 6),
     "odd proportions": lambda image, _: image.crop((0, 0, image.width, max(1, image.height // 4))),
 }
@@ -284,7 +337,9 @@ def defects(run: nearfar.Run, data: Path, name: str, seed: int) -> dict[str, Any
             kind = [*SPOILED][number // BAD] if number < BAD * len(SPOILED) else "other"
             image = image if kind == "other" else SPOILED[kind](image, BLURS[name])
             image.save(root / f"{kind}-{number:04d}.png")
-        problems = run.check(root, out=Path(scratch) / "page.html", console=Console(quiet=True))["problems"]
+        problems = run.check(root, out=Path(scratch) / "page.html", console=Console(quiet=True))[
+            "problems"
+        ]
     found = {kind: {"found": 0, "others": 0} for kind in SPOILED}
     for problem, image_name in zip(problems["problem"], problems["name"], strict=True):
         if problem in found:
@@ -295,14 +350,19 @@ def defects(run: nearfar.Run, data: Path, name: str, seed: int) -> dict[str, Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--choose", action="store_true")
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    results: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "nearfar": nearfar.__version__}
+    results: dict[str, Any] = {
+        "machine": platform.processor() or platform.machine(),
+        "nearfar": nearfar.__version__,
+    }
     for name in NAMES:
         run, data = nearfar.Run(given.runs / name), given.data / name
         if given.choose or given.untrained:

@@ -34,13 +34,21 @@ def opened(words: str) -> tuple[str, Tensor, np.ndarray]:
     """Name, unit features and labels."""
     if words == "digits":
         digits = load_digits()
-        return words, torch.nn.functional.normalize(torch.from_numpy(digits.data).float(), dim=1), digits.target
+        return (
+            words,
+            torch.nn.functional.normalize(torch.from_numpy(digits.data).float(), dim=1),
+            digits.target,
+        )
     run, _, data = words.partition("=")
     known = open_featured(Run.of(run), data, "test", None, Console(quiet=True))
     chosen = torch.randperm(len(known.images), generator=torch.Generator().manual_seed(0))[:MOST]
     assert known.images.labels is not None
     labels = np.asarray(known.images.labels)[chosen.numpy()]
-    return Path(data).name, torch.nn.functional.normalize(known.features[chosen].float(), dim=1), labels
+    return (
+        Path(data).name,
+        torch.nn.functional.normalize(known.features[chosen].float(), dim=1),
+        labels,
+    )
 
 
 def in_features(rows: Tensor, count: int | None, seed: int) -> np.ndarray:
@@ -49,13 +57,17 @@ def in_features(rows: Tensor, count: int | None, seed: int) -> np.ndarray:
     for tried in COUNTS if count is None else [count]:
         settings = dict(batch_size=BATCH, n_init=STARTS, random_state=seed)
         labels = MiniBatchKMeans(tried, **settings).fit(rows.numpy()).labels_
-        best = max(best, (silhouette_score(rows[:JUDGED], labels[:JUDGED]), labels), key=lambda one: one[0])
+        best = max(
+            best, (silhouette_score(rows[:JUDGED], labels[:JUDGED]), labels), key=lambda one: one[0]
+        )
     return best[1]
 
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sets", nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -63,7 +75,10 @@ def main() -> None:
     for words in given.sets:
         name, rows, labels = opened(words)
         classes = len(np.unique(labels))
-        for way, group in (("plane", lambda *a: clusters_of(*a).number.numpy()), ("features", in_features)):
+        for way, group in (
+            ("plane", lambda *a: clusters_of(*a).number.numpy()),
+            ("features", in_features),
+        ):
             for count in (None, classes):
                 found = [group(rows, count, seed) for seed in range(SEEDS)]
                 line = {

@@ -71,7 +71,9 @@ def resized(image: Image.Image, share: float, kernel: Image.Resampling) -> Image
     return image.resize((round(image.width * share), round(image.height * share)), kernel)
 
 
-BOX, BILINEAR, BICUBIC, LANCZOS = (Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS"))
+BOX, BILINEAR, BICUBIC, LANCZOS = (
+    Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")
+)
 ALTERED: dict[str, Callable[[Image.Image], Image.Image]] = {
     "JPEG 90": lambda image: encoded(image, "JPEG", quality=90),
     "JPEG 75": lambda image: encoded(image, "JPEG", quality=75),
@@ -103,12 +105,22 @@ TWO_COPIES = [
     ("1/2, bilinear", "1/2, lanczos"),
     ("1/2, box", "1/2, lanczos"),
 ]
-FONTS = ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "cmr10"]
+FONTS = [
+    "DejaVuSans",
+    "DejaVuSans-Bold",
+    "DejaVuSans-Oblique",
+    "DejaVuSerif",
+    "DejaVuSansMono",
+    "STIXGeneral",
+    "cmr10",
+]
 
 
 def font(size: int, name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
     """A font that comes with matplotlib."""
-    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf", size)
+    return ImageFont.truetype(
+        Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf", size
+    )
 
 
 def words(chance: Chance, count: int) -> str:
@@ -130,8 +142,15 @@ def invoice(chance: Chance, number: int, size: tuple[int, int] = (620, 520)) -> 
     draw.text((380, 40), "INVOICE", font=font(26, "DejaVuSans-Bold"), fill=(20, 60, 120))
     small = font(11)
     draw.text((380, 80), f"No. {number:06d}", font=small, fill="black")
-    draw.text((380, 96), f"{chance.integers(1, 29):02d}.{chance.integers(1, 13):02d}.2024", font=small, fill="black")
-    for line, text in enumerate((chance.choice(NAMES), f"{chance.integers(1, 99)} {chance.choice(WORDS)} street")):
+    draw.text(
+        (380, 96),
+        f"{chance.integers(1, 29):02d}.{chance.integers(1, 13):02d}.2024",
+        font=small,
+        fill="black",
+    )
+    for line, text in enumerate(
+        (chance.choice(NAMES), f"{chance.integers(1, 99)} {chance.choice(WORDS)} street")
+    ):
         draw.text((40, 140 + 16 * line), f"{text}", font=small, fill="black")
     draw.rectangle((40, 220, 580, 240), fill=(225, 230, 240))
     for x, text in ((46, "Item"), (330, "Quantity"), (410, "Price"), (500, "Total")):
@@ -140,9 +159,13 @@ def invoice(chance: Chance, number: int, size: tuple[int, int] = (620, 520)) -> 
         y = 246 + 22 * row
         draw.line((40, y + 18, 580, y + 18), fill=(200, 200, 200))
         cells = (f"{chance.choice(WORDS)} {chance.choice(WORDS)}", f"{chance.integers(1, 20)}")
-        for x, text in zip((46, 330, 410, 500), (*cells, amount(chance), amount(chance)), strict=True):
+        for x, text in zip(
+            (46, 330, 410, 500), (*cells, amount(chance), amount(chance)), strict=True
+        ):
             draw.text((x, y), text, font=small, fill="black")
-    draw.text((410, 440), f"Total  {amount(chance)}", font=font(13, "DejaVuSans-Bold"), fill="black")
+    draw.text(
+        (410, 440), f"Total  {amount(chance)}", font=font(13, "DejaVuSans-Bold"), fill="black"
+    )
     lines = (
         "Payment is due within thirty days of the date of this invoice.",
         "Please state the number of the invoice.",
@@ -168,7 +191,11 @@ def numbers(chance: Chance) -> tuple[list[str], ImageFont.FreeTypeFont, Image.Re
     number, place = f"{chance.integers(10**6):06d}", int(chance.integers(6))
     made = [f"{number[:place]}{digit}{number[place + 1 :]}" for digit in chance.permutation(10)]
     kernels = (BOX, BILINEAR, BICUBIC, LANCZOS)
-    return made, font(int(chance.integers(10, 14)), chance.choice(FONTS)), kernels[chance.integers(4)]
+    return (
+        made,
+        font(int(chance.integers(10, 14)), chance.choice(FONTS)),
+        kernels[chance.integers(4)],
+    )
 
 
 def half_forms(chance: Chance, count: int) -> list[Image.Image]:
@@ -209,7 +236,9 @@ def pages(chance: Chance, count: int) -> list[Image.Image]:
         page = Image.new("L", (480, 420), 255)
         draw = ImageDraw.Draw(page)
         for line in range(24):
-            draw.text((30, 30 + 15 * line), words(chance, 9)[:62], font=font(11, "DejaVuSerif"), fill=0)
+            draw.text(
+                (30, 30 + 15 * line), words(chance, 9)[:62], font=font(11, "DejaVuSerif"), fill=0
+            )
         made.append(page)
     return made
 
@@ -225,7 +254,11 @@ def plots(chance: Chance, count: int) -> list[Image.Image]:
         canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
         time = np.linspace(0, 1, 60)
         for slope in (1, 2):
-            axes.plot(time, slope * time + 0.03 * chance.standard_normal(60).cumsum(), label=f"run {slope}")
+            axes.plot(
+                time,
+                slope * time + 0.03 * chance.standard_normal(60).cumsum(),
+                label=f"run {slope}",
+            )
         axes.set(xlim=(0, 1), ylim=(-0.5, 2.5), xlabel="time", ylabel="value")
         axes.legend(loc="upper left")
         canvas.draw()
@@ -246,8 +279,13 @@ def screens(chance: Chance, count: int) -> list[Image.Image]:
             draw.rectangle((16, y, 604, y + 24), fill=(38, 41, 49) if row % 2 else (34, 36, 43))
             draw.text((24, y + 5), f"server-{row:02d}.example", font=font(12), fill=(160, 190, 240))
             for x in (220, 310, 400, 490):
-                draw.text((x, y + 5), f"{chance.uniform(0, 100):.2f}", font=font(12), fill=(200, 200, 200))
-            draw.ellipse((570, y + 7, 580, y + 17), fill=(80, 200, 120) if chance.random() < 0.9 else (230, 80, 80))
+                draw.text(
+                    (x, y + 5), f"{chance.uniform(0, 100):.2f}", font=font(12), fill=(200, 200, 200)
+                )
+            draw.ellipse(
+                (570, y + 7, 580, y + 17),
+                fill=(80, 200, 120) if chance.random() < 0.9 else (230, 80, 80),
+            )
         made.append(page)
     return made
 
@@ -255,7 +293,10 @@ def screens(chance: Chance, count: int) -> list[Image.Image]:
 def digits(chance: Chance, count: int) -> list[Image.Image]:
     """Handwritten digits of scikit-learn at 32 pixels."""
     chosen = load_digits().images[chance.permutation(1797)[:count]]
-    return [Image.fromarray((one * 255 / 16).astype(np.uint8)).resize((32, 32), BICUBIC) for one in chosen]
+    return [
+        Image.fromarray((one * 255 / 16).astype(np.uint8)).resize((32, 32), BICUBIC)
+        for one in chosen
+    ]
 
 
 def drawn_digits(chance: Chance, count: int) -> list[Image.Image]:
@@ -282,9 +323,16 @@ def bursts(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
         numbers, x, y = np.asarray(photograph, dtype=np.float64), 12, 12
         for _ in range(5):
             frame = numbers[y : y + 200, x : x + 200] * chance.uniform(0.97, 1.03)
-            made.append(Image.fromarray((frame + chance.normal(0, 3, frame.shape)).clip(0, 255).astype(np.uint8)))
+            made.append(
+                Image.fromarray(
+                    (frame + chance.normal(0, 3, frame.shape)).clip(0, 255).astype(np.uint8)
+                )
+            )
             turn, far = chance.uniform(0, 2 * np.pi), chance.uniform(2, 6)
-            x, y = (int(np.clip(round(at), 0, 24)) for at in (x + far * np.cos(turn), y + far * np.sin(turn)))
+            x, y = (
+                int(np.clip(round(at), 0, 24))
+                for at in (x + far * np.cos(turn), y + far * np.sin(turn))
+            )
     return made[:count]
 
 
@@ -301,12 +349,16 @@ def planes(image: Image.Image) -> np.ndarray:
 
 def small_difference(images: list[Image.Image]) -> torch.Tensor:
     """How far all pairs are apart at 16 pixels, where candidates are found: [images, images]."""
-    small = [np.asarray(image.convert("RGB").resize((16, 16), BOX), dtype=np.float32) for image in images]
+    small = [
+        np.asarray(image.convert("RGB").resize((16, 16), BOX), dtype=np.float32) for image in images
+    ]
     rows = torch.from_numpy(np.stack(small).transpose(0, 3, 1, 2))
     return torch.stack([pixel_difference(row.expand_as(rows), rows) for row in rows])
 
 
-def measure(images: list[Image.Image], others: int, chance: Chance, kinds: list[str]) -> dict[str, Any]:
+def measure(
+    images: list[Image.Image], others: int, chance: Chance, kinds: list[str]
+) -> dict[str, Any]:
     """Recall of the copies of these images, and what was called a copy among the pairs of different ones."""
     apart = small_difference(images).fill_diagonal_(torch.inf)
     nearest = apart.topk(min(others, len(images) - 1), largest=False)
@@ -317,18 +369,31 @@ def measure(images: list[Image.Image], others: int, chance: Chance, kinds: list[
     recall, furthest = {}, []
     for one, other in one_of_them + two_copies:
         found = [local_difference(*pair) for pair in zip(saved[one], saved[other], strict=True)]
-        recall[other if one == "unaltered" else f"{one} and {other}"] = float(np.mean(np.array(found) <= LOCAL))
+        recall[other if one == "unaltered" else f"{one} and {other}"] = float(
+            np.mean(np.array(found) <= LOCAL)
+        )
         furthest += [difference for difference in found if np.isfinite(difference)]
     near = list(enumerate(nearest.indices.tolist()))
     tried = [("unaltered", "unaltered", row, place) for row, places in near for place in places]
     for one, other in one_of_them + [(kind, kind) for kind in kinds] + two_copies:
         column = chance.integers(nearest.indices.shape[1])
         tried += [(one, other, row, places[column]) for row, places in near]
-    different: dict[str, list[float]] = {"unaltered": [], "one altered": [], "both alike": [], "each otherwise": []}
+    different: dict[str, list[float]] = {
+        "unaltered": [],
+        "one altered": [],
+        "both alike": [],
+        "each otherwise": [],
+    }
     wrong = []
     for one, other, row, place in tried:
         found = round(local_difference(saved[one][row], saved[other][place]), 2)
-        alike = "unaltered" if one == other == "unaltered" else "both alike" if one == other else "each otherwise"
+        alike = (
+            "unaltered"
+            if one == other == "unaltered"
+            else "both alike"
+            if one == other
+            else "each otherwise"
+        )
         different["one altered" if one == "unaltered" != other else alike].append(found)
         wrong += [f"{row} as {one}, {place} as {other}: {found:.2f}"] if found <= LOCAL else []
     return {
@@ -345,7 +410,10 @@ def measure(images: list[Image.Image], others: int, chance: Chance, kinds: list[
 ORIENTED: list[list[Image.Transpose]] = [
     [*first, *second]
     for second in ([], [Image.Transpose.FLIP_LEFT_RIGHT])
-    for first in ([], *([turn] for turn in (Image.Transpose[f"ROTATE_{degrees}"] for degrees in (90, 180, 270))))
+    for first in (
+        [],
+        *([turn] for turn in (Image.Transpose[f"ROTATE_{degrees}"] for degrees in (90, 180, 270))),
+    )
 ]
 SAVED: dict[str, Callable[[Image.Image], Image.Image]] = {
     "PNG": lambda image: image,
@@ -364,14 +432,20 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
                 for step in steps:
                     oriented = oriented.transpose(step)
                 how = how_of(row, turn)
-                SAVED[how](oriented).save(Path(folder) / f"{row:03d} {turn} {how.replace('/', ' of ')}.png")
+                SAVED[how](oriented).save(
+                    Path(folder) / f"{row:03d} {turn} {how.replace('/', ' of ')}.png"
+                )
         page = Path(folder) / "page.html"
-        found = nearfar.find_duplicates(folder, orientations=True, out=page, console=Console(quiet=True))
+        found = nearfar.find_duplicates(
+            folder, orientations=True, out=page, console=Console(quiet=True)
+        )
     groups: dict[int, list[tuple[int, int, str, str]]] = {}
     for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
         row, turn, how = name.removesuffix(".png").split(" ", 2)
         if kind != "alike":
-            groups.setdefault(group, []).append((int(row), int(turn), kind, how.replace(" of ", "/")))
+            groups.setdefault(group, []).append(
+                (int(row), int(turn), kind, how.replace(" of ", "/"))
+            )
     placed: dict[str, list[bool]] = {how: [] for how in saved}
     wrong, wrong_kinds, held = [], 0, {one[:2] for group in groups.values() for one in group}
     for group in groups.values():
@@ -408,45 +482,89 @@ def measure_whole(folder: Path, count: int, seed: int) -> dict[str, Any]:
         for orientations in (False, True):
             began = time.perf_counter()
             page, console = Path(place) / f"{orientations}.html", Console(quiet=True)
-            columns = nearfar.find_duplicates(images, orientations=orientations, out=page, console=console)
-            found["seconds"]["orientations" if orientations else "upright"] = round(time.perf_counter() - began, 1)
+            columns = nearfar.find_duplicates(
+                images, orientations=orientations, out=page, console=console
+            )
+            found["seconds"]["orientations" if orientations else "upright"] = round(
+                time.perf_counter() - began, 1
+            )
     for kind in ("same file", "same pixels", "copy", "turned", "mirrored"):
         found[kind] = columns["kind"].count(kind)
     turned = {
-        group for group, kind in zip(columns["group"], columns["kind"], strict=True) if kind in ("turned", "mirrored")
+        group
+        for group, kind in zip(columns["group"], columns["kind"], strict=True)
+        if kind in ("turned", "mirrored")
     }
     rows = zip(columns["group"], columns["name"], columns["kind"], strict=True)
-    return found | {"groups": [f"{group} {kind}: {name}" for group, name, kind in rows if group in turned]}
+    return found | {
+        "groups": [f"{group} {kind}: {name}" for group, name, kind in rows if group in turned]
+    }
 
 
 def main() -> None:
     """Make the sets, measure, and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("--seed", type=int, default=200)
     parser.add_argument("--count", type=int, default=10, help="images of each set")
-    parser.add_argument("--others", type=int, default=9, help="different images that each is compared with")
+    parser.add_argument(
+        "--others", type=int, default=9, help="different images that each is compared with"
+    )
     parser.add_argument("--sets", nargs="*")
-    parser.add_argument("--orientations", action="store_true", help="turned and mirrored copies instead")
-    parser.add_argument("--saved", nargs="*", choices=SAVED, default=list(SAVED), help="how they are saved")
+    parser.add_argument(
+        "--orientations", action="store_true", help="turned and mirrored copies instead"
+    )
+    parser.add_argument(
+        "--saved", nargs="*", choices=SAVED, default=list(SAVED), help="how they are saved"
+    )
     parser.add_argument("--whole", nargs="*", default=[], help="data sets as they are")
     parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()
     sets: dict[str, Callable[[Chance, int], list[Image.Image]]] = {
         made.__name__: made
-        for made in (invoices, one_digit, half_forms, half_labels, pages, plots, screens, digits, drawn_digits)
+        for made in (
+            invoices,
+            one_digit,
+            half_forms,
+            half_labels,
+            pages,
+            plots,
+            screens,
+            digits,
+            drawn_digits,
+        )
     }
     for name in ("imagenette", "flowers"):
         sets[name] = lambda chance, count, name=name: photographs(args.data / name, chance, count)  # type: ignore[misc]
     sets["soft_photographs"] = lambda chance, count: soft(args.data / "imagenette", chance, count)
     sets["bursts"] = lambda chance, count: bursts(args.data / "imagenette", chance, count)
     with open("/proc/cpuinfo") as cpu:
-        model = next((line.split(":")[1].strip() for line in cpu if line.startswith("model name")), platform.machine())
-    result: dict[str, Any] = {"seed": args.seed, "limit": LOCAL, "cpu": model, "date": f"{datetime.date.today()}"}
-    result["versions"] = {"pillow": PIL.__version__, "torch": torch.__version__, "matplotlib": matplotlib.__version__}
-    result["sets"] = json.loads(args.out.read_text())["sets"] if args.out is not None and args.out.exists() else {}
+        model = next(
+            (line.split(":")[1].strip() for line in cpu if line.startswith("model name")),
+            platform.machine(),
+        )
+    result: dict[str, Any] = {
+        "seed": args.seed,
+        "limit": LOCAL,
+        "cpu": model,
+        "date": f"{datetime.date.today()}",
+    }
+    result["versions"] = {
+        "pillow": PIL.__version__,
+        "torch": torch.__version__,
+        "matplotlib": matplotlib.__version__,
+    }
+    result["sets"] = (
+        json.loads(args.out.read_text())["sets"]
+        if args.out is not None and args.out.exists()
+        else {}
+    )
     for name in args.whole:
-        result["sets"][f"{name}, whole"] = found = measure_whole(args.data / name, args.count, args.seed)
+        result["sets"][f"{name}, whole"] = found = measure_whole(
+            args.data / name, args.count, args.seed
+        )
         print(name, json.dumps(found), flush=True)
     for name in args.sets or ({} if args.whole else sets):
         chance = np.random.default_rng([args.seed, *name.encode()])

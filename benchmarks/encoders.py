@@ -47,7 +47,12 @@ from nearfar.training.plan import PHOTOGRAPH
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan, resize_square
 
 METRICS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
-MEASURES = {"rotation": "rotation", "lidar": "LiDAR", "rankme": "RankMe", "retrieval": "own-view retrieval"}
+MEASURES = {
+    "rotation": "rotation",
+    "lidar": "LiDAR",
+    "rankme": "RankMe",
+    "retrieval": "own-view retrieval",
+}
 HELD_OUT = 5  # every fifth image
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 
@@ -76,7 +81,9 @@ def unbalanced(data: Path) -> Images:
     images = open_images(str(data / "imagenette"), image_size=96, split="train")
     counts = (500 * 0.75 ** np.arange(10)).astype(int)
     return images.subset(
-        np.sort(np.concatenate([np.flatnonzero(images.labels == c)[:n] for c, n in enumerate(counts)]))
+        np.sort(
+            np.concatenate([np.flatnonzero(images.labels == c)[:n] for c, n in enumerate(counts)])
+        )
     )
 
 
@@ -93,14 +100,18 @@ def cifar10(data: Path) -> Images:
 def patches(data: Path) -> Images:
     """Return 50 patches of 96 px from each of 40 photographs, resized to 64 px; the photograph is the class."""
     images = open_images(str(data / "imagenette"), image_size=224, split="train").subset(range(40))
-    corners = torch.randint(0, 224 - 96, (40, 50, 2), generator=torch.Generator().manual_seed(0)).tolist()
+    corners = torch.randint(
+        0, 224 - 96, (40, 50, 2), generator=torch.Generator().manual_seed(0)
+    ).tolist()
     cut = [
         image[:, y : y + 96, x : x + 96]
         for image, places in zip(images.pixels, corners, strict=True)
         for y, x in places
     ]
     order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
-    return _images(resize_square(torch.stack(cut), 64)[order], np.repeat(np.arange(40), 50)[order.numpy()])
+    return _images(
+        resize_square(torch.stack(cut), 64)[order], np.repeat(np.arange(40), 50)[order.numpy()]
+    )
 
 
 def cells(data: Path) -> Images:
@@ -124,10 +135,13 @@ def cells(data: Path) -> Images:
 def fashion(data: Path) -> Images:
     """Return 4000 images of Fashion-MNIST, from Debian's package dataset-fashion-mnist."""
     parts = [
-        gzip.decompress((FASHION / f"train-{kind}-ubyte.gz").read_bytes()) for kind in ("images-idx3", "labels-idx1")
+        gzip.decompress((FASHION / f"train-{kind}-ubyte.gz").read_bytes())
+        for kind in ("images-idx3", "labels-idx1")
     ]
     pixels = np.frombuffer(parts[0], np.uint8, offset=16).reshape(-1, 1, 28, 28)[:4000]
-    return _images(torch.from_numpy(pixels.copy()), np.frombuffer(parts[1], np.uint8, offset=8)[:4000])
+    return _images(
+        torch.from_numpy(pixels.copy()), np.frombuffer(parts[1], np.uint8, offset=8)[:4000]
+    )
 
 
 def digits(data: Path) -> Images:
@@ -161,7 +175,9 @@ class Contender:
     With minutes, nothing else but the decay is set: views, size and optimiser are what `pretrain` chooses.
     """
 
-    change: dict[str, Any] | str = field(default_factory=dict)  # fields of each view, "keep_colour", or a preset
+    change: dict[str, Any] | str = field(
+        default_factory=dict
+    )  # fields of each view, "keep_colour", or a preset
     method: str | Method = "simclr"
     epochs: float = 1.0  # as a share of the set's
     minutes: float | None = None
@@ -182,12 +198,23 @@ class Contender:
 PLAIN = dict(jitter=0.0, grayscale=0.0)
 MILDER = {"no shear": dict(shear=0.0), "no noise": dict(noise=0.0), "half warped": dict(affine=0.4)}
 CONTENDERS = {
-    "little colour": Contender(dict(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0)),
+    "little colour": Contender(
+        dict(brightness=0.2, contrast=0.2, saturation=0.1, hue=0.02, grayscale=0.0)
+    ),
     "no colour": Contender(PLAIN),
     **{f"keep {share}": Contender(dict(keep_colour=share)) for share in (0, 0.25, 0.5, 0.75, 1.0)},
-    **{f"keep {share}, decay 0.1": Contender(dict(keep_colour=share), weight_decay=0.1) for share in (0, 0.5)},
-    **{f"crops from {least}": Contender(dict(scale=(least, 1.0))) for least in (0.25, 0.4, 0.55, 0.7)},
-    **{f"crops from 0.55, {name}": Contender(dict(scale=(0.55, 1.0)) | change) for name, change in MILDER.items()},
+    **{
+        f"keep {share}, decay 0.1": Contender(dict(keep_colour=share), weight_decay=0.1)
+        for share in (0, 0.5)
+    },
+    **{
+        f"crops from {least}": Contender(dict(scale=(least, 1.0)))
+        for least in (0.25, 0.4, 0.55, 0.7)
+    },
+    **{
+        f"crops from 0.55, {name}": Contender(dict(scale=(0.55, 1.0)) | change)
+        for name, change in MILDER.items()
+    },
     "augself": Contender(method=AugSelf()),
     "augself, keep 0.5": Contender(dict(keep_colour=0.5), AugSelf()),
     "two spaces": Contender(dict(keep_colour=0.5), TwoSpaces()),
@@ -200,10 +227,15 @@ CONTENDERS = {
 }
 
 
-def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str) -> dict[str, float]:
+def measure(
+    contender: str, kind: Kind, images: Images, seed: int, weights: str
+) -> dict[str, float]:
     """Train one contender, or take a baseline; return its accuracies on the images that were held out."""
     rows = np.arange(len(images))
-    train, held = images.subset(rows[rows % HELD_OUT != 0]), images.subset(rows[rows % HELD_OUT == 0])
+    train, held = (
+        images.subset(rows[rows % HELD_OUT != 0]),
+        images.subset(rows[rows % HELD_OUT == 0]),
+    )
     found: dict[str, float] = {}
     if contender == "histogram":
         encoder: Any = colour_histogram
@@ -215,11 +247,15 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str)
             whiten_stem(backbone.net, encoder.preprocess(train.pixels[:256]))
     elif contender == "colours and edges":
         shape = images.image_size, images.channels
-        encoder = Encoder(own_backbone(AtOnce(), *shape), *shape, [0.0] * shape[1], [1.0] * shape[1])
+        encoder = Encoder(
+            own_backbone(AtOnce(), *shape), *shape, [0.0] * shape[1], [1.0] * shape[1]
+        )
     elif contender == "at once":
         encoder = open_featured(run_or_data(train), None, None, None, Console(quiet=True)).encoder
     elif contender == "frozen":
-        backbone = build_backbone("small", image_size=kind.crop, channels=images.channels, init=weights)
+        backbone = build_backbone(
+            "small", image_size=kind.crop, channels=images.channels, init=weights
+        )
         moments = find_weights(weights, "small").moments(images.channels) or (train.mean, train.std)
         encoder = Encoder(backbone, images.image_size, images.channels, *moments)
     else:
@@ -246,13 +282,19 @@ def measure(contender: str, kind: Kind, images: Images, seed: int, weights: str)
                 )
             encoder = nearfar.load(run)
             health = [line["health"] for line in run.metrics if "health" in line][-1]
-            found = {"lidar": health["lidar"], "retrieval": health["own_view"], "epochs": run.settings.epochs}
+            found = {
+                "lidar": health["lidar"],
+                "retrieval": health["own_view"],
+                "epochs": run.settings.epochs,
+            }
     fit, tested = extract(encoder, train), extract(encoder, held)
     found |= evaluate_features(fit, train.labels, tested, held.labels, seed=0)
     found |= {"rankme": rankme(fit), "rotation": rotation_accuracy(encoder, train, held)}
     for name, change in AVERAGED.items():
         x, y = (
-            torch.stack([plain, *(extract(encoder, pixels) for pixels in change(images.pixels))]).mean(0)
+            torch.stack(
+                [plain, *(extract(encoder, pixels) for pixels in change(images.pixels))]
+            ).mean(0)
             for plain, images in ((fit, train), (tested, held))
         )
         gained = evaluate_features(x, train.labels, y, held.labels, seed=0)
@@ -265,7 +307,10 @@ def shifted(pixels: Tensor) -> list[Tensor]:
     side = pixels.shape[-1]
     by = max(1, side // 16)
     padded = F.pad(pixels.float(), [by] * 4, mode="replicate").to(torch.uint8)
-    return [padded[..., y : y + side, x : x + side] for y, x in ((2 * by, by), (0, by), (by, 2 * by), (by, 0))]
+    return [
+        padded[..., y : y + side, x : x + side]
+        for y, x in ((2 * by, by), (0, by), (by, 2 * by), (by, 0))
+    ]
 
 
 def cropped(pixels: Tensor) -> list[Tensor]:
@@ -288,7 +333,9 @@ def rotation_accuracy(encoder: Any, train: Images, held: Images) -> float:
     turned = []
     for images in (train, held):
         quarters = np.arange(len(images)) % 4
-        pixels = torch.stack([image.rot90(int(q), (1, 2)) for image, q in zip(images.pixels, quarters, strict=True)])
+        pixels = torch.stack(
+            [image.rot90(int(q), (1, 2)) for image, q in zip(images.pixels, quarters, strict=True)]
+        )
         turned += [extract(encoder, pixels), quarters]
     return linear_accuracy(*turned)
 
@@ -315,14 +362,19 @@ def presets(path: Path) -> str:
     """Return kNN accuracy and that with five labels a class of each preset and the defaults, with seed 0."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     found = {(line["set"], line["contender"]): line for line in lines if line["seed"] == 0}
-    defaults = {name: "keep 0.5" if kind.crop >= PHOTOGRAPH else "keep 0" for name, kind in SETS.items()}
+    defaults = {
+        name: "keep 0.5" if kind.crop >= PHOTOGRAPH else "keep 0" for name, kind in SETS.items()
+    }
     for name, contender in defaults.items():
         found[name, "default"] = found.get((name, contender), {})
     out = [f"| | {' | '.join(SETS)} |", "|---" * (1 + len(SETS)) + "|"]
     for contender in ("default", *PRESETS):
         of_sets = [found.get((name, contender)) for name in SETS]
         if any(of_sets):
-            cells = [f"{100 * line['knn']:.1f} / {100 * line['five_labels']:.1f}" if line else "" for line in of_sets]
+            cells = [
+                f"{100 * line['knn']:.1f} / {100 * line['five_labels']:.1f}" if line else ""
+                for line in of_sets
+            ]
             out.append(f"| {contender} | {' | '.join(cells)} |")
     return "\n".join(out)
 
@@ -330,11 +382,21 @@ def presets(path: Path) -> str:
 def correlations(path: Path) -> str:
     """Return Spearman's rank correlation of each measure without labels with kNN accuracy, over a set's presets."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    out = [f"| | presets | {' | '.join(MEASURES.values())} |", "|---|---:" + "|---:" * len(MEASURES) + "|"]
+    out = [
+        f"| | presets | {' | '.join(MEASURES.values())} |",
+        "|---|---:" + "|---:" * len(MEASURES) + "|",
+    ]
     for name in dict.fromkeys(line["set"] for line in lines):
-        found = [line for line in lines if line["set"] == name and line["contender"] in PRESETS and line["seed"] == 0]
+        found = [
+            line
+            for line in lines
+            if line["set"] == name and line["contender"] in PRESETS and line["seed"] == 0
+        ]
         if len(found) >= 4:
-            ranks = [spearmanr([line["knn"] for line in found], [line[key] for line in found])[0] for key in MEASURES]
+            ranks = [
+                spearmanr([line["knn"] for line in found], [line[key] for line in found])[0]
+                for key in MEASURES
+            ]
             out.append(f"| {name} | {len(found)} | {' | '.join(f'{rank:.2f}' for rank in ranks)} |")
     return "\n".join(out)
 
@@ -347,31 +409,56 @@ def averaged(path: Path) -> str:
         "|---|---|---:" + "|---:" * len(METRICS) + "|",
     ]
     for name, change in product(dict.fromkeys(line["set"] for line in lines), AVERAGED):
-        found = [line for line in lines if line["set"] == name and "epochs" in line and f"{change}_knn" in line]
-        gains = [f"{100 * np.mean([line[f'{change}_{key}'] - line[key] for line in found]):+.1f}" for key in METRICS]
+        found = [
+            line
+            for line in lines
+            if line["set"] == name and "epochs" in line and f"{change}_knn" in line
+        ]
+        gains = [
+            f"{100 * np.mean([line[f'{change}_{key}'] - line[key] for line in found]):+.1f}"
+            for key in METRICS
+        ]
         out += [f"| {name} | {change} | {len(found)} | {' | '.join(gains)} |"] if found else []
     return "\n".join(out)
 
 
 def main() -> None:
     """Run what is asked and not in the file yet, or print the table of a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="the folder of data sets, or a file of lines, to print its table")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "data", type=Path, help="the folder of data sets, or a file of lines, to print its table"
+    )
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument(
-        "--contenders", nargs="+", default=["histogram", "untrained", "keep 0", "no colour", "keep 0.5"]
+        "--contenders",
+        nargs="+",
+        default=["histogram", "untrained", "keep 0", "no colour", "keep 0.5"],
     )
-    parser.add_argument("--weights", default="nearfar", help="starting weights, for the contenders frozen and weights")
+    parser.add_argument(
+        "--weights",
+        default="nearfar",
+        help="starting weights, for the contenders frozen and weights",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     given = parser.parse_args()
     if given.data.is_file():
         print(table(given.data), "\n## Presets, kNN / 5 labels\n", presets(given.data), sep="\n")
         print("\n## Rank correlation with kNN accuracy\n", correlations(given.data), sep="\n")
-        print("\n## Gain of features averaged with those of changed images\n", averaged(given.data), sep="\n")
+        print(
+            "\n## Gain of features averaged with those of changed images\n",
+            averaged(given.data),
+            sep="\n",
+        )
         return
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.is_file() else []
+    done = (
+        [json.loads(line) for line in given.out.read_text().splitlines()]
+        if given.out.is_file()
+        else []
+    )
     for seed, name in product(given.seeds, given.sets):
         images = SETS[name].load(given.data)
         for contender in given.contenders:

@@ -33,7 +33,14 @@ from torch import Tensor, nn
 
 from nearfar import losses
 from nearfar.data import Batches, open_images
-from nearfar.device import describe_gpu, find_device, has_bfloat16, peak_memory, setup_of, synchronize
+from nearfar.device import (
+    describe_gpu,
+    find_device,
+    has_bfloat16,
+    peak_memory,
+    setup_of,
+    synchronize,
+)
 from nearfar.methods import Model, method_class
 from nearfar.networks import build_backbone
 from nearfar.training.environment import hardware, software
@@ -76,7 +83,12 @@ FULL = Scale(
     loss_batches=(256, 4096),
     large_batches=(65536,),
 )  # fmt: skip
-TINY = Scale((Case("tiny", 16, 8), Case("small", 20, 8)), seconds=0.0, loss_batches=(16,), large_batches=(32,))
+TINY = Scale(
+    (Case("tiny", 16, 8), Case("small", 20, 8)),
+    seconds=0.0,
+    loss_batches=(16,),
+    large_batches=(32,),
+)
 LOSSES: dict[str, Callable[[int], nn.Module]] = {
     "SimCLR": lambda images: losses.SimCLR(),
     "SACLR": lambda images: losses.SACLR(images),
@@ -125,7 +137,9 @@ class Training:
         torch.manual_seed(0)
         self.case, self.fabric = case, build_fabric("auto", PRECISIONS[precision][0])  # type: ignore[arg-type]
         self.model = Model(
-            method_class("simclr")(), build_backbone(case.encoder, image_size=case.size, channels=3), 4 * case.batch
+            method_class("simclr")(),
+            build_backbone(case.encoder, image_size=case.size, channels=3),
+            4 * case.batch,
         )
         self.how = setup_of(self.fabric.device, PRECISIONS[precision][0])
         self.fabric.to_device(self.model)
@@ -133,7 +147,9 @@ class Training:
             self.model.to(memory_format=torch.channels_last)
         if compiled:
             self.model.compile_networks()
-        optimizer = build_optimizer("sgd", self.model, lr=0.01, weight_decay=5e-4, fused=self.how.fused.value)
+        optimizer = build_optimizer(
+            "sgd", self.model, lr=0.01, weight_decay=5e-4, fused=self.how.fused.value
+        )
         self.optimizer: Any = self.fabric.setup_optimizers(optimizer)
         self.model.train()
 
@@ -148,14 +164,19 @@ class Training:
             pixels, index = self.fabric.to_device(next(coming))
             self.optimizer.zero_grad()
             gradient_of(
-                lambda rows: make_views(pixels[rows], views, generator, images.mean, images.std), index, case.batch, 0
+                lambda rows: make_views(pixels[rows], views, generator, images.mean, images.std),
+                index,
+                case.batch,
+                0,
             )
             self.optimizer.step()
 
         return step
 
     def bare_step(self) -> Callable[[], None]:
-        ready = torch.randn(2 * self.case.batch, 3, self.case.size, self.case.size, device=self.fabric.device)
+        ready = torch.randn(
+            2 * self.case.batch, 3, self.case.size, self.case.size, device=self.fabric.device
+        )
 
         def step() -> None:
             self.optimizer.zero_grad()
@@ -193,7 +214,10 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
         Pictures(), case.batch, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=True,
         pin_memory=pin,
     )  # fmt: skip
-    criterion, coming = NTXentLoss(temperature=0.2), (views for _ in range(10**9) for views in loader)
+    criterion, coming = (
+        NTXentLoss(temperature=0.2),
+        (views for _ in range(10**9) for views in loader),
+    )
 
     def step() -> None:
         first, second = training.fabric.to_device(next(coming))
@@ -209,10 +233,26 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
 def speeds(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
     """A row for each case and precision; what says least, and compilation, which takes longest, come last."""
     peers = HALF if importlib.util.find_spec("lightly") else ()
-    kinds = {"whole step": PRECISIONS, "lightly": peers, "bare encoder": PRECISIONS, "whole step, compiled": HALF}
-    rows = [(kind, case, precision) for kind in kinds for case in scale.cases for precision in kinds[kind]]
+    kinds = {
+        "whole step": PRECISIONS,
+        "lightly": peers,
+        "bare encoder": PRECISIONS,
+        "whole step, compiled": HALF,
+    }
+    rows = [
+        (kind, case, precision)
+        for kind in kinds
+        for case in scale.cases
+        for precision in kinds[kind]
+    ]
     for kind, case, precision in rows:
-        row: dict[str, Any] = {**case._asdict(), "precision": precision, "kind": kind, "rate": None, "why": ""}
+        row: dict[str, Any] = {
+            **case._asdict(),
+            "precision": precision,
+            "kind": kind,
+            "rate": None,
+            "why": "",
+        }
         if time.perf_counter() > deadline:
             yield row | {"why": "no time left"}
             continue
@@ -237,7 +277,12 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
     """Views, losses and loading on the GPU and on the CPU: items per second, and the GPU's memory."""
     device, rows = find_device(), []
 
-    def add(what: str, items: int, make: Callable[[torch.device], Callable[[], Any]], on_cpu: bool = True) -> None:
+    def add(
+        what: str,
+        items: int,
+        make: Callable[[torch.device], Callable[[], Any]],
+        on_cpu: bool = True,
+    ) -> None:
         cpu = per_second(make(torch.device("cpu")), items, scale.seconds / 2) if on_cpu else None
         gpu = per_second(make(device), items, scale.seconds / 2)
         rows.append({"what": what, "cpu": cpu, "gpu": gpu, "memory": peak_memory(make(device))})
@@ -247,14 +292,22 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
             views = plan("saclr-cifar" if case.size < 64 else "simclr", case.size, 3)
             pixels = torch.randint(256, (case.batch, 3, case.size, case.size), dtype=torch.uint8)
 
-            def of_views(place: torch.device, pixels: Tensor = pixels, views: Any = views) -> Callable[[], Any]:
-                there, generator, half = pixels.to(place), torch.Generator().manual_seed(0), [0.5] * 3
+            def of_views(
+                place: torch.device, pixels: Tensor = pixels, views: Any = views
+            ) -> Callable[[], Any]:
+                there, generator, half = (
+                    pixels.to(place),
+                    torch.Generator().manual_seed(0),
+                    [0.5] * 3,
+                )
                 return lambda: make_views(there, views, generator, half, half)
 
             add(f"views {views.name}, {case.size} px, batch {case.batch}", case.batch, of_views)
             images = random_images(case, 4 * case.batch)
 
-            def of_batches(place: torch.device, images: Any = images, batch: int = case.batch) -> Callable[[], Any]:
+            def of_batches(
+                place: torch.device, images: Any = images, batch: int = case.batch
+            ) -> Callable[[], Any]:
                 batches = Batches(images, batch, 0, pin=setup_of(place, "32-true").pinned.value)
                 coming = (part for epoch in range(10**9) for part in batches.epoch(epoch))
                 return lambda: next(coming)[0].to(place, non_blocking=True)
@@ -263,13 +316,20 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
     for name, build in LOSSES.items():
         for batch in scale.loss_batches + scale.large_batches:
 
-            def of_loss(place: torch.device, build: Any = build, batch: int = batch) -> Callable[[], Any]:
+            def of_loss(
+                place: torch.device, build: Any = build, batch: int = batch
+            ) -> Callable[[], Any]:
                 loss, index = build(2 * batch).to(place), torch.arange(batch).to(place)
                 z1, z2 = (torch.randn(batch, 128).to(place).requires_grad_() for _ in range(2))
                 given = (z1, z2, index) if isinstance(loss, losses.SogCLR) else (z1, z2)
                 return lambda: loss(*given).backward()
 
-            add(f"loss {name} and its gradient, batch {batch}", batch, of_loss, on_cpu=batch in scale.loss_batches)
+            add(
+                f"loss {name} and its gradient, batch {batch}",
+                batch,
+                of_loss,
+                on_cpu=batch in scale.loss_batches,
+            )
     return rows
 
 
@@ -277,7 +337,10 @@ def tested(tests: list[str]) -> dict[str, Any]:
     """Run the tests on the GPU in a process of their own; how many passed, and the names of those that failed."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tests.xml"
-        environment = os.environ | {"NEARFAR_TEST_DEVICE": "gpu", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        environment = os.environ | {
+            "NEARFAR_TEST_DEVICE": "gpu",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        }
         command = [sys.executable, "-m", "pytest", *tests, f"--junitxml={file}"]
         done = subprocess.run(command, cwd=ROOT, env=environment)
         if not file.is_file():
@@ -288,8 +351,14 @@ def tested(tests: list[str]) -> dict[str, Any]:
             for case in suite.iter("testcase")
             if case.find("failure") is not None or case.find("error") is not None
         ]
-        failed = [f"{case.get('classname', '').rpartition('.')[2]}: {case.get('name')}" for case in bad]
-    return {"run": int(suite.get("tests", 0)), "failed": failed, "seconds": float(suite.get("time", 0))}
+        failed = [
+            f"{case.get('classname', '').rpartition('.')[2]}: {case.get('name')}" for case in bad
+        ]
+    return {
+        "run": int(suite.get("tests", 0)),
+        "failed": failed,
+        "seconds": float(suite.get("time", 0)),
+    }
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -299,16 +368,23 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
 def markdown(found: dict[str, Any]) -> str:
     about, rows = found["about"], found["speed"]
     device = about["device"]
-    lines = [f"`python benchmarks/gpu.py{' --stand-in' if about['stand_in'] else ''}`, {about['date']}:"]
+    lines = [
+        f"`python benchmarks/gpu.py{' --stand-in' if about['stand_in'] else ''}`, {about['date']}:"
+    ]
     lines += [
         f"{device['name']}, torch {about['versions']['torch']}, {about['processor']}, {about['cores']} cores.",
         "",
     ]
     if about["stand_in"]:
-        lines += ["**On the stand-in for a GPU, with tiny sizes: no number here says anything about a GPU.**", ""]
+        lines += [
+            "**On the stand-in for a GPU, with tiny sizes: no number here says anything about a GPU.**",
+            "",
+        ]
     tests = found["tests"]
     if tests is not None:
-        said = tests.get("error") or f"{tests['run'] - len(tests['failed'])} of {tests['run']} passed"
+        said = (
+            tests.get("error") or f"{tests['run'] - len(tests['failed'])} of {tests['run']} passed"
+        )
         lines += [
             "## Tests on the GPU against the CPU",
             said,
@@ -319,9 +395,15 @@ def markdown(found: dict[str, Any]) -> str:
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         key = row["encoder"], f"{row['size']} px", str(row["batch"]), row["precision"]
-        cells.setdefault(key, {})[row["kind"]] = f"{row['rate']:.0f}" if row["rate"] else f"- ({row['why']})"
+        cells.setdefault(key, {})[row["kind"]] = (
+            f"{row['rate']:.0f}" if row["rate"] else f"- ({row['why']})"
+        )
     body = [[*key, *(of.get(kind, "") for kind in kinds)] for key, of in cells.items()]
-    lines += ["## Images per second in training", *table(["encoder", "images", "batch", "precision", *kinds], body), ""]
+    lines += [
+        "## Images per second in training",
+        *table(["encoder", "images", "batch", "precision", *kinds], body),
+        "",
+    ]
     if not any(row["kind"] == "lightly" for row in rows):
         lines += ["lightly's loop was not measured.", ""]
     body = [
@@ -345,7 +427,12 @@ def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     kind = find_device().type
     if kind == "cpu":
         raise SystemExit("torch finds no GPU here; --stand-in runs this script without one")
-    about = {"date": str(datetime.date.today()), "stand_in": chosen.stand_in, "kind": kind, "device": describe_gpu()}
+    about = {
+        "date": str(datetime.date.today()),
+        "stand_in": chosen.stand_in,
+        "kind": kind,
+        "device": describe_gpu(),
+    }
     about |= {**hardware(), **software()}
     found: dict[str, Any] = {"about": about, "tests": None, "speed": [], "beside": []}
     if not chosen.without_tests:
@@ -357,7 +444,10 @@ def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
         found["speed"].append(row)
         about["minutes"] = (time.perf_counter() - began) / 60
         rate = f"{row['rate']:.0f} images/s" if row["rate"] else row["why"]
-        print(f"{row['encoder']}, {row['size']} px, {row['precision']}, {row['kind']}: {rate}", flush=True)
+        print(
+            f"{row['encoder']}, {row['size']} px, {row['precision']}, {row['kind']}: {rate}",
+            flush=True,
+        )
         yield found
 
 
@@ -370,13 +460,23 @@ def write(found: dict[str, Any], out: Path) -> None:
 
 
 def main(given: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stand-in", action="store_true", help="run on the tests' stand-in for a GPU, tiny")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--stand-in", action="store_true", help="run on the tests' stand-in for a GPU, tiny"
+    )
     parser.add_argument("--without-tests", action="store_true", help="measure only")
-    parser.add_argument("--minutes", type=float, help="time after which nothing more is begun (default 10)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="folder for gpu.md and results/gpu.json")
+    parser.add_argument(
+        "--minutes", type=float, help="time after which nothing more is begun (default 10)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs", help="folder for gpu.md and results/gpu.json"
+    )
     chosen = parser.parse_args(given)
-    chosen.without_tests = chosen.without_tests or chosen.stand_in  # pytest runs them on the stand-in anyway
+    chosen.without_tests = (
+        chosen.without_tests or chosen.stand_in
+    )  # pytest runs them on the stand-in anyway
     with contextlib.ExitStack() as stack:
         if chosen.stand_in:
             sys.path.insert(0, str(ROOT))

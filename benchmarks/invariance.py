@@ -36,7 +36,9 @@ make.sample_view = _recorded  # type: ignore[assignment]
 def targets(view: ViewParameters) -> Tensor:
     """Return what AugSelf predicts differences of, each with a spread near 1: crop, flip, colour, blur."""
     crop = view.box.float() / view.box.float().sum(1).mean()
-    colour = torch.cat([view.factors - 1, 4 * view.hue[:, None], view.grayscale.float()[:, None]], 1)
+    colour = torch.cat(
+        [view.factors - 1, 4 * view.hue[:, None], view.grayscale.float()[:, None]], 1
+    )
     blur = torch.where(view.blur, view.sigma, 0.0)[:, None]
     return torch.cat([4 * crop, view.flip.float()[:, None], 4 * colour, blur], 1)
 
@@ -87,7 +89,9 @@ class TwoSpacesLoss(nn.Module):
             changed = (first[:, 5:10].any(1)) | (second[:, 5:10].any(1))
             parts = [views[:, changed], views[:, ~changed]]
         losses = [
-            self.contrast(*space(part.flatten(0, 1).float()).chunk(2)) * part.shape[1] / views.shape[1]
+            self.contrast(*space(part.flatten(0, 1).float()).chunk(2))
+            * part.shape[1]
+            / views.shape[1]
             for space, part in zip(self.spaces, parts, strict=True)
             if part.shape[1] > 1
         ]

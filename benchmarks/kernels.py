@@ -36,7 +36,9 @@ Run = Callable[[], Any]
 
 def networks(encoder: str, size: int) -> nn.Module:
     torch.manual_seed(0)
-    return Model(method_class("simclr")(), build_backbone(encoder, image_size=size, channels=3), 1024).online.train()
+    return Model(
+        method_class("simclr")(), build_backbone(encoder, image_size=size, channels=3), 1024
+    ).online.train()
 
 
 def step_of(net: nn.Module, images: torch.Tensor, bfloat16: bool = False) -> Run:
@@ -98,7 +100,11 @@ def of_muon(encoder: str) -> dict[str, Run]:
             place[: m.shape[0], : m.shape[1]] = m
         orthogonal(whole)
 
-    return {"by shape": by_shape, "padded to one batch": padded, "whole step of the optimiser": optimizer.step}
+    return {
+        "by shape": by_shape,
+        "padded to one batch": padded,
+        "whole step of the optimiser": optimizer.step,
+    }
 
 
 def measure(contenders: dict[str, Run], rounds: int) -> dict[str, dict[str, float]]:
@@ -130,7 +136,9 @@ def measure(contenders: dict[str, Run], rounds: int) -> dict[str, dict[str, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, default=128, help="images, each in two views")
@@ -138,16 +146,25 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FILE)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # or only the first run would show what compiling takes
+    os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = (
+        "1"  # or only the first run would show what compiling takes
+    )
     load = os.getloadavg()[0]
     found: dict[str, Any] = {}
     for encoder in chosen.encoders:
         for size in (32,):
-            found[f"{encoder}, {size} px"] = measure(of_networks(encoder, size, chosen.batch), chosen.rounds)
+            found[f"{encoder}, {size} px"] = measure(
+                of_networks(encoder, size, chosen.batch), chosen.rounds
+            )
     found["loss of SimCLR, batch 256"] = measure(of_loss(256), 3 * chosen.rounds)
     for encoder in (*chosen.encoders, "resnet18"):
         found[f"muon, {encoder}"] = measure(of_muon(encoder), chosen.rounds)
-    about = {"date": str(datetime.date.today()), "load": load, "threads": chosen.threads, "batch": chosen.batch}
+    about = {
+        "date": str(datetime.date.today()),
+        "load": load,
+        "threads": chosen.threads,
+        "batch": chosen.batch,
+    }
     about |= {"capability": torch.backends.cpu.get_cpu_capability(), **hardware(), **software()}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps({"about": about, "results": found}, indent=1) + "\n")

@@ -55,17 +55,24 @@ ALL_POINTS = (
 )
 
 
-def made_up(source: Images, count: int) -> tuple[torch.Tensor, Images, dict[str, np.ndarray], np.ndarray]:
+def made_up(
+    source: Images, count: int
+) -> tuple[torch.Tensor, Images, dict[str, np.ndarray], np.ndarray]:
     """Places, images, columns and neighbours."""
     rng = np.random.default_rng(0)
     rows = rng.integers(0, len(source), count)
     group = rows % 60
     middle, spread = rng.normal(size=(60, 2)) * 8, rng.uniform(0.2, 1.5, 60)
     places = middle[group] + rng.normal(size=(count, 2)) * spread[group, None]
-    names = [f"camera_{row % 7}/2024-{row % 12 + 1:02}/image_{i:07}.jpg" for i, row in enumerate(rows)]
+    names = [
+        f"camera_{row % 7}/2024-{row % 12 + 1:02}/image_{i:07}.jpg" for i, row in enumerate(rows)
+    ]
     images = source.subset(rows)
     images.names = names
-    columns = {"outlierness": rng.exponential(size=count).astype(np.float32), "kept": rng.uniform(size=count)}
+    columns = {
+        "outlierness": rng.exponential(size=count).astype(np.float32),
+        "kept": rng.uniform(size=count),
+    }
     neighbours = rng.integers(0, count, (count, 15), dtype=np.int32)
     return torch.from_numpy(places).float(), images, columns, neighbours
 
@@ -106,8 +113,12 @@ def processes() -> Iterator[tuple[str, Path]]:
     parents, words = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            words[int(folder.name)] = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            )
+            words[int(folder.name)] = (
+                (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
+            )
     for process in parents:
         above = process
         while above in parents and above != os.getpid():
@@ -122,7 +133,10 @@ def process_megabytes() -> dict[str, float]:
     sizes: dict[str, float] = {}
     for kind, folder in processes():
         lines = (folder / "smaps_rollup").read_text().splitlines()
-        sizes[kind] = sizes.get(kind, 0) + next(int(line.split()[1]) for line in lines if line[:4] == "Pss:") / 1000
+        sizes[kind] = (
+            sizes.get(kind, 0)
+            + next(int(line.split()[1]) for line in lines if line[:4] == "Pss:") / 1000
+        )
     return sizes
 
 
@@ -153,17 +167,30 @@ def measure(page: Path) -> dict[str, Any]:
         for _ in range(3):
             browser.visit(page)
             browser.wait("performance.getEntriesByName('first picture').length")
-            pictures.append(browser.run("performance.getEntriesByName('first picture')[0].startTime"))
+            pictures.append(
+                browser.run("performance.getEntriesByName('first picture')[0].startTime")
+            )
             browser.wait("nearfar.settled")
-        found: dict[str, Any] = {"painter": browser.run("nearfar.painter"), "first_picture_ms": pictures}
+        found: dict[str, Any] = {
+            "painter": browser.run("nearfar.painter"),
+            "first_picture_ms": pictures,
+        }
         found["all_points_ms"] = milliseconds(browser, ALL_POINTS)
-        found |= {"blank_page_mb": blank, "heap_mb": heap(browser), "processes_mb": process_megabytes()}
+        found |= {
+            "blank_page_mb": blank,
+            "heap_mb": heap(browser),
+            "processes_mb": process_megabytes(),
+        }
         found["moves"] = {}
         for name, move in MOVES.items():
             browser.run(f"(() => {{ {SETTING.get(name, '')} }})()")
             time.sleep(1.5)
             found["moves"][name] = frames(browser, move)
-            print(f"{name:28}", {key: round(value, 2) for key, value in found["moves"][name].items()}, flush=True)
+            print(
+                f"{name:28}",
+                {key: round(value, 2) for key, value in found["moves"][name].items()},
+                flush=True,
+            )
         found["select_all_ms"] = milliseconds(browser, "nearfar.select(() => true, 'replace')")
         browser.run("nearfar.select(() => false, 'replace')")
         found["first_search_ms"] = milliseconds(browser, "await nearfar.search('image_0012')")
@@ -175,11 +202,15 @@ def measure(page: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Write the folder and measure the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", default="digits")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--images", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=Path, help="where the map is written, or was by an earlier call")
+    parser.add_argument(
+        "--folder", type=Path, help="where the map is written, or was by an earlier call"
+    )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -191,11 +222,18 @@ def main() -> None:
             before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
             write_map_page(folder, places, images, columns=columns, neighbours=neighbours)
             found["write_seconds"] = time.perf_counter() - began
-            found["write_more_memory_mb"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000
+            found["write_more_memory_mb"] = (
+                resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            ) / 1000
         files = [path for path in folder.rglob("*") if path.is_file()]
-        found |= {"files": len(files), "megabytes": sum(path.stat().st_size for path in files) / 1e6}
+        found |= {
+            "files": len(files),
+            "megabytes": sum(path.stat().st_size for path in files) / 1e6,
+        }
         print({key: round(value, 1) for key, value in found.items()}, flush=True)
-        found["load_average"] = os.getloadavg()[0]  # of the machine before the browser starts: above 0.5 it is shared
+        found["load_average"] = os.getloadavg()[
+            0
+        ]  # of the machine before the browser starts: above 0.5 it is shared
         found |= measure(folder / "index.html")
         print(json.dumps({key: value for key, value in found.items() if key != "moves"}, indent=1))
         if args.out is not None:

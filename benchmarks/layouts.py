@@ -60,12 +60,16 @@ def umap(rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 def ours(**values: Any) -> Layout:
-    return lambda rows, seed: ClusterEmbedding(metric="cosine", random_state=seed, **values).fit_transform(rows)
+    return lambda rows, seed: ClusterEmbedding(
+        metric="cosine", random_state=seed, **values
+    ).fit_transform(rows)
 
 
 def ours_approximate(rows: np.ndarray, seed: int) -> np.ndarray:
     found, _ = approximate_rows(torch.from_numpy(rows), k=ATTRACTING)
-    return ClusterEmbedding(metric="cosine", random_state=seed).fit(rows, neighbours=found).embedding_
+    return (
+        ClusterEmbedding(metric="cosine", random_state=seed).fit(rows, neighbours=found).embedding_
+    )
 
 
 def ours_random(rows: np.ndarray, seed: int) -> np.ndarray:
@@ -95,7 +99,9 @@ def digits() -> Rows:
 def fashion(most: int) -> Rows:
     """Training images, as rows of pixels in 0..1."""
     pixels, labels = (
-        np.frombuffer(gzip.decompress((FASHION / f"train-{part}.gz").read_bytes()), np.uint8, offset=offset)
+        np.frombuffer(
+            gzip.decompress((FASHION / f"train-{part}.gz").read_bytes()), np.uint8, offset=offset
+        )
         for part, offset in (("images-idx3-ubyte", 16), ("labels-idx1-ubyte", 8))
     )
     rows = torch.from_numpy(pixels.reshape(-1, 784)[:most].astype(np.float32) / 255)
@@ -117,7 +123,10 @@ def projected(run: nearfar.Run, images: nearfar.data.Images) -> Layout:
 
     def lay_out(rows: np.ndarray, seed: int) -> np.ndarray:
         streams = [torch.Generator().manual_seed(number) for number in range(VIEWS)]
-        seen = [extract_view(run.encoder, images, plan.pick([i % len(plan)]), one) for i, one in enumerate(streams)]
+        seen = [
+            extract_view(run.encoder, images, plan.pick([i % len(plan)]), one)
+            for i, one in enumerate(streams)
+        ]
         features = torch.from_numpy(rows)
         return fit_projector(torch.stack(seen), features, seed=seed)(features).numpy()
 
@@ -134,7 +143,9 @@ def measure(name: str, rows: Rows, layouts: dict, places: dict[str, np.ndarray])
             places[layout] = lay_out(rows[0].numpy(), seed)
             seconds = time.process_time() - began
             points = torch.from_numpy(np.array(places[layout], dtype=np.float32))
-            numbers.append({"seconds": seconds, **map_quality(rows[0], points, rows[1], near=near).numbers()})
+            numbers.append(
+                {"seconds": seconds, **map_quality(rows[0], points, rows[1], near=near).numbers()}
+            )
         means = {key: round(float(np.mean([one[key] for one in numbers])), 4) for key in numbers[0]}
         yield {"data": name, "layout": layout, "seeds": len(numbers), **means}
 
@@ -143,19 +154,27 @@ def write(docs: Path, results: list[dict]) -> None:
     """Write numbers beside those of other data that are there, and the page of all."""
     file = docs / "results" / "layouts.json"
     before = json.loads(file.read_text()) if file.is_file() else []
-    results = [row for row in before if row["data"] not in {new["data"] for new in results}] + results
+    results = [
+        row for row in before if row["data"] not in {new["data"] for new in results}
+    ] + results
     file.write_text(json.dumps(results, indent=1) + "\n")
     pictures = {row["data"]: picture_of(row["data"]) for row in results}
-    (docs / "layouts.md").write_text(page(results, {n: one for n, one in pictures.items() if (docs / one).is_file()}))
+    (docs / "layouts.md").write_text(
+        page(results, {n: one for n, one in pictures.items() if (docs / one).is_file()})
+    )
 
 
 def draw(path: Path, places: dict[str, np.ndarray], labels: np.ndarray) -> None:
     """All layouts of a data set side by side, in 64 colours to keep the file small."""
     figure = matplotlib.figure.Figure(figsize=(3 * len(places), 3.2), dpi=90, layout="constrained")
-    for axes, (title, points) in zip(np.atleast_1d(figure.subplots(1, len(places))), places.items(), strict=True):
+    for axes, (title, points) in zip(
+        np.atleast_1d(figure.subplots(1, len(places))), places.items(), strict=True
+    ):
         order = np.random.default_rng(0).permutation(len(points))
         colours = np.array(PALETTE)[labels % len(PALETTE)]
-        axes.scatter(*points[order].T, s=max(0.4, 3000 / len(points)), c=colours[order], linewidths=0)
+        axes.scatter(
+            *points[order].T, s=max(0.4, 3000 / len(points)), c=colours[order], linewidths=0
+        )
         axes.set_title(title, fontsize=10)
         axes.set_aspect("equal", adjustable="datalim")
         axes.set_axis_off()
@@ -180,7 +199,10 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
         rows = [row for row in results if row["data"] == name]
         accuracy = f"kNN accuracy on the features {100 * rows[0]['knn_features']:.1f} %"
         lines += ["", f"## {name}", "", f"{rows[0]['images']:.0f} rows; {accuracy}.", ""]
-        lines += ["| layout | seconds | kept | trustworthiness | kNN |", "|---|---:|---:|---:|---:|"]
+        lines += [
+            "| layout | seconds | kept | trustworthiness | kNN |",
+            "|---|---:|---:|---:|---:|",
+        ]
         lines += [
             f"| {row['layout']} | {row['seconds']:.1f} | {100 * row['neighbours_kept']:.1f} % "
             f"| {row['trustworthiness']:.3f} | {100 * row['knn_map']:.1f} % |"
@@ -205,17 +227,25 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--images", type=int, default=5000, help="of each data set, at most")
-    parser.add_argument("--rows", type=int, nargs="*", default=[], help="features of so many views of CIFAR-10")
+    parser.add_argument(
+        "--rows", type=int, nargs="*", default=[], help="features of so many views of CIFAR-10"
+    )
     parser.add_argument("--docs", type=Path, default=DOCS)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    umap(np.random.default_rng(0).normal(size=(200, 5)), 0)  # compiled now, not within a measurement
+    umap(
+        np.random.default_rng(0).normal(size=(200, 5)), 0
+    )  # compiled now, not within a measurement
 
     sets: dict[str, tuple[Rows, dict]] = {}
     if given.images:
         sets["Digits"] = digits(), LAYOUTS | OTHERS
         sets["Fashion-MNIST"] = fashion(given.images), LAYOUTS | OTHERS
-    for name, title in (("flowers", "Flowers"), ("imagenette", "Imagenette"), ("cifar10", "CIFAR-10")):
+    for name, title in (
+        ("flowers", "Flowers"),
+        ("imagenette", "Imagenette"),
+        ("cifar10", "CIFAR-10"),
+    ):
         if (given.runs / name).is_dir():
             run = nearfar.Run.of(given.runs / name)
             images = open_images(given.data / name, split="train", **run.settings.reading)
@@ -236,7 +266,11 @@ def main() -> None:
     for name, (rows, layouts) in sets.items():
         places: dict[str, np.ndarray] = {}
         keep(measure(name, rows, layouts, places))
-        draw(given.docs / picture_of(name), {key: places[key] for key in places if key not in OTHERS}, rows[1])
+        draw(
+            given.docs / picture_of(name),
+            {key: places[key] for key in places if key not in OTHERS},
+            rows[1],
+        )
     for count in given.rows:
         some = {OURS: ours()} if count <= MOST_EXACT else {}
         some |= {"approximate neighbours": ours_approximate, **PEERS}

@@ -29,7 +29,13 @@ from rich.console import Console
 import nearfar
 from nearfar.data import open_images
 from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
-from nearfar.neighbours import diverse_rows, nearest_rows, pixel_difference, remote_rows, typical_rows
+from nearfar.neighbours import (
+    diverse_rows,
+    nearest_rows,
+    pixel_difference,
+    remote_rows,
+    typical_rows,
+)
 from nearfar.neighbours.copies import altered, small_images
 
 COPIES = ("same file", "same pixels", "resized", "recompressed")
@@ -41,7 +47,11 @@ STRENGTH = 1.0  # of the probe's penalty: there are too few labels to choose it 
 def plant(data: str, folder: Path, count: int, each: int) -> None:
     """Write photographs as they are, and altered ones named KIND-NUMBER."""
     folder.mkdir(parents=True)
-    cells = dataset(sorted(Path(data).glob("train*.parquet"))).head(count, columns=["image"])["image"].to_pylist()
+    cells = (
+        dataset(sorted(Path(data).glob("train*.parquet")))
+        .head(count, columns=["image"])["image"]
+        .to_pylist()
+    )
     chance = np.random.default_rng(0)
     picked = chance.permutation(count)
     for number, cell in enumerate(cells):
@@ -87,9 +97,15 @@ def copies(run: str, photos: str, each: int, distance: float | None) -> dict[str
     def together(kind: str, copies: bool) -> float:
         names = [name for name in files if name.startswith(kind)]
         joined = [set(group) for number, group in groups.items() if (number in of_copies) == copies]
-        return sum(any({name, original(name)} <= group for group in joined) for name in names) / len(names)
+        return sum(
+            any({name, original(name)} <= group for group in joined) for name in names
+        ) / len(names)
 
-    listed = [(source(name), source(groups[number][0])) for number in of_copies for name in groups[number][1:]]
+    listed = [
+        (source(name), source(groups[number][0]))
+        for number in of_copies
+        for name in groups[number][1:]
+    ]
     return {
         "images": len(files), "planted_of_each_kind": each,
         "recall": {kind: together(kind, True) for kind in COPIES},
@@ -106,9 +122,13 @@ def pixels(data: str, count: int) -> dict[str, list[float]]:
     images = open_images(data, split="test", image_size=224)
     images = images.subset(range(count))
     small = small_images(images, torch.arange(count))
-    half, jpeg = zip(*(altered(images.gather(rows)) for rows in torch.arange(count).split(64)), strict=True)
+    half, jpeg = zip(
+        *(altered(images.gather(rows)) for rows in torch.arange(count).split(64)), strict=True
+    )
     apart = {
-        name: pixel_difference(small, small_images(open_images(torch.cat(some)), torch.arange(count)))
+        name: pixel_difference(
+            small, small_images(open_images(torch.cat(some)), torch.arange(count))
+        )
         for name, some in (("half the size", half), ("JPEG of quality 50", jpeg))
     }
     others = []
@@ -118,7 +138,10 @@ def pixels(data: str, count: int) -> dict[str, list[float]]:
         others.append(difference.min())
     apart["the nearest other image"] = torch.stack(others)
     places = torch.tensor([0, 0.5, 0.99, 1])
-    return {name: [round(one, 4) for one in some.quantile(places).tolist()] for name, some in apart.items()}
+    return {
+        name: [round(one, 4) for one in some.quantile(places).tolist()]
+        for name, some in apart.items()
+    }
 
 
 def select(run: str, data: str, counts: list[int]) -> dict[str, Any]:
@@ -126,16 +149,26 @@ def select(run: str, data: str, counts: list[int]) -> dict[str, Any]:
     encoder = nearfar.load(run)
     features, labels = {}, {}
     for split in ("train", "test"):
-        images = open_images(data, split=split, image_size=encoder.image_size, channels=encoder.channels)
-        order = np.random.default_rng(0).permutation(len(images))[: POOL * 2 if split == "train" else ASKED]
+        images = open_images(
+            data, split=split, image_size=encoder.image_size, channels=encoder.channels
+        )
+        order = np.random.default_rng(0).permutation(len(images))[
+            : POOL * 2 if split == "train" else ASKED
+        ]
         images = images.subset(np.sort(order))
         features[split], labels[split] = extract(encoder, images), images.labels
     unit = {name: torch.nn.functional.normalize(rows, dim=1) for name, rows in features.items()}
     results: dict[str, Any] = {"pool": POOL, "asked": ASKED, "seeds": SEEDS, "accuracy": {}}
-    results["knn_accuracy"] = knn_accuracy(unit["train"], labels["train"], unit["test"], labels["test"])
+    results["knn_accuracy"] = knn_accuracy(
+        unit["train"], labels["train"], unit["test"], labels["test"]
+    )
     near = nearest_rows(unit["train"], k=10).index
-    results["knn_purity_10"] = float((labels["train"][near.numpy()] == labels["train"][:, None]).mean())
-    results["linear_of_pool"] = linear_accuracy(unit["train"], labels["train"], unit["test"], labels["test"], STRENGTH)
+    results["knn_purity_10"] = float(
+        (labels["train"][near.numpy()] == labels["train"][:, None]).mean()
+    )
+    results["linear_of_pool"] = linear_accuracy(
+        unit["train"], labels["train"], unit["test"], labels["test"], STRENGTH
+    )
     for count in counts:
         accuracy: dict[str, list[float]] = {}
         for seed in range(SEEDS):
@@ -148,10 +181,13 @@ def select(run: str, data: str, counts: list[int]) -> dict[str, Any]:
                 "outlier": remote_rows(nearest_rows(rows, k=10).distance, count)[0],
             }
             for name, some in chosen.items():
-                got = linear_accuracy(rows[some], truth[some.numpy()], unit["test"], labels["test"], STRENGTH)
+                got = linear_accuracy(
+                    rows[some], truth[some.numpy()], unit["test"], labels["test"], STRENGTH
+                )
                 accuracy.setdefault(name, []).append(got)
         results["accuracy"][count] = {
-            name: {"mean": float(np.mean(got)), "std": float(np.std(got, ddof=1))} for name, got in accuracy.items()
+            name: {"mean": float(np.mean(got)), "std": float(np.std(got, ddof=1))}
+            for name, got in accuracy.items()
         }
         print(count, json.dumps(results["accuracy"][count]), flush=True)
     return results
@@ -159,7 +195,9 @@ def select(run: str, data: str, counts: list[int]) -> dict[str, Any]:
 
 def main() -> None:
     """Plant, or measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data")
     parser.add_argument("what", choices=["plant", "copies", "select", "pixels"])
     parser.add_argument("places", nargs="*", help="folder to write; run and folder; run; nothing")

@@ -27,28 +27,56 @@ import peers
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 GIB = 1 << 30
-REPEATABLE = 6.0  # seconds: what takes longer is not repeated, its one run in the memory pass is shown
+REPEATABLE = (
+    6.0  # seconds: what takes longer is not repeated, its one run in the memory pass is shown
+)
 BRIEF = 1.0  # seconds: what takes less is run once to warm up before it is timed
 
 sys.path.append(str(ROOT))  # for references/
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Every loss and its peers: exactness, memory and time side by side.")
+    parser = argparse.ArgumentParser(
+        description="Every loss and its peers: exactness, memory and time side by side."
+    )
     sizes = [128 << k for k in range(10)]
-    parser.add_argument("--sizes", type=int, nargs="+", default=sizes, help="batch sizes (default 128 ... 65536)")
-    parser.add_argument("--dims", type=int, nargs="+", default=[128, 512], help="embedding dims (default 128 512)")
-    parser.add_argument("--queue", type=int, default=65536, help="rows of the queue (default 65536)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of timing rounds per size (default 20)")
     parser.add_argument(
-        "--limit", type=float, default=50.0, help="seconds one run may take (default 50), a fifth at further dims"
+        "--sizes", type=int, nargs="+", default=sizes, help="batch sizes (default 128 ... 65536)"
+    )
+    parser.add_argument(
+        "--dims", type=int, nargs="+", default=[128, 512], help="embedding dims (default 128 512)"
+    )
+    parser.add_argument(
+        "--queue", type=int, default=65536, help="rows of the queue (default 65536)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count(), help="threads (default: all cores)"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=20.0, help="seconds of timing rounds per size (default 20)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=50.0,
+        help="seconds one run may take (default 50), a fifth at further dims",
     )
     parser.add_argument("--memory", type=float, default=8.0, help="GiB a loss may use (default 8)")
-    parser.add_argument("--only", nargs="+", default=[], help="only losses whose name contains one of these words")
-    parser.add_argument("--out", type=Path, default=DOCS, help="folder for the table, plot and numbers (default docs/)")
-    parser.add_argument("--without-peers", action="store_true", help="do not install or run the peers")
-    parser.add_argument("--quick", action="store_true", help="a trial: sizes 128 and 256, dim 128, queue 4096")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="only losses whose name contains one of these words"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=DOCS,
+        help="folder for the table, plot and numbers (default docs/)",
+    )
+    parser.add_argument(
+        "--without-peers", action="store_true", help="do not install or run the peers"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a trial: sizes 128 and 256, dim 128, queue 4096"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.quick:
         chosen.sizes, chosen.dims, chosen.queue, chosen.budget = [128, 256], [128], 4096, 2.0
@@ -81,16 +109,22 @@ def check(cases: list, chosen: argparse.Namespace, limits: dict[str, Any]) -> li
             batches = case.check_batches or ((96,) if chosen.quick else (96, 1280))
             batches = [max(batch, case.least_batch) for batch in batches]
             shapes = [Shape(batch, chosen.dims[0]) for batch in batches]
-        outcomes = [in_fresh_process(agreement, case, shape, seconds=300, **limits) for shape in shapes]
+        outcomes = [
+            in_fresh_process(agreement, case, shape, seconds=300, **limits) for shape in shapes
+        ]
         worst = max(outcomes, key=lambda outcome: outcome.get("gradient_error", float("inf")))
-        found.append({"case": case.name, "owner": case.owner, "quantity": case.quantity.name, **worst})
+        found.append(
+            {"case": case.name, "owner": case.owner, "quantity": case.quantity.name, **worst}
+        )
         found[-1]["contrastive"] = case.quantity.contrastive
         found[-1]["verdict"] = verdict(found[-1]) + (f"; {case.note}" if case.note else "")
         print(f"check   {case.name:42} {found[-1]['verdict']}", flush=True)
     return found
 
 
-def measure_memory(cases: list, shapes: list, chosen: argparse.Namespace, limits: dict[str, Any]) -> list[dict]:
+def measure_memory(
+    cases: list, shapes: list, chosen: argparse.Namespace, limits: dict[str, Any]
+) -> list[dict]:
     """One row per case and shape; a case that failed or would take too long at one size is not run at larger ones."""
     from losses_measure import MIB, in_fresh_process, memory
 
@@ -106,16 +140,32 @@ def measure_memory(cases: list, shapes: list, chosen: argparse.Namespace, limits
             projected = before.get("seconds", 0.0) * growth
             if "error" in before:
                 row = {
-                    "error": before["error"] if "not run" in before["error"] else f"not run: failed at {smaller.batch}"
+                    "error": before["error"]
+                    if "not run" in before["error"]
+                    else f"not run: failed at {smaller.batch}"
                 }
             elif projected > limit:
                 row = {"error": f"not run: about {projected:.0f} s, the limit is {limit:.0f} s"}
             else:
                 row = in_fresh_process(memory, case, shape, seconds=4 * limit, **limits)
             last[case.name, shape.dim] = shape, row
-            rows.append({"case": case.name, "owner": case.owner, "quantity": case.quantity.name, **vars(shape), **row})
-            rows[-1]["floor"], rows[-1]["contrastive"] = case.quantity.floor(shape), case.quantity.contrastive
-            shown = row.get("error") or f"{row['extra_bytes'] / MIB:9.1f} MiB {1000 * row['seconds']:10.1f} ms"
+            rows.append(
+                {
+                    "case": case.name,
+                    "owner": case.owner,
+                    "quantity": case.quantity.name,
+                    **vars(shape),
+                    **row,
+                }
+            )
+            rows[-1]["floor"], rows[-1]["contrastive"] = (
+                case.quantity.floor(shape),
+                case.quantity.contrastive,
+            )
+            shown = (
+                row.get("error")
+                or f"{row['extra_bytes'] / MIB:9.1f} MiB {1000 * row['seconds']:10.1f} ms"
+            )
             print(f"memory  {case.name:42} B {shape.batch:<6} d {shape.dim:<4} {shown}", flush=True)
     return rows
 
@@ -127,13 +177,22 @@ def measure_time(
     from losses_measure import in_fresh_process, times
 
     for shape in shapes:
-        here = {row["case"]: row for row in rows if {**row, **vars(shape)} == row and "error" not in row}
-        chosen_cases = [case for case in cases if case.name in here and here[case.name]["seconds"] < REPEATABLE]
+        here = {
+            row["case"]: row for row in rows if {**row, **vars(shape)} == row and "error" not in row
+        }
+        chosen_cases = [
+            case for case in cases if case.name in here and here[case.name]["seconds"] < REPEATABLE
+        ]
         warm = {case.name for case in chosen_cases if here[case.name]["seconds"] < BRIEF}
         # rounds longer than the budget are still done three times
-        outcome = in_fresh_process(times, chosen_cases, shape, warm, chosen.budget, (3, 50), seconds=900, **limits)
+        outcome = in_fresh_process(
+            times, chosen_cases, shape, warm, chosen.budget, (3, 50), seconds=900, **limits
+        )
         if "error" in outcome:
-            print(f"time    B {shape.batch} d {shape.dim}: {outcome['error']}; single runs are shown", flush=True)
+            print(
+                f"time    B {shape.batch} d {shape.dim}: {outcome['error']}; single runs are shown",
+                flush=True,
+            )
         for name, row in here.items():
             samples = [round(sample, 7) for sample in outcome.get("samples", {}).get(name, [])]
             row["samples"], row["rounds"] = samples, len(samples)
@@ -149,7 +208,10 @@ def measure_time(
 
 def machine(chosen: argparse.Namespace) -> dict[str, Any]:
     with open("/proc/cpuinfo") as cpu:
-        model = next((line.split(":")[1].strip() for line in cpu if line.startswith("model name")), platform.machine())
+        model = next(
+            (line.split(":")[1].strip() for line in cpu if line.startswith("model name")),
+            platform.machine(),
+        )
     packages = ["torch", "lightly", "pytorch-metric-learning", "open_clip_torch", "libauc"]
     versions = {}
     for package in packages:
@@ -157,12 +219,19 @@ def machine(chosen: argparse.Namespace) -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    return {"cpu": model, "threads": chosen.threads, "versions": versions, "date": f"{datetime.date.today()}"}
+    return {
+        "cpu": model,
+        "threads": chosen.threads,
+        "versions": versions,
+        "date": f"{datetime.date.today()}",
+    }
 
 
 def available_memory() -> int:
     with open("/proc/meminfo") as memory:
-        return 1024 * int(next(line for line in memory if line.startswith("MemAvailable")).split()[1])
+        return 1024 * int(
+            next(line for line in memory if line.startswith("MemAvailable")).split()[1]
+        )
 
 
 def main() -> None:
@@ -173,13 +242,21 @@ def main() -> None:
     from losses_measure import in_fresh_process, on_gpu
 
     began = time.perf_counter()
-    limits = {"threads": chosen.threads, "memory": int(min(chosen.memory * GIB, 0.7 * available_memory()))}
+    limits = {
+        "threads": chosen.threads,
+        "memory": int(min(chosen.memory * GIB, 0.7 * available_memory())),
+    }
     cases = [*NEARFAR, *PLAIN, *(PEERS if with_peers else [])]
-    cases = [case for case in cases if not chosen.only or any(word in case.name for word in chosen.only)]
+    cases = [
+        case for case in cases if not chosen.only or any(word in case.name for word in chosen.only)
+    ]
     shapes = [Shape(batch, dim) for dim in chosen.dims for batch in sorted(chosen.sizes)]
     shapes += [Shape(QUEUE_BATCH, dim, chosen.queue) for dim in chosen.dims]
 
-    run: dict[str, Any] = {"machine": machine(chosen), "limits": {**limits, "seconds": chosen.limit}}
+    run: dict[str, Any] = {
+        "machine": machine(chosen),
+        "limits": {**limits, "seconds": chosen.limit},
+    }
     run["checks"] = check(cases, chosen, limits)
     run["rows"] = measure_memory(cases, shapes, chosen, limits)
     measure_time(cases, shapes, run["rows"], chosen, limits)
@@ -187,7 +264,9 @@ def main() -> None:
     run["seconds"] = time.perf_counter() - began
 
     chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / "benchmark-losses.json").write_text(json.dumps(run).replace('{"case"', '\n{"case"') + "\n")
+    (chosen.out / "benchmark-losses.json").write_text(
+        json.dumps(run).replace('{"case"', '\n{"case"') + "\n"
+    )
     losses_report.plot(run, chosen.out / "benchmark-losses.png")
     text = losses_report.markdown(run)
     (chosen.out / "benchmark-losses.md").write_text(text)

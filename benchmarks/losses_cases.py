@@ -36,7 +36,9 @@ class Quantity:
     name: str
     reference: Callable[..., Tensor]
     floor: Callable[[Shape], float]
-    views: tuple[int, int] | None = None  # queue losses: views of the query and of the key, 0 for a plain [batch, dim]
+    views: tuple[int, int] | None = (
+        None  # queue losses: views of the query and of the key, 0 for a plain [batch, dim]
+    )
     contrastive: bool = True  # the memory target is for contrastive losses
 
 
@@ -66,7 +68,8 @@ class Case:
             second = first + noise(shape.batch, shape.dim)
             return [first.requires_grad_(), second.requires_grad_(), torch.arange(shape.batch)]
         query, key = (
-            first + noise(*([views] if views else []), shape.batch, shape.dim) for views in self.quantity.views
+            first + noise(*([views] if views else []), shape.batch, shape.dim)
+            for views in self.quantity.views
         )
         return [query.requires_grad_(), key, F.normalize(noise(shape.queue, shape.dim), dim=1)]
 
@@ -127,7 +130,9 @@ def plain_swav(state: plain.State, z1: Tensor, z2: Tensor, index: Tensor) -> Ten
     return plain.swav(torch.stack([z1, z2]), prototypes(z1.shape[1]).to(z1.dtype))
 
 
-def plain_nnclr(state: plain.State, prediction: Tensor, projection: Tensor, queue: Tensor) -> Tensor:
+def plain_nnclr(
+    state: plain.State, prediction: Tensor, projection: Tensor, queue: Tensor
+) -> Tensor:
     return plain.nnclr(projection, prediction, queue)
 
 
@@ -152,10 +157,16 @@ MOCO_M = Quantity("MoCo-M", queued(plain.lorac, beta=float("inf")), attentions(2
 LORAC = Quantity("LORAC", queued(plain.lorac), attentions(2), views=(2, 0))
 JCL = Quantity("JCL", queued(plain.jcl), attentions(1), views=(0, 4))
 NNCLR = Quantity(
-    "NNCLR", lambda state, query, key, queue: plain.nnclr(key, query, queue), attentions(0.5), views=(0, 0)
+    "NNCLR",
+    lambda state, query, key, queue: plain.nnclr(key, query, queue),
+    attentions(0.5),
+    views=(0, 0),
 )
 COSINE = Quantity(
-    "negative cosine", stateless(plain.negative_cosine), lambda s: 6.0 * s.batch * s.dim, contrastive=False
+    "negative cosine",
+    stateless(plain.negative_cosine),
+    lambda s: 6.0 * s.batch * s.dim,
+    contrastive=False,
 )
 BARLOW = Quantity("Barlow Twins", stateless(plain.barlow_twins), features(3), contrastive=False)
 VICREG = Quantity("VICReg", stateless(plain.vicreg), features(4), contrastive=False)
@@ -163,7 +174,9 @@ W_MSE = Quantity("W-MSE", stateless(plain.wmse), features(6), contrastive=False)
 SWAV = Quantity("SwAV", plain_swav, lambda s: 6.0 * 2 * s.batch * 3000 * s.dim, contrastive=False)
 
 
-def ours(quantity: Quantity, make: Callable[[int], torch.nn.Module], indexed: bool = False, **more: Any) -> Case:
+def ours(
+    quantity: Quantity, make: Callable[[int], torch.nn.Module], indexed: bool = False, **more: Any
+) -> Case:
     """A loss of nearfar made from the number of images; those without per-image state are not given the index."""
 
     def build(shape: Shape) -> Loss:
@@ -173,7 +186,9 @@ def ours(quantity: Quantity, make: Callable[[int], torch.nn.Module], indexed: bo
     return Case("nearfar", quantity.name, quantity, build, **more)
 
 
-def peer(owner: str, label: str, quantity: Quantity, make: Callable[[int], Loss], **more: Any) -> Case:
+def peer(
+    owner: str, label: str, quantity: Quantity, make: Callable[[int], Loss], **more: Any
+) -> Case:
     return Case(owner, label, quantity, lambda shape: make(shape.batch), **more)
 
 
@@ -215,7 +230,12 @@ NEARFAR = [
     ours(SACLR_ALL_ROW, lambda size: L.SACLR(size, scale="row", negatives="all"), indexed=True),
     # with two images in the batch one negative is all there is, so the sample is known
     ours(SACLR_1, lambda size: L.SACLR(size, negatives=1), check_batches=(2,)),
-    ours(SACLR_1_ROW, lambda size: L.SACLR(size, scale="row", negatives=1), indexed=True, check_batches=(2,)),
+    ours(
+        SACLR_1_ROW,
+        lambda size: L.SACLR(size, scale="row", negatives=1),
+        indexed=True,
+        check_batches=(2,),
+    ),
     ours(SIGCLR, lambda size: L.SigCLR()),
     ours(SOGCLR, lambda size: L.SogCLR(size), indexed=True),
     ours(ISOGCLR, lambda size: L.ISogCLR(size), indexed=True),
@@ -236,10 +256,26 @@ NEARFAR = [
     ours(W_MSE, lambda size: L.WMSE(sub_batch=size), least_batch=1024),
     Case("nearfar", "SwAV", SWAV, swav),
 ]
-WITH_PLAIN_FORM = [SIMCLR, DCL, SACLR_ALL, SIGCLR, SOGCLR, ISOGCLR, CLIP, SIGLIP, MOCO_V3, SCE_IN_BATCH]
+WITH_PLAIN_FORM = [
+    SIMCLR,
+    DCL,
+    SACLR_ALL,
+    SIGCLR,
+    SOGCLR,
+    ISOGCLR,
+    CLIP,
+    SIGLIP,
+    MOCO_V3,
+    SCE_IN_BATCH,
+]
 WITH_PLAIN_FORM += [MOCO, RESSL, SCE, MOCO_M, LORAC, JCL, NNCLR]
 PLAIN = [
-    Case("plain", quantity.name, quantity, lambda shape, quantity=quantity: partial(quantity.reference, {}))
+    Case(
+        "plain",
+        quantity.name,
+        quantity,
+        lambda shape, quantity=quantity: partial(quantity.reference, {}),
+    )
     for quantity in WITH_PLAIN_FORM
 ]
 PEERS = [
@@ -247,11 +283,35 @@ PEERS = [
     peer("lightly", "DCLLoss", DCL, peers.lightly_dcl),
     peer("lightly", "DCLWLoss", DCLW, peers.lightly_dclw),
     peer("lightly", "NTXentLoss, memory bank", MOCO, peers.lightly_memory_bank),
-    peer("pytorch-metric-learning", "NTXentLoss", SIMCLR, peers.metric_learning_ntxent, check_batches=(96,)),
-    peer("LibAUC", "GCLoss_v1", SOGCLR, peers.libauc_sogclr, note="multiplied by t, views added: 2t = 0.2"),
-    peer("LibAUC", "GCLoss_v1, iSogCLR", ISOGCLR, peers.libauc_isogclr, note="each row is multiplied by its own 2t"),
+    peer(
+        "pytorch-metric-learning",
+        "NTXentLoss",
+        SIMCLR,
+        peers.metric_learning_ntxent,
+        check_batches=(96,),
+    ),
+    peer(
+        "LibAUC",
+        "GCLoss_v1",
+        SOGCLR,
+        peers.libauc_sogclr,
+        note="multiplied by t, views added: 2t = 0.2",
+    ),
+    peer(
+        "LibAUC",
+        "GCLoss_v1, iSogCLR",
+        ISOGCLR,
+        peers.libauc_isogclr,
+        note="each row is multiplied by its own 2t",
+    ),
     peer("open_clip", "ClipLoss", CLIP, peers.open_clip_clip),
     peer("open_clip", "SigLipLoss", SIGLIP, peers.open_clip_siglip),
     peer("torch", "linear_cross_entropy, two sets", CLIP, peers.torch_clip),
-    peer("torch", "linear_cross_entropy, one set", SIMCLR, peers.torch_simclr, note="no mask: rows are own negatives"),
+    peer(
+        "torch",
+        "linear_cross_entropy, one set",
+        SIMCLR,
+        peers.torch_simclr,
+        note="no mask: rows are own negatives",
+    ),
 ]

@@ -22,7 +22,9 @@ MIB = 1 << 20
 WARM = 16  # batch of the call that loads kernels and thread pools before memory is measured
 
 
-def in_fresh_process(job: Callable[..., dict], *args, threads: int, memory: int, seconds: float) -> dict[str, Any]:
+def in_fresh_process(
+    job: Callable[..., dict], *args, threads: int, memory: int, seconds: float
+) -> dict[str, Any]:
     """The job's result, or {"error": why} if it raises, dies, or goes beyond `memory` more bytes or `seconds`."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
@@ -40,7 +42,9 @@ def in_fresh_process(job: Callable[..., dict], *args, threads: int, memory: int,
         process.join()
 
 
-def _child(send: Connection, job: Callable[..., dict], args: tuple, threads: int, memory: int) -> None:
+def _child(
+    send: Connection, job: Callable[..., dict], args: tuple, threads: int, memory: int
+) -> None:
     torch.set_num_threads(threads)
     limit = _kilobytes("VmData") * 1024 + memory
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -54,7 +58,9 @@ def _in_words(error: Exception, memory: int) -> str:
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, MemoryError) or "allocate memory" in text or "bad_alloc" in text:
         asked = re.search(r"allocate (\d+) bytes", text)
-        return f"out of memory: above {memory >> 30} GiB" + (f" ({int(asked[1]) >> 20} MiB at once)" if asked else "")
+        return f"out of memory: above {memory >> 30} GiB" + (
+            f" ({int(asked[1]) >> 20} MiB at once)" if asked else ""
+        )
     return f"{type(error).__name__}: {text[:120]}"
 
 
@@ -82,10 +88,15 @@ def agreement(case: Case, shape: Shape) -> dict[str, float]:
     loss, state = case.build(shape), {}
     for seed in range(calls):
         inputs = case.inputs(shape, seed)
-        exact = [t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in inputs]
+        exact = [
+            t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t
+            for t in inputs
+        ]
         value = step(loss, inputs)
         reference = step(lambda *tensors: case.quantity.reference(state, *tensors), exact)
-    got = torch.cat([tensor.grad.flatten() for tensor in inputs if tensor.grad is not None]).double()
+    got = torch.cat(
+        [tensor.grad.flatten() for tensor in inputs if tensor.grad is not None]
+    ).double()
     want = torch.cat([tensor.grad.flatten() for tensor in exact if tensor.grad is not None])
     factor = float(got @ want / (want @ want))
     return {
@@ -115,10 +126,15 @@ def memory(case: Case, shape: Shape) -> dict[str, float]:
     step(loss, inputs)
     seconds = time.perf_counter() - start
     gradients = sum(tensor.nbytes for tensor in inputs if tensor.grad is not None)
-    return {"extra_bytes": max(0, (_kilobytes("VmHWM") - before) * 1024 - gradients), "seconds": seconds}
+    return {
+        "extra_bytes": max(0, (_kilobytes("VmHWM") - before) * 1024 - gradients),
+        "seconds": seconds,
+    }
 
 
-def times(cases: list[Case], shape: Shape, warm: set[str], budget: float, rounds: tuple[int, int]) -> dict[str, Any]:
+def times(
+    cases: list[Case], shape: Shape, warm: set[str], budget: float, rounds: tuple[int, int]
+) -> dict[str, Any]:
     """Seconds of each case in rounds that visit all cases, until the budget is spent; GEMM FLOP/s of each round.
 
     The cases in `warm` are run once before.
@@ -158,7 +174,10 @@ def on_gpu(batch: int = 65536, dim: int = 128) -> dict[str, Any]:
     from nearfar.losses import SimCLR
 
     loss = SimCLR(temperature=0.1)
-    views = [torch.randn(batch, dim, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+    views = [
+        torch.randn(batch, dim, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(2)
+    ]
     samples = []
     for _ in range(8):
         torch.cuda.synchronize()

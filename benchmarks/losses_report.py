@@ -28,7 +28,10 @@ def _name(row: dict, odd: set[str]) -> str:
 
 def _table(rows: list[dict], odd: set[str], cell) -> list[str]:
     sizes = sorted({row["batch"] for row in rows})
-    lines = ["| | " + " | ".join(f"{size}" for size in sizes) + " |", "|---" * (len(sizes) + 1) + "|"]
+    lines = [
+        "| | " + " | ".join(f"{size}" for size in sizes) + " |",
+        "|---" * (len(sizes) + 1) + "|",
+    ]
     for case in dict.fromkeys(row["case"] for row in rows):
         by_size = {row["batch"]: row for row in rows if row["case"] == case}
         cells = [cell(by_size[size]) if size in by_size else "" for size in sizes]
@@ -58,7 +61,9 @@ def _share(row: dict) -> str:
 
 
 def gemm_rate(run: dict) -> float:
-    return statistics.median([row["gemm"] for row in run["rows"] if row.get("gemm")] or [float("nan")])
+    return statistics.median(
+        [row["gemm"] for row in run["rows"] if row.get("gemm")] or [float("nan")]
+    )
 
 
 def markdown(run: dict[str, Any]) -> str:
@@ -81,7 +86,10 @@ def markdown(run: dict[str, Any]) -> str:
         "",
         "| | computes | verdict |",
         "|---|---|---|",
-        *(f"| {check['case']} | {check['quantity']} | {check['verdict']} |" for check in run["checks"]),
+        *(
+            f"| {check['case']} | {check['quantity']} | {check['verdict']} |"
+            for check in run["checks"]
+        ),
     ]
     for dim in sorted({row["dim"] for row in rows}):
         for queue in sorted({row["queue"] for row in rows if row["dim"] == dim}):
@@ -90,13 +98,31 @@ def markdown(run: dict[str, Any]) -> str:
             lines += [
                 "",
                 f"## {what}",
-                "Columns: batch size B (two views: n = 2B rows)." if not queue else "Column: batch size.",
+                "Columns: batch size B (two views: n = 2B rows)."
+                if not queue
+                else "Column: batch size.",
             ]
-            lines += ["", "Forward and backward, ms: median (minimum); *: one slower run of the memory pass:", ""]
+            lines += [
+                "",
+                "Forward and backward, ms: median (minimum); *: one slower run of the memory pass:",
+                "",
+            ]
             lines += _table(part, odd, _time)
-            own = "; that of lightly's memory bank includes two copies of its queue" if queue else ""
-            lines += ["", f"Peak memory above inputs and gradients, MiB{own}:", "", *_table(part, odd, _memory)]
-            lines += ["", "Share of the arithmetic floor at the GEMM rate:", "", *_table(part, odd, _share)]
+            own = (
+                "; that of lightly's memory bank includes two copies of its queue" if queue else ""
+            )
+            lines += [
+                "",
+                f"Peak memory above inputs and gradients, MiB{own}:",
+                "",
+                *_table(part, odd, _memory),
+            ]
+            lines += [
+                "",
+                "Share of the arithmetic floor at the GEMM rate:",
+                "",
+                *_table(part, odd, _share),
+            ]
     lines += [
         "",
         "## Failures",
@@ -116,7 +142,11 @@ def targets(run: dict[str, Any]) -> list[str]:
     """One line for each target: met or not, with the figure."""
     dim = min(row["dim"] for row in run["rows"])
     good = [row for row in run["rows"] if "error" not in row]
-    agree = {check["case"] for check in run["checks"] if "error" not in check and check["residual"] < SAME}
+    agree = {
+        check["case"]
+        for check in run["checks"]
+        if "error" not in check and check["residual"] < SAME
+    }
     ours = [row for row in good if row["owner"] == "nearfar"]
 
     def times_faster(fast: dict, slow: dict) -> float:
@@ -134,7 +164,12 @@ def targets(run: dict[str, Any]) -> list[str]:
 
     def never_slower(text: str, others: list[dict]) -> str:
         same = ("quantity", "batch", "dim", "queue")
-        pairs = [(times_faster(a, b), a, b) for a in ours for b in others if all(a[k] == b[k] for k in same)]
+        pairs = [
+            (times_faster(a, b), a, b)
+            for a in ours
+            for b in others
+            if all(a[k] == b[k] for k in same)
+        ]
         if not pairs:
             return f"- not measured: {text}"
         slower = sorted((pair for pair in pairs if pair[0] < 1), key=lambda pair: pair[0])
@@ -143,7 +178,9 @@ def targets(run: dict[str, Any]) -> list[str]:
         return f"- {'NOT MET' if slower else 'met'}: {text}: {len(pairs) - len(slower)} of {len(pairs)} sizes; {worst}"
 
     def memory() -> str:
-        text = "at most 16 MiB + 16 n bytes above inputs and gradient, every contrastive loss and size"
+        text = (
+            "at most 16 MiB + 16 n bytes above inputs and gradient, every contrastive loss and size"
+        )
         over = [
             (row["extra_bytes"] - 16 * MIB - 16 * row["batch"] * (1 if row["queue"] else 2), row)
             for row in ours
@@ -157,12 +194,18 @@ def targets(run: dict[str, Any]) -> list[str]:
         return f"- {'NOT MET' if beyond else 'met'}: {text}: {len(over) - beyond} of {len(over)}; worst {worst}"
 
     def exact() -> str:
-        mine = [check for check in run["checks"] if check["owner"] == "nearfar" and check["contrastive"]]
+        mine = [
+            check for check in run["checks"] if check["owner"] == "nearfar" and check["contrastive"]
+        ]
         failing = [check["case"] for check in mine if check.get("gradient_error", 1.0) > EXACT]
-        worst = max((check.get("gradient_error", float("inf")) for check in mine), default=float("nan"))
+        worst = max(
+            (check.get("gradient_error", float("inf")) for check in mine), default=float("nan")
+        )
         text = f"gradient within 1e-6 of float64, contrastive losses: {len(mine) - len(failing)} of {len(mine)}"
         text += f"; worst {worst:.1e}"
-        return f"- {'NOT MET' if failing else 'met'}: {text}" + (f" ({', '.join(failing)})" if failing else "")
+        return f"- {'NOT MET' if failing else 'met'}: {text}" + (
+            f" ({', '.join(failing)})" if failing else ""
+        )
 
     def gpu() -> str:
         text = "B = 65536, d = 128, bfloat16 on an H200 in 30 ms"
@@ -171,18 +214,24 @@ def targets(run: dict[str, Any]) -> list[str]:
         median = statistics.median(run["gpu"]["milliseconds"])
         return f"- {'met' if median <= 30 else 'NOT MET'}: {text}: {median:.1f} ms on {run['gpu']['device']}"
 
-    peers = [row for row in good if row["owner"] not in ("nearfar", "plain") and row["case"] in agree]
+    peers = [
+        row for row in good if row["owner"] not in ("nearfar", "plain") and row["case"] in agree
+    ]
     lightly, mine = "lightly NTXentLoss", "nearfar SimCLR"
     return [
         memory(),
         ratio("5x lightly at B = 1024", lightly, mine, 1024, 5),
         ratio("10x lightly at B = 4096", lightly, mine, 4096, 10),
         ratio("6x plain masked cross entropy at B = 4096", "plain SimCLR", mine, 4096, 6),
-        never_slower("never slower than the plain form", [row for row in good if row["owner"] == "plain"]),
+        never_slower(
+            "never slower than the plain form", [row for row in good if row["owner"] == "plain"]
+        ),
         never_slower("never slower than a peer that agrees", peers),
         ratio("MoCo with a queue 4x its plain form", "plain MoCo", "nearfar MoCo", 256, 4),
         ratio("SCE with a queue 3x its plain form", "plain SCE", "nearfar SCE", 256, 3),
-        ratio("SACLR-1 20x SACLR-all at B = 4096", "nearfar SACLR-all", "nearfar SACLR-1", 4096, 20),
+        ratio(
+            "SACLR-1 20x SACLR-all at B = 4096", "nearfar SACLR-all", "nearfar SACLR-1", 4096, 20
+        ),
         exact(),
         gpu(),
     ]
@@ -196,7 +245,9 @@ def plot(run: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     dim = min(row["dim"] for row in run["rows"])
-    rows = [row for row in run["rows"] if row["dim"] == dim and not row["queue"] and "error" not in row]
+    rows = [
+        row for row in run["rows"] if row["dim"] == dim and not row["queue"] and "error" not in row
+    ]
     shown = ["SimCLR", "SACLR-1", "SACLR-all", "SigCLR", "SogCLR", "iSogCLR", "CLIP"]
     figure, panels = pyplot.subplots(1, 2, figsize=(14, 5), layout="constrained")
     for case in dict.fromkeys(row["case"] for row in rows):
@@ -206,9 +257,19 @@ def plot(run: dict[str, Any], path: Path) -> None:
             continue
         style = {"nearfar": "-", "plain": ":"}.get(owner, "--")
         batches = [row["batch"] for row in line]
-        panels[0].plot(batches, [1000 * row["median"] for row in line], style, marker=".", label=case)
-        panels[1].plot(batches, [max(row["extra_bytes"] / MIB, 0.1) for row in line], style, marker=".", label=case)
-    for panel, title in zip(panels, ["forward and backward, ms", "memory above inputs and gradient, MiB"], strict=True):
+        panels[0].plot(
+            batches, [1000 * row["median"] for row in line], style, marker=".", label=case
+        )
+        panels[1].plot(
+            batches,
+            [max(row["extra_bytes"] / MIB, 0.1) for row in line],
+            style,
+            marker=".",
+            label=case,
+        )
+    for panel, title in zip(
+        panels, ["forward and backward, ms", "memory above inputs and gradient, MiB"], strict=True
+    ):
         panel.set(xscale="log", yscale="log", xlabel=f"batch size B (d = {dim})", title=title)
         panel.set_xscale("log", base=2)
         panel.grid(alpha=0.3)

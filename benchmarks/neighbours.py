@@ -52,20 +52,28 @@ def seconds(function: Callable[[], Tensor]) -> tuple[float, Tensor]:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--queries", type=int, default=4096)
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--others-up-to", type=int, default=100_000, help="rows for the loop and scikit-learn")
+    parser.add_argument(
+        "--others-up-to", type=int, default=100_000, help="rows for the loop and scikit-learn"
+    )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     lines = []
     for count in args.rows:
-        rows = F.normalize(torch.randn(count, args.dim, generator=torch.Generator().manual_seed(0)), dim=1)
+        rows = F.normalize(
+            torch.randn(count, args.dim, generator=torch.Generator().manual_seed(0)), dim=1
+        )
         queries = rows[: args.queries].clone()
-        ways: dict[str, Callable[[], Tensor]] = {"ours": lambda: nearest_rows(rows, queries, args.k).distance}  # noqa: B023
+        ways: dict[str, Callable[[], Tensor]] = {
+            "ours": lambda: nearest_rows(rows, queries, args.k).distance  # noqa: B023
+        }
         if count <= args.others_up_to:
             ways["plain loop"] = lambda: plain(rows, queries, args.k)  # noqa: B023
             ways["scikit-learn"] = lambda: scikit_learn(rows, queries, args.k)  # noqa: B023
@@ -77,7 +85,9 @@ def main() -> None:
                 taken[name].append(took)
         build, _ = seconds(lambda: F.normalize(rows, dim=1))  # noqa: B023
         best = {name: min(times) for name, times in taken.items()}
-        worst = {name: float((found - results["ours"]).abs().max()) for name, found in results.items()}
+        worst = {
+            name: float((found - results["ours"]).abs().max()) for name, found in results.items()
+        }
         line = {
             "rows": count, "dim": args.dim, "k": args.k, "queries": len(queries), "threads": torch.get_num_threads(),
             "unit_rows_s": round(build, 3), "seconds": {name: round(one, 3) for name, one in best.items()},

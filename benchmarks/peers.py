@@ -43,7 +43,9 @@ def peer_python() -> Path:
     install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", REQUIREMENTS]
     outcome = subprocess.run(install, capture_output=True, text=True)
     if outcome.returncode:
-        raise RuntimeError("the peers could not be installed: " + outcome.stderr.strip().splitlines()[-1])
+        raise RuntimeError(
+            "the peers could not be installed: " + outcome.stderr.strip().splitlines()[-1]
+        )
     done.write_text(wanted)
     return python
 
@@ -99,7 +101,9 @@ def _libauc(size: int, individual: bool) -> Loss:
     from libauc.losses.contrastive import GCLoss_v1
 
     with contextlib.redirect_stdout(io.StringIO()):
-        return GCLoss_v1(N=size, tau=0.1, gamma=0.9, device=torch.device("cpu"), enable_isogclr=individual)
+        return GCLoss_v1(
+            N=size, tau=0.1, gamma=0.9, device=torch.device("cpu"), enable_isogclr=individual
+        )
 
 
 def libauc_sogclr(size: int) -> Loss:

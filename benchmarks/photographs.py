@@ -76,7 +76,11 @@ def build(name: str, size: int, channels: int) -> nn.Module:
     if name == "small":
         net: nn.Module = SmallNet(size, channels)
     else:
-        net = PatchNet(name, channels) if "|" in name else timm.create_model(name, num_classes=0, in_chans=channels)
+        net = (
+            PatchNet(name, channels)
+            if "|" in name
+            else timm.create_model(name, num_classes=0, in_chans=channels)
+        )
     return net.to(memory_format=torch.channels_last)
 
 
@@ -91,7 +95,9 @@ class Seen(nn.Module):
         """Return the features."""
         pixels = images.float() / 255
         if images.shape[-1] != self.size:
-            pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
+            pixels = F.interpolate(
+                pixels, size=(self.size, self.size), mode="bilinear", antialias=True
+            )
         with torch.autocast("cpu", torch.bfloat16):
             return self.net((pixels - self.mean) / self.std).float()
 
@@ -117,10 +123,15 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
     view = plan(args.views, args.crop, bank.channels).views[0]
     small = replace(view, size=args.crop // 2, scale=(0.05, 0.3))
     stages = args.stages or [(args.crop, view.scale[0])]
-    plans = [plan_of(args, replace(view, size=side, scale=(least, 1.0)), small) for side, least in stages]
+    plans = [
+        plan_of(args, replace(view, size=side, scale=(least, 1.0)), small) for side, least in stages
+    ]
     model = (CombinedModel if args.over == "patches" else Model)(method, backbone, len(bank))
     rule = get_ema_avg_fn(args.average) if args.average else get_swa_avg_fn()
-    average, averaged = AveragedModel(backbone, avg_fn=rule, use_buffers=True), args.average or args.average_last
+    average, averaged = (
+        AveragedModel(backbone, avg_fn=rule, use_buffers=True),
+        args.average or args.average_last,
+    )
     optimizer = build_optimizer(args.optimizer, model, lr=args.lr, weight_decay=args.weight_decay)
     generator, order = torch.Generator().manual_seed(args.seed), np.random.default_rng(args.seed)
     matrices = [weight for weight in model.parameters() if weight.ndim > 1 and weight.requires_grad]
@@ -147,7 +158,9 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
         if args.normalise_weights:
             for weight, norm in zip(matrices, norms, strict=True):
                 weight.data.mul_(norm / weight.data.norm())
-        model.after_step({name: rows.detach() for name, rows in embeddings.items()}, 100 * share, 100)
+        model.after_step(
+            {name: rows.detach() for name, rows in embeddings.items()}, 100 * share, 100
+        )
         if averaged and share >= 1 - (args.average_last or 1):
             average.update_parameters(backbone)
         images += len(index)
@@ -163,8 +176,12 @@ def stage(text: str) -> tuple[int, float]:
 
 def plan_of(args: argparse.Namespace, view: View, small: View) -> ViewPlan:
     """Return so many views of a kind, and small ones."""
-    flips = [float(number % 2) if args.flips_apart else view.flip for number in range(args.large_crops)]
-    return ViewPlan("tried", (*(replace(view, flip=flip) for flip in flips), *[small] * args.small_crops))
+    flips = [
+        float(number % 2) if args.flips_apart else view.flip for number in range(args.large_crops)
+    ]
+    return ViewPlan(
+        "tried", (*(replace(view, flip=flip) for flip in flips), *[small] * args.small_crops)
+    )
 
 
 def table(path: Path) -> str:
@@ -179,7 +196,9 @@ def table(path: Path) -> str:
 
 def main() -> None:
     """Train once, measure, and append a line; or print the table of a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", help="or a file of lines, to print its table")
     parser.add_argument("--name", default="")
     parser.add_argument("--image-size", type=int, default=96)
@@ -187,16 +206,26 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="training images")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--net", default="small")
-    parser.add_argument("--whiten", nargs="?", const="frozen", choices=("frozen", "trained"), help="the stem")
+    parser.add_argument(
+        "--whiten", nargs="?", const="frozen", choices=("frozen", "trained"), help="the stem"
+    )
     parser.add_argument("--views", default="saclr-cifar")
     parser.add_argument("--method", default="simclr")
     parser.add_argument("--numbers", default="{}", help="the method's own, as JSON")
     parser.add_argument("--temperature", type=float, default=0.2)
-    parser.add_argument("--batch-size", type=int, nargs="+", default=[256], help="each for an equal share of the time")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        nargs="+",
+        default=[256],
+        help="each for an equal share of the time",
+    )
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--lr", type=float, default=0.12)
     parser.add_argument("--weight-decay", type=float, default=5e-4)
-    parser.add_argument("--normalise-weights", action="store_true", help="back to their first norm after each step")
+    parser.add_argument(
+        "--normalise-weights", action="store_true", help="back to their first norm after each step"
+    )
     parser.add_argument(
         "--stages",
         type=stage,
@@ -205,14 +234,27 @@ def main() -> None:
     )
     parser.add_argument("--large-crops", type=int, default=2)
     parser.add_argument(
-        "--small-crops", type=int, default=0, help="crops of half the side, each against all large ones"
+        "--small-crops",
+        type=int,
+        default=0,
+        help="crops of half the side, each against all large ones",
     )
-    parser.add_argument("--over", choices=("pairs", "patches", *OVER_VIEWS), help="of benchmarks/several_views.py")
-    parser.add_argument("--flips-apart", action="store_true", help="every second view is always mirrored")
+    parser.add_argument(
+        "--over", choices=("pairs", "patches", *OVER_VIEWS), help="of benchmarks/several_views.py"
+    )
+    parser.add_argument(
+        "--flips-apart", action="store_true", help="every second view is always mirrored"
+    )
     parser.add_argument("--silu", action="store_true", help="SiLU for ReLU in our own nets")
-    parser.add_argument("--average", type=float, default=0.0, help="decay of an average of the weights, then tested")
-    parser.add_argument("--average-last", type=float, default=0.0, help="plain average over this share of the time")
-    parser.add_argument("--unbalanced", action="store_true", help="classes with 0.7 of the images of the one before")
+    parser.add_argument(
+        "--average", type=float, default=0.0, help="decay of an average of the weights, then tested"
+    )
+    parser.add_argument(
+        "--average-last", type=float, default=0.0, help="plain average over this share of the time"
+    )
+    parser.add_argument(
+        "--unbalanced", action="store_true", help="classes with 0.7 of the images of the one before"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/photographs.jsonl"))
     args = parser.parse_args()
@@ -236,7 +278,9 @@ def main() -> None:
         known, asked = extract(encoder, bank), extract(encoder, queries)
         result[f"knn at {size} px"] = knn_accuracy(known, bank.labels, asked, queries.labels)
     result["linear"] = linear_accuracy(known, bank.labels, asked, queries.labels)
-    line = {name: value for name, value in vars(args).items() if name not in ("out", "data")} | result
+    line = {
+        name: value for name, value in vars(args).items() if name not in ("out", "data")
+    } | result
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("a") as file:
         file.write(json.dumps(line) + "\n")

@@ -44,10 +44,20 @@ class Twice:
 def torchvision_epochs(folder: str, crop: int) -> Iterator[Callable[[], int]]:
     """torchvision's ImageFolder and transforms in a DataLoader with two workers."""
     jitter = transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8)
-    parts = [transforms.RandomResizedCrop(crop, (0.2, 1.0)), transforms.RandomHorizontalFlip(), jitter]
-    parts += [transforms.RandomGrayscale(0.1), transforms.ToTensor(), transforms.Normalize([0.5] * 3, [0.25] * 3)]
+    parts = [
+        transforms.RandomResizedCrop(crop, (0.2, 1.0)),
+        transforms.RandomHorizontalFlip(),
+        jitter,
+    ]
+    parts += [
+        transforms.RandomGrayscale(0.1),
+        transforms.ToTensor(),
+        transforms.Normalize([0.5] * 3, [0.25] * 3),
+    ]
     images = datasets.ImageFolder(folder, Twice(transforms.Compose(parts)))
-    loader: DataLoader[Any] = DataLoader(images, BATCH, shuffle=True, num_workers=WORKERS, drop_last=True)
+    loader: DataLoader[Any] = DataLoader(
+        images, BATCH, shuffle=True, num_workers=WORKERS, drop_last=True
+    )
     for _ in range(2):
         yield lambda: sum(len(views[0]) for views, _ in loader)
 
@@ -58,7 +68,9 @@ def cached_epochs(folder: str, crop: int, image_size: int) -> Iterator[Callable[
         for epoch in range(2):
 
             def once(number: int = epoch) -> int:
-                images = open_images(folder, image_size=image_size, cache_dir=cache, workers=WORKERS)
+                images = open_images(
+                    folder, image_size=image_size, cache_dir=cache, workers=WORKERS
+                )
                 return _seen(Batches(images, BATCH, 0).epoch(number), images, crop)
 
             yield once
@@ -88,7 +100,9 @@ def _seen(batches: Iterator[Any], images: Images, crop: int) -> int:
 
 def main() -> None:
     """Time first and later epochs of each way of reading."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("--crops", type=int, nargs="+", default=[64, 224])
     parser.add_argument("--out", type=Path)
@@ -107,7 +121,10 @@ def main() -> None:
                 began = time.perf_counter()
                 rates.append(epoch() / (time.perf_counter() - began))
             rows.append({"crop": crop, "way": name, "first": rates[0], "later": rates[1]})
-            print(f"{crop:4} px  {name:40} first {rates[0]:6.0f}  later {rates[1]:6.0f} images/s", flush=True)
+            print(
+                f"{crop:4} px  {name:40} first {rates[0]:6.0f}  later {rates[1]:6.0f} images/s",
+                flush=True,
+            )
     if args.out is not None:
         args.out.write_text(json.dumps(rows, indent=2) + "\n")
 

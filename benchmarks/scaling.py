@@ -26,7 +26,12 @@ from nearfar.training.step import GradientStep
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 METHODS = {"simclr": {}, "sigclr": {}, "saclr": {}, "moco-v2": dict(queue_size=512), "byol": {}}
 WORLDS = (2, 4, 8)
-CASES = ((256, 128), (1024, 128), (1024, 512), (4096, 128))  # images of the joined batch, width of the embeddings
+CASES = (
+    (256, 128),
+    (1024, 128),
+    (1024, 512),
+    (4096, 128),
+)  # images of the joined batch, width of the embeddings
 KINDS = {
     "join_batches": "rows",
     "complete": "sums",
@@ -71,15 +76,22 @@ def step(name: str, batch: int, dim: int, rank: int, world: int) -> int:
     """Run one step of a method; returns the number of parameters whose gradients are summed."""
     torch.manual_seed(0)
     method = method_class(name)
-    heads = {"projector": (dim,)} | ({"predictor": (dim,)} if "predictor" in method.__dataclass_fields__ else {})
+    heads = {"projector": (dim,)} | (
+        {"predictor": (dim,)} if "predictor" in method.__dataclass_fields__ else {}
+    )
     chosen = method(**heads, **METHODS[name])
     model = Model(chosen, Backbone(), 10 * batch)
     fabric = SimpleNamespace(
-        global_rank=rank, world_size=world, autocast=contextlib.nullcontext, backward=lambda loss: loss.backward()
+        global_rank=rank,
+        world_size=world,
+        autocast=contextlib.nullcontext,
+        backward=lambda loss: loss.backward(),
     )
     own = rank_rows(batch, rank, world)
     views = torch.randn(len(chosen.views), own.stop - own.start, 1, 4, 4)
-    GradientStep(fabric, model)(lambda rows: list(views[:, rows]), torch.arange(own.start, own.stop), batch, seed=0)
+    GradientStep(fabric, model)(
+        lambda rows: list(views[:, rows]), torch.arange(own.start, own.stop), batch, seed=0
+    )
     del model.loss  # the gradients of its parameters are complete on every process
     return sum(parameter.numel() for parameter in model.parameters() if parameter.grad is not None)
 
@@ -87,7 +99,9 @@ def step(name: str, batch: int, dim: int, rank: int, world: int) -> int:
 def work(rank: int, world: int, folder: str) -> None:
     """One of `world` processes: the bytes of every case, written by the first."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store{world}", rank=rank, world_size=world)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store{world}", rank=rank, world_size=world
+    )
     counts: Counter[str] = Counter()
     count_bytes(counts)
     found = []
@@ -103,7 +117,11 @@ def work(rank: int, world: int, folder: str) -> None:
 
 def exchanged() -> list[str]:
     """The table of bytes."""
-    lines = ["| method | batch | width | what | " + " | ".join(f"{world} processes" for world in WORLDS) + " |"]
+    lines = [
+        "| method | batch | width | what | "
+        + " | ".join(f"{world} processes" for world in WORLDS)
+        + " |"
+    ]
     lines += ["|---|---|---|---|" + "---|" * len(WORLDS)]
     with tempfile.TemporaryDirectory() as folder:
         for world in WORLDS:
@@ -114,7 +132,9 @@ def exchanged() -> list[str]:
         for kind in ("rows", "sums"):
             counts = [case[4].get(kind, 0) for case in cases]
             if any(counts):
-                lines.append(f"| {name} | {batch} | {dim} | {kind} | {' | '.join(map(size, counts))} |")
+                lines.append(
+                    f"| {name} | {batch} | {dim} | {kind} | {' | '.join(map(size, counts))} |"
+                )
     for world, cases in zip(WORLDS, found, strict=True):
         for *_, parameters, counts in cases:
             assert counts["gradients"] == round(4 * parameters * 2 * (world - 1) / world)
@@ -123,26 +143,40 @@ def exchanged() -> list[str]:
 
 def parameters_of_encoders() -> list[str]:
     """The table of what gradients cost with encoders that people use."""
-    lines = ["| encoder | parameters | gradients received per step, 2 processes | 8 processes |", "|---|---|---|---|"]
+    lines = [
+        "| encoder | parameters | gradients received per step, 2 processes | 8 processes |",
+        "|---|---|---|---|",
+    ]
     for name, pixels in (("small", 32), ("resnet18", 32), ("resnet50", 224)):
-        count = sum(p.numel() for p in build_backbone(name, image_size=pixels, channels=3).parameters())
-        lines.append(f"| {name} | {count / 1e6:.2f} million | {size(4 * count)} | {size(round(7 * count))} |")
+        count = sum(
+            p.numel() for p in build_backbone(name, image_size=pixels, channels=3).parameters()
+        )
+        lines.append(
+            f"| {name} | {count / 1e6:.2f} million | {size(4 * count)} | {size(round(7 * count))} |"
+        )
     return lines
 
 
 def kept() -> list[str]:
     """The table of what each method's loss keeps for every image: the growth of its buffers with their number."""
-    lines = ["| method | buffers that grow | bytes per image | 10^6 images | 10^9 images |", "|---|---|---|---|---|"]
+    lines = [
+        "| method | buffers that grow | bytes per image | 10^6 images | 10^9 images |",
+        "|---|---|---|---|---|",
+    ]
     constant = []
     variants = [(name, {}) for name in method_names()] + [("saclr", {"scale": "row"})]
     for name, options in variants:
-        few, many = (dict(method_class(name)(**options).setup(n).loss.named_buffers()) for n in (1000, 2000))
+        few, many = (
+            dict(method_class(name)(**options).setup(n).loss.named_buffers()) for n in (1000, 2000)
+        )
         grown = {key: (many[key].nbytes - few[key].nbytes) / 1000 for key in many}
         grown = {key: each for key, each in grown.items() if each}
         shown = name + "".join(f" {key}={value}" for key, value in options.items())
         each = sum(grown.values())
         if each:
-            lines.append(f"| {shown} | {', '.join(grown)} | {each:g} | {size(each * 1e6)} | {size(each * 1e9)} |")
+            lines.append(
+                f"| {shown} | {', '.join(grown)} | {each:g} | {size(each * 1e6)} | {size(each * 1e9)} |"
+            )
         else:
             constant.append(shown)
     return [*lines, "", f"No state per image: {', '.join(constant)}."]
@@ -159,11 +193,20 @@ def size(count: float) -> str:
 def main() -> None:
     """Measure, and write the tables into the page where they belong."""
     page = PAGE.read_text()
-    for name, lines in (("exchanged", exchanged()), ("gradients", parameters_of_encoders()), ("kept", kept())):
+    for name, lines in (
+        ("exchanged", exchanged()),
+        ("gradients", parameters_of_encoders()),
+        ("kept", kept()),
+    ):
         table = "\n".join(lines)
         print(table, end="\n\n")
         begin, end = f"<!-- {name}: written by benchmarks/scaling.py -->", f"<!-- {name}: end -->"
-        page = re.sub(f"{begin}.*?{end}", lambda _, t=table, b=begin, e=end: f"{b}\n{t}\n{e}", page, flags=re.DOTALL)
+        page = re.sub(
+            f"{begin}.*?{end}",
+            lambda _, t=table, b=begin, e=end: f"{b}\n{t}\n{e}",
+            page,
+            flags=re.DOTALL,
+        )
     PAGE.write_text(page)
 
 

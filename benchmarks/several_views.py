@@ -79,11 +79,18 @@ class SeveralViews(SimCLR):
     def setup(self, num_images: int) -> Setup:
         setup = super().setup(num_images)
         if self.over in OVER_VIEWS:
-            loss = Averaged(self.temperature) if self.over == "averaged" else OVER_VIEWS[self.over]()
+            loss = (
+                Averaged(self.temperature) if self.over == "averaged" else OVER_VIEWS[self.over]()
+            )
             return replace(setup, loss=loss, pairing=all_views(self.large + self.small))
         pairs = [*combinations(range(self.large), 2)]
-        pairs += [(big, self.large + little) for little in range(self.small) for big in range(self.large)]
-        return replace(setup, pairing=Pairing(terms=tuple((("projection", a), ("projection", b)) for a, b in pairs)))
+        pairs += [
+            (big, self.large + little) for little in range(self.small) for big in range(self.large)
+        ]
+        return replace(
+            setup,
+            pairing=Pairing(terms=tuple((("projection", a), ("projection", b)) for a, b in pairs)),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,9 @@ def of_classes(images: Images, classes: range) -> Images:
 def train_supervised(images: Images, folder: Path, epochs: int, seed: int) -> None:
     """Train the small net on labels (crops, flips, AdamW, one cycle) and save it with its normalisation."""
     torch.manual_seed(seed)
-    encoder = Encoder(build_backbone("small", image_size=32, channels=3), 32, 3, images.mean, images.std).train()
+    encoder = Encoder(
+        build_backbone("small", image_size=32, channels=3), 32, 3, images.mean, images.std
+    ).train()
     head = nn.Linear(encoder.num_features, 5)
     weights = [*encoder.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(weights, lr=1e-3, weight_decay=0.05)
@@ -62,7 +64,10 @@ def train_supervised(images: Images, folder: Path, epochs: int, seed: int) -> No
             optimizer.step()
             cycle.step()
             correct += int((logits.argmax(1) == labels[rows]).sum())
-        print(f"supervised, epoch {epoch + 1}: {correct / (steps * 128):.3f} of the training images right", flush=True)
+        print(
+            f"supervised, epoch {epoch + 1}: {correct / (steps * 128):.3f} of the training images right",
+            flush=True,
+        )
     save_encoder(folder, encoder.eval())
 
 
@@ -71,13 +76,18 @@ def table(path: Path) -> str:
     found: dict[str, list[dict[str, float]]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
         found.setdefault(line["name"], []).append(line)
-    rows = ["| | seeds | kNN | linear | 1 label a class | 5 labels a class |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| | seeds | kNN | linear | 1 label a class | 5 labels a class |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, lines in found.items():
         values = [
-            100 * np.array([line[key] for line in lines]) for key in ("knn", "linear", "one_label", "five_labels")
+            100 * np.array([line[key] for line in lines])
+            for key in ("knn", "linear", "one_label", "five_labels")
         ]
         cells = [
-            f"{each.mean():.1f} ± {each.std(ddof=1):.1f}" if len(each) > 1 else f"{each[0]:.1f}" for each in values
+            f"{each.mean():.1f} ± {each.std(ddof=1):.1f}" if len(each) > 1 else f"{each[0]:.1f}"
+            for each in values
         ]
         rows.append(f"| {name} | {len(lines)} | {' | '.join(cells)} |")
     return "\n".join(rows)
@@ -85,7 +95,9 @@ def table(path: Path) -> str:
 
 def main() -> None:
     """Train the weights unless they are there, then pretrain from them; or print the table of a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", help="or a file of lines, to print its table")
     parser.add_argument("--out", type=Path, default=Path("runs/starting"))
     parser.add_argument("--supervised-epochs", type=int, default=10)
@@ -105,7 +117,9 @@ def main() -> None:
 
     def report(name: str, encoder: object) -> None:
         fit, held = extract(encoder, train), extract(encoder, test)
-        found = evaluate_features(fit, train.labels, held, test.labels, protocols=PROTOCOLS, seed=given.seed)
+        found = evaluate_features(
+            fit, train.labels, held, test.labels, protocols=PROTOCOLS, seed=given.seed
+        )
         line = {"name": name, "seed": given.seed, **found}
         with (given.out / "results.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -117,7 +131,9 @@ def main() -> None:
         options = options | ({"init": str(weights)} if "init" in options else {"encoder": "small"})
         shared = dict(method="simclr", epochs=given.epochs, precision="32-true", seed=given.seed)
         out = given.out / f"{name}-{given.seed}".replace(" ", "-").replace(",", "")
-        run = nearfar.pretrain(train, out=str(out), console=Console(quiet=True), **shared, **options)
+        run = nearfar.pretrain(
+            train, out=str(out), console=Console(quiet=True), **shared, **options
+        )
         report(name, nearfar.load(run))
 
 

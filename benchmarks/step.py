@@ -57,21 +57,40 @@ class Case:
 
 
 CASES = [
-    Case("small", "simclr", rounds=5, steps=8, contenders=("plain memory", "lightly", "lightly, our memory")),
+    Case(
+        "small",
+        "simclr",
+        rounds=5,
+        steps=8,
+        contenders=("plain memory", "lightly", "lightly, our memory"),
+    ),
     Case("small", "byol", rounds=5, steps=6),
     Case("resnet18", "simclr", rounds=3, steps=2, warm=1, contenders=("plain memory",)),
 ]
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="images to train on, of 32 pixels (default: noise; the time is the same)")
-    parser.add_argument(
-        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads (default: all cores)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, help="rounds of every case (default: 5, and 3 of resnet18)")
-    parser.add_argument("--only", nargs="+", default=[], help="only cases whose name contains one of these words")
-    parser.add_argument("--without-peers", action="store_true", help="do not install or run lightly")
+    parser.add_argument(
+        "--data", help="images to train on, of 32 pixels (default: noise; the time is the same)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="threads (default: all cores)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of every case (default: 5, and 3 of resnet18)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="only cases whose name contains one of these words"
+    )
+    parser.add_argument(
+        "--without-peers", action="store_true", help="do not install or run lightly"
+    )
     parser.add_argument("--out", type=Path, default=DOCS, help="folder for step.md (default docs/)")
     return parser.parse_args()
 
@@ -141,13 +160,24 @@ def parts_table(results: list[dict[str, Any]]) -> list[str]:
             seconds = statistics.median(one["parts"][part] for one in result["rounds"]) / steps
             cells.append(f"{1000 * seconds:.1f} ({seconds / whole_seconds(result):.1%})")
         lines.append(f"| {part} | " + " | ".join(cells) + " |")
-    lines.append("| **whole step** | " + " | ".join(f"**{1000 * whole_seconds(r):.1f}**" for r in results) + " |")
-    lines.append("| bare encoder | " + " | ".join(f"{1000 * step_seconds(r, 'bare'):.1f}" for r in results) + " |")
+    lines.append(
+        "| **whole step** | "
+        + " | ".join(f"**{1000 * whole_seconds(r):.1f}**" for r in results)
+        + " |"
+    )
+    lines.append(
+        "| bare encoder | "
+        + " | ".join(f"{1000 * step_seconds(r, 'bare'):.1f}" for r in results)
+        + " |"
+    )
     return lines
 
 
 def speed_table(results: list[dict[str, Any]]) -> list[str]:
-    lines = ["| case | | images/s | relative speed of the whole step (rounds) | by CPU time |", "|---|---|---|---|---|"]
+    lines = [
+        "| case | | images/s | relative speed of the whole step (rounds) | by CPU time |",
+        "|---|---|---|---|---|",
+    ]
     for result in results:
         case = result["case"]
         lines.append(f"| {case.name} | whole step | {case.batch / whole_seconds(result):.0f} | | |")
@@ -173,19 +203,32 @@ def targets(results: list[dict[str, Any]]) -> list[str]:
 
     share = "of the bare encoder's speed at 32 px and batch 256"
     return [
-        line(f"the small net's step has at least 90 % {share}", "small, simclr", "bare", SHARE, ".1%"),
-        line(f"ResNet-18's step has at least 90 % {share}", "resnet18, simclr", "bare", SHARE, ".1%"),
-        line("2x lightly + Lightning at 32 px, small net", "small, simclr", "lightly", SPEEDUP, ".2f"),
+        line(
+            f"the small net's step has at least 90 % {share}", "small, simclr", "bare", SHARE, ".1%"
+        ),
+        line(
+            f"ResNet-18's step has at least 90 % {share}", "resnet18, simclr", "bare", SHARE, ".1%"
+        ),
+        line(
+            "2x lightly + Lightning at 32 px, small net", "small, simclr", "lightly", SPEEDUP, ".2f"
+        ),
     ]
 
 
 def markdown(results: list[dict[str, Any]], threads: int, load: float) -> str:
     with open("/proc/cpuinfo") as cpu:
-        model = next((line.split(":")[1].strip() for line in cpu if line.startswith("model name")), platform.machine())
+        model = next(
+            (line.split(":")[1].strip() for line in cpu if line.startswith("model name")),
+            platform.machine(),
+        )
     versions = [f"torch {torch.__version__}"]
     for package in ("lightly", "pytorch-lightning"):
         with contextlib.suppress(StopIteration):
-            wanted = (line for line in peers.REQUIREMENTS.read_text().splitlines() if line.startswith(f"{package}=="))
+            wanted = (
+                line
+                for line in peers.REQUIREMENTS.read_text().splitlines()
+                if line.startswith(f"{package}==")
+            )
             versions.append(next(wanted).replace("==", " "))
     return "\n".join(
         [
@@ -211,8 +254,12 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: chosen.threads])
     torch.set_num_threads(chosen.threads)
     load = os.getloadavg()[0]
-    cases = [case if chosen.rounds is None else replace(case, rounds=chosen.rounds) for case in CASES]
-    cases = [case for case in cases if not chosen.only or any(word in case.name for word in chosen.only)]
+    cases = [
+        case if chosen.rounds is None else replace(case, rounds=chosen.rounds) for case in CASES
+    ]
+    cases = [
+        case for case in cases if not chosen.only or any(word in case.name for word in chosen.only)
+    ]
     count = max(case.batch * (case.warm + case.rounds * (case.steps + 1) + 1) for case in cases)
     source = chosen.data or torch.randint(0, 256, (count, 3, SIZE, SIZE), dtype=torch.uint8)
     images = open_images(source, image_size=SIZE, channels=3)
@@ -220,7 +267,10 @@ def main() -> None:
     for case in cases:
         results.append(measure(case, images, chosen))
         found = statistics.median(ratios(results[-1], "bare"))
-        print(f"{case.name}: {case.batch / whole_seconds(results[-1]):.0f} images/s, {found:.1%} of bare", flush=True)
+        print(
+            f"{case.name}: {case.batch / whole_seconds(results[-1]):.0f} images/s, {found:.1%} of bare",
+            flush=True,
+        )
 
     path = chosen.out / "step.md"
     before = path.read_text().split(MARKER)[0] if path.exists() else "# The step\n\n"

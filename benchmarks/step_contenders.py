@@ -22,7 +22,9 @@ from torch import nn
 ANSWER = "seconds of this round: "
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
 LIGHTLY_WARM = 4  # steps of each round that are not timed: its workers start with the round
-LIGHTLY_REST = 4  # batches left at the end of a round, so that the workers do not run out of work as it ends
+LIGHTLY_REST = (
+    4  # batches left at the end of a round, so that the workers do not run out of work as it ends
+)
 
 Round = Callable[[], dict[str, float]]
 
@@ -33,10 +35,14 @@ def networks(method: str, encoder: str, image_size: int) -> nn.Module:
     from nearfar.networks import build_backbone
 
     torch.manual_seed(0)
-    return Model(method_class(method)(), build_backbone(encoder, image_size=image_size, channels=3), 1024).online
+    return Model(
+        method_class(method)(), build_backbone(encoder, image_size=image_size, channels=3), 1024
+    ).online
 
 
-def bare(method: str, encoder: str, image_size: int, batch: int, steps: int, views: int = 2, **_: Any) -> Round:
+def bare(
+    method: str, encoder: str, image_size: int, batch: int, steps: int, views: int = 2, **_: Any
+) -> Round:
     """Forward and backward on views that are ready, with a gradient that is ready."""
     nets = networks(method, encoder, image_size).train()
     ready = torch.randn(views * batch, 3, image_size, image_size)
@@ -56,7 +62,9 @@ def bare(method: str, encoder: str, image_size: int, batch: int, steps: int, vie
     return run
 
 
-def lightly(method: str, encoder: str, image_size: int, batch: int, steps: int, threads: int, **_: Any) -> Round:
+def lightly(
+    method: str, encoder: str, image_size: int, batch: int, steps: int, threads: int, **_: Any
+) -> Round:
     """SimCLR as lightly's documentation builds it, on the same networks, with as many workers as threads.
 
     Its transform has the operations of the plan "saclr-cifar". Progress bar, logger and checkpoints are off.
@@ -120,7 +128,9 @@ def lightly(method: str, encoder: str, image_size: int, batch: int, steps: int, 
 class Process:
     """A contender in a process of its own, which runs a round when it is called."""
 
-    def __init__(self, python: Path | str, name: str, settings: dict, environment: dict[str, str]) -> None:
+    def __init__(
+        self, python: Path | str, name: str, settings: dict, environment: dict[str, str]
+    ) -> None:
         command = [str(python), __file__, name, json.dumps(settings)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -21,7 +21,17 @@ from nearfar.training import loop
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 
-PARTS = ("data", "views", "forward", "momentum encoder", "loss", "backward", "optimiser", "logging", "rest")
+PARTS = (
+    "data",
+    "views",
+    "forward",
+    "momentum encoder",
+    "loss",
+    "backward",
+    "optimiser",
+    "logging",
+    "rest",
+)
 Between = Callable[[], dict[str, dict[str, float]]]
 
 
@@ -55,7 +65,9 @@ class TimedModel(Model):
         embeddings = super().forward(views, with_keys)
         self.clock.mark("forward")
         last = embeddings.get("prediction", embeddings["projection"])
-        last.register_hook(lambda gradient: self.clock.mark("loss"))  # called as the way back through the nets begins
+        last.register_hook(
+            lambda gradient: self.clock.mark("loss")
+        )  # called as the way back through the nets begins
         return embeddings
 
     def after_step(self, *args: Any) -> None:
@@ -63,9 +75,16 @@ class TimedModel(Model):
         self.clock.mark("momentum encoder")
 
 
-def timed_model(method: str, encoder: str, image_size: int, images: int, clock: Clock) -> TimedModel:
+def timed_model(
+    method: str, encoder: str, image_size: int, images: int, clock: Clock
+) -> TimedModel:
     torch.manual_seed(0)
-    return TimedModel(clock, method_class(method)(), build_backbone(encoder, image_size=image_size, channels=3), images)
+    return TimedModel(
+        clock,
+        method_class(method)(),
+        build_backbone(encoder, image_size=image_size, channels=3),
+        images,
+    )
 
 
 def run(images: Images, model: TimedModel, case: Any, views: str, between: Between) -> list[dict]:
@@ -104,7 +123,9 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
 
     steps = case.warm + case.rounds * in_round + 1  # the last step ends the run and is not timed
     if len(images) < case.batch * steps:
-        raise ValueError(f"{steps} steps need {case.batch * steps} images, there are {len(images)}: fewer --rounds")
+        raise ValueError(
+            f"{steps} steps need {case.batch * steps} images, there are {len(images)}: fewer --rounds"
+        )
     images = images.subset(range(case.batch * steps))
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(
@@ -114,11 +135,28 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
         )  # fmt: skip
         fabric = Fabric(accelerator="cpu", devices=1)
         fabric.launch()
-        loop.make_views, loop._batches_from, loop.build_optimizer = timed_views, timed_batches, timed_optimizer
+        loop.make_views, loop._batches_from, loop.build_optimizer = (
+            timed_views,
+            timed_batches,
+            timed_optimizer,
+        )
         try:
             Path(folder, "checkpoints").mkdir()
             made = plan(views, images.image_size, 3)
-            loop.fit(fabric, model, images, None, made, settings, model.method.recipe("small"), Console(quiet=True))
+            loop.fit(
+                fabric,
+                model,
+                images,
+                None,
+                made,
+                settings,
+                model.method.recipe("small"),
+                Console(quiet=True),
+            )
         finally:
-            loop.make_views, loop._batches_from, loop.build_optimizer = make_views, batches_from, build
+            loop.make_views, loop._batches_from, loop.build_optimizer = (
+                make_views,
+                batches_from,
+                build,
+            )
     return rounds

@@ -66,15 +66,25 @@ def read_epoch(rank: int, folder: Path, told: Any) -> None:
         if step % tenth == 0:
             memory.append(resident())
     told.put(
-        (rank, memory, len(batches) * BATCH / (time.perf_counter() - began), np.packbits(seen > 0), int(seen.max()))
+        (
+            rank,
+            memory,
+            len(batches) * BATCH / (time.perf_counter() - began),
+            np.packbits(seen > 0),
+            int(seen.max()),
+        )
     )
 
 
 def main() -> None:
     """Make the tars, read the epoch, say what it took."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=Path, help="where the tars are made. Default: a temporary folder")
+    parser.add_argument(
+        "--folder", type=Path, help="where the tars are made. Default: a temporary folder"
+    )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as made:
@@ -86,7 +96,9 @@ def main() -> None:
         [index] = (folder / "cache" / "streams").glob("*.npz")
         context = get_context("spawn")
         told = context.Queue()
-        processes = [context.Process(target=read_epoch, args=(rank, folder, told)) for rank in range(RANKS)]
+        processes = [
+            context.Process(target=read_epoch, args=(rank, folder, told)) for rank in range(RANKS)
+        ]
         for process in processes:
             process.start()
         found = sorted(told.get() for _ in processes)
@@ -102,7 +114,9 @@ def main() -> None:
         "index_seconds": round(indexed, 1),
         "index_megabytes": round(size / 2**20, 2),
         "images_per_second": round(min(rate for _, _, rate, _, _ in found)),
-        "megabytes_by_tenth": {f"process {rank}": [round(one) for one in memory] for rank, memory, *_ in found},
+        "megabytes_by_tenth": {
+            f"process {rank}": [round(one) for one in memory] for rank, memory, *_ in found
+        },
     }
     print(json.dumps(result, indent=2))
     if args.out is not None:

@@ -57,7 +57,9 @@ class Encoded(Dataset[Any]):
         if self.decoded is not None:
             return self.transform(self.decoded[number])
         data = self.images.originals[number]  # type: ignore[index]
-        return self.transform(Image.open(io.BytesIO(data) if isinstance(data, bytes) else data).convert("RGB"))
+        return self.transform(
+            Image.open(io.BytesIO(data) if isinstance(data, bytes) else data).convert("RGB")
+        )
 
 
 class TwoViews:
@@ -67,9 +69,19 @@ class TwoViews:
         from torchvision.transforms import v2
 
         jitter = v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8)
-        parts: list[Any] = [v2.RandomResizedCrop(size, (0.08, 1.0)), v2.RandomHorizontalFlip(), jitter]
-        parts += [v2.RandomGrayscale(0.2)] + ([v2.GaussianBlur(size // 10 // 2 * 2 + 1)] if size >= 64 else [])
-        parts += [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
+        parts: list[Any] = [
+            v2.RandomResizedCrop(size, (0.08, 1.0)),
+            v2.RandomHorizontalFlip(),
+            jitter,
+        ]
+        parts += [v2.RandomGrayscale(0.2)] + (
+            [v2.GaussianBlur(size // 10 // 2 * 2 + 1)] if size >= 64 else []
+        )
+        parts += [
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5] * 3, [0.25] * 3),
+        ]
         self.transform = v2.Compose(parts)
 
     def __call__(self, image: Image.Image) -> list[Tensor]:
@@ -96,7 +108,9 @@ def parts_of(contender: str, images: Images, size: int) -> tuple[Encoded, Any, A
     return Encoded(images, views), SimCLRProjectionHead(512, 512, 128), NTXentLoss()
 
 
-def train_other(contender: str, images: Images, size: int, minutes: list[float], seed: int) -> Iterator[Any]:
+def train_other(
+    contender: str, images: Images, size: int, minutes: list[float], seed: int
+) -> Iterator[Any]:
     """Yield (minutes, encoder, {}) at each mark of a loop in the way of lightly's example; the clock then waits."""
     from torchvision.models import resnet18
 
@@ -116,7 +130,9 @@ def train_other(contender: str, images: Images, size: int, minutes: list[float],
     loader: DataLoader[Any] = DataLoader(
         data, BATCH, shuffle=True, drop_last=True, num_workers=WORKERS, persistent_workers=True
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.06, **(dict(momentum=0.9, weight_decay=5e-4) if best else {}))
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.06, **(dict(momentum=0.9, weight_decay=5e-4) if best else {})
+    )
     marks, outside = list(minutes), 0.0
     while marks:
         for views in loader:
@@ -129,7 +145,9 @@ def train_other(contender: str, images: Images, size: int, minutes: list[float],
             if not marks:
                 return
             if best:
-                optimizer.param_groups[0]["lr"] = 0.03 * (1 + math.cos(math.pi * min(1.0, spent / minutes[-1])))
+                optimizer.param_groups[0]["lr"] = 0.03 * (
+                    1 + math.cos(math.pi * min(1.0, spent / minutes[-1]))
+                )
             with torch.autocast("cpu", torch.bfloat16, enabled=best):
                 z0, z1 = (model(view) for view in views[:2])
             loss = criterion(z0.float(), z1.float())
@@ -141,7 +159,9 @@ def train_other(contender: str, images: Images, size: int, minutes: list[float],
 class Seen(nn.Module):
     """A backbone on uint8 images."""
 
-    def __init__(self, backbone: nn.Module, size: int, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self, backbone: nn.Module, size: int, mean: Sequence[float], std: Sequence[float]
+    ) -> None:
         super().__init__()
         self.backbone, self.size = backbone, size
         self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
@@ -150,11 +170,15 @@ class Seen(nn.Module):
         """Return the features."""
         pixels = images.float() / 255
         if images.shape[-1] != self.size:
-            pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
+            pixels = F.interpolate(
+                pixels, size=(self.size, self.size), mode="bilinear", antialias=True
+            )
         return self.backbone((pixels - self.mean) / self.std)
 
 
-def train_nearfar(data: str, minutes: list[float], keep: Path | None, **settings: Any) -> Iterator[Any]:
+def train_nearfar(
+    data: str, minutes: list[float], keep: Path | None, **settings: Any
+) -> Iterator[Any]:
     """Yield (minutes, encoder, what ran) of a whole run for each time; `keep`: where its folder stays.
 
     Each begins with an empty cache.
@@ -171,19 +195,26 @@ def train_nearfar(data: str, minutes: list[float], keep: Path | None, **settings
 
 def what_ran(run: Any) -> dict[str, Any]:
     """What nearfar chose for a run, the epochs that it trained, and its positive-pair retrieval accuracy."""
-    chosen = {name: getattr(run.settings, name) for name in ("encoder", "image_size", "crop_size", "views", "epochs")}
+    chosen = {
+        name: getattr(run.settings, name)
+        for name in ("encoder", "image_size", "crop_size", "views", "epochs")
+    }
     health = [line["health"] for line in run.metrics if "health" in line]
     return chosen | {"own_view": health[-1]["own_view"]}
 
 
 def main() -> None:
     """Train one contender and append a line for each mark; or print the table of a file and draw its figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data")
     parser.add_argument("contender", nargs="?", choices=CONTENDERS)
     parser.add_argument("--minutes", type=float, nargs="+", default=[1.0, 2.0, 5.0, 10.0])
     parser.add_argument(
-        "--crop", type=int, help="pixels of the others' views; default: 32 for images of 32 px, else 128"
+        "--crop",
+        type=int,
+        help="pixels of the others' views; default: 32 for images of 32 px, else 128",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="keep nearfar's run folders in this folder")
@@ -202,15 +233,26 @@ def main() -> None:
     )
     for minutes, encoder, facts in marks:
         seen = getattr(encoder, "image_size", size)
-        train, test = (open_images(args.data, split=split, image_size=max(seen, 32)) for split in ("train", "test"))
+        train, test = (
+            open_images(args.data, split=split, image_size=max(seen, 32))
+            for split in ("train", "test")
+        )
         plain = [extract(encoder, images) for images in (train, test)]
-        turned = [extract(nn.Sequential(RandomHorizontalFlip(1.0), encoder), images) for images in (train, test)]
+        turned = [
+            extract(nn.Sequential(RandomHorizontalFlip(1.0), encoder), images)
+            for images in (train, test)
+        ]
         found = {}
-        for prefix, (x, y) in {"": plain, "mirrored_": [(plain[i] + turned[i]) / 2 for i in (0, 1)]}.items():
+        for prefix, (x, y) in {
+            "": plain,
+            "mirrored_": [(plain[i] + turned[i]) / 2 for i in (0, 1)],
+        }.items():
             both = evaluate_features(x, train.labels, y, test.labels, protocols=("knn", "linear"))
             found |= {f"{prefix}{key}": value for key, value in both.items()}
         where = {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
-        line = dict(contender=args.contender, minutes=minutes, seed=args.seed, **where, **found, **facts)
+        line = dict(
+            contender=args.contender, minutes=minutes, seed=args.seed, **where, **found, **facts
+        )
         args.out.parent.mkdir(parents=True, exist_ok=True)
         with args.out.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -228,14 +270,27 @@ def report(path: Path) -> None:
     found: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
         found.setdefault((line["contender"], line["minutes"]), []).append(line)
-    print("| | minutes | seeds | epochs | kNN | linear | mirrored: kNN | linear |\n" + "|---" * 8 + "|")
+    print(
+        "| | minutes | seeds | epochs | kNN | linear | mirrored: kNN | linear |\n"
+        + "|---" * 8
+        + "|"
+    )
     figure, axes = plt.subplots(figsize=(6, 4))
     for contender in CONTENDERS:
         points = []
         for minutes in sorted(m for c, m in found if c == contender):
             lines = found[contender, minutes]
-            kinds = {"epochs": 1, "knn": 100, "linear": 100, "mirrored_knn": 100, "mirrored_linear": 100}
-            values = {key: [unit * line[key] for line in lines if key in line] for key, unit in kinds.items()}
+            kinds = {
+                "epochs": 1,
+                "knn": 100,
+                "linear": 100,
+                "mirrored_knn": 100,
+                "mirrored_linear": 100,
+            }
+            values = {
+                key: [unit * line[key] for line in lines if key in line]
+                for key, unit in kinds.items()
+            }
             means = {key: sum(each) / len(each) for key, each in values.items() if each}
             cells = [f"{means[key]:.1f}" if key in means else "" for key in kinds]
             print(f"| {' | '.join([contender, f'{minutes:g}', str(len(lines)), *cells])} |")
@@ -243,7 +298,9 @@ def report(path: Path) -> None:
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", label=contender)
     axes.set(xscale="log", xlabel="minutes on two cores", ylabel="kNN accuracy, percent")
-    axes.set_xticks(ticks := sorted({minutes for _, minutes in found}), [f"{minutes:g}" for minutes in ticks])
+    axes.set_xticks(
+        ticks := sorted({minutes for _, minutes in found}), [f"{minutes:g}" for minutes in ticks]
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.legend()
     figure.savefig(path.with_suffix(".png"), dpi=120, bbox_inches="tight")

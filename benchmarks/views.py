@@ -39,7 +39,15 @@ from nearfar.allocator import reuse_memory
 from nearfar.views import View, ViewPlan, make_views
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
-VIEW = View(scale=(0.2, 1.0), jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grayscale=0.1)
+VIEW = View(
+    scale=(0.2, 1.0),
+    jitter=0.8,
+    brightness=0.4,
+    contrast=0.4,
+    saturation=0.4,
+    hue=0.1,
+    grayscale=0.1,
+)
 BATCH = {32: 256, 224: 32}
 
 
@@ -52,7 +60,9 @@ def torchvision_transform(size: int, blur: int, first: list[object]) -> v2.Compo
     ]
     if blur:
         steps.append(v2.RandomApply([v2.GaussianBlur(blur, (0.1, 2.0))], p=0.5))
-    return v2.Compose([*steps, *first, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+    return v2.Compose(
+        [*steps, *first, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    )
 
 
 _worker: dict[str, object] = {}
@@ -74,7 +84,9 @@ def _work(kind: str, count: int) -> int:
     return count
 
 
-def image_by_image(kind: str, threads: int, pool: ProcessPoolExecutor | None) -> Callable[[int], None]:
+def image_by_image(
+    kind: str, threads: int, pool: ProcessPoolExecutor | None
+) -> Callable[[int], None]:
     def run(count: int) -> None:
         if pool is None:
             _work(kind, count)
@@ -120,11 +132,15 @@ def nearfar_batches(blur: int, images: Tensor) -> Callable[[int], None]:
     return run
 
 
-def measure(size: int, blur: int, threads: int, rounds: int, seconds: float) -> dict[str, list[float]]:
+def measure(
+    size: int, blur: int, threads: int, rounds: int, seconds: float
+) -> dict[str, list[float]]:
     images = torch.randint(0, 256, (BATCH[size], 3, size // 4, size // 4), dtype=torch.uint8)
     images = v2.functional.resize(images, [size, size])  # some smoothness, as images have
     if threads > 1:
-        pool = ProcessPoolExecutor(threads, get_context("fork"), _start_worker, (size, blur, images))
+        pool = ProcessPoolExecutor(
+            threads, get_context("fork"), _start_worker, (size, blur, images)
+        )
     else:
         pool = None
         _start_worker(size, blur, images)
@@ -152,12 +168,18 @@ def measure(size: int, blur: int, threads: int, rounds: int, seconds: float) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 224], choices=sorted(BATCH))
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="about how long one contender runs in one round")
-    parser.add_argument("--out", type=Path, help="write the figures here, as .json or as a Markdown table")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="about how long one contender runs in one round"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="write the figures here, as .json or as a Markdown table"
+    )
     args = parser.parse_args()
     reuse_memory()
     torch.manual_seed(0)
@@ -170,19 +192,29 @@ def main() -> None:
             row: dict[str, object] = {"size": size, "blur": bool(blur)}
             row |= {name: round(statistics.median(values)) for name, values in speed.items()}
             for name in ("pil", "tensor", "kornia"):
-                ratios = [ours / theirs for ours, theirs in zip(speed["nearfar"], speed[name], strict=True)]
+                ratios = [
+                    ours / theirs
+                    for ours, theirs in zip(speed["nearfar"], speed[name], strict=True)
+                ]
                 row[f"against_{name}"] = round(statistics.median(ratios), 1)
             rows.append(row)
     header = list(rows[0])
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(str(row[name]) for name in header) + " |" for row in rows]
-    about = {"threads": args.threads, "rounds": args.rounds, "torch": torch.__version__, "machine": platform.machine()}
+    about = {
+        "threads": args.threads,
+        "rounds": args.rounds,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+    }
     about["load"] = [round(x, 2) for x in os.getloadavg()]
     table = "\n".join(lines)
     print(f"images per second ({', '.join(f'{k} {v}' for k, v in about.items())})\n\n{table}")
     if args.out:
         as_json = args.out.suffix == ".json"
-        args.out.write_text((json.dumps({**about, "rows": rows}, indent=1) if as_json else table) + "\n")
+        args.out.write_text(
+            (json.dumps({**about, "rows": rows}, indent=1) if as_json else table) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 for epoch in range(3):
     for index in torch.randperm(len(images)).split(256):
         views = images[index] + 0.3 * torch.randn(2, len(index), 1, 8, 8)
-        first, second = net(views[:, rank::world].flatten(0, 1)).chunk(2)  # this process's share of the images
+        first, second = net(views[:, rank::world].flatten(0, 1)).chunk(
+            2
+        )  # this process's share of the images
         loss = loss_of(first, second)
         optimizer.zero_grad()
         loss.backward()

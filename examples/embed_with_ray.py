@@ -36,7 +36,9 @@ class Embedder:
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         names, pixels = [], []
         for number, image in enumerate(batch[self.image]):
-            encoded, path = (image["bytes"], image["path"]) if isinstance(image, dict) else (image, None)
+            encoded, path = (
+                (image["bytes"], image["path"]) if isinstance(image, dict) else (image, None)
+            )
             name = str(batch[self.name][number] if self.name in batch else path)
             try:
                 pixels.append(pixels_of(encoded, self.form))
@@ -44,21 +46,31 @@ class Embedder:
             except Exception as error:
                 print(f"skipped {name}: {reason(error)}")
         dim = self.encoder.num_features
-        found = extract(self.encoder, torch.stack(pixels), device=self.device) if pixels else torch.zeros(0, dim)
+        found = (
+            extract(self.encoder, torch.stack(pixels), device=self.device)
+            if pixels
+            else torch.zeros(0, dim)
+        )
         return {"name": np.array(names, dtype=str), "embedding": found.numpy()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run")
     parser.add_argument("images")
     parser.add_argument("out")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--gpus", type=float, default=0, help="of each worker")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--tars", action="store_true", help="WebDataset tars in place of Parquet files")
+    parser.add_argument(
+        "--tars", action="store_true", help="WebDataset tars in place of Parquet files"
+    )
     parser.add_argument("--image", default="image", help="column, or extension in tars: jpg")
-    parser.add_argument("--name", default="name", help="column; in tars __key__; without it the path of the image")
+    parser.add_argument(
+        "--name", default="name", help="column; in tars __key__; without it the path of the image"
+    )
     given = parser.parse_args()
     read = ray.data.read_webdataset if given.tars else ray.data.read_parquet
     rows = read(given.images, **({"decoder": None} if given.tars else {}))

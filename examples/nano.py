@@ -30,7 +30,9 @@ from torch import Tensor, nn
 def decode(source: Path | bytes, size: int) -> Tensor:
     """Decode one image, resize its shorter side to `size` and cut the centre: uint8 [3, size, size]."""
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-        image.draft("RGB", (2 * size, 2 * size))  # JPEG decodes faster to about the size that is needed
+        image.draft(
+            "RGB", (2 * size, 2 * size)
+        )  # JPEG decodes faster to about the size that is needed
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
         box = (left, top, left + side, top + side)
@@ -83,7 +85,10 @@ def crop(images: Tensor, size: int, smallest: float) -> Tensor:
     n, _, height, width = images.shape
     area = torch.empty(n, device=images.device).uniform_(smallest, 1) * height * width
     ratio = torch.empty(n, device=images.device).uniform_(math.log(3 / 4), math.log(4 / 3)).exp()
-    tall, wide = (area / ratio).sqrt().clamp(1, height).round(), (area * ratio).sqrt().clamp(1, width).round()
+    tall, wide = (
+        (area / ratio).sqrt().clamp(1, height).round(),
+        (area * ratio).sqrt().clamp(1, width).round(),
+    )
     top = (torch.rand(n, device=images.device) * (height - tall + 1)).floor()
     left = (torch.rand(n, device=images.device) * (width - wide + 1)).floor()
     mirror = torch.rand(n, device=images.device) < 0.5
@@ -92,7 +97,9 @@ def crop(images: Tensor, size: int, smallest: float) -> Tensor:
     return torch.einsum("nyh,nchw,nxw->ncyx", down, images.float() / 255, across)
 
 
-def recolour(images: Tensor, strength: float = 0.4, hue: float = 0.1, jitter: float = 0.8, gray: float = 0.1) -> Tensor:
+def recolour(
+    images: Tensor, strength: float = 0.4, hue: float = 0.1, jitter: float = 0.8, gray: float = 0.1
+) -> Tensor:
     """Change brightness, contrast, saturation and hue of most images, and make some gray: one 3 x 4 matrix an image."""
     n, device = len(images), images.device
     luma, unit = torch.tensor([0.299, 0.587, 0.114], device=device), torch.eye(3, device=device)
@@ -104,12 +111,17 @@ def recolour(images: Tensor, strength: float = 0.4, hue: float = 0.1, jitter: fl
     saturation = torch.where(torch.rand(n, 1, 1, device=device) < gray, 0.0, saturation)
     angle = 2 * math.pi * (factor(hue) - 1)
     # Hue turns the colours about the gray axis, which is linear; torchvision's turn in HSV is not.
-    axis = torch.tensor([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]], device=device) / math.sqrt(3)  # turns about (1, 1, 1)
+    axis = torch.tensor([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]], device=device) / math.sqrt(
+        3
+    )  # turns about (1, 1, 1)
     turn = unit + angle.sin() * axis + (1 - angle.cos()) * (axis @ axis)
     matrix = turn @ (saturation * unit + (1 - saturation) * luma.expand(3, 3)) * bright * contrast
     mean = torch.einsum("c,nchw->n", luma, images)[:, None, None] / images[0, 0].numel()
     shift = (1 - contrast) * bright * mean
-    changed, plain = torch.rand(n, 1, 1, device=device) < jitter, torch.where(saturation == 0, luma.expand(3, 3), unit)
+    changed, plain = (
+        torch.rand(n, 1, 1, device=device) < jitter,
+        torch.where(saturation == 0, luma.expand(3, 3), unit),
+    )
     matrix, shift = torch.where(changed, matrix, plain), torch.where(changed, shift, 0.0)
     return torch.baddbmm(shift, matrix, images.flatten(2)).clamp_(0, 1).view_as(images)
 
@@ -133,7 +145,9 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu_(self.norm2(self.conv2(F.relu_(self.norm1(self.conv1(x))))) + self.shortcut(x))
+        return F.relu_(
+            self.norm2(self.conv2(F.relu_(self.norm1(self.conv1(x))))) + self.shortcut(x)
+        )
 
 
 class Net(nn.Module):
@@ -142,7 +156,11 @@ class Net(nn.Module):
     def __init__(self, size: int, widths: tuple[int, ...] = (32, 64, 128, 256)) -> None:
         super().__init__()
         patch = round(size / 32)
-        stem = dict(kernel_size=patch, stride=patch) if size > 90 else dict(kernel_size=3, stride=1 + (size > 32))
+        stem = (
+            dict(kernel_size=patch, stride=patch)
+            if size > 90
+            else dict(kernel_size=3, stride=1 + (size > 32))
+        )
         self.conv = nn.Conv2d(3, widths[0], **stem, padding=0 if size > 90 else 1, bias=False)
         self.norm = nn.BatchNorm2d(widths[0])
         self.blocks = nn.Sequential(*map(Block, widths[:-1], widths[1:]))
@@ -204,7 +222,9 @@ def orthogonal(matrix: Tensor) -> Tensor:
 class Muon:
     """Muon for weights with two or more dimensions; torch's AdamW, without decay, for the others."""
 
-    def __init__(self, parameters: list[nn.Parameter], momentum: float = 0.9, weight_decay: float = 0.1) -> None:
+    def __init__(
+        self, parameters: list[nn.Parameter], momentum: float = 0.9, weight_decay: float = 0.1
+    ) -> None:
         self.weights = [p for p in parameters if p.requires_grad and p.ndim > 1]
         self.moving = [torch.zeros_like(p) for p in self.weights]
         self.vectors = torch.optim.AdamW([p for p in parameters if p.ndim <= 1], weight_decay=0.0)
@@ -228,7 +248,9 @@ class Muon:
 def features(net: nn.Module, images: Tensor, normalise: Callable[[Tensor], Tensor]) -> Tensor:
     """Return unit features of whole images."""
     net.eval()
-    return torch.cat([F.normalize(net(normalise(part.float() / 255)), dim=1) for part in images.split(500)])
+    return torch.cat(
+        [F.normalize(net(normalise(part.float() / 255)), dim=1) for part in images.split(500)]
+    )
 
 
 def knn_accuracy(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, k: int = 20) -> float:
@@ -250,10 +272,14 @@ def main(words: list[str] | None = None) -> float:
     parser.add_argument("data", type=Path, help="folder of images or Parquet files")
     parser.add_argument("--minutes", type=float, default=10.0, help="of training")
     parser.add_argument("--size", type=int, default=96, help="side of the images, pixels")
-    parser.add_argument("--crop", type=int, help="side of a view, pixels; default: two thirds of the image")
+    parser.add_argument(
+        "--crop", type=int, help="side of a view, pixels; default: two thirds of the image"
+    )
     parser.add_argument("--batch", type=int, default=256, help="images in a batch")
     parser.add_argument("--lr", type=float, default=0.02, help="peak learning rate")
-    parser.add_argument("--smallest", type=float, default=0.2, help="smallest share of the area that a view shows")
+    parser.add_argument(
+        "--smallest", type=float, default=0.2, help="smallest share of the area that a view shows"
+    )
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     given = parser.parse_args(words)
     torch.manual_seed(given.seed)
@@ -263,7 +289,10 @@ def main(words: list[str] | None = None) -> float:
     images, labels, test_images, test_labels = [part.to(device) for part in load(given.data, size)]
     batch = min(given.batch, len(images) // 2)
     some = images[:: max(1, len(images) // 2000)].float() / 255
-    mean, std = some.mean((0, 2, 3))[:, None, None], some.std((0, 2, 3)).clamp_min(1e-6)[:, None, None]
+    mean, std = (
+        some.mean((0, 2, 3))[:, None, None],
+        some.std((0, 2, 3)).clamp_min(1e-6)[:, None, None],
+    )
 
     def normalise(pixels: Tensor) -> Tensor:
         return (pixels - mean) / std
@@ -271,8 +300,13 @@ def main(words: list[str] | None = None) -> float:
     net, head = Net(side).to(device, memory_format=torch.channels_last), projector(256).to(device)
     net.whiten(normalise(images[:: max(1, len(images) // 200)].float() / 255))
     tried = normalise(crop(images[:batch], side, given.smallest))
-    kinds = {False, torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()}
-    half = images.is_cuda or min(kinds, key=lambda half: min(seconds(net, tried, half) for _ in range(3)))
+    kinds = {
+        False,
+        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+    }
+    half = images.is_cuda or min(
+        kinds, key=lambda half: min(seconds(net, tried, half) for _ in range(3))
+    )
     optimizer = Muon([*net.parameters(), *head.parameters()])
     began, step, seen = time.perf_counter(), 0, 0
     while (done := (time.perf_counter() - began) / (60 * given.minutes)) < 1 or step == 0:
@@ -288,11 +322,16 @@ def main(words: list[str] | None = None) -> float:
             step, seen = step + 1, seen + batch
             if done == 1:
                 break
-        print(f"{100 * done:3.0f} % {seen / len(images):6.1f} epochs  loss {loss.item():.3f}", flush=True)
+        print(
+            f"{100 * done:3.0f} % {seen / len(images):6.1f} epochs  loss {loss.item():.3f}",
+            flush=True,
+        )
 
     train, test = features(net, images, normalise), features(net, test_images, normalise)
     accuracy = knn_accuracy(train, labels, test, test_labels)
-    print(f"kNN accuracy {accuracy:.4f} on {len(test)} test images after {seen / len(images):.1f} epochs")
+    print(
+        f"kNN accuracy {accuracy:.4f} on {len(test)} test images after {seen / len(images):.1f} epochs"
+    )
     return accuracy
 
 

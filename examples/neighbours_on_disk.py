@@ -46,7 +46,10 @@ def build(embeddings: Path, folder: Path, lists: int | None, probes: int) -> Non
     faiss.write_index(trained, str(folder / "trained.faiss"))
 
     queries = rows_of(pq.read_table(files[0], columns=["embedding"]))[:QUERIES]
-    best = np.full((len(queries), NEAREST), -np.inf, np.float32), np.full((len(queries), NEAREST), -1)
+    best = (
+        np.full((len(queries), NEAREST), -np.inf, np.float32),
+        np.full((len(queries), NEAREST), -1),
+    )
     start, parts, writer = 0, [], None
     for file in files:
         table = pq.read_table(file, columns=["name", "embedding"])
@@ -55,8 +58,13 @@ def build(embeddings: Path, folder: Path, lists: int | None, probes: int) -> Non
         part.add_with_ids(rows, np.arange(start, start + len(rows)))
         parts.append(str(folder / f"part-{len(parts)}.faiss"))
         faiss.write_index(part, parts[-1])
-        near, found = faiss.knn(queries, rows, min(NEAREST, len(rows)), metric=faiss.METRIC_INNER_PRODUCT)
-        near, found = np.concatenate([best[0], near], 1), np.concatenate([best[1], found + start], 1)
+        near, found = faiss.knn(
+            queries, rows, min(NEAREST, len(rows)), metric=faiss.METRIC_INNER_PRODUCT
+        )
+        near, found = (
+            np.concatenate([best[0], near], 1),
+            np.concatenate([best[1], found + start], 1),
+        )
         order = np.argsort(-near, 1)[:, :NEAREST]
         best = np.take_along_axis(near, order, 1), np.take_along_axis(found, order, 1)
         writer = writer or pq.ParquetWriter(folder / NAMES, table.select(["name"]).schema)
@@ -70,8 +78,12 @@ def build(embeddings: Path, folder: Path, lists: int | None, probes: int) -> Non
     for part in [*parts, folder / "trained.faiss"]:
         Path(part).unlink()
     found = index.search(queries, NEAREST)[1]
-    recall = np.mean([len(set(one) & set(other)) / NEAREST for one, other in zip(found, best[1], strict=True)])
-    print(f"{start} rows in {lists} lists; recall of the {NEAREST} nearest with {probes} probes: {recall:.3f}")
+    recall = np.mean(
+        [len(set(one) & set(other)) / NEAREST for one, other in zip(found, best[1], strict=True)]
+    )
+    print(
+        f"{start} rows in {lists} lists; recall of the {NEAREST} nearest with {probes} probes: {recall:.3f}"
+    )
 
 
 def search(folder: Path, queries: Path, out: Path, k: int, probes: int | None) -> None:
@@ -87,7 +99,9 @@ def search(folder: Path, queries: Path, out: Path, k: int, probes: int | None) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     made = verbs.add_parser("build")
     made.add_argument("embeddings", type=Path)

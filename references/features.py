@@ -22,7 +22,13 @@ def barlow_twins(z1: Tensor, z2: Tensor, redundancy: float = 0.0051) -> Tensor:
     return (c[on] - 1).square().sum() + redundancy * c[~on].square().sum()
 
 
-def vicreg(z1: Tensor, z2: Tensor, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> Tensor:
+def vicreg(
+    z1: Tensor,
+    z2: Tensor,
+    invariance: float = 25.0,
+    variance: float = 25.0,
+    covariance: float = 1.0,
+) -> Tensor:
     off = ~torch.eye(z1.shape[1], dtype=torch.bool)
     total = invariance * F.mse_loss(z1, z2)
     for z in (z1, z2):
@@ -32,14 +38,21 @@ def vicreg(z1: Tensor, z2: Tensor, invariance: float = 25.0, variance: float = 2
     return total
 
 
-def wmse(z1: Tensor, z2: Tensor, parts: Sequence[Tensor] | None = None, eps: float = 1e-6) -> Tensor:
+def wmse(
+    z1: Tensor, z2: Tensor, parts: Sequence[Tensor] | None = None, eps: float = 1e-6
+) -> Tensor:
     """W-MSE of a batch that is whitened as a whole, or in parts of these images."""
     cosines = []
     for rows in [slice(None)] if parts is None else parts:
         whitened = []
         for z in (z1[rows], z2[rows]):
             covariance = torch.cov(z.T)
-            ridge = eps * covariance.trace() / len(covariance) * torch.eye(len(covariance), dtype=z.dtype)
+            ridge = (
+                eps
+                * covariance.trace()
+                / len(covariance)
+                * torch.eye(len(covariance), dtype=z.dtype)
+            )
             factor = torch.linalg.cholesky(covariance + ridge)
             whitened.append(torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False).T)
         cosines.append(F.cosine_similarity(*whitened))
@@ -73,6 +86,8 @@ def swav(
         scores = z[source] if past is None else torch.cat([z[source], past[source]])
         code = sinkhorn((scores @ prototypes.T).detach(), epsilon, iterations)[:batch]
         losses += [
-            F.cross_entropy(z[view] @ prototypes.T / temperature, code) for view in range(len(z)) if view != source
+            F.cross_entropy(z[view] @ prototypes.T / temperature, code)
+            for view in range(len(z))
+            if view != source
         ]
     return torch.stack(losses).mean()

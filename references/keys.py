@@ -19,7 +19,9 @@ def candidates(query: Tensor, key: Tensor, queue: Tensor | None) -> tuple[Tensor
     return (query @ key.T).masked_fill(own, -math.inf), (key @ key.T).masked_fill(own, -math.inf)
 
 
-def info_nce(query: Tensor, key: Tensor, queue: Tensor | None = None, temperature: float = 0.2) -> Tensor:
+def info_nce(
+    query: Tensor, key: Tensor, queue: Tensor | None = None, temperature: float = 0.2
+) -> Tensor:
     """MoCo; without a queue the other keys of the batch are the negatives."""
     q, k = unit(query), unit(key.detach())
     if queue is None:
@@ -33,10 +35,16 @@ def moco_v3(query: Tensor, key: Tensor, temperature: float = 0.2) -> Tensor:
 
 
 def ressl(
-    query: Tensor, key: Tensor, queue: Tensor | None, temperature: float = 0.1, target_temperature: float = 0.04
+    query: Tensor,
+    key: Tensor,
+    queue: Tensor | None,
+    temperature: float = 0.1,
+    target_temperature: float = 0.04,
 ) -> Tensor:
     online, relation = candidates(unit(query), unit(key.detach()), queue)
-    if queue is None:  # the own key has no part in either distribution, and 0 times infinity must not count
+    if (
+        queue is None
+    ):  # the own key has no part in either distribution, and 0 times infinity must not count
         online = online.nan_to_num(neginf=-1e9)
     return F.cross_entropy(online / temperature, (relation / target_temperature).softmax(1))
 
@@ -64,7 +72,9 @@ def sce(
         return F.cross_entropy(q @ k.T / temperature, torch.where(own, lam, (1 - lam) * others))
     logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], dim=1) / temperature
     target = (1 - lam) * (k @ queue.T / target_temperature).softmax(1)
-    return F.cross_entropy(logits, torch.cat([torch.full([len(q), 1], lam, dtype=q.dtype), target], dim=1))
+    return F.cross_entropy(
+        logits, torch.cat([torch.full([len(q), 1], lam, dtype=q.dtype), target], dim=1)
+    )
 
 
 def nuclear_norm(matrices: Tensor) -> Tensor:
@@ -103,7 +113,9 @@ def lorac(
     return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
 
 
-def jcl(query: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.2, lam: float = 2.0) -> Tensor:
+def jcl(
+    query: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.2, lam: float = 2.0
+) -> Tensor:
     """keys [views, batch, dim]; the covariance of the keys is the biased one."""
     q, k = unit(query), unit(keys.detach())
     similarity = (q * k).sum(2)  # [views, batch]
@@ -113,6 +125,8 @@ def jcl(query: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.2, la
     return (logits.logsumexp(1) - mean / temperature).mean()
 
 
-def nnclr(projection: Tensor, prediction: Tensor, queue: Tensor, temperature: float = 0.1) -> Tensor:
+def nnclr(
+    projection: Tensor, prediction: Tensor, queue: Tensor, temperature: float = 0.1
+) -> Tensor:
     nearest = queue[(unit(projection.detach()) @ queue.T).argmax(1)]
     return F.cross_entropy(nearest @ unit(prediction).T / temperature, torch.arange(len(nearest)))

@@ -82,11 +82,15 @@ def saclr(
     estimate = (alpha * log_positive.exp() + (1 - alpha) * repulsion).detach().view(2, -1).mean(0)
     if not per_image:
         index, estimate = index[:1], estimate.mean(0, keepdim=True)
-    state["partition"] = partition.index_copy(0, index, rho * partition[index] + (1 - rho) * estimate)
+    state["partition"] = partition.index_copy(
+        0, index, rho * partition[index] + (1 - rho) * estimate
+    )
     return (repulsion / scale - log_positive).mean()
 
 
-def sigclr(z1: Tensor, z2: Tensor, temperature: float | Tensor = 0.2, bias: float | Tensor = -10.0) -> Tensor:
+def sigclr(
+    z1: Tensor, z2: Tensor, temperature: float | Tensor = 0.2, bias: float | Tensor = -10.0
+) -> Tensor:
     z = unit(torch.cat([z1, z2]))
     sign = torch.full([len(z), len(z)], -1.0, dtype=z.dtype)
     sign[torch.arange(len(z)), positives(len(z))] = 1

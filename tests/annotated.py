@@ -16,11 +16,16 @@ def scene(rng, side=64):
     objects = []
     for half in range(2):
         size = int(rng.integers(16, 26))
-        left, top = int(rng.integers(1, side // 2 - size)) + half * side // 2, int(rng.integers(1, side - size))
+        left, top = (
+            int(rng.integers(1, side // 2 - size)) + half * side // 2,
+            int(rng.integers(1, side - size)),
+        )
         kind = int(rng.integers(2))
         y, x = np.mgrid[:size, :size] - (size - 1) / 2
         inside = (x**2 + y**2 <= (size / 2) ** 2) if kind == 0 else np.ones((size, size), bool)
-        pixels[top : top + size, left : left + size][inside] = (220, 60, 60) if kind == 0 else (60, 220, 60)
+        pixels[top : top + size, left : left + size][inside] = (
+            (220, 60, 60) if kind == 0 else (60, 220, 60)
+        )
         objects.append((kind, left, top, size))
     return pixels, objects
 
@@ -40,7 +45,9 @@ def coco_folder(tmp_path_factory, scenes):
     for name, part in (("train", range(6)), ("test", range(6, 8))):
         content = {"images": [], "annotations": [], "categories": []}
         for number, kind in enumerate(NAMES):
-            content["categories"].append({"id": 10 * (number + 1), "name": kind, "keypoints": POINTS})
+            content["categories"].append(
+                {"id": 10 * (number + 1), "name": kind, "keypoints": POINTS}
+            )
         for i in part:
             pixels, objects = scenes[i]
             Image.fromarray(pixels).save(root / "images" / f"{i}.png")

@@ -11,9 +11,13 @@ from rich.console import Console
 
 import tools.typechecker
 
-jaxtyping.install_import_hook("nearfar", f"{tools.typechecker.__name__}.checked")  # before nearfar is imported
+jaxtyping.install_import_hook(
+    "nearfar", f"{tools.typechecker.__name__}.checked"
+)  # before nearfar is imported
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "2")  # a fixed number: runs repeat bit for bit on a busy machine too
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "2"
+)  # a fixed number: runs repeat bit for bit on a busy machine too
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,7 +44,15 @@ def trained(images_file, tmp_path_factory):
     import nearfar
 
     out = tmp_path_factory.mktemp("trained") / "halves"
-    options = dict(epochs=2, batch_size=16, held_out=16, encoder="small", method="sce", seed=3, precision="32-true")
+    options = dict(
+        epochs=2,
+        batch_size=16,
+        held_out=16,
+        encoder="small",
+        method="sce",
+        seed=3,
+        precision="32-true",
+    )
     return nearfar.pretrain(images_file, out=out, console=Console(quiet=True), **options)
 
 

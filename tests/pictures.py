@@ -17,7 +17,9 @@ def noise(number: int, size: int = 8) -> np.ndarray:
 
 def encoded(image: Image.Image | np.ndarray, form: str = "PNG", **options: Any) -> bytes:
     file = io.BytesIO()
-    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, form, **options)
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(
+        file, form, **options
+    )
     return file.getvalue()
 
 
@@ -31,8 +33,17 @@ def write_dicom(path: Path, numbers: np.ndarray, **elements: Any) -> None:
     one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     one.file_meta.MediaStorageSOPClassUID = one.SOPClassUID = SecondaryCaptureImageStorage
     one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = generate_uid()
-    one.Rows, one.Columns, one.SamplesPerPixel, one.PhotometricInterpretation = *numbers.shape, 1, "MONOCHROME2"
-    one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = bits, bits, bits - 1, 0
+    one.Rows, one.Columns, one.SamplesPerPixel, one.PhotometricInterpretation = (
+        *numbers.shape,
+        1,
+        "MONOCHROME2",
+    )
+    one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = (
+        bits,
+        bits,
+        bits - 1,
+        0,
+    )
     one.PixelData = numbers.tobytes()
     for name, value in elements.items():
         setattr(one, name, value)
@@ -43,7 +54,11 @@ def png(number: int, size: int = 8) -> bytes:
     return encoded(noise(number, size))
 
 
-def tar(path: Path, members: Iterable[tuple[str, bytes] | tarfile.TarInfo], form: int = tarfile.PAX_FORMAT) -> None:
+def tar(
+    path: Path,
+    members: Iterable[tuple[str, bytes] | tarfile.TarInfo],
+    form: int = tarfile.PAX_FORMAT,
+) -> None:
     """Write members by name and content; a TarInfo in place of a pair is written as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", format=form) as file:

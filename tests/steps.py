@@ -42,35 +42,53 @@ def at_step(*numbers: int, do: Callable[[], object] = interrupt) -> Iterator[Non
 def logged(run: nearfar.Run) -> list[dict[str, Any]]:
     """All that a run logged but its speed."""
     clocks = ("images_per_second", "data_wait")
-    return [{name: value for name, value in line.items() if name not in clocks} for line in run.metrics]
+    return [
+        {name: value for name, value in line.items() if name not in clocks} for line in run.metrics
+    ]
 
 
 def same_runs(one: nearfar.Run, two: nearfar.Run) -> None:
     """Assert that two runs logged the same, once, and end with the same weights, to the last bit."""
     assert json.dumps(logged(one)) == json.dumps(logged(two))
     weights, others = (load_file(run.path / "encoder.safetensors") for run in (one, two))
-    assert weights.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in weights.items())
+    assert weights.keys() == others.keys() and all(
+        torch.equal(value, others[name]) for name, value in weights.items()
+    )
 
 
 def descend(
-    model: Model, micro: int | str | None, batch: int, images: int, steps: int, rank: int = 0, world: int = 1, begun=0
+    model: Model,
+    micro: int | str | None,
+    batch: int,
+    images: int,
+    steps: int,
+    rank: int = 0,
+    world: int = 1,
+    begun=0,
 ) -> tuple[GradientStep, dict[str, torch.Tensor]]:
     """Take steps of SGD on random views; returns what computed the gradients, and the losses with the last state.
 
     begun: epochs of schedules that have passed.
     """
     fabric = SimpleNamespace(
-        global_rank=rank, world_size=world, autocast=nullcontext, backward=lambda loss: loss.backward()
+        global_rank=rank,
+        world_size=world,
+        autocast=nullcontext,
+        backward=lambda loss: loss.backward(),
     )
     gradient_of, own = GradientStep(fabric, model, micro), rank_rows(batch, rank, world)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     made, losses = torch.Generator().manual_seed(1), []
     for step in range(steps):
-        views = torch.randn(len(model.method.views), batch, 1, 4, 4, generator=made, dtype=torch.float64)
+        views = torch.randn(
+            len(model.method.views), batch, 1, 4, 4, generator=made, dtype=torch.float64
+        )
         index = torch.randperm(images, generator=made)[:batch]
         model.set_schedules(step + begun, steps + begun)
         optimizer.zero_grad()
-        loss, embeddings = gradient_of(lambda rows, v=views[:, own]: list(v[:, rows]), index[own], batch, seed=step)
+        loss, embeddings = gradient_of(
+            lambda rows, v=views[:, own]: list(v[:, rows]), index[own], batch, seed=step
+        )
         optimizer.step()
         model.after_step(embeddings, step, steps)
         losses.append(loss)

@@ -27,14 +27,20 @@ with open("/proc/self/smaps") as maps:
 """
 
 
-@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here")
-@pytest.mark.parametrize(("setting", "found"), [({}, "advised"), ({"THP_MEM_ALLOC_ENABLE": "0"}, "plain")])
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here"
+)
+@pytest.mark.parametrize(
+    ("setting", "found"), [({}, "advised"), ({"THP_MEM_ALLOC_ENABLE": "0"}, "plain")]
+)
 def test_huge_pages_are_asked_for_after_our_imports(setting, found, monkeypatch):
     """The kernel's own list of mappings says whether the memory of a tensor was marked; the user's 0 is kept."""
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.split() == [found], done.stderr
 
 
@@ -66,6 +72,8 @@ def test_freed_memory_is_used_again(setting, kept, monkeypatch):
         monkeypatch.delenv(name, raising=False)
         if setting:
             monkeypatch.setenv(name, setting)
-    done = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", REPEATED], capture_output=True, text=True, timeout=120
+    )
     share = int(done.stdout) / (20 * 36 * 256)  # of the pages of 20 times 36 MiB
     assert share < 0.4 if kept else share > 0.8, done.stderr

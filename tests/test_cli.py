@@ -34,7 +34,10 @@ FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", 
         (["pretrain", "DATA", "--seed", "1.5"], '--seed: unable to convert "1.5" into int'),
         (["pretrain", "DATA", "--optimizer", "lasr"], 'Did you mean "lars"?'),
         (["pretrain", "DATA", "--mean"], "--mean requires at least 1 element"),
-        (["pretrain", "DATA", "--tensorboard", "true"], "true"),  # a flag takes no word: here it is a source
+        (
+            ["pretrain", "DATA", "--tensorboard", "true"],
+            "true",
+        ),  # a flag takes no word: here it is a source
         (["pretrain", "-rf.png"], "Unknown option: -rf.png"),
         (["pretrain", "--resume", "run", "--epochs", "3"], "--resume takes everything but"),
         (["pretrain", "DATA", "--data-changed"], "--data-changed goes with --resume"),
@@ -42,21 +45,36 @@ FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", 
         (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),
         (["pretrain", "DATA", "--negatives", "0"], "negatives"),
         (["pretrain", "DATA", "--projector", "8", "0", "--batch-size", "16"], "width"),
-        (["pretrain", "DATA", "--method", "moco-v2", "--queue-size", "-1", "--batch-size", "16"], "queue"),
+        (
+            ["pretrain", "DATA", "--method", "moco-v2", "--queue-size", "-1", "--batch-size", "16"],
+            "queue",
+        ),
         (["pretrain", "DATA", "--encoder", "resnet81", "--batch-size", "16"], "did you mean"),
         (["pretrain", "DATA", "--views", "strnog"], "'strong'"),
         (["pretrain", "DATA", "--views", "strong+weak+weak"], "3 views"),
-        (["pretrain", "DATA", "--out", "x\udcff"], "x\\udcff is not text in UTF-8; choose another name"),
-        (["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"], "nothing.safetensors"),
+        (
+            ["pretrain", "DATA", "--out", "x\udcff"],
+            "x\\udcff is not text in UTF-8; choose another name",
+        ),
+        (
+            ["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"],
+            "nothing.safetensors",
+        ),
         (["pretrain", "no/such/folder"], "no/such/folder"),
         (["pretrain", "--resume", "no/such/run"], "not a run folder"),
         (["pretrain", "DATA", "--projector", "99999999999999999999"], "cannot be built"),
         (["pretrain", "DATA", "--config", "DATA"], "is not YAML"),
-        (["views", "DATA", "--views", "multi-crop", "--method", "sce"], "makes 8 views, but sce needs 2"),
+        (
+            ["views", "DATA", "--views", "multi-crop", "--method", "sce"],
+            "makes 8 views, but sce needs 2",
+        ),
         (["views", "DATA", "--images", "0"], "--images must be 1 to 1000, not 0"),
         (["views", "DATA", "--crop-size", "1"], "--crop-size must be 2 to 16384, not 1"),
         (["views", "DATA", "--seed", "-1"], "--seed must be 0 to"),
-        (["views", "DATA", "--out", "views.png"], "views.png ends in .png; choose an --out in .html"),
+        (
+            ["views", "DATA", "--out", "views.png"],
+            "views.png ends in .png; choose an --out in .html",
+        ),
         (["demo", "DATA", "--minutes", "0"], "--minutes must be 0.1"),
         (["evaluate"], "RUN requires an argument"),
         (["evaluate", "no/such/run"], "not a run folder"),
@@ -85,13 +103,20 @@ def test_a_saved_configuration_runs_again(images_file, tmp_path, capsys):
     assert one.pop("out") != two.pop("out")
     assert one == two
     assert one["temperature"] == 0.3
-    lines = [(path / "metrics.jsonl").read_text().splitlines()[-1].split('"images_per')[0] for path in (first, again)]
+    lines = [
+        (path / "metrics.jsonl").read_text().splitlines()[-1].split('"images_per')[0]
+        for path in (first, again)
+    ]
     assert lines[0] == lines[1]
 
 
 def test_a_configuration_with_an_object_is_for_python(tmp_path, complaint):
-    (tmp_path / "config.yaml").write_text("method: simclr\ndata:\n  object: array [48, 8, 8] uint8\n")
-    said = complaint("pretrain", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run"))
+    (tmp_path / "config.yaml").write_text(
+        "method: simclr\ndata:\n  object: array [48, 8, 8] uint8\n"
+    )
+    said = complaint(
+        "pretrain", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")
+    )
     assert "data" in said and "array [48, 8, 8] uint8" in said
     assert not (tmp_path / "run").exists()
 
@@ -119,7 +144,12 @@ def test_a_full_disk_is_no_mistake_of_the_user(capsys, monkeypatch):
 def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsys, complaint):
     """Not as rich's markup or emoji."""
     monkeypatch.chdir(tmp_path)
-    assert main(["views", images_file, "--out", "[red]:cat:[b].html", "--images", "1", "--samples", "1"]) == 0
+    assert (
+        main(
+            ["views", images_file, "--out", "[red]:cat:[b].html", "--images", "1", "--samples", "1"]
+        )
+        == 0
+    )
     assert "-> [red]:cat:[b].html" in capsys.readouterr().out
     assert "no/\\x1b[31m[/red]\\udcff" in complaint("pretrain", "no/\x1b[31m[/red]\udcff")
 
@@ -127,15 +157,23 @@ def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsy
 @pytest.mark.skipif(os.name != "posix", reason="pipes of a shell")
 def test_a_reader_that_stops_is_no_error():
     words = f"{shlex.quote(sys.executable)} -m nearfar completion bash"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {words} | head -c 1"], capture_output=True)
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {words} | head -c 1"], capture_output=True
+    )
     assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_broken_installation_is_one_line(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nearfar.training.processes", None)  # as if something that it imports were missing
+    monkeypatch.setitem(
+        sys.modules, "nearfar.training.processes", None
+    )  # as if something that it imports were missing
     assert main(["methods"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith("nearfar: import of nearfar.training") and "pip install" in err and err.count("\n") == 1
+    assert (
+        err.startswith("nearfar: import of nearfar.training")
+        and "pip install" in err
+        and err.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,28 +183,61 @@ def test_a_broken_installation_is_one_line(capsys, monkeypatch):
         ("push --private=false RUN a/b", {"run": "RUN", "repo": "a/b", "private": False}),
         ("push RUN --no-private a/b", {"run": "RUN", "repo": "a/b", "private": False}),
         ("duplicates --approximate RUN", {"run": "RUN", "approximate": True}),
-        ("duplicates RUN --approximate=false photos", {"run": "RUN", "data": "photos", "approximate": False}),
-        ("evaluate --no-baselines RUN photos", {"run": "RUN", "data": "photos", "baselines": False}),
-        ("evaluate RUN --protocol knn linear --limit 9", {"protocol": ["knn", "linear"], "limit": 9}),
+        (
+            "duplicates RUN --approximate=false photos",
+            {"run": "RUN", "data": "photos", "approximate": False},
+        ),
+        (
+            "evaluate --no-baselines RUN photos",
+            {"run": "RUN", "data": "photos", "baselines": False},
+        ),
+        (
+            "evaluate RUN --protocol knn linear --limit 9",
+            {"protocol": ["knn", "linear"], "limit": 9},
+        ),
         ("pretrain --adapt photos --no-cache", {"data": "photos", "adapt": True, "cache": False}),
         ("pretrain one --tensorboard two", {"data": ["one", "two"], "tensorboard": True}),
         ("pretrain a --whiten=false --epochs 1e1", {"data": "a", "whiten": False, "epochs": 10}),
-        ("pretrain --method sigclr --learn-temperature photos", {"data": "photos", "learn_temperature": True}),
-        ("pretrain a --projector 64 32 --no-output-norm", {"projector": (64, 32), "output_norm": False}),
-        ("pretrain a --projector=[64,32] --mean -0.5 1", {"projector": (64, 32), "mean": [-0.5, 1]}),
+        (
+            "pretrain --method sigclr --learn-temperature photos",
+            {"data": "photos", "learn_temperature": True},
+        ),
+        (
+            "pretrain a --projector 64 32 --no-output-norm",
+            {"projector": (64, 32), "output_norm": False},
+        ),
+        (
+            "pretrain a --projector=[64,32] --mean -0.5 1",
+            {"projector": (64, 32), "mean": [-0.5, 1]},
+        ),
         ("pretrain a --method saclr --negatives all --rho 0.5", {"negatives": "all", "rho": 0.5}),
-        ("pretrain a --method saclr --negatives 3 --micro-batch auto", {"negatives": 3, "micro_batch": "auto"}),
-        ("pretrain a --value-range uint8 --show-channels 2", {"value_range": "uint8", "show_channels": [2]}),
+        (
+            "pretrain a --method saclr --negatives 3 --micro-batch auto",
+            {"negatives": 3, "micro_batch": "auto"},
+        ),
+        (
+            "pretrain a --value-range uint8 --show-channels 2",
+            {"value_range": "uint8", "show_channels": [2]},
+        ),
         ("pretrain a --value-range 0 4095 --limit 10", {"value_range": [0, 4095], "limit": 10}),
-        ("reproduce saclr/table-7 --no-run --seeds 2", {"table": "saclr/table-7", "run": False, "seeds": 2}),
+        (
+            "reproduce saclr/table-7 --no-run --seeds 2",
+            {"table": "saclr/table-7", "run": False, "seeds": 2},
+        ),
         ("search RUN --k 2 a.png", {"images": ["a.png"], "k": 2}),
         ("search RUN 007 --data 2020", {"images": ["007"], "data": "2020"}),
         ("search RUN --data 2020 007", {"images": ["007"], "data": "2020"}),
         ("search RUN 007 --data one --data 2020", {"images": ["007"], "data": ["one", "2020"]}),
         ("select RUN --labelled 000041 --by near", {"labelled": "000041", "by": "near"}),
-        ("search --k 2 RUN -- --json -h -1", {"run": "RUN", "images": ["--json", "-h", "-1"], "k": 2}),
+        (
+            "search --k 2 RUN -- --json -h -1",
+            {"run": "RUN", "images": ["--json", "-h", "-1"], "k": 2},
+        ),
         ("pretrain --epochs 1 -- --photos", {"data": "--photos", "epochs": 1}),
-        ("pretrain null --limit none --split null", {"data": "null", "limit": None, "split": "null"}),
+        (
+            "pretrain null --limit none --split null",
+            {"data": "null", "limit": None, "split": "null"},
+        ),
         ("pretrain x\udcff", {"data": "x\udcff"}),
     ],
 )
@@ -183,15 +254,26 @@ def test_a_word_is_taken_as_its_place_says(words, expected, monkeypatch):
     monkeypatch.setattr("nearfar.cli.function_of", lambda verb: record)
     assert main([verb, *rest]) == 0
     assert {name: given[name] for name in expected} == expected
-    assert given.keys() <= {*expected, "run", "data", "images", "method", "console"}, "only what is given is passed on"
+    assert given.keys() <= {*expected, "run", "data", "images", "method", "console"}, (
+        "only what is given is passed on"
+    )
 
 
 def test_settings_are_written_as_words_that_give_them_again(monkeypatch):
     settings = dict(
-        data="a b", adapt=True, cache=False, limit=None, mean=[0.5, -1.0], epochs=1e-5, method="saclr", negatives="all"
+        data="a b",
+        adapt=True,
+        cache=False,
+        limit=None,
+        mean=[0.5, -1.0],
+        epochs=1e-5,
+        method="saclr",
+        negatives="all",
     )
     given = {}
-    monkeypatch.setattr("nearfar.cli.function_of", lambda verb: lambda **values: given.update(values))
+    monkeypatch.setattr(
+        "nearfar.cli.function_of", lambda verb: lambda **values: given.update(values)
+    )
     words = as_words({name: value for name, value in settings.items() if name != "data"})
     assert main(["pretrain", settings["data"], *words]) == 0
     assert {name: given[name] for name in settings} == settings
@@ -199,18 +281,26 @@ def test_settings_are_written_as_words_that_give_them_again(monkeypatch):
 
 def test_a_file_of_settings_is_read_as_words_are(tmp_path, monkeypatch, capsys, complaint):
     file, given = tmp_path / "own.yaml", {}
-    monkeypatch.setattr("nearfar.cli.function_of", lambda verb: lambda **values: given.update(values))
+    monkeypatch.setattr(
+        "nearfar.cli.function_of", lambda verb: lambda **values: given.update(values)
+    )
     file.write_text(
         "method: saclr\ndata: [one, two]\nlr: 1e-3\nmean: [0, 1]\nprojector: [64, 32]\nlimit: null\nadapt: true\n"
         "negatives: all\nseed: 3\nsplit: '007'\nout: null\n"
     )
-    assert main(["pretrain", "--config", str(file), "--seed", "4", "--negatives", "2"]) == 0, capsys.readouterr().err
+    assert main(["pretrain", "--config", str(file), "--seed", "4", "--negatives", "2"]) == 0, (
+        capsys.readouterr().err
+    )
     assert given.pop("console")
     assert given == dict(
         method="saclr", data=["one", "two"], lr=1e-3, mean=[0, 1], projector=(64, 32), limit=None, adapt=True,
         negatives=2, seed=4, split="007", out=None,
     )  # fmt: skip
-    for line, says in (("epoch: 3", "Did you mean --epochs?"), ("seed: x", "[seed]"), ("alpha: 1", "[alpha]")):
+    for line, says in (
+        ("epoch: 3", "Did you mean --epochs?"),
+        ("seed: x", "[seed]"),
+        ("alpha: 1", "[alpha]"),
+    ):
         file.write_text(f"data: one\n{line}\n")
         assert says in complaint("pretrain", "--config", str(file))
     assert "No such file" in complaint("pretrain", "--config", str(tmp_path / "none.yaml"))
@@ -259,7 +349,11 @@ def test_every_argument_says_what_it_means_and_can_be_given(verb):
     if verb != "pretrain":
         parameters = inspect.signature(function_of(verb)).parameters
         left_out = parameters.keys() - known.keys()
-        assert {"console"} <= left_out <= {"console", "encoder", "views"} - ({"views"} if verb == "views" else set())
+        assert (
+            {"console"}
+            <= left_out
+            <= {"console", "encoder", "views"} - ({"views"} if verb == "views" else set())
+        )
         assert known.keys() - parameters.keys() <= {"json", "null"}
         assert all(one.field_info.required == (parameters[name].default is inspect.Parameter.empty)
                    for name, one in known.items() if name in parameters)  # fmt: skip
@@ -287,7 +381,9 @@ def test_examples_can_be_run(verb, monkeypatch, capsys):
 
 def test_the_usual_settings_are_on_a_short_page_and_all_on_a_long_one(capsys):
     short = page(capsys, "pretrain", "--help")
-    assert {"--minutes", "--batch-size", "--method", "--encoder", "--views", "--out"} <= options_of(short)
+    assert {"--minutes", "--batch-size", "--method", "--encoder", "--views", "--out"} <= options_of(
+        short
+    )
     assert "--help-all" in short
     assert not {"--weight-decay", "--log-every", "--temperature"} & options_of(short)
     assert len(short.splitlines()) < 80
@@ -296,10 +392,16 @@ def test_the_usual_settings_are_on_a_short_page_and_all_on_a_long_one(capsys):
     assert {one.name for one in arguments if one.name.startswith("--")} <= options_of(long)
     titles = [*GROUPS, "--method simclr --recipe small"]
     places = [long.index(f"─ {title} ─") for title in titles]
-    assert places == sorted(places)  # in the order in which people need them, the method's own numbers last
+    assert places == sorted(
+        places
+    )  # in the order in which people need them, the method's own numbers last
     assert "In Python" not in long and "in Python" not in long
     said = words_of(long)
-    assert "[choices: sgd, adam" in said and "Default: 30, unless epochs" in said and "[default: None]" not in said
+    assert (
+        "[choices: sgd, adam" in said
+        and "Default: 30, unless epochs" in said
+        and "[default: None]" not in said
+    )
 
 
 def test_numbers_of_a_method_stand_as_its_recipe_sets_them(capsys, complaint):

@@ -33,7 +33,9 @@ def completed(script, *words):
         $({function}) nearfar "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}" 2>/dev/null
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "-c", lines, "bash", "nearfar", *words], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", lines, "bash", "nearfar", *words], capture_output=True, text=True, check=True
+    )
     return {word.strip() for word in done.stdout.split("\n") if word.strip()}
 
 
@@ -45,7 +47,10 @@ def completed(script, *words):
         (["e"], {"evaluate", "embed", "export"}),
         (["pretrain", "photos", "--batch"], {"--batch-size"}),
         (["pretrain", "photos", "--temp"], {"--temperature"}),  # a number of methods
-        (["pretrain", "photos", "--method", "s"], {name for name in method_names() if name.startswith("s")}),
+        (
+            ["pretrain", "photos", "--method", "s"],
+            {name for name in method_names() if name.startswith("s")},
+        ),
         (["pretrain", "photos", "--encoder", "sma"], {"small"}),
         (
             ["pretrain", "photos", "--encoder", "resnet10"],

@@ -20,7 +20,9 @@ import nearfar
 from nearfar.methods import Method, registry
 from tools.interface import ROOMS, public_names
 
-OBJECTS = {f"nearfar.{name}": getattr(nearfar, name) for name in nearfar.__all__ if name != "__version__"}
+OBJECTS = {
+    f"nearfar.{name}": getattr(nearfar, name) for name in nearfar.__all__ if name != "__version__"
+}
 for room in ROOMS:
     module = importlib.import_module(f"nearfar.{room}")
     OBJECTS |= {f"nearfar.{room}.{name}": getattr(module, name) for name in public_names(room)}
@@ -47,7 +49,9 @@ def place(tmp_path_factory):
         tar.add(folder / "photos", "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(Console, "quiet", property(lambda self: True, lambda self, value: None), raising=False)
+        patch.setattr(
+            Console, "quiet", property(lambda self: True, lambda self, value: None), raising=False
+        )
         patch.setattr("nearfar.maps.projector.LEAST_STEPS", 20)
         options = dict(epochs=1, batch_size=8, image_size=32, encoder="tiny")
         nearfar.pretrain("photos", out="runs/photos", **options).map(epochs=5)
@@ -62,7 +66,9 @@ def test_an_example_runs(name, place, monkeypatch):
     room = importlib.import_module(name.rpartition(".")[0])
     names = {one: getattr(room, one) for one in getattr(room, "__all__", vars(room))}
     given = names | {"torch": torch, "np": np, "nearfar": nearfar}
-    example = doctest.DocTestParser().get_doctest(OBJECTS[name].__doc__ or "", given, name, None, None)
+    example = doctest.DocTestParser().get_doctest(
+        OBJECTS[name].__doc__ or "", given, name, None, None
+    )
     assert example.examples, f"{name} has no example"
     messages = []
     failed, _ = doctest.DocTestRunner(verbose=False).run(example, out=messages.append)

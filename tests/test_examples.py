@@ -38,7 +38,15 @@ def test_a_lightning_module_trains_the_bias_too(printed):
 
 def test_two_processes_print_what_one_does(printed, tmp_path):
     one = losses(printed("ddp.py"))
-    both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", FOLDER / "ddp.py"]
+    both = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        FOLDER / "ddp.py",
+    ]
     done = subprocess.run(both, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert len(one) == 3

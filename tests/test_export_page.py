@@ -12,7 +12,9 @@ from rich.console import Console
 import nearfar
 
 PAGE = Path(__file__).parents[1] / "docs" / "export.md"
-SNIPPETS = re.findall(r'^```python(?: title="(\w+)")?\n(.*?)^```', PAGE.read_text(), re.MULTILINE | re.DOTALL)
+SNIPPETS = re.findall(
+    r'^```python(?: title="(\w+)")?\n(.*?)^```', PAGE.read_text(), re.MULTILINE | re.DOTALL
+)
 NEEDS = {"onnxruntime", "faiss", "fiftyone"}
 
 
@@ -26,7 +28,9 @@ def place(tmp_path_factory):
         rough = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8))
         rough.resize((50, 40), Image.Resampling.BICUBIC).save(folder / "photos" / f"{number}.png")
     quiet = Console(quiet=True)
-    options = dict(epochs=1, batch_size=8, image_size=32, encoder="small", held_out=0, console=quiet)
+    options = dict(
+        epochs=1, batch_size=8, image_size=32, encoder="small", held_out=0, console=quiet
+    )
     run = nearfar.pretrain(folder / "photos", out=folder / "runs" / "photos", **options)
     if find_spec("onnxruntime") is not None:
         nearfar.export(run, to="onnx", console=quiet)

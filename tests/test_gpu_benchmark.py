@@ -17,18 +17,26 @@ spec.loader.exec_module(benchmark)
 
 def test_it_runs_to_its_end_and_keeps_the_text_above_its_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "LOSSES", {"SimCLR": lambda images: SimCLR()})
-    monkeypatch.setattr(benchmark.Model, "compile_networks", lambda model: None)  # torch has no compiler for it
+    monkeypatch.setattr(
+        benchmark.Model, "compile_networks", lambda model: None
+    )  # torch has no compiler for it
     monkeypatch.setattr(benchmark, "TINY", benchmark.TINY._replace(cases=benchmark.TINY.cases[:1]))
     (tmp_path / "gpu.md").write_text(f"# Mine\n\n{benchmark.MARKER}\n\nold\n")
     benchmark.main(["--stand-in", "--out", str(tmp_path)])
     found = json.loads((tmp_path / "results" / "gpu.json").read_text())
     assert found["about"]["kind"] == "standin" and found["tests"] is None
     kinds = [(row["precision"], row["kind"]) for row in found["speed"]]
-    plain = {(precision, kind) for precision in benchmark.PRECISIONS for kind in ("whole step", "bare encoder")}
+    plain = {
+        (precision, kind)
+        for precision in benchmark.PRECISIONS
+        for kind in ("whole step", "bare encoder")
+    }
     assert plain | {("bfloat16", "whole step, compiled")} <= set(kinds)
     assert all(row["rate"] > 0 for row in found["speed"] if "compiled" not in row["kind"])
     assert len(found["beside"]) == 4 and all(one["gpu"] > 0 for one in found["beside"])
-    assert [one["what"] for one in found["beside"] if not one["cpu"]] == ["loss SimCLR and its gradient, batch 32"]
+    assert [one["what"] for one in found["beside"] if not one["cpu"]] == [
+        "loss SimCLR and its gradient, batch 32"
+    ]
     page = (tmp_path / "gpu.md").read_text()
     assert page.startswith("# Mine\n") and "old" not in page
     assert "no number here says anything about a GPU" in page
@@ -44,7 +52,15 @@ def test_what_the_time_does_not_allow_is_named(tmp_path, monkeypatch):
 
 def test_what_was_measured_is_there_where_it_is_stopped(tmp_path, monkeypatch):
     def stopped(scale, deadline):
-        yield dict(encoder="tiny", size=16, batch=8, precision="float32", kind="whole step", rate=1234.0, why="")
+        yield dict(
+            encoder="tiny",
+            size=16,
+            batch=8,
+            precision="float32",
+            kind="whole step",
+            rate=1234.0,
+            why="",
+        )
         raise KeyboardInterrupt
 
     monkeypatch.setattr(benchmark, "beside_the_cpu", lambda scale: [])

@@ -17,28 +17,44 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def called(name, *words):
-    done = subprocess.run([sys.executable, EXAMPLES / name, *map(str, words)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *map(str, words)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
 
 def embeddings(folder):
-    table = pyarrow.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))])
+    table = pyarrow.concat_tables(
+        [pq.read_table(file) for file in sorted(folder.glob("*.parquet"))]
+    )
     return dict(zip(table["name"].to_pylist(), table["embedding"].to_pylist(), strict=True))
 
 
 def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path, quiet):
     pytest.importorskip("ray")
     rng = np.random.default_rng(0)
-    pixels = np.kron(rng.integers(0, 256, (40, 4, 5, 3), dtype=np.uint8), np.ones((1, 8, 8, 1), dtype=np.uint8))
-    rows = [{"bytes": encoded(one), "path": f"{number:02d}.png"} for number, one in enumerate(pixels)]
+    pixels = np.kron(
+        rng.integers(0, 256, (40, 4, 5, 3), dtype=np.uint8), np.ones((1, 8, 8, 1), dtype=np.uint8)
+    )
+    rows = [
+        {"bytes": encoded(one), "path": f"{number:02d}.png"} for number, one in enumerate(pixels)
+    ]
     (tmp_path / "images").mkdir()
     for part in range(2):
         some = rows[20 * part : 20 * part + 20]
         if part:
             some[3] = {"bytes": b"no image", "path": "broken.png"}
         pq.write_table(pyarrow.table({"image": some}), tmp_path / "images" / f"{part}.parquet")
-    options = dict(epochs=1, batch_size=8, held_out=4, image_size=32, encoder="small", method="simclr", console=quiet)
+    options = dict(
+        epochs=1,
+        batch_size=8,
+        held_out=4,
+        image_size=32,
+        encoder="small",
+        method="simclr",
+        console=quiet,
+    )
     run = nearfar.pretrain(tmp_path / "images", out=tmp_path / "run", **options)
     nearfar.embed(run, out=tmp_path / "one.parquet", console=quiet)
     expected = pq.read_table(tmp_path / "one.parquet")
@@ -46,7 +62,9 @@ def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path, quiet):
     called("embed_with_ray.py", run.path, tmp_path / "images", tmp_path / "many", "--batch-size", 7)
     found = embeddings(tmp_path / "many")
     assert len(found) == len(expected) == 39
-    for name, row in zip(expected["name"].to_pylist(), expected["embedding"].to_pylist(), strict=True):
+    for name, row in zip(
+        expected["name"].to_pylist(), expected["embedding"].to_pylist(), strict=True
+    ):
         assert found[f"{int(name):02d}.png"] == pytest.approx(row, abs=1e-5)
     assert "broken.png" not in found
 
@@ -54,7 +72,10 @@ def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path, quiet):
 def test_neighbours_on_disk_are_the_true_ones(tmp_path):
     pytest.importorskip("faiss")
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(3000, 16)).astype(np.float32) + 3 * rng.normal(size=(30, 16))[np.arange(3000) % 30]
+    rows = (
+        rng.normal(size=(3000, 16)).astype(np.float32)
+        + 3 * rng.normal(size=(30, 16))[np.arange(3000) % 30]
+    )
     rows = rows.astype(np.float32)
     names = [f"image-{number}" for number in range(3000)]
     (tmp_path / "parts").mkdir()
@@ -62,16 +83,32 @@ def test_neighbours_on_disk_are_the_true_ones(tmp_path):
         of_part = slice(1000 * part, 1000 * part + 1000)
         table = pyarrow.table({"name": names[of_part], "embedding": list(rows[of_part])})
         pq.write_table(table, tmp_path / "parts" / f"{part}.parquet")
-    said = called("neighbours_on_disk.py", "build", tmp_path / "parts", tmp_path / "index", "--probes", 8)
+    said = called(
+        "neighbours_on_disk.py", "build", tmp_path / "parts", tmp_path / "index", "--probes", 8
+    )
     assert float(re.search(r"recall .* (0\.\d+|1\.000)", said)[1]) > 0.9
-    assert {file.name for file in (tmp_path / "index").iterdir()} == {"index.faiss", "lists.faiss", "names.parquet"}
+    assert {file.name for file in (tmp_path / "index").iterdir()} == {
+        "index.faiss",
+        "lists.faiss",
+        "names.parquet",
+    }
 
     asked = tmp_path / "parts" / "2.parquet"
-    called("neighbours_on_disk.py", "search", tmp_path / "index", asked, tmp_path / "near.parquet", "--k", 5)
+    called(
+        "neighbours_on_disk.py",
+        "search",
+        tmp_path / "index",
+        asked,
+        tmp_path / "near.parquet",
+        "--k",
+        5,
+    )
     near = pq.read_table(tmp_path / "near.parquet")
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     true = np.argsort(-(unit[2000:] @ unit.T), 1)[:, :5]
     found = near["neighbour"].to_pylist()
-    shared = [len({names[row] for row in rows} & set(found[query])) for query, rows in enumerate(true)]
+    shared = [
+        len({names[row] for row in rows} & set(found[query])) for query, rows in enumerate(true)
+    ]
     assert np.mean(shared) / 5 > 0.9
     assert [one[0] for one in found] == names[2000:]

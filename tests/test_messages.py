@@ -7,21 +7,38 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.messages import as_json, check_known, did_you_mean, first_line, of_arguments, one_line, plain
+from nearfar.messages import (
+    as_json,
+    check_known,
+    did_you_mean,
+    first_line,
+    of_arguments,
+    one_line,
+    plain,
+)
 
 
 def test_the_nearest_names_are_offered():
     assert did_you_mean("resnet81", ["small", "resnet18"]) == "did you mean 'resnet18'?"
     assert did_you_mean("xyz", ["small"], otherwise="see --help") == "see --help"
-    assert did_you_mean("resnt", ["resnet18", "resnet50"], most=2) == "did you mean 'resnet50' or 'resnet18'?"
-    for word, says in (("nearest", "there is no --by 'nearest': did you mean 'near'"), ("x", "there are near, far")):
+    assert (
+        did_you_mean("resnt", ["resnet18", "resnet50"], most=2)
+        == "did you mean 'resnet50' or 'resnet18'?"
+    )
+    for word, says in (
+        ("nearest", "there is no --by 'nearest': did you mean 'near'"),
+        ("x", "there are near, far"),
+    ):
         with pytest.raises(ValueError, match=says):
             check_known("--by", word, ["near", "far"])
 
 
 def test_errors_of_the_kinds_given_become_one_line():
     assert first_line(ValueError("one\ntwo")) == "one" and first_line(ValueError()) == "ValueError"
-    with pytest.raises(ValueError, match=r"^cannot read it: at byte 7$") as caught, one_line("cannot read it"):
+    with (
+        pytest.raises(ValueError, match=r"^cannot read it: at byte 7$") as caught,
+        one_line("cannot read it"),
+    ):
         raise RuntimeError("at byte 7\nand more")
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(RuntimeError), one_line("cannot read it", OSError, KeyError):

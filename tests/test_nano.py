@@ -37,8 +37,13 @@ def test_loss_gradient_and_step_are_those_of_the_package(size):
     backbone.net.conv.requires_grad_(False)
     net.whiten(views[0])
 
-    pairs = list(zip([*net.parameters(), *head.parameters()], model.online.parameters(), strict=True))
-    theirs, ours = build_optimizer("muon", model, lr=0.02, weight_decay=0.1), nano.Muon([one for one, _ in pairs])
+    pairs = list(
+        zip([*net.parameters(), *head.parameters()], model.online.parameters(), strict=True)
+    )
+    theirs, ours = (
+        build_optimizer("muon", model, lr=0.02, weight_decay=0.1),
+        nano.Muon([one for one, _ in pairs]),
+    )
     for _ in range(3):
         expected = model.compute_loss(model(list(views)), torch.arange(16))
         theirs.zero_grad()
@@ -48,7 +53,9 @@ def test_loss_gradient_and_step_are_those_of_the_package(size):
         torch.testing.assert_close(loss.double(), expected.double(), atol=1e-5, rtol=1e-5)
         for mine, other in pairs:
             if other.requires_grad:
-                torch.testing.assert_close(mine.grad, other.grad, atol=1e-5 * float(other.grad.abs().max()), rtol=0)
+                torch.testing.assert_close(
+                    mine.grad, other.grad, atol=1e-5 * float(other.grad.abs().max()), rtol=0
+                )
         theirs.step()
         ours.step(0.02)
         for mine, other in pairs:
@@ -65,7 +72,9 @@ def test_crops_are_those_of_torchvision():
     out = torch.einsum("nyh,nchw,nxw->ncyx", down, images / 255, across)
     for row in range(2):
         box = (int(start[row]),) * 2 + (int(length[row]),) * 2
-        expected = v2.functional.resized_crop(images[row] / 255, *box, [16, 16], antialias=True).flip(2)
+        expected = v2.functional.resized_crop(
+            images[row] / 255, *box, [16, 16], antialias=True
+        ).flip(2)
         torch.testing.assert_close(out[row], expected, atol=1e-4, rtol=1e-4)
 
 
@@ -77,7 +86,9 @@ def test_colours_keep_gray_images_gray_and_gray_ones_have_one_channel():
     unchanged = nano.recolour(colour, jitter=0.0, gray=0.0)
     torch.testing.assert_close(unchanged, colour)
     made = nano.recolour(colour, jitter=0.0, gray=1.0)
-    torch.testing.assert_close(made, v2.functional.rgb_to_grayscale(colour, 3), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        made, v2.functional.rgb_to_grayscale(colour, 3), atol=1e-3, rtol=1e-3
+    )
 
 
 def test_knn_is_that_of_the_package():
@@ -96,6 +107,8 @@ def test_a_folder_of_two_kinds_of_images_is_told_apart(tmp_path):
             folder = tmp_path / split / kind
             folder.mkdir(parents=True)
             for number in range(count):
-                pixels = chance.integers(0, 256, (4, 4, 3) if kind == "smooth" else (32, 32, 3), dtype=np.uint8)
+                pixels = chance.integers(
+                    0, 256, (4, 4, 3) if kind == "smooth" else (32, 32, 3), dtype=np.uint8
+                )
                 Image.fromarray(pixels).resize((32, 32)).save(folder / f"{number}.png")
     assert nano.main([str(tmp_path), "--size", "32", "--minutes", "0.03", "--batch", "16"]) > 0.9

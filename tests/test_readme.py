@@ -16,7 +16,10 @@ from nearfar.cli import main
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-ROW = re.compile(r"^\| \d{4}-\d\d-\d\d \| .*\(`([\w-]+)`\) \| ([\w-]+) \| (\d+) \| (.*) \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| \d{4}-\d\d-\d\d \| .*\(`([\w-]+)`\) \| ([\w-]+) \| (\d+) \| (.*) \| (.*) \|$",
+    re.MULTILINE,
+)
 
 
 def test_it_is_short_and_its_links_lead_somewhere():
@@ -38,29 +41,39 @@ def test_the_time_to_accuracy_is_that_of_the_files():
     for name, data, minutes, *shown in rows:
         file = ROOT / f"docs/results/time-{data.lower().replace('-', '')}.jsonl"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        runs = [line for line in lines if (line["contender"], line["minutes"]) == (name, float(minutes))]
+        runs = [
+            line for line in lines if (line["contender"], line["minutes"]) == (name, float(minutes))
+        ]
         assert shown == [f"{100 * mean(run[key] for run in runs):.1f}" for key in ("knn", "linear")]
     assert f"{len(nearfar.list_methods())} methods" in PAGE
 
 
 def test_the_accuracy_of_nano_is_that_of_its_log():
-    log, shown = re.search(r"^\| 2.*\((docs/results/nano-.*\.log)\)\).* \| (.*) \|$", PAGE, re.MULTILINE).groups()
+    log, shown = re.search(
+        r"^\| 2.*\((docs/results/nano-.*\.log)\)\).* \| (.*) \|$", PAGE, re.MULTILINE
+    ).groups()
     accuracy = re.search(r"kNN accuracy (\S+) on 10000 test images", (ROOT / log).read_text())[1]
     assert shown == f"{100 * float(accuracy):.1f}"
 
 
 @pytest.mark.parametrize("by", ["python", "commands"])
-def test_the_first_lines_take_a_folder_to_report_map_and_duplicates(by, tmp_path, monkeypatch, capsys):
+def test_the_first_lines_take_a_folder_to_report_map_and_duplicates(
+    by, tmp_path, monkeypatch, capsys
+):
     """As they stand, but for the minutes."""
     (tmp_path / "photos/deep").mkdir(parents=True)
     rng = np.random.default_rng(0)
     for number in range(24):
         rough = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8))
-        rough.resize((50, 40), Image.Resampling.BICUBIC).save(tmp_path / f"photos/deep/{number}.png")
+        rough.resize((50, 40), Image.Resampling.BICUBIC).save(
+            tmp_path / f"photos/deep/{number}.png"
+        )
     (tmp_path / "photos/copy.png").write_bytes((tmp_path / "photos/deep/3.png").read_bytes())
     monkeypatch.chdir(tmp_path)
     code = next(code for kind, code in BLOCKS if kind == "python" and "pretrain" in code)
-    lines = next(code for kind, code in BLOCKS if not kind and code.startswith("nearfar pretrain")).splitlines()
+    lines = next(
+        code for kind, code in BLOCKS if not kind and code.startswith("nearfar pretrain")
+    ).splitlines()
     assert code.count("minutes=10") == lines[0].count("--minutes 10") == 1
     if by == "python":
         exec(code.replace("minutes=10", "epochs=2, batch_size=8"), {})

@@ -19,10 +19,16 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-REQUIREMENTS = {one.name: one.specifier for one in map(Requirement, PROJECT["project"]["dependencies"])}
+REQUIREMENTS = {
+    one.name: one.specifier for one in map(Requirement, PROJECT["project"]["dependencies"])
+}
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 RECIPE = yaml.safe_load((ROOT / "conda/recipe.yaml").read_text())
-ON_CONDA = {"torch": "pytorch", "lightning-fabric": "pytorch-lightning", "matplotlib": "matplotlib-base"}
+ON_CONDA = {
+    "torch": "pytorch",
+    "lightning-fabric": "pytorch-lightning",
+    "matplotlib": "matplotlib-base",
+}
 ON_CONDA |= {"huggingface-hub": "huggingface_hub"}
 
 
@@ -30,7 +36,9 @@ def test_one_version_everywhere():
     assert PROJECT["project"]["dynamic"] == ["version"]
     assert PROJECT["tool"]["hatch"]["version"]["path"] == "src/nearfar/__init__.py"
     log = (ROOT / "CHANGELOG.md").read_text()
-    version, date = re.search(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", log, re.MULTILINE).groups()
+    version, date = re.search(
+        r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", log, re.MULTILINE
+    ).groups()
     assert version == nearfar.__version__ == CITATION["version"] == RECIPE["context"]["version"]
     assert date == str(CITATION["date-released"])
 
@@ -39,11 +47,18 @@ def test_the_changelog_has_the_sections_of_its_form():
     titles = re.findall(r"^##+ (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert titles[0] == "[Unreleased]"
-    assert all(title in kinds or re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", title) for title in titles[1:])
+    assert all(
+        title in kinds or re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", title)
+        for title in titles[1:]
+    )
 
 
 def test_the_oldest_supported_versions_are_the_lower_bounds():
-    lines = [line for line in (ROOT / "constraints-lowest.txt").read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "constraints-lowest.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     lowest = dict(line.split("==") for line in lines)
     assert lowest.keys() == REQUIREMENTS.keys()
     for name, version in lowest.items():
@@ -82,18 +97,30 @@ def test_each_paper_is_cited_as_the_methods_cite_it(name):
     assert first in cited or name == "sigclr"
 
 
-@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=str)
+@pytest.mark.parametrize(
+    "form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=str
+)
 def test_the_forms_for_issues_are_whole(form):
     content = yaml.safe_load(form.read_text())
     assert content["name"] and content["description"] and content["body"]
     assert len({field["id"] for field in content["body"]}) == len(content["body"])
-    assert all(field["type"] in ("input", "textarea") and field["attributes"]["label"] for field in content["body"])
+    assert all(
+        field["type"] in ("input", "textarea") and field["attributes"]["label"]
+        for field in content["body"]
+    )
 
 
 def test_addresses_are_missing_in_one_place_only():
     """The day there is an address, it goes into pyproject.toml, and this test goes."""
     assert "urls" not in PROJECT["project"]
-    files = ["pyproject.toml", "CITATION.cff", "SECURITY.md", "CODE_OF_CONDUCT.md", "conda/recipe.yaml", "mkdocs.yml"]
+    files = [
+        "pyproject.toml",
+        "CITATION.cff",
+        "SECURITY.md",
+        "CODE_OF_CONDUCT.md",
+        "conda/recipe.yaml",
+        "mkdocs.yml",
+    ]
     files += [str(path.relative_to(ROOT)) for path in (ROOT / ".github").rglob("*.yml")]
     assert [name for name in files if "BLANK" in (ROOT / name).read_text()] == ["pyproject.toml"]
     assert not [name for name in files if re.search(r"https?://|\w@\w", (ROOT / name).read_text())]

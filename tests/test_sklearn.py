@@ -16,11 +16,18 @@ import nearfar
 from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
 
 QUICK = dict(held_out=0, optimizer="sgd", lr=0.01)
-OF_ROWS = ContrastiveEncoder(encoder="tiny", epochs=1, image_shape=(1, -1), image_size=8, settings=QUICK)
+OF_ROWS = ContrastiveEncoder(
+    encoder="tiny", epochs=1, image_shape=(1, -1), image_size=8, settings=QUICK
+)
 """For the checks of scikit-learn, whose X are rows of two numbers or a few: images of one line."""
 EXPECTED_FAILURES: dict[str, str] = {}
 """Checks that cannot pass, with the reason."""
-OF_MAPS = {"check_fit_idempotent", "check_n_features_in", "check_estimators_pickle", "check_dict_unchanged"}
+OF_MAPS = {
+    "check_fit_idempotent",
+    "check_n_features_in",
+    "check_estimators_pickle",
+    "check_dict_unchanged",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +44,20 @@ def fitted(digits):
 @pytest.fixture
 def lean(unchecked, monkeypatch):
     """Fifty runs: leave out what they write for people to look at."""
-    for home in ("pages.views.write_views", "pages.report.write_neighbours", "pages.report.write_report"):
+    for home in (
+        "pages.views.write_views",
+        "pages.report.write_neighbours",
+        "pages.report.write_report",
+    ):
         monkeypatch.setattr(f"nearfar.{home}", lambda *_: None)
     monkeypatch.setattr("nearfar.training.start.write_environment", lambda *_: None)
     monkeypatch.setattr("os.fsync", lambda _: None)
 
 
 def test_the_encoder_passes_the_checks_of_scikit_learn(lean):
-    done = check_estimator(OF_ROWS, expected_failed_checks=EXPECTED_FAILURES, on_skip=None, on_fail=None)
+    done = check_estimator(
+        OF_ROWS, expected_failed_checks=EXPECTED_FAILURES, on_skip=None, on_fail=None
+    )
     failed = {one["check_name"]: one["exception"] for one in done if one["status"] == "failed"}
     assert not failed
     assert len([one for one in done if one["status"] == "passed"]) > 40
@@ -53,7 +66,9 @@ def test_the_encoder_passes_the_checks_of_scikit_learn(lean):
 
 def test_the_map_passes_those_that_concern_more_than_its_encoder(lean):
     passed = set()
-    for estimator, check in estimator_checks_generator(ContrastiveMap(OF_ROWS, num_views=2, epochs=1)):
+    for estimator, check in estimator_checks_generator(
+        ContrastiveMap(OF_ROWS, num_views=2, epochs=1)
+    ):
         if check.func.__name__ in OF_MAPS - passed:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -65,7 +80,9 @@ def test_the_map_passes_those_that_concern_more_than_its_encoder(lean):
 def test_in_a_pipeline_under_a_grid_search(digits):
     images, labels = digits
     rows = images.reshape(len(images), -1)
-    steps = make_pipeline(ContrastiveEncoder(batch_size=64, settings={"held_out": 0}), KNeighborsClassifier(1))
+    steps = make_pipeline(
+        ContrastiveEncoder(batch_size=64, settings={"held_out": 0}), KNeighborsClassifier(1)
+    )
     grid = {"contrastiveencoder__epochs": [1, 3], "kneighborsclassifier__n_neighbors": [1]}
     search = GridSearchCV(steps, grid, cv=2).fit(rows, labels)
     assert len(search.cv_results_["params"]) == 2
@@ -81,7 +98,13 @@ def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tm
     assert expected.shape == (6, 256) and expected.dtype == np.float32
     assert fitted.value_range_ == (0, 16)
     files = sorted(tmp_path.iterdir())
-    for same in (images.astype(np.uint8), images.astype(np.uint8)[..., None], files, list(map(str, files)), tmp_path):
+    for same in (
+        images.astype(np.uint8),
+        images.astype(np.uint8)[..., None],
+        files,
+        list(map(str, files)),
+        tmp_path,
+    ):
         np.testing.assert_allclose(fitted.transform(same), expected, atol=1e-6)
     rows = ContrastiveEncoder(epochs=2, batch_size=64).fit(digits[0].reshape(240, -1))
     np.testing.assert_allclose(rows.transform(digits[0][:6].reshape(6, -1)), expected, atol=1e-6)
@@ -114,25 +137,39 @@ def test_a_map_places_new_images_and_comes_back_from_a_pickle(digits):
     np.testing.assert_allclose(places.mean(0), 0, atol=1e-3 * np.abs(places).max())
     assert places[:, 0].std() > places[:, 1].std()
     np.testing.assert_allclose(estimator.transform(images[:5]), places[:5], atol=1e-4)
-    assert np.array_equal(pickle.loads(pickle.dumps(estimator)).transform(images), estimator.transform(images))
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(estimator)).transform(images), estimator.transform(images)
+    )
 
 
 def test_mistakes_get_one_line(fitted, tmp_path):
-    with pytest.raises(ValueError, match=r"10 numbers are no square image: give image_shape=\(height, width\)"):
+    with pytest.raises(
+        ValueError, match=r"10 numbers are no square image: give image_shape=\(height, width\)"
+    ):
         ContrastiveEncoder().fit(np.zeros((20, 10)))
     (tmp_path / "broken.png").write_bytes(b"no image")
     Image.new("L", (8, 8)).save(tmp_path / "good.png")
-    with pytest.raises(ValueError, match=r"1 of the files cannot be read, the first is .*broken\.png: "):
+    with pytest.raises(
+        ValueError, match=r"1 of the files cannot be read, the first is .*broken\.png: "
+    ):
         fitted.transform([tmp_path / "good.png", tmp_path / "broken.png"])
-    of_bytes = ContrastiveEncoder(epochs=1, settings=QUICK).fit(np.eye(64, dtype=np.uint8).reshape(64, 8, 8))
-    with pytest.raises(ValueError, match="the images of fit were no float64 arrays: set value_range, or give uint8"):
+    of_bytes = ContrastiveEncoder(epochs=1, settings=QUICK).fit(
+        np.eye(64, dtype=np.uint8).reshape(64, 8, 8)
+    )
+    with pytest.raises(
+        ValueError, match="the images of fit were no float64 arrays: set value_range, or give uint8"
+    ):
         of_bytes.transform(np.zeros((2, 8, 8)))
     with pytest.raises(ValueError, match="there is no method 'simclrr'"):
         ContrastiveEncoder(method="simclrr", epochs=1).fit(np.eye(16).reshape(16, 4, 4))
 
 
 @pytest.mark.parametrize(("numbers", "least"), [({"num_views": 1}, 2), ({"epochs": 0}, 1)])
-def test_a_map_without_views_or_epochs_is_refused_before_training(digits, numbers, least, monkeypatch):
+def test_a_map_without_views_or_epochs_is_refused_before_training(
+    digits, numbers, least, monkeypatch
+):
     monkeypatch.setattr("nearfar.pretrain", None)
-    with pytest.raises(ValueError, match=f"{next(iter(numbers))} must be at least {least}, not {least - 1}"):
+    with pytest.raises(
+        ValueError, match=f"{next(iter(numbers))} must be at least {least}, not {least - 1}"
+    ):
         ContrastiveMap(**numbers).fit(digits)

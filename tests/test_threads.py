@@ -30,7 +30,9 @@ def machine(monkeypatch):
 )
 def test_the_number_with_the_best_median_is_taken_once(one, two, fastest, machine):
     machine |= {1: iter(one), 2: iter(two)}
-    assert threads.fastest_threads() == fastest == threads.fastest_threads()  # the trials are used up
+    assert (
+        threads.fastest_threads() == fastest == threads.fastest_threads()
+    )  # the trials are used up
     assert torch.get_num_threads() == 2
 
 

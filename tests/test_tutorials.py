@@ -31,12 +31,21 @@ get_ipython().register_magic_function(sh, "cell")
 
 
 def printed(cell) -> str:
-    texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.get("outputs", []))
+    texts = (
+        output.get("text") or output.get("data", {}).get("text/plain", "")
+        for output in cell.get("outputs", [])
+    )
     return "".join(texts)
 
 
 def test_every_block_says_what_it_is():
-    assert [page.stem for page in PAGES] == ["loop", "microscope", "photographs", "sorting", "table"]
+    assert [page.stem for page in PAGES] == [
+        "loop",
+        "microscope",
+        "photographs",
+        "sorting",
+        "table",
+    ]
     for page in PAGES:
         kinds = {kind for kind, _ in BLOCK.findall(page.read_text())}
         assert "python" in kinds <= {"python", "sh", "text"}
@@ -47,7 +56,9 @@ def test_a_tutorial_runs_as_a_notebook(page, tmp_path):
     notebook = jupytext.read(page)
     assert notebook.metadata.kernelspec.name == "python3"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(COMMANDS))
-    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
+    ).execute()
     said = ""
     for cell in notebook.cells:
         for kind, content in BLOCK.findall(cell.source if cell.cell_type == "markdown" else ""):

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 CHROMEDRIVER = shutil.which("chromedriver")
 ARGUMENTS = (
     "headless=new no-sandbox disable-dev-shm-usage disable-background-networking window-size=1000,760 "
@@ -40,7 +42,9 @@ class Browser:
 
     def _send(self, verb: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._address + path, data, {"Content-Type": "application/json"}, method=verb)
+        request = urllib.request.Request(
+            self._address + path, data, {"Content-Type": "application/json"}, method=verb
+        )
         with self._open(request, timeout=60) as answer:
             return json.load(answer)["value"]
 
@@ -57,7 +61,8 @@ class Browser:
     def wait(self, condition: str) -> None:
         """Wait until a JavaScript expression is true, at most 10 seconds."""
         script = (
-            "const done = arguments[0]; const look = () => { if (%s) done(true); else setTimeout(look, 20); }; look();"
+            "const done = arguments[0]; "
+            "const look = () => { if (%s) done(true); else setTimeout(look, 20); }; look();"
         )
         self.call("execute/async", script=script % condition, args=[])
 
@@ -67,15 +72,30 @@ class Browser:
 
     def drag(self, places: list[tuple[float, float]], key: str | None = None) -> None:
         """Press at the first place, move along the others and let go, with a key held down; a click for one place."""
-        moves = [{"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)} for x, y in places]
+        moves = [
+            {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)} for x, y in places
+        ]
         down, up = ({"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp"))
         if key:
             self.call(
-                "actions", actions=[{"type": "key", "id": "keys", "actions": [{"type": "keyDown", "value": key}]}]
+                "actions",
+                actions=[
+                    {"type": "key", "id": "keys", "actions": [{"type": "keyDown", "value": key}]}
+                ],
             )
-        self.call("actions", actions=[{"type": "pointer", "id": "mouse", "actions": [moves[0], down, *moves[1:], up]}])
+        self.call(
+            "actions",
+            actions=[
+                {"type": "pointer", "id": "mouse", "actions": [moves[0], down, *moves[1:], up]}
+            ],
+        )
         if key:
-            self.call("actions", actions=[{"type": "key", "id": "keys", "actions": [{"type": "keyUp", "value": key}]}])
+            self.call(
+                "actions",
+                actions=[
+                    {"type": "key", "id": "keys", "actions": [{"type": "keyUp", "value": key}]}
+                ],
+            )
 
     def screenshot(self) -> np.ndarray:
         """The window as it is seen: red, green, blue [height, width, 3]."""
@@ -83,7 +103,14 @@ class Browser:
         return np.array(Image.open(io.BytesIO(png)).convert("RGB"))
 
     def scroll(self, x: float, y: float, by: int) -> None:
-        turn = {"type": "scroll", "duration": 0, "x": round(x), "y": round(y), "deltaX": 0, "deltaY": by}
+        turn = {
+            "type": "scroll",
+            "duration": 0,
+            "x": round(x),
+            "y": round(y),
+            "deltaX": 0,
+            "deltaY": by,
+        }
         self.call("actions", actions=[{"type": "wheel", "id": "wheel", "actions": [turn]}])
 
     def press(self, key: str) -> None:
@@ -95,7 +122,11 @@ class Browser:
         self.call("frame", id=number)
 
     def console(self) -> list[str]:
-        return [line["message"] for line in self.call("se/log", type="browser") if line["level"] != "DEBUG"]
+        return [
+            line["message"]
+            for line in self.call("se/log", type="browser")
+            if line["level"] != "DEBUG"
+        ]
 
     def close(self) -> None:
         self._send("DELETE", self._session)
@@ -108,7 +139,11 @@ def opened(profile: Path, more: Sequence[str] = ()) -> Iterator[Browser]:
     process = subprocess.Popen([CHROMEDRIVER, "--port=0"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        found = next(filter(None, (re.search(r"successfully on port (\d+)", line) for line in process.stdout)))
+        found = next(
+            filter(
+                None, (re.search(r"successfully on port (\d+)", line) for line in process.stdout)
+            )
+        )
         window = Browser(int(found[1]), profile, more)
         yield window
         window.close()

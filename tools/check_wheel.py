@@ -26,8 +26,12 @@ BORROWED = "borrowed.pth"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--whole", action="store_true", help="install all requirements, instead of borrowing them")
-    parser.add_argument("--minutes", help="of training in the demo, where the whole of it takes too long")
+    parser.add_argument(
+        "--whole", action="store_true", help="install all requirements, instead of borrowing them"
+    )
+    parser.add_argument(
+        "--minutes", help="of training in the demo, where the whole of it takes too long"
+    )
     given = parser.parse_args()
     demo = ["demo", "--minutes", given.minutes] if given.minutes else ["demo"]
     with tempfile.TemporaryDirectory(prefix="nearfar-wheel-") as scratch:
@@ -50,11 +54,15 @@ def build(folder: Path) -> list[Path]:
 
 def check_contents(archives: list[Path]) -> None:
     """Raise SystemExit where the wheel or the sdist lacks a file of the package, or the wheel holds anything else."""
-    tracked = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = subprocess.run(
+        ["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     sources = {name.removeprefix("src/") for name in tracked.splitlines()}
     for archive in archives:
         if archive.suffix == ".whl":
-            names = {name for name in zipfile.ZipFile(archive).namelist() if ".dist-info/" not in name}
+            names = {
+                name for name in zipfile.ZipFile(archive).namelist() if ".dist-info/" not in name
+            }
         else:
             with tarfile.open(archive) as tar:
                 names = {name.partition("/src/")[2] for name in tar.getnames() if "/src/" in name}
@@ -75,7 +83,16 @@ def try_out(archive: Path, folder: Path, demo: list[str], whole: bool) -> None:
     else:
         site = next(environment.glob("**/site-packages"))
         (site / BORROWED).write_text(sysconfig.get_path("purelib") + "\n")
-        run(*pip, "install", "-q", "--no-deps", "--ignore-installed", "--no-index", "--no-build-isolation", archive)
+        run(
+            *pip,
+            "install",
+            "-q",
+            "--no-deps",
+            "--ignore-installed",
+            "--no-index",
+            "--no-build-isolation",
+            archive,
+        )
     run(*pip, "check")
     work.mkdir()
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -84,7 +101,9 @@ def try_out(archive: Path, folder: Path, demo: list[str], whole: bool) -> None:
     run(python, "-c", where, cwd=work, env=variables)
     run(binaries / "nearfar", "doctor", cwd=work, env=variables)
     run(binaries / "nearfar", *demo, cwd=work, env=variables)
-    run(binaries / "nearfar", "reproduce", cwd=work, env=variables)  # reads the papers, which are YAML
+    run(
+        binaries / "nearfar", "reproduce", cwd=work, env=variables
+    )  # reads the papers, which are YAML
 
 
 def run(*words: str | Path, **options: object) -> None:

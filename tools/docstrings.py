@@ -22,7 +22,9 @@ class Docstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **_: Any) -> None:
         """Change one object of the tree, which is complete."""
-        if isinstance(obj, griffe.Function) and any("arguments_of(" in str(one.value) for one in obj.decorators):
+        if isinstance(obj, griffe.Function) and any(
+            "arguments_of(" in str(one.value) for one in obj.decorators
+        ):
             take_settings(obj, loader.modules_collection[SETTINGS])
         if obj.docstring is not None:
             names = [one.name for one in obj.parameters] if isinstance(obj, griffe.Function) else []
@@ -35,12 +37,21 @@ def take_settings(function: griffe.Function, settings: Any) -> None:
     parameters, lines = [], []
     for name, annotation, meaning, default in settings_of(settings):
         kind = words if parameters else griffe.ParameterKind.positional_or_keyword
-        parameters.append(griffe.Parameter(name, annotation=annotation, kind=kind, default=repr(default)))
-        lines.append(f"    {name}: {meaning}." + ("" if default is None else f" Default: {default!r}."))
-    parameters.append(griffe.Parameter("console", annotation="Console | None", kind=words, default="None"))
+        parameters.append(
+            griffe.Parameter(name, annotation=annotation, kind=kind, default=repr(default))
+        )
+        lines.append(
+            f"    {name}: {meaning}." + ("" if default is None else f" Default: {default!r}.")
+        )
+    parameters.append(
+        griffe.Parameter("console", annotation="Console | None", kind=words, default="None")
+    )
     others = griffe.ParameterKind.var_keyword
     parameters.append(griffe.Parameter("hyperparameters", annotation="Any", kind=others))
-    lines += ["    console: where progress is shown.", "    hyperparameters: the method's own numbers."]
+    lines += [
+        "    console: where progress is shown.",
+        "    hyperparameters: the method's own numbers.",
+    ]
     function.parameters = griffe.Parameters(*parameters)
     assert function.docstring is not None
     before, after = function.docstring.value.split("Returns:\n", 1)
@@ -52,7 +63,11 @@ def settings_of(settings: Any) -> Iterator[tuple[str, str, str, Any]]:
     for name, attribute in settings.members.items():
         value = getattr(attribute, "value", None)
         if isinstance(value, griffe.ExprCall) and str(value.function) == "setting":
-            placed = [ast.literal_eval(str(one)) for one in value.arguments if not isinstance(one, griffe.ExprKeyword)]
+            placed = [
+                ast.literal_eval(str(one))
+                for one in value.arguments
+                if not isinstance(one, griffe.ExprKeyword)
+            ]
             annotation = re.sub(r"^Chosen\[(.*)\]$", r"\1 | None", str(attribute.annotation))
             yield name, annotation, placed[0], placed[1] if len(placed) > 1 else None
 

@@ -43,7 +43,9 @@ def circles() -> list[list[str]]:
     files = {}
     for path in SOURCE.rglob("*.py"):
         files[".".join(["nearfar", *path.relative_to(SOURCE).with_suffix("").parts])] = path
-    modules = [name for name in files if not name.endswith("__init__")]  # packages import the modules in them
+    modules = [
+        name for name in files if not name.endswith("__init__")
+    ]  # packages import the modules in them
     arrows = np.array([np.isin(modules, list(imported(files[name]))) for name in modules])
     count, circle_of = connected_components(arrows, connection="strong")
     members = [[modules[i] for i in np.flatnonzero(circle_of == circle)] for circle in range(count)]

@@ -66,7 +66,9 @@ subpackage.
 
 def interface_page() -> str:
     """Return the page in Markdown: every command with its options, and every public name with its signature."""
-    return "\n".join([HEAD, *_commands(), *_functions(), *(_room(name, about) for name, about in ROOMS.items())])
+    return "\n".join(
+        [HEAD, *_commands(), *_functions(), *(_room(name, about) for name, about in ROOMS.items())]
+    )
 
 
 def _commands() -> Iterator[str]:
@@ -89,11 +91,18 @@ def options_of(verb: str) -> Iterator[str]:
 
 def _functions() -> Iterator[str]:
     yield "\n## nearfar\n\n```python"
-    yield from (signature(name, getattr(nearfar, name)) for name in nearfar.__all__ if name != "__version__")
-    yield "```\n\nA `Run` also has these, besides the methods above:\n\n```python"
-    own = {name: value for name, value in vars(Run).items() if name[0] != "_" and not isinstance(value, Verb)}
     yield from (
-        signature(f"Run.{name}", value if inspect.isfunction(value) else None) for name, value in sorted(own.items())
+        signature(name, getattr(nearfar, name)) for name in nearfar.__all__ if name != "__version__"
+    )
+    yield "```\n\nA `Run` also has these, besides the methods above:\n\n```python"
+    own = {
+        name: value
+        for name, value in vars(Run).items()
+        if name[0] != "_" and not isinstance(value, Verb)
+    }
+    yield from (
+        signature(f"Run.{name}", value if inspect.isfunction(value) else None)
+        for name, value in sorted(own.items())
     )
     yield "```\n"
 
@@ -107,7 +116,11 @@ def _room(name: str, about: str) -> str:
 def public_names(room: str) -> list[str]:
     """The names in a room's `__all__`; in a file without one, its own classes and functions."""
     module = importlib.import_module(f"nearfar.{room}")
-    own = (name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__)
+    own = (
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__
+    )
     return sorted(getattr(module, "__all__", None) or (name for name in own if name[0] != "_"))
 
 
@@ -119,11 +132,19 @@ class Text(str):
 
 def signature(name: str, value: Any) -> str:
     """Return a name with its arguments, one on a line where they are many; of what takes none, the name alone."""
-    listed_elsewhere = isinstance(value, type) and issubclass(value, Exception | Method) and value is not Method
-    if listed_elsewhere or not (inspect.isfunction(value) or isinstance(value, type)) or get_origin(value):
+    listed_elsewhere = (
+        isinstance(value, type) and issubclass(value, Exception | Method) and value is not Method
+    )
+    if (
+        listed_elsewhere
+        or not (inspect.isfunction(value) or isinstance(value, type))
+        or get_origin(value)
+    ):
         return name
     given = inspect.signature(value)
-    arguments = [one.replace(annotation=_as_text(one.annotation)) for one in given.parameters.values()]
+    arguments = [
+        one.replace(annotation=_as_text(one.annotation)) for one in given.parameters.values()
+    ]
     result = Parameter.empty if isinstance(value, type) else _as_text(given.return_annotation)
     line = f"{name}{given.replace(parameters=arguments, return_annotation=result)}"
     if len(line) <= 110:
@@ -132,7 +153,9 @@ def signature(name: str, value: Any) -> str:
     named = [place for place, one in enumerate(arguments) if one.kind is one.KEYWORD_ONLY]
     if named:
         lines.insert(named[0], "    *,")
-    return "\n".join([f"{name}(", *lines, f"){str(inspect.Signature(return_annotation=result))[2:]}"])
+    return "\n".join(
+        [f"{name}(", *lines, f"){str(inspect.Signature(return_annotation=result))[2:]}"]
+    )
 
 
 def _as_text(annotation: Any) -> Any:

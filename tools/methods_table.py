@@ -52,12 +52,17 @@ def methods_page() -> str:
         )
         for name, fact in facts.items()
     ]
-    table = _table(("method", "paper", "needs", "views", "default hyperparameters", "differences"), rows)
+    table = _table(
+        ("method", "paper", "needs", "views", "default hyperparameters", "differences"), rows
+    )
     return "\n".join([HEAD, table, *(_section(name, fact) for name, fact in facts.items())])
 
 
 def _section(name: str, fact: dict[str, Any]) -> str:
-    numbers = [(f"`{key}`", _value(value), fact["meanings"][key]) for key, value in fact["defaults"].items()]
+    numbers = [
+        (f"`{key}`", _value(value), fact["meanings"][key])
+        for key, value in fact["defaults"].items()
+    ]
     parts = [
         f"## {name}\n",
         f"{fact['summary']}\n",
@@ -66,7 +71,9 @@ def _section(name: str, fact: dict[str, Any]) -> str:
         *(_recipe(name, key, recipe) for key, recipe in fact["recipes"].items() if key != "small"),
     ]
     if fact["differs"]:
-        points = "\n".join(f"{place}. {_sentence(point)}" for place, point in enumerate(fact["differs"], start=1))
+        points = "\n".join(
+            f"{place}. {_sentence(point)}" for place, point in enumerate(fact["differs"], start=1)
+        )
         parts.append(f"Differs from the paper:\n\n{points}\n")
     return "\n".join(parts)
 
@@ -77,7 +84,11 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
     end = f"{recipe['final_lr']:g} of it" if recipe["final_lr"] else "0"
     start = f", from {recipe['warmup_start']:g} of the rate" if recipe["warmup_start"] else ""
     size = f"{recipe['image_size']} px" if recipe["image_size"] else "images at their own size"
-    stem = ", 3x3 stem" if recipe["image_size"] is None and not recipe["encoder"].endswith("-stem") else ""
+    stem = (
+        ", 3x3 stem"
+        if recipe["image_size"] is None and not recipe["encoder"].endswith("-stem")
+        else ""
+    )
     encoder = f"{recipe['encoder']}{stem}, {size}"
     decay = f"{recipe['weight_decay']:g}, {'on all parameters' if recipe['decay_all'] else 'not on biases and norms'}"
     if recipe["optimizer"] == "larc":
@@ -89,7 +100,9 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
         "lr": _rate(recipe),
         "vector_lr": f"{recipe['vector_lr']:g}" if recipe["vector_lr"] != 1 else "",
         "weight_decay": decay,
-        "final_lr": f"multiplied by {recipe['lr_drop']:g} at epochs {drops}" if drops else f"cosine to {end}",
+        "final_lr": f"multiplied by {recipe['lr_drop']:g} at epochs {drops}"
+        if drops
+        else f"cosine to {end}",
         "warmup_epochs": f"{recipe['warmup_epochs']:g}{start}",
         "batch_size": f"{recipe['batch_size']}{', batch norm synchronised' * recipe['sync_batch_norm']}",
         "epochs": f"{recipe['epochs']}",
@@ -119,8 +132,15 @@ def _views(names: Iterable[str]) -> str:
 
 def _numbers(defaults: dict[str, Any]) -> str:
     """List the numbers, without those that are off and the usual projector."""
-    shown = {name: value for name, value in defaults.items() if value not in (None, ()) and value is not False}
-    return ", ".join(f"{name} {_value(value)}" for name, value in shown.items() if value != (512, 128)) or "-"
+    shown = {
+        name: value
+        for name, value in defaults.items()
+        if value not in (None, ()) and value is not False
+    }
+    return (
+        ", ".join(f"{name} {_value(value)}" for name, value in shown.items() if value != (512, 128))
+        or "-"
+    )
 
 
 def _value(value: Any) -> str:

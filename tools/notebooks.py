@@ -15,7 +15,9 @@ def on_files(files: Files, config: Any) -> Files:
     for file in files.documentation_pages():
         if file.src_uri.startswith(FOLDER):
             content = jupytext.writes(jupytext.reads(file.content_string, fmt="md"), fmt="ipynb")
-            files.append(File.generated(config, file.src_uri.replace(".md", ".ipynb"), content=content))
+            files.append(
+                File.generated(config, file.src_uri.replace(".md", ".ipynb"), content=content)
+            )
     return files
 
 

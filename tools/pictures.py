@@ -24,10 +24,14 @@ WINDOW = (1000, 758)  # the same shape as a panel
 
 def main() -> None:
     """Run the verbs, look at their pages and put them side by side."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run")
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--query", default="", help="the image that is searched for; default: one at random")
+    parser.add_argument(
+        "--query", default="", help="the image that is searched for; default: one at random"
+    )
     args = parser.parse_args()
     run = nearfar.Run(Path(args.run))
     with tempfile.TemporaryDirectory() as folder:
@@ -36,7 +40,10 @@ def main() -> None:
         if args.folder:
             pages = _verbs(run, args.folder, args.query, place)
         with opened(place / "profile", [f"window-size={WINDOW[0]},{WINDOW[1]}"]) as window:
-            seen = {title: _seen(window, page, thumbnails=not args.folder) for title, page in pages.items()}
+            seen = {
+                title: _seen(window, page, thumbnails=not args.folder)
+                for title, page in pages.items()
+            }
     out = Path("docs/pictures", "verbs.jpg" if args.folder else "front.jpg")
     _side_by_side(seen).save(out, quality=82)
     print(f"-> {out}")
@@ -45,7 +52,9 @@ def main() -> None:
 def _verbs(run: nearfar.Run, photographs: Path, query: str, place: Path) -> dict[str, Path]:
     """The page of each verb that lists images, and the map, by command."""
     data = str(photographs)
-    files = sorted(path for path in photographs.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
+    files = sorted(
+        path for path in photographs.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png")
+    )
     query = query or str(random.Random(0).choice(files))
     pages = {
         "nearfar map RUN": place / "map.html",
@@ -75,7 +84,9 @@ def _side_by_side(seen: dict[str, Image.Image]) -> Image.Image:
         left, top = GAP + number % 2 * (width + GAP), GAP + number // 2 * (height + TITLE + GAP)
         draw.text((left, top + 4), title, "#333333", font)
         whole.paste(picture.resize(PANEL, Image.Resampling.LANCZOS), (left, top + TITLE))
-        draw.rectangle((left, top + TITLE, left + width - 1, top + TITLE + height - 1), outline="#cccccc")
+        draw.rectangle(
+            (left, top + TITLE, left + width - 1, top + TITLE + height - 1), outline="#cccccc"
+        )
     return whole
 
 

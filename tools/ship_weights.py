@@ -18,7 +18,9 @@ from tools.house import SOURCE
 
 def main() -> None:
     """Write encoder.safetensors and config.json into the folder of the encoder's name, and the numbers of the run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path)
     run = nearfar.Run(parser.parse_args().run)
     encoder = nearfar.load(run)
@@ -26,7 +28,11 @@ def main() -> None:
     encoder.backbone.half()
     save_encoder(SOURCE / "weights" / name, encoder)
     rates = [line["images_per_second"] for line in run.metrics if "images_per_second" in line]
-    told = {"encoder": name, "epochs": run.settings.epochs, "images_per_second": round(statistics.median(rates))}
+    told = {
+        "encoder": name,
+        "epochs": run.settings.epochs,
+        "images_per_second": round(statistics.median(rates)),
+    }
     told["health"] = [line["health"] for line in run.metrics if "health" in line][-1]
     (SOURCE.parents[1] / "docs/results/weights.json").write_text(json.dumps(told, indent=1) + "\n")
 

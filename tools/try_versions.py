@@ -39,15 +39,23 @@ TESTS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
-    parser.add_argument("--torch", nargs="+", default=[], help='versions, such as 2.8.0, "newest" or "lowest"')
-    parser.add_argument("--folder", type=Path, help="where the environments are kept; by default they are removed")
+    parser.add_argument(
+        "--torch", nargs="+", default=[], help='versions, such as 2.8.0, "newest" or "lowest"'
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where the environments are kept; by default they are removed"
+    )
     given = parser.parse_args()
     failed = []
     for python in given.python:
         subprocess.run([python, "-c", COMPILES, str(ROOT / "src")], check=True)
         for version in given.torch:
             with tempfile.TemporaryDirectory(prefix="nearfar-versions-") as scratch:
-                if not passes(python, version, (given.folder or Path(scratch)) / f"{Path(python).name}-{version}"):
+                if not passes(
+                    python,
+                    version,
+                    (given.folder or Path(scratch)) / f"{Path(python).name}-{version}",
+                ):
                     failed.append(f"{python} with torch {version}")
     raise SystemExit(f"failed: {', '.join(failed)}" if failed else 0)
 
@@ -64,7 +72,12 @@ def passes(python: str, version: str, folder: Path) -> bool:
     subprocess.run([*pip, *wanted], check=True)
     shown = "import sys, torch, torchvision; print(sys.version.split()[0], torch.__version__, torchvision.__version__)"
     subprocess.run([folder / "bin" / "python", "-c", shown], check=True)
-    return subprocess.run([folder / "bin" / "python", "-m", "pytest", "-x", *TESTS], cwd=ROOT).returncode == 0
+    return (
+        subprocess.run(
+            [folder / "bin" / "python", "-m", "pytest", "-x", *TESTS], cwd=ROOT
+        ).returncode
+        == 0
+    )
 
 
 if __name__ == "__main__":

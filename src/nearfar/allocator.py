@@ -13,7 +13,10 @@ SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": f"{64 * MIB}",
 }
 """torch's switch for huge pages, read when a process first allocates a tensor on the CPU, and glibc's own settings."""
-_MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # their numbers in <malloc.h>
+_MALLOPT = {
+    "MALLOC_TRIM_THRESHOLD_": -1,
+    "MALLOC_MMAP_THRESHOLD_": -3,
+}  # their numbers in <malloc.h>
 
 
 def reuse_memory() -> None:

@@ -38,7 +38,11 @@ VERBS = {  # the public function behind each, in the order of the overview
     "completion": "completion_script",
 }
 LISTING = ("search", "duplicates", "select")  # verbs that give paths to other programs
-OBJECTS = {"console", "encoder", "views"}  # parameters that no word can give, but for the views of `nearfar views`
+OBJECTS = {
+    "console",
+    "encoder",
+    "views",
+}  # parameters that no word can give, but for the views of `nearfar views`
 GROUPS = {
     "Data": (
         "data limit split image_size",
@@ -56,7 +60,10 @@ GROUPS = {
 """Options of `pretrain` by group: those on the short page, then the others. What is in none joins the last."""
 LAST = "Checkpoint and output"
 SEVERAL = ("data", "images")  # sources of images, where they are of any type
-RANGE, RANGE_WORDS = list[float] | Literal["full", "uint8"] | None, list[Literal["full", "uint8"] | float]
+RANGE, RANGE_WORDS = (
+    list[float] | Literal["full", "uint8"] | None,
+    list[Literal["full", "uint8"] | float],
+)
 HELP = ("--help", "-h", "--help-all")
 JSON = ("json", bool, "print one JSON object on stdout, and all else on stderr", False)
 NULL = ("null", bool, "in a pipe, end each path with a zero byte, for xargs -0", False)
@@ -70,12 +77,18 @@ def function_of(verb: str) -> Callable[..., Any]:
 
 def examples_of(verb: str) -> list[str]:
     """The lines of the module's docstring that show how a verb is used."""
-    return re.findall(f"^nearfar {verb}(?: .*)?$", inspect.getmodule(function_of(verb)).__doc__ or "", re.MULTILINE)
+    return re.findall(
+        f"^nearfar {verb}(?: .*)?$",
+        inspect.getmodule(function_of(verb)).__doc__ or "",
+        re.MULTILINE,
+    )
 
 
 def overview() -> App:
     """The verbs, each with the first line of its function's docstring."""
-    said = "`nearfar COMMAND --help` shows its options. With --json a command prints one JSON object."
+    said = (
+        "`nearfar COMMAND --help` shows its options. With --json a command prints one JSON object."
+    )
     said += "\nFlags have a negation (--no-adapt); arguments after -- are not options."
     title = "nearfar: contrastive representation learning for images"
     app = App(name="nearfar", help=title, help_epilogue=said, version=nearfar.__version__, **PAGE)
@@ -101,14 +114,22 @@ def verb_app(
     """
     function = function_of(verb)
     epilogue = "\n".join(examples_of(verb))
-    app = App(name=f"nearfar {verb}", help_epilogue=epilogue, help_flags=HELP, version_flags=(), **PAGE)
+    app = App(
+        name=f"nearfar {verb}", help_epilogue=epilogue, help_flags=HELP, version_flags=(), **PAGE
+    )
     make = partial(_option, choices or {})
-    options = _settings(make, methods, recipe, full) if verb == "pretrain" else _arguments(make, verb, function)
+    options = (
+        _settings(make, methods, recipe, full)
+        if verb == "pretrain"
+        else _arguments(make, verb, function)
+    )
     app.default(with_signature(list(options), function.__doc__))
     return app
 
 
-def with_signature(arguments: Sequence[Argument], documentation: str | None = None) -> Callable[..., None]:
+def with_signature(
+    arguments: Sequence[Argument], documentation: str | None = None
+) -> Callable[..., None]:
     """A function that stands for its arguments: words are parsed for it, and it does nothing."""
 
     def stand_in(*_: Any, **__: Any) -> None: ...
@@ -118,13 +139,22 @@ def with_signature(arguments: Sequence[Argument], documentation: str | None = No
     return stand_in
 
 
-def _arguments(make: Callable[..., Argument], verb: str, function: Callable[..., Any]) -> Iterator[Argument]:
+def _arguments(
+    make: Callable[..., Argument], verb: str, function: Callable[..., Any]
+) -> Iterator[Argument]:
     """The arguments of a function that words can give, and the options that it need not know of."""
-    meanings, names = of_arguments(inspect.getdoc(function) or ""), inspect.unwrap(function).__globals__
+    meanings, names = (
+        of_arguments(inspect.getdoc(function) or ""),
+        inspect.unwrap(function).__globals__,
+    )
     for name, one in inspect.signature(function).parameters.items():
-        named = name in OBJECTS and str(one.annotation).startswith("str |")  # a name, or in Python an object
+        named = name in OBJECTS and str(one.annotation).startswith(
+            "str |"
+        )  # a name, or in Python an object
         if named or name not in OBJECTS - {verb}:
-            folder = name == "run" and one.default is Argument.empty  # or a `Run`, a name for type checkers only
+            folder = (
+                name == "run" and one.default is Argument.empty
+            )  # or a `Run`, a name for type checkers only
             hint = str | None if named else str | Path if folder else eval(one.annotation, names)
             yield make(name, hint, meanings[name], one.default, one.kind)
     yield from (make(*one, negative="") for one in ([NULL, JSON] if verb in LISTING else [JSON]))
@@ -137,23 +167,43 @@ def _settings(
     from nearfar.training.settings import Settings, settings_fields
 
     places = {
-        name: (title, group.index(some)) for title, group in GROUPS.items() for some in group for name in some.split()
+        name: (title, group.index(some))
+        for title, group in GROUPS.items()
+        for some in group
+        for name in some.split()
     }
     groups = {title: Group(title, sort_key=place) for place, title in enumerate(GROUPS)}
 
-    def grouped(name: str, hint: Any, meaning: str, default: Any = None, placed: bool = False, **also: Any) -> Argument:
+    def grouped(
+        name: str, hint: Any, meaning: str, default: Any = None, placed: bool = False, **also: Any
+    ) -> Argument:
         title, unusual = places.get(name, (LAST, 1))
         meaning = re.sub(r"[;.] [iI]n Python also .*?(?=\. |\.?$)", "", meaning)
         kind = Argument.POSITIONAL_OR_KEYWORD if placed else Argument.KEYWORD_ONLY
-        return make(name, hint, meaning, default, kind, group=groups[title], show=full or not unusual, **also)
+        return make(
+            name,
+            hint,
+            meaning,
+            default,
+            kind,
+            group=groups[title],
+            show=full or not unusual,
+            **also,
+        )
 
     hints = get_type_hints(Settings)
     for one in settings_fields():
-        yield grouped(one.name, hints[one.name], one.metadata["meaning"], one.default, not one.kw_only)
+        yield grouped(
+            one.name, hints[one.name], one.metadata["meaning"], one.default, not one.kw_only
+        )
     yield grouped(
-        "resume", str | Path | None, "run folder to resume; give it alone, or with the data where that has moved"
+        "resume",
+        str | Path | None,
+        "run folder to resume; give it alone, or with the data where that has moved",
     )
-    yield grouped("data_changed", bool, "with --resume: resume although the data has changed", False)
+    yield grouped(
+        "data_changed", bool, "with --resume: resume although the data has changed", False
+    )
     yield grouped("config", str | Path | None, "YAML file with any of these settings")
     yield grouped(*JSON, negative="")
     names = [Settings.method] if methods is None else methods
@@ -172,7 +222,11 @@ def _hyperparameters(
     for number, method in enumerate(methods):
         kind = method_class(method)
         group = Group(f"--method {method} --recipe {recipe}", sort_key=len(GROUPS) + number)
-        hints, meanings, values = get_type_hints(kind), describe(kind)["meanings"], kind.from_recipe(recipe)
+        hints, meanings, values = (
+            get_type_hints(kind),
+            describe(kind)["meanings"],
+            kind.from_recipe(recipe),
+        )
         for one in fields(kind):
             if one.name not in named:
                 meaning, value = meanings.get(one.name, ""), getattr(values, one.name)
@@ -204,7 +258,12 @@ def _option(
     if placed:
         kind = Argument.VAR_POSITIONAL if several else Argument.POSITIONAL_ONLY
         default = Argument.empty if several else default
-    return Argument(name, kind, default=default, annotation=Annotated[hint, taken, Parameter(help=meaning, **shown)])
+    return Argument(
+        name,
+        kind,
+        default=default,
+        annotation=Annotated[hint, taken, Parameter(help=meaning, **shown)],
+    )
 
 
 def _default(value: Any) -> str:
@@ -213,12 +272,20 @@ def _default(value: Any) -> str:
 
 def _value(hint: Any, _: Any, tokens: Sequence[Token]) -> Any:
     """What words stand for, `none` for None but where it is text; cyclopts would round 1.5 to a whole number."""
-    if tokens[0].value.lower() in ("none", "null") and NoneType in get_args(hint) and str not in get_args(hint):
+    if (
+        tokens[0].value.lower() in ("none", "null")
+        and NoneType in get_args(hint)
+        and str not in get_args(hint)
+    ):
         return None
     value = convert(hint, tokens)
     if value == ([],):  # of cyclopts 4, which Python 3.10 has
         return ()
-    for token, one in zip(tokens, value if isinstance(value, list | tuple) else [value], strict=False):
+    for token, one in zip(
+        tokens, value if isinstance(value, list | tuple) else [value], strict=False
+    ):
         if type(one) is int and "." in token.value:
             raise CoercionError(token=token, target_type=int)
-    return value[0] if hint == RANGE_WORDS and len(value) == 1 and isinstance(value[0], str) else value
+    return (
+        value[0] if hint == RANGE_WORDS and len(value) == 1 and isinstance(value[0], str) else value
+    )

@@ -94,7 +94,9 @@ def check_output(path: Path, endings: Sequence[str], beside: Sequence[str] = ())
     beside: endings of further files, which are written beside it and must not exist either.
     """
     if path.suffix not in endings:
-        raise ValueError(f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {' or '.join(endings)}")
+        raise ValueError(
+            f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {' or '.join(endings)}"
+        )
     for one in (path, *(path.with_suffix(ending) for ending in beside)):
         if os.path.lexists(one):
             also = "" if one == path else f", and {path.name} comes with a {one.suffix} beside it"

@@ -42,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _ahead(words: Sequence[str], **kinds: type) -> dict[str, Any]:
     """Parse these options alone, on which depends how the others are parsed; returns those that are given."""
-    options = [Argument(name, Argument.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds.items()]
+    options = [
+        Argument(name, Argument.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in kinds.items()
+    ]
     app = App(default_command=with_signature(options), help_flags=(), version_flags=())
     with contextlib.suppress(CycloptsError):  # the verb's parser reports the same error
         return dict(app.parse_known_args(words)[1].arguments)
@@ -55,7 +58,9 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     if verb in ("--help", "-h", "--version"):
         return 0, overview()([verb])
     if verb not in VERBS:
-        return _complain(f"there is no command {verb!r}: {did_you_mean(verb, VERBS, 'see nearfar --help')}", 2)
+        return _complain(
+            f"there is no command {verb!r}: {did_you_mean(verb, VERBS, 'see nearfar --help')}", 2
+        )
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for names that are not text
     try:
@@ -76,13 +81,19 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 def _failed(error: Exception) -> tuple[int, Any]:
     """Report an error of a verb in one line, with its exit code; what nobody foresaw below its traceback."""
-    if isinstance(error, BrokenPipeError):  # of `| head`: nobody reads on, so that nothing is said either
+    if isinstance(
+        error, BrokenPipeError
+    ):  # of `| head`: nobody reads on, so that nothing is said either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141, None
     try:
         from nearfar.training.loop import TrainingDiverged, TrainingStopped
         from nearfar.training.processes import ProcessLost, is_follower
-    except (ImportError, RuntimeError, OSError) as broken:  # RuntimeError: a torchvision of another torch
+    except (
+        ImportError,
+        RuntimeError,
+        OSError,
+    ) as broken:  # RuntimeError: a torchvision of another torch
         how = "a package is missing or broken: pip install --force-reinstall nearfar"
         return _complain(f"{first_line(broken)}; {how}", 1)
     if isinstance(error, NotWrittenError | TrainingDiverged | ProcessLost | RunsFailed):
@@ -96,7 +107,10 @@ def _failed(error: Exception) -> tuple[int, Any]:
         advice = "try --micro-batch auto, or a smaller --batch-size or --image-size"
         return _complain(f"out of memory ({said}); {advice}", 1)
     traceback.print_exception(error)
-    return _complain(f"{said}. This is a defect of nearfar {nearfar.__version__}; please report it with the above", 1)
+    return _complain(
+        f"{said}. This is a defect of nearfar {nearfar.__version__}; please report it with the above",
+        1,
+    )
 
 
 def _parsed(verb: str, words: list[str]) -> dict[str, Any] | None:
@@ -105,8 +119,12 @@ def _parsed(verb: str, words: list[str]) -> dict[str, Any] | None:
     if verb == "pretrain":
         asked = _ahead(words, method=str, recipe=str, config=str, help=bool, help_all=bool)
         values, others = _configured(asked.get("config"))
-        method, recipe = (asked.get(name) or (values | others).get(name) for name in ("method", "recipe"))
-        methods = [str(method)] if method else [] if "help" in asked else None  # the short page needs none
+        method, recipe = (
+            asked.get(name) or (values | others).get(name) for name in ("method", "recipe")
+        )
+        methods = (
+            [str(method)] if method else [] if "help" in asked else None
+        )  # the short page needs none
         app = verb_app(verb, methods, recipe and str(recipe), "help_all" in asked)
         app.config = (Dict(others, source=asked.get("config"), use_commands_as_keys=False),)
     else:
@@ -132,7 +150,9 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     values.pop("json", None)
     values.pop("config", None)
     end = "\0" if values.pop("null", False) else "\n"
-    piped = verb in LISTING and not machine and not sys.stdout.isatty()  # then paths alone go to stdout
+    piped = (
+        verb in LISTING and not machine and not sys.stdout.isatty()
+    )  # then paths alone go to stdout
     console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
     logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
@@ -158,10 +178,16 @@ def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     from nearfar.training.settings import OBJECTS, Described, read_value, read_yaml
 
     given = read_yaml(Path(file)) if file is not None else {}
-    values = {name: read_value(name, value) for name, value in given.items() if name in OBJECTS or value is None}
+    values = {
+        name: read_value(name, value)
+        for name, value in given.items()
+        if name in OBJECTS or value is None
+    }
     for name, value in values.items():
         if isinstance(value, Described):
-            raise ValueError(f"the {name} of {file} was an object ({value.words}): run it in Python")
+            raise ValueError(
+                f"the {name} of {file} was an object ({value.words}): run it in Python"
+            )
     return values, {name: value for name, value in given.items() if name not in values}
 
 

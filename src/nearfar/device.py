@@ -23,7 +23,9 @@ def find_device(asked: str = "auto") -> torch.device:
         return torch.device("cpu")
     if there is None or asked not in ("auto", "gpu", there.type):
         has = "the CPU alone" if there is None else f"{there.type} and the CPU"
-        raise ValueError(f"--accelerator {asked}: torch finds no such device on this machine, but {has}")
+        raise ValueError(
+            f"--accelerator {asked}: torch finds no such device on this machine, but {has}"
+        )
     return torch.device(there.type)
 
 
@@ -42,7 +44,12 @@ def describe_gpu(number: int = 0) -> dict[str, Any]:
     elif hasattr(module, "get_device_properties"):
         properties = module.get_device_properties(number)
         name, memory = properties.name, properties.total_memory
-    return {"name": name, "memory": memory, "bfloat16": has_bfloat16(device), "float64": has_float64(device)}
+    return {
+        "name": name,
+        "memory": memory,
+        "bfloat16": has_bfloat16(device),
+        "float64": has_float64(device),
+    }
 
 
 def gpu_names() -> list[str]:
@@ -59,9 +66,13 @@ def one_gpu(number: int) -> dict[str, str]:
 def has_bfloat16(device: torch.device) -> bool:
     """Whether a device has bfloat16, not by emulation: CPUs with AVX-512 or AMX, NVIDIA's GPUs from Ampere on."""
     if device.type == "cpu":
-        return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return torch.backends.mkldnn.is_available() and bool(
+            torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        )
     asks = getattr(torch.get_device_module(device), "is_bf16_supported", None)
-    return asks(including_emulation=False) if asks is not None else _allocates(device, torch.bfloat16)
+    return (
+        asks(including_emulation=False) if asks is not None else _allocates(device, torch.bfloat16)
+    )
 
 
 def has_float64(device: torch.device) -> bool:
@@ -92,7 +103,9 @@ def half_precision(device: torch.device) -> Literal["bf16-mixed", "16-mixed"] | 
 def check_precision(device: torch.device, precision: str) -> None:
     """Raise ValueError for a precision that a device does not have, not even by emulation."""
     if precision == "bf16-mixed" and not _allocates(device, torch.bfloat16):
-        raise ValueError(f"--precision {precision}: {device.type} has no bfloat16 on this machine; use 16-mixed")
+        raise ValueError(
+            f"--precision {precision}: {device.type} has no bfloat16 on this machine; use 16-mixed"
+        )
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -126,7 +139,10 @@ class Setup(NamedTuple):
 
 def setup_of(device: torch.device, precision: str) -> Setup:
     """Return how a run computes on a device in a precision, which is one of `Settings`."""
-    compiled = Choice(False, "slow to start: pretrain tries it where a run takes ten minutes or more (docs/step.md)")
+    compiled = Choice(
+        False,
+        "slow to start: pretrain tries it where a run takes ten minutes or more (docs/step.md)",
+    )
     if device.type == "cpu":
         return Setup(
             channels_last=Choice(False, "within the noise on CPUs (docs/step.md)"),
@@ -136,8 +152,12 @@ def setup_of(device: torch.device, precision: str) -> Setup:
         )
     half, scaled, pins = precision != "32-true", precision == "16-mixed", device.type in PINNED
     return Setup(
-        channels_last=Choice(half and pins, "tensor cores take half precision in this format, on GPUs that have them"),
-        fused=Choice(not scaled, "one kernel in place of many, except where a scaled gradient may be clipped"),
+        channels_last=Choice(
+            half and pins, "tensor cores take half precision in this format, on GPUs that have them"
+        ),
+        fused=Choice(
+            not scaled, "one kernel in place of many, except where a scaled gradient may be clipped"
+        ),
         pinned=Choice(pins, "copied while the CPU goes on, if the GPU has memory of its own"),
         compiled=compiled,
     )
@@ -146,7 +166,11 @@ def setup_of(device: torch.device, precision: str) -> Setup:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an operation failed for want of memory: Apple's devices and CPUs raise a plain RuntimeError."""
     said = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in said or "out of memory" in said
+    return (
+        isinstance(error, torch.OutOfMemoryError)
+        or "can't allocate memory" in said
+        or "out of memory" in said
+    )
 
 
 @contextmanager
@@ -154,9 +178,13 @@ def seeded(device: torch.device | str, seed: int) -> Iterator[None]:
     """Give torch's global generators, of the CPU and of the device, a seed for a while."""
     device = torch.device(device)
     gpu = None if device.type == "cpu" else torch.get_device_module(device)
-    number = torch.accelerator.current_device_index() if gpu and device.index is None else device.index
+    number = (
+        torch.accelerator.current_device_index() if gpu and device.index is None else device.index
+    )
     with torch.random.fork_rng([number] if gpu else [], device_type=device.type):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach generators that are not put back
+        torch.default_generator.manual_seed(
+            seed
+        )  # torch.manual_seed would reach generators that are not put back
         if gpu:
             with torch.accelerator.device_index(number):
                 gpu.manual_seed(seed)

@@ -20,7 +20,9 @@ class RunsFailed(RuntimeError):
     """Some of several runs failed; what the others found is there."""
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", most: int = 1, cutoff: float = 0.4) -> str:
+def did_you_mean(
+    word: str, known: Iterable[str], otherwise: str = "", most: int = 1, cutoff: float = 0.4
+) -> str:
     """Return "did you mean 'NAME'?" with the names of `known` nearest to a word, or `otherwise` if none is near."""
     near = difflib.get_close_matches(word, list(known), most, cutoff)
     return f"did you mean {' or '.join(repr(name) for name in near)}?" if near else otherwise
@@ -84,7 +86,10 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
         if isinstance(value, bool):
             words.append(option if value else option.replace("--", "--no-", 1))
         else:
-            words += [option, *(map(str, value or ["[]"]) if isinstance(value, list | tuple) else [str(value)])]
+            words += [
+                option,
+                *(map(str, value or ["[]"]) if isinstance(value, list | tuple) else [str(value)]),
+            ]
     return words
 
 
@@ -135,10 +140,14 @@ def load_yaml(path: Path) -> Any:
         """Characters and nodes of a document with its aliases written out."""
         if id(node) not in known:
             known[id(node)] = most  # where it holds itself
-            parts = [part for one in node.value for part in (one if isinstance(one, tuple) else [one])]
+            parts = [
+                part for one in node.value for part in (one if isinstance(one, tuple) else [one])
+            ]
             known[id(node)] = 1 + sum(1 if isinstance(part, str) else size(part) for part in parts)
             if known[id(node)] > most:
-                raise ValueError("its aliases (*name) stand for far more than the file holds; write it without them")
+                raise ValueError(
+                    "its aliases (*name) stand for far more than the file holds; write it without them"
+                )
         return known[id(node)]
 
     node = yaml.compose(text, yaml.SafeLoader)

@@ -75,7 +75,9 @@ class Run:
         settings = replace(Settings.load(self.path / "config.yaml"), out=str(self.path))
         missing = [name for name in ("method", "encoder") if getattr(settings, name) is None]
         if missing := missing + settings.unchosen():
-            raise ValueError(f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}")
+            raise ValueError(
+                f"{self.path / 'config.yaml'} is not that of a run: it lacks {', '.join(missing)}"
+            )
         return settings
 
     @cached_property
@@ -107,7 +109,9 @@ class Run:
             raise ValueError(f"{path} is damaged: {first_line(error)}; evaluate again") from error
 
     def write_results(
-        self, rows: dict[str, dict[str, float]] | None = None, detection: dict[str, dict[str, Any]] | None = None
+        self,
+        rows: dict[str, dict[str, float]] | None = None,
+        detection: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         """Write results.json; what is not given stays as it is."""
         whole: dict[str, Any] = dict(self.results if rows is None else rows)
@@ -140,7 +144,9 @@ class Run:
             measured = [Health(**line["health"]) for line in self.metrics if "health" in line]
             return verdict(measured[-1], measured[0]) if measured else None
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise ValueError(f"{self.path / 'metrics.jsonl'} is damaged: {first_line(error)}") from error
+            raise ValueError(
+                f"{self.path / 'metrics.jsonl'} is damaged: {first_line(error)}"
+            ) from error
 
 
 def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:

@@ -64,7 +64,10 @@ def labels_of(images: Images) -> list[str]:
     if images.labels is None:
         return [""] * len(images)
     names = images.class_names or []
-    return ["" if one < 0 else names[one] if one < len(names) else str(one) for one in images.labels.tolist()]
+    return [
+        "" if one < 0 else names[one] if one < len(names) else str(one)
+        for one in images.labels.tolist()
+    ]
 
 
 def repeated(
@@ -86,20 +89,26 @@ def repeated(
 
     def add(problem: str, row: int, other: int, words: str, suggested: str = "") -> None:
         distance = float((features[row] - features[other]).square().sum() / 2)
-        found.append(Problem(problem, row, names[row], f"{words} {names[other]}", distance, suggested, other))
+        found.append(
+            Problem(problem, row, names[row], f"{words} {names[other]}", distance, suggested, other)
+        )
 
     copies_of = {row: group for group in copies for row in group}
 
     def stands_out(row: int, other: int, group: Sequence[int]) -> bool:
         distance = 1 - features[[row, other]] @ features.T
         near = float(distance[0, other])
-        distance[:, [one for member in group for one in copies_of.get(member, [member])]] = torch.inf
+        distance[:, [one for member in group for one in copies_of.get(member, [member])]] = (
+            torch.inf
+        )
         return near <= APART * float(distance.min())
 
     for problem, groups, words in (("leak", copies, "copy of"), ("near leak", alike, "much like")):
         for group in groups:
             of_train = [row for row in group if splits[row] == "train"]
-            others = [row for row in group if splits[row] not in ("", "train") and row not in leaked]
+            others = [
+                row for row in group if splits[row] not in ("", "train") and row not in leaked
+            ]
             for row in others if of_train else ():
                 if problem == "leak" or stands_out(row, of_train[0], group):
                     leaked.add(row)
@@ -109,7 +118,11 @@ def repeated(
         clear = counts[0][0] if len(counts) > 1 and counts[0][1] > counts[1][1] else ""
         for row in group if len(counts) > 1 else ():
             if labels[row] not in ("", clear):
-                other = next(one for one in group if labels[one] == (clear or labels[one]) not in ("", labels[row]))
+                other = next(
+                    one
+                    for one in group
+                    if labels[one] == (clear or labels[one]) not in ("", labels[row])
+                )
                 add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
     return found
 
@@ -133,7 +146,9 @@ def doubtful(
     for place, own, other, chance in zip(*(one.tolist() for one in found), strict=True):
         row = int(rows[place])
         words = f"{labels[row]} ({own:.0%}), perhaps {word[other]} ({chance:.0%})"
-        problems.append(Problem("doubtful label", row, images.names[row], words, own / chance, word[other]))
+        problems.append(
+            Problem("doubtful label", row, images.names[row], words, own / chance, word[other])
+        )
     return problems
 
 
@@ -141,7 +156,10 @@ def defective(images: Images, progress: Callable[[int, int], None]) -> list[Prob
     """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot be read."""
     problems = [Problem("unreadable", -1, name, why) for name, why in images.skipped]
     for problem, rows in find_defects(images, progress).items():
-        problems += [Problem(problem, row, images.names[row], MEASURED[problem].format(one), one) for row, one in rows]
+        problems += [
+            Problem(problem, row, images.names[row], MEASURED[problem].format(one), one)
+            for row, one in rows
+        ]
     return problems
 
 

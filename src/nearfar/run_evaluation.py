@@ -57,14 +57,22 @@ class LabelledSets:
     def limited(self, limit: int | None, seed: int, console: Console) -> LabelledSets:
         """The same with a random sample of this many training images."""
         train = self.splits["train"]
-        return LabelledSets({**self.splits, "train": sampled_shown(train, limit or len(train), seed, console)})
+        return LabelledSets(
+            {**self.splits, "train": sampled_shown(train, limit or len(train), seed, console)}
+        )
 
     def features(self, encoders: Encoders, console: Console) -> Iterator[tuple[str, Labelled]]:
         """Features and labels of every split, encoder by encoder."""
         for row, encoder in encoders.items():
             title = row.replace("_", " ")
-            found = {name: features_shown(encoder, images, console, title) for name, images in self.splits.items()}
-            yield row, {name: (features, self.splits[name].labels) for name, features in found.items()}
+            found = {
+                name: features_shown(encoder, images, console, title)
+                for name, images in self.splits.items()
+            }
+            yield (
+                row,
+                {name: (features, self.splits[name].labels) for name, features in found.items()},
+            )
 
 
 def open_labelled(
@@ -85,7 +93,9 @@ def open_labelled(
     of a random sample of the training images. held_out: test on so many of the other training images instead.
     validation: open that split too, if there is one. Raises ValueError for images without labels, and for too few.
     """
-    limit, drawn_by = (settings.limit, settings.seed) if limit is None and data is None else (limit, seed)
+    limit, drawn_by = (
+        (settings.limit, settings.seed) if limit is None and data is None else (limit, seed)
+    )
     source = settings.given("data") if data is None else data
     reading = {**settings.reading, "label_column": label_column}
     there = set(list_splits(source))
@@ -94,13 +104,17 @@ def open_labelled(
         opened = {part: open_shown(source, console, split=part, **reading) for part in parts}
     else:
         images = _with_labels(open_shown(source, console, **reading), console)
-        opened = dict(zip(("train", "test"), _stratified(images, share, seed, console), strict=True))
+        opened = dict(
+            zip(("train", "test"), _stratified(images, share, seed, console), strict=True)
+        )
     splits = {part: _with_labels(images, console) for part, images in opened.items()}
     train = splits["train"]
     if held_out is not None:
         left = np.setdiff1d(np.arange(len(train)), sample(len(train), limit, drawn_by))
         if len(left) < held_out:
-            raise ValueError(f"--held-out {held_out}: {len(left)} training images are left; lower it, or lower --limit")
+            raise ValueError(
+                f"--held-out {held_out}: {len(left)} training images are left; lower it, or lower --limit"
+            )
         splits["test"] = train.subset(left[-held_out:])
     return LabelledSets(splits).limited(limit, drawn_by, console)
 
@@ -120,14 +134,20 @@ def _stratified(images: Images, share: float, seed: int, console: Console) -> tu
     _, number, counts = np.unique(images.labels, return_inverse=True, return_counts=True)
     alone, several = np.flatnonzero(counts[number] == 1), np.flatnonzero(counts[number] > 1)
     try:
-        train, test = train_test_split(several, test_size=share, random_state=seed, stratify=number[several])
+        train, test = train_test_split(
+            several, test_size=share, random_state=seed, stratify=number[several]
+        )
     except ValueError as error:  # fewer images than classes in one of the parts
         raise ValueError(
             f"{len(images)} images of {len(counts)} classes are too few for --test-share {share}: "
             "both parts need as many images as there are classes"
         ) from error
     if len(alone):
-        console.print(Text(f"{len(alone)} of {len(counts)} classes have a single image, which is not tested on"))
+        console.print(
+            Text(
+                f"{len(alone)} of {len(counts)} classes have a single image, which is not tested on"
+            )
+        )
     return images.subset(np.concatenate([train, alone])), images.subset(test)
 
 
@@ -152,8 +172,15 @@ def describe_leaks(
     said += f"first {test.names[first.second]} (of {train.names[first.first]})"
     if others := [row for row in range(len(test)) if row not in rows]:
         truth = predictions["truth"]
-        right = {name: one == truth for name, one in predictions.items() if name != "truth" and one.ndim == 1}
-        without = [f"{name} {one[others].mean():.3f} and not {one.mean():.3f}" for name, one in right.items()]
+        right = {
+            name: one == truth
+            for name, one in predictions.items()
+            if name != "truth" and one.ndim == 1
+        }
+        without = [
+            f"{name} {one[others].mean():.3f} and not {one.mean():.3f}"
+            for name, one in right.items()
+        ]
         said += f": without them {', '.join(without)}" if without else ""
     return f"{said}; nearfar check lists them"
 
@@ -169,7 +196,9 @@ def encoders_by_row(
     trained = load(run, encoder=encoder)
     if not baselines:
         return {"trained": trained}
-    settings = replace(settings or run.settings, frozen=0)  # what is fine-tuned is trained as a whole
+    settings = replace(
+        settings or run.settings, frozen=0
+    )  # what is fine-tuned is trained as a whole
     backbone = initial_backbone(settings, settings.given("encoder") if encoder is None else encoder)
     moments = trained.mean.flatten().tolist(), trained.std.flatten().tolist()
     untrained = Encoder(backbone, settings.image_size, settings.channels, *moments)
@@ -207,15 +236,21 @@ def finetuned(
     options["device"] = find_device()
     for row, encoder in encoders.items():
         if isinstance(encoder, Encoder):
-            with shown(console, f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels") as options["progress"]:
-                found[row] = finetune_accuracies(encoder, train, test, rows, tuning(percent), **options)
+            with shown(
+                console, f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels"
+            ) as options["progress"]:
+                found[row] = finetune_accuracies(
+                    encoder, train, test, rows, tuning(percent), **options
+                )
     return found
 
 
 def usual_probe_of(settings: Settings) -> str:
     """Name the settings of linear-sgd that go with the recipe of a run; those of SACLR for a method of one's own."""
     recipes = method_class(settings.method).recipes if settings.method in method_names() else {}
-    return usual_probe(recipes[settings.recipe].protocol if settings.recipe in recipes else "", settings.image_size)
+    return usual_probe(
+        recipes[settings.recipe].protocol if settings.recipe in recipes else "", settings.image_size
+    )
 
 
 def add_to_results(run: Run, results: Mapping[str, dict[str, float]]) -> None:

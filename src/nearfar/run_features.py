@@ -81,16 +81,23 @@ class Featured:
         with suppress(OSError, SafetensorError, ValueError), safe_open(path, "pt") as file:
             if (file.metadata() or {}).get("key") == key:
                 saved = file.get_tensor("features")
-                before = {bytes(one).hex(): row for row, one in enumerate(file.get_tensor("digests").numpy())}
+                before = {
+                    bytes(one).hex(): row
+                    for row, one in enumerate(file.get_tensor("digests").numpy())
+                }
         rows, some = np.array([before.get(one, -1) for one in digests]), images
         new = np.flatnonzero(rows < 0)
         if not len(new):
             return saved[rows]
         if len(new) < len(images):
             some = images.subset(new)
-            said = f"{len(new)} of {len(images)} images are new; the features of the others are known"
+            said = (
+                f"{len(new)} of {len(images)} images are new; the features of the others are known"
+            )
             self.console.print(Text(said))
-        features = torch.cat([saved, features_shown(self.encoder, some, self.console, "computing features")])
+        features = torch.cat(
+            [saved, features_shown(self.encoder, some, self.console, "computing features")]
+        )
         rows[new] = len(saved) + np.arange(len(new))
         known = {one: int(row) for one, row in zip(digests, rows, strict=True) if one is not None}
         others = [one for one in before if one not in known][: len(images)]
@@ -103,26 +110,34 @@ class Featured:
             with replacing(path) as unfinished:
                 save_file(tensors, unfinished, metadata={"key": key})
         except (OSError, SafetensorError) as error:  # which a full disk raises too
-            self.console.print(Text(f"the features are not saved for the next time: {first_line(error)}"))
+            self.console.print(
+                Text(f"the features are not saved for the next time: {first_line(error)}")
+            )
         return features[rows]
 
     def copy_distance(self) -> float:
         """The distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder can measure it."""
         if self.encoder is None:
             return 0.0
-        return copy_distance(partial(extract, self.encoder), self.images, self.features, stream(0, "altered"))
+        return copy_distance(
+            partial(extract, self.encoder), self.images, self.features, stream(0, "altered")
+        )
 
     def sampled(self, count: int, seed: int) -> Featured:
         """At most `count` random images with their features; a line says so where it is a sample."""
         rows = torch.from_numpy(sample(len(self.images), count, seed))
         vectors = None if self.vectors is None else self.vectors[rows]
-        return replace(self, images=sampled_shown(self.images, count, seed, self.console), vectors=vectors)
+        return replace(
+            self, images=sampled_shown(self.images, count, seed, self.console), vectors=vectors
+        )
 
     @cached_property
     def paths(self) -> list[str] | None:
         """The images' files; None where they are not files of their own."""
         originals = self.images.originals
-        if not originals or not isinstance(originals[0], str):  # others are read when they are asked for
+        if not originals or not isinstance(
+            originals[0], str
+        ):  # others are read when they are asked for
             return None
         paths = [path for path in originals if isinstance(path, str)]
         return paths if len(paths) == len(originals) else None
@@ -159,7 +174,9 @@ def run_or_data(given: Any) -> Run | WithoutRun:
         if any((path / name).exists() for name in ("config.yaml", WEIGHTS, "metrics.jsonl")):
             return Run(path)
         if not path.exists() and str(given) != "digits" and not str(given).startswith(HUB):
-            raise FileNotFoundError(f"there is no {path}: name a run folder, images or a file of vectors")
+            raise FileNotFoundError(
+                f"there is no {path}: name a run folder, images or a file of vectors"
+            )
     return WithoutRun(given, find_vectors(given))
 
 
@@ -184,19 +201,27 @@ def open_featured(
         found = known(run, data, split, encoder, console, label_column)
     else:
         if isinstance(encoder, str):
-            raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
+            raise ValueError(
+                f"--encoder {encoder} is for data without a run: {run.path} has its own"
+            )
         settings, trained = run.settings, load(run, encoder=encoder)
         source = settings.given("data") if data is None else data
         split = split or (settings.split if data is None else None)
         try:
-            images = open_shown(source, console, split=split, label_column=label_column, **settings.reading)
+            images = open_shown(
+                source, console, split=split, label_column=label_column, **settings.reading
+            )
         except FileNotFoundError as error:
             if data is not None:
                 raise
-            raise FileNotFoundError(f"{error}; that is where the data of {run.path} was: name it anew") from error
+            raise FileNotFoundError(
+                f"{error}; that is where the data of {run.path} was: name it anew"
+            ) from error
         found = Featured(images, trained, run.path, console)
     if len(found.images) < least:
-        raise ValueError(f"there are only {len(found.images)} images in {found.images.source}, and {least} are needed")
+        raise ValueError(
+            f"there are only {len(found.images)} images in {found.images.source}, and {least} are needed"
+        )
     return found
 
 
@@ -209,14 +234,22 @@ def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featu
     if known.encoder is None:
         raise ValueError("--against needs an encoder, and there are vectors alone")
     how: dict[str, Any] = dict(image_size=others.image_size, channels=others.channels)
-    images = open_shown(archive, console, split="all", value_range=others.value_range or EIGHT_BITS, **how)
+    images = open_shown(
+        archive, console, split="all", value_range=others.value_range or EIGHT_BITS, **how
+    )
     found = [os.stat(path) for path in known.paths or [] if not os.path.islink(path)]
     own = {(one.st_dev, one.st_ino) for one in found}  # of files, by whatever path or hard link
     found = list(map(os.stat, replace(known, images=images).paths or []))
     if shared := {row for row, one in enumerate(found) if (one.st_dev, one.st_ino) in own}:
-        console.print(Text(f"{len(shared)} files of {images.source} are also among the others, and left out there"))
+        console.print(
+            Text(
+                f"{len(shared)} files of {images.source} are also among the others, and left out there"
+            )
+        )
         if len(shared) == len(images):
-            raise ValueError(f"every file of {images.source} is one of {others.source}: name another archive")
+            raise ValueError(
+                f"every file of {images.source} is one of {others.source}: name another archive"
+            )
         images = images.subset([row for row in range(len(images)) if row not in shared])
     both = joined([images, others], [images.source, others.source])
     both.names = images.names + others.names
@@ -224,14 +257,23 @@ def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featu
 
 
 def _at_once(
-    run: WithoutRun, data: Any, split: str | None, encoder: Any, console: Console, label_column: str | None
+    run: WithoutRun,
+    data: Any,
+    split: str | None,
+    encoder: Any,
+    console: Console,
+    label_column: str | None,
 ) -> Featured:
     """Data without a run, with the weights that are named or a user's module, else features at once."""
     if data is not None:
-        raise ValueError(f"{run.path} is neither a run nor a file of vectors, so that it is the data: leave {data} out")
+        raise ValueError(
+            f"{run.path} is neither a run nor a file of vectors, so that it is the data: leave {data} out"
+        )
     at_once = encoder is None or isinstance(encoder, AtOnce)
     size = _side(run.source) if at_once else USUAL
-    images = open_shown(run.source, console, split=split, label_column=label_column, image_size=size)
+    images = open_shown(
+        run.source, console, split=split, label_column=label_column, image_size=size
+    )
     shape: dict[str, Any] = dict(image_size=images.image_size, channels=images.channels)
     mean, std = images.mean, images.std
     if isinstance(encoder, str):
@@ -245,9 +287,17 @@ def _at_once(
     else:
         backbone = own_backbone(encoder or _at_hand(**shape), **shape)
         mean, std = [0.0] * len(mean), [1.0] * len(std)
-        how = f"nearfar pretrain {run.path}" if isinstance(run.source, (str, os.PathLike)) else "nearfar.pretrain"
-        console.print(Text(f"features without training on these images: {how} learns better ones in minutes"))
-    net = Encoder(backbone, images.image_size, images.channels, mean, std, images.value_range).eval()
+        how = (
+            f"nearfar pretrain {run.path}"
+            if isinstance(run.source, (str, os.PathLike))
+            else "nearfar.pretrain"
+        )
+        console.print(
+            Text(f"features without training on these images: {how} learns better ones in minutes")
+        )
+    net = Encoder(
+        backbone, images.image_size, images.channels, mean, std, images.value_range
+    ).eval()
     return Featured(images, net, None, console)
 
 
@@ -256,7 +306,9 @@ def _at_hand(image_size: int, channels: int) -> AtOnce:
     if channels not in (1, 3):
         return AtOnce()
     weights = find_weights(OWN)
-    backbone = build_backbone(str(weights.encoder), image_size=image_size, channels=channels, init=OWN)
+    backbone = build_backbone(
+        str(weights.encoder), image_size=image_size, channels=channels, init=OWN
+    )
     return AtOnce(Encoder(backbone, image_size, channels, *(weights.moments(channels) or ())))
 
 
@@ -267,7 +319,12 @@ def _side(source: Any) -> int | None:
 
 
 def _beside(
-    run: WithoutRun, data: Any, split: str | None, encoder: Any, console: Console, label_column: str | None
+    run: WithoutRun,
+    data: Any,
+    split: str | None,
+    encoder: Any,
+    console: Console,
+    label_column: str | None,
 ) -> Featured:
     """Vectors with the images of `data`, by their names or in their order; without data with grey stand-ins."""
     assert run.vectors is not None
@@ -278,21 +335,29 @@ def _beside(
         numbers, classes = _numbered(labels, list(range(len(vectors))))
         images = Images(
             torch.full((1, 1, 8, 8), 128, dtype=torch.uint8).expand(len(vectors), -1, -1, -1),
-            names=[f"{row:06d}" for row in range(len(vectors))] if names is None else list(map(printable, names)),
+            names=[f"{row:06d}" for row in range(len(vectors))]
+            if names is None
+            else list(map(printable, names)),
             labels=numbers,
             class_names=classes,
             source=run.vectors.source,
         )
         return Featured(images, None, None, console, vectors, pictured=False)
-    images = open_shown(data, console, split=split or "all", label_column=label_column, image_size=_side(data))
+    images = open_shown(
+        data, console, split=split or "all", label_column=label_column, image_size=_side(data)
+    )
     if names is None:
         if len(images) != len(vectors):
-            raise ValueError(f"{len(vectors)} vectors without names cannot be those of {len(images)} images")
+            raise ValueError(
+                f"{len(vectors)} vectors without names cannot be those of {len(images)} images"
+            )
         of = {row: row for row in range(len(images))}
     else:
         of = _matched(names, images, Featured(images, None, None, console).paths)
         if not of:
-            raise ValueError(f"no name in {run.path} is that of an image in {images.source}: first {names[0]!r}")
+            raise ValueError(
+                f"no name in {run.path} is that of an image in {images.source}: first {names[0]!r}"
+            )
         if len(of) < max(len(images), len(vectors)):
             said = f"{len(of)} of {len(images)} images have one of the {len(vectors)} vectors"
             console.print(Text(f"{said}; the others are left out"))
@@ -303,11 +368,16 @@ def _beside(
     return Featured(images, None, None, console, vectors[rows])
 
 
-def _numbered(labels: np.ndarray | None, rows: Sequence[int]) -> tuple[np.ndarray | None, list[str] | None]:
+def _numbered(
+    labels: np.ndarray | None, rows: Sequence[int]
+) -> tuple[np.ndarray | None, list[str] | None]:
     """The labels of some rows as numbers, and the names of the classes."""
     if labels is None:
         return None, None
-    words = [str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in labels[rows]]
+    words = [
+        str(int(one) if isinstance(one, float) and one.is_integer() else one)
+        for one in labels[rows]
+    ]
     classes = sorted(set(words) - MISSING)
     number = {word: place for place, word in enumerate(classes)}
     return np.array([number.get(word, -1) for word in words]), classes
@@ -341,7 +411,9 @@ def nearest_shown(
     """Find the k nearest rows of each query with a progress bar; see `find_nearest`."""
     with shown(console, "comparing images") as progress:
         report = None if console is None else console.print
-        return find_nearest(features, queries, k, own=own, approximate=approximate, report=report, progress=progress)
+        return find_nearest(
+            features, queries, k, own=own, approximate=approximate, report=report, progress=progress
+        )
 
 
 def features_shown(
@@ -354,7 +426,9 @@ def features_shown(
     with shown(console, title) as progress:
         features = extract(encoder, images, device=find_device(), progress=progress)
     if bad := int((~features.isfinite()).any(1).sum()):
-        raise ValueError(f"the features of {bad} of {len(images)} images are not finite: the encoder's weights are bad")
+        raise ValueError(
+            f"the features of {bad} of {len(images)} images are not finite: the encoder's weights are bad"
+        )
     return features
 
 
@@ -367,7 +441,9 @@ def open_shown(source: Any, console: Console, **options: Any) -> Images:
 def sampled_shown(images: Any, limit: int, seed: int, console: Console) -> Any:
     """Return at most `limit` of the images, or of others that can be sampled, and say so where it is a sample."""
     if limit < len(images):
-        console.print(Text(f"--limit: {limit} of {len(images)} images, a random sample (seed {seed})"))
+        console.print(
+            Text(f"--limit: {limit} of {len(images)} images, a random sample (seed {seed})")
+        )
     return images.sampled(limit, seed)
 
 
@@ -389,19 +465,28 @@ def queries_of(given: Any, data: Featured) -> Queries:
     that are no images, and where nothing is given.
     """
     words = [given] if isinstance(given, (str, os.PathLike)) else given
-    if not (isinstance(words, (list, tuple)) and all(isinstance(word, (str, os.PathLike)) for word in words)):
+    if not (
+        isinstance(words, (list, tuple))
+        and all(isinstance(word, (str, os.PathLike)) for word in words)
+    ):
         net = _needed(data)
         size, channels, value_range = net.image_size, net.channels, net.value_range or EIGHT_BITS
         others = open_images(given, image_size=size, channels=channels, value_range=value_range)
         pixels = list(others.gather(torch.arange(len(others))))
-        return Queries(others.names, extract(net, torch.stack(pixels)), torch.full((len(others),), -1), pixels)
+        return Queries(
+            others.names, extract(net, torch.stack(pixels)), torch.full((len(others),), -1), pixels
+        )
     names, rows, pixels = [], [], []
     for word, row in places_of(words, data):
         names.append(printable(word) if row < 0 else data.images.names[row])
         rows.append(row)
-        pixels.append(_decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0])
+        pixels.append(
+            _decoded(word, data) if row < 0 else data.images.gather(torch.tensor([row]))[0]
+        )
     if not names:
-        raise ValueError("name the images to look for: their names in the data, files, or a text file of either")
+        raise ValueError(
+            "name the images to look for: their names in the data, files, or a text file of either"
+        )
     features = [
         data.features[row] if row >= 0 else extract(_needed(data), x[None])[0]
         for row, x in zip(rows, pixels, strict=True)
@@ -411,7 +496,9 @@ def queries_of(given: Any, data: Featured) -> Queries:
 
 def _needed(data: Featured) -> Encoder:
     if data.encoder is None:
-        raise ValueError("other images need the encoder that made these vectors: name images of the data")
+        raise ValueError(
+            "other images need the encoder that made these vectors: name images of the data"
+        )
     return data.encoder
 
 
@@ -422,7 +509,11 @@ def places_of(words: Sequence[Any], data: Featured) -> list[tuple[str, int]]:
     found = []
     for word in _words(words, place):
         folder, name = os.path.split(word)
-        row = place[word] if word in place else files.get(os.path.join(os.path.realpath(folder), name), -1)
+        row = (
+            place[word]
+            if word in place
+            else files.get(os.path.join(os.path.realpath(folder), name), -1)
+        )
         found.append((word, row))
     return found
 

@@ -45,7 +45,11 @@ class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _seed(self) -> int:
         given = self.random_state
-        return given if isinstance(given, int) else int(check_random_state(given).randint(LARGEST_SEED // 2))
+        return (
+            given
+            if isinstance(given, int)
+            else int(check_random_state(given).randint(LARGEST_SEED // 2))
+        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -101,8 +105,12 @@ class ContrastiveEncoder(_Estimator):
     def _fit(self, X: Any, folder: str) -> tuple[Run, Images]:
         images = self._open(X, True, image_size=self.image_size)
         settings = {"precision": "32-true", **(self.settings or {})}
-        own = dict(method=self.method, encoder=self.encoder, epochs=self.epochs, batch_size=self.batch_size)
-        run = nearfar.pretrain(images, out=f"{folder}/run", seed=self._seed(), console=self._console, **own, **settings)
+        own = dict(
+            method=self.method, encoder=self.encoder, epochs=self.epochs, batch_size=self.batch_size
+        )
+        run = nearfar.pretrain(
+            images, out=f"{folder}/run", seed=self._seed(), console=self._console, **own, **settings
+        )
         self.encoder_ = load(run, encoder=None if isinstance(self.encoder, str) else self.encoder)
         self.verdict_ = run.verdict.words if run.verdict else ""
         return run, images
@@ -110,7 +118,11 @@ class ContrastiveEncoder(_Estimator):
     def _features(self, X: Any) -> torch.Tensor:
         check_is_fitted(self)
         net: Encoder = self.encoder_
-        form = dict(image_size=net.image_size, channels=net.channels, value_range=net.value_range or EIGHT_BITS)
+        form = dict(
+            image_size=net.image_size,
+            channels=net.channels,
+            value_range=net.value_range or EIGHT_BITS,
+        )
         return features_shown(net, self._open(X, False, **form), self._console, "features").cpu()
 
     def _open(self, X: Any, fitting: bool, **form: Any) -> Images:
@@ -123,29 +135,46 @@ class ContrastiveEncoder(_Estimator):
         images = open_shown(paths, self._console, **form)
         if images.skipped:
             first, reason = images.skipped[0]
-            raise ValueError(f"{len(images.skipped)} of the files cannot be read, the first is {first}: {reason}")
+            raise ValueError(
+                f"{len(images.skipped)} of the files cannot be read, the first is {first}: {reason}"
+            )
         place = {path: number for number, path in enumerate(paths)}
-        return images.subset([place[os.path.abspath(path)] for path in given])  # resampling may repeat some
+        return images.subset(
+            [place[os.path.abspath(path)] for path in given]
+        )  # resampling may repeat some
 
     def _pixels(self, X: Any, fitting: bool) -> np.ndarray:
         """Return arrays as nearfar takes them: with three axes or more, uint8 or uint16."""
         least = 2 if fitting else 1
         if (np.ndim(X) if isinstance(X, (list, tuple)) else getattr(X, "ndim", 2)) > 2:
-            array = check_array(X, allow_nd=True, dtype=None, ensure_min_samples=least, input_name="X", estimator=self)
+            array = check_array(
+                X,
+                allow_nd=True,
+                dtype=None,
+                ensure_min_samples=least,
+                input_name="X",
+                estimator=self,
+            )
         else:
             array = validate_data(self, X, reset=fitting, dtype="numeric", ensure_min_samples=least)
             side = math.isqrt(array.shape[1])
             if self.image_shape is None and side**2 != array.shape[1]:
-                raise ValueError(f"{array.shape[1]} numbers are no square image: give image_shape=(height, width)")
+                raise ValueError(
+                    f"{array.shape[1]} numbers are no square image: give image_shape=(height, width)"
+                )
             array = array.reshape(len(array), *(self.image_shape or (side, side)))
         whole = self.value_range is None and array.dtype in (np.uint8, np.uint16, np.bool_)
         if fitting:
-            self.value_range_ = None if whole else tuple(map(float, self.value_range or (array.min(), array.max())))
+            self.value_range_ = (
+                None if whole else tuple(map(float, self.value_range or (array.min(), array.max())))
+            )
         if whole:
             return array
         seen = getattr(self, "value_range_", None)
         if seen is None:
-            raise ValueError(f"the images of fit were no {array.dtype} arrays: set value_range, or give uint8")
+            raise ValueError(
+                f"the images of fit were no {array.dtype} arrays: set value_range, or give uint8"
+            )
         low, high = seen
         unit = np.clip((array.astype(np.float64) - low) / ((high - low) or 1.0), 0, 1)
         return np.rint(255 * unit).astype(np.uint8)  # as in files of the same images
@@ -195,12 +224,18 @@ class ContrastiveMap(_Estimator):
         with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
             run, images = self.estimator_._fit(X, folder)
             plan = chosen_views(run.settings.given("views"), run.settings)
-        for name in (name for name in vars(self.estimator_) if name.endswith("_") and name != "encoder_"):
+        for name in (
+            name for name in vars(self.estimator_) if name.endswith("_") and name != "encoder_"
+        ):
             setattr(self, name, getattr(self.estimator_, name))
         features = features_shown(self.encoder_, images, self._console, "features")
         with shown(self._console, "laying out the map") as progress:
-            how: dict[str, Any] = dict(num_views=self.num_views, epochs=self.epochs, seed=self._seed())
-            made = lay_out("projector", self.encoder_, images, features, plan, **how, progress=progress)
+            how: dict[str, Any] = dict(
+                num_views=self.num_views, epochs=self.epochs, seed=self._seed()
+            )
+            made = lay_out(
+                "projector", self.encoder_, images, features, plan, **how, progress=progress
+            )
         self.projector_ = made.function
         return self
 

@@ -49,12 +49,19 @@ def use_threads(count: int) -> Iterator[None]:
 def _measured() -> int:
     """The fastest number of threads; the one in use unless another is clearly faster."""
     now = torch.get_num_threads()
-    seconds: dict[int, list[float]] = {count: [] for count in sorted({1, now // 2, now - 1, now} - {0})}
+    seconds: dict[int, list[float]] = {
+        count: [] for count in sorted({1, now // 2, now - 1, now} - {0})
+    }
     if len(seconds) == 1:
         return now
     for _ in range(_ROUNDS):
         for count, taken in seconds.items():
-            taken.append(_trial(count, at_most=2 * min((min(one) for one in seconds.values() if one), default=1.0)))
+            taken.append(
+                _trial(
+                    count,
+                    at_most=2 * min((min(one) for one in seconds.values() if one), default=1.0),
+                )
+            )
     torch.set_num_threads(now)
     medians = {count: statistics.median(taken) for count, taken in seconds.items()}
     best = min(medians, key=lambda count: medians[count])
@@ -71,6 +78,8 @@ def _trial(threads: int, at_most: float) -> float:
         while done < 1 or (done < _REPEATS and time.perf_counter() - began < _REPEATS * at_most):
             if done == 0:
                 started = time.perf_counter()
-            F.batch_norm(F.conv2d(images, kernel, padding=1), None, None, training=True).sum().backward()
+            F.batch_norm(
+                F.conv2d(images, kernel, padding=1), None, None, training=True
+            ).sum().backward()
             done += 1
     return (time.perf_counter() - started) / done

@@ -38,7 +38,9 @@ def digits(tmp_path_factory):
         digit(of[label + 1][60 + label]).save(train / str(label) / f"wrong-{number}.png")
     (test / "0" / "same.png").write_bytes((train / "0" / "03.png").read_bytes())
     Image.open(train / "1" / "04.png").save(test / "1" / "again.jpg", quality=70)
-    Image.open(train / "2" / "05.png").resize((64, 64), Image.Resampling.BICUBIC).save(test / "2" / "larger.png")
+    Image.open(train / "2" / "05.png").resize((64, 64), Image.Resampling.BICUBIC).save(
+        test / "2" / "larger.png"
+    )
     Image.open(train / "3" / "06.png").save(train / "1" / "twice.png", compress_level=0)
     sharp = digit(of[3][70])
     sharp.filter(ImageFilter.GaussianBlur(5)).save(train / "3" / "blurred.png")
@@ -56,7 +58,9 @@ def digits(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(digits, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
-    options = dict(epochs=6, batch_size=32, held_out=8, image_size=32, encoder="small", method="simclr")
+    options = dict(
+        epochs=6, batch_size=32, held_out=8, image_size=32, encoder="small", method="simclr"
+    )
     return nearfar.pretrain(digits, out=out, console=Console(quiet=True), **options)
 
 
@@ -101,7 +105,15 @@ def test_wrong_labels_come_first_among_the_doubtful_ones(checked):
 def test_bad_images_are_named_by_what_is_wrong_with_them(checked):
     found = {
         problem: [name.rpartition("/")[2] for name in named(checked, problem).name]
-        for problem in ("nearly uniform", "dark", "overexposed", "blurred", "odd size", "odd proportions", "unreadable")
+        for problem in (
+            "nearly uniform",
+            "dark",
+            "overexposed",
+            "blurred",
+            "odd size",
+            "odd proportions",
+            "unreadable",
+        )
     }
     assert found.pop("blurred")[0] == "blurred.png"
     assert found == {
@@ -157,7 +169,9 @@ def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path):
     assert f"and not {results['trained']['knn']:.3f}; nearfar check lists them" in said
     chance = np.random.default_rng(0)
     np.savez(
-        tmp_path / "apart.npz", images=chance.integers(0, 256, (60, 32, 32), dtype=np.uint8), labels=np.arange(60) % 2
+        tmp_path / "apart.npz",
+        images=chance.integers(0, 256, (60, 32, 32), dtype=np.uint8),
+        labels=np.arange(60) % 2,
     )
     console = Console(record=True, file=io.StringIO(), width=400)
     run.evaluate(tmp_path / "apart.npz", protocol=("knn",), baselines=False, console=console)
@@ -172,6 +186,11 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
     far = 1 - float(np.cos(np.radians(4)))
     links = [Link(far, 0, 1, 5), Link(far, 3, 4, 5), Link(far, 5, 6, 5)]
     names = [f"{number}.png" for number in range(8)]
-    for copies in ([], [Link(0.0, 0, 2, 2)]):  # 2 is as near as 0, so that neither stands out, unless it is its copy
+    for copies in (
+        [],
+        [Link(0.0, 0, 2, 2)],
+    ):  # 2 is as near as 0, so that neither stands out, unless it is its copy
         found = repeated(copies + links, 0.1, features, names, splits, [""] * 8)
-        assert [(one.problem, one.row, one.other) for one in found] == [("near leak", 1, 0)][: len(copies)]
+        assert [(one.problem, one.row, one.other) for one in found] == [("near leak", 1, 0)][
+            : len(copies)
+        ]

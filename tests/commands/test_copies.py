@@ -24,18 +24,27 @@ def photographs(count, width=96, height=72):
     chance = np.random.default_rng(0)
     for number in range(count):
         y, x = chance.integers(0, 300, 2)
-        yield Image.fromarray(load_sample_images().images[number % 2][y : y + height, x : x + width])
+        yield Image.fromarray(
+            load_sample_images().images[number % 2][y : y + height, x : x + width]
+        )
 
 
 def digits(count):
     for digit in load_digits().images[10 : 10 + count]:
-        yield Image.fromarray((digit * 255 / 16).astype(np.uint8)).resize((32, 32), Image.Resampling.BICUBIC)
+        yield Image.fromarray((digit * 255 / 16).astype(np.uint8)).resize(
+            (32, 32), Image.Resampling.BICUBIC
+        )
 
 
 STEPS = [
     [*mirrored, *turn]
     for mirrored in ([], [Image.Transpose.FLIP_LEFT_RIGHT])
-    for turn in ([], [Image.Transpose.ROTATE_90], [Image.Transpose.ROTATE_180], [Image.Transpose.ROTATE_270])
+    for turn in (
+        [],
+        [Image.Transpose.ROTATE_90],
+        [Image.Transpose.ROTATE_180],
+        [Image.Transpose.ROTATE_270],
+    )
 ]
 
 
@@ -49,10 +58,14 @@ def test_orientations_are_those_of_pillow_and_form_a_group():
     image = next(photographs(1))
     pixels = np.asarray(image).transpose(2, 0, 1)
     for turn in range(8):
-        assert np.array_equal(turned(pixels, turn), np.asarray(oriented(image, turn)).transpose(2, 0, 1))
+        assert np.array_equal(
+            turned(pixels, turn), np.asarray(oriented(image, turn)).transpose(2, 0, 1)
+        )
         assert composed(turn, inverse(turn)) == composed(inverse(turn), turn) == 0
         for before in range(8):
-            assert np.array_equal(turned(turned(pixels, before), turn), turned(pixels, composed(turn, before)))
+            assert np.array_equal(
+                turned(turned(pixels, before), turn), turned(pixels, composed(turn, before))
+            )
 
 
 def forms(family, size, at, numbers):
@@ -64,16 +77,24 @@ def forms(family, size, at, numbers):
         draw.rectangle((20, 20, 120, 60), fill=(20, 60, 120))
         for line in range(14):
             words = "Item 17 of the order, delivered on the ninth of May 2024, at 12.40 each, 3 per cent off"
-            draw.text((20, 70 + 16 * line), words[line : line + 62], font=ImageFont.load_default(10), fill="black")
+            draw.text(
+                (20, 70 + 16 * line),
+                words[line : line + 62],
+                font=ImageFont.load_default(10),
+                fill="black",
+            )
         draw.rectangle((at[0] - 3, at[1] - 2, at[0] + 70, at[1] + 16), fill="white")
         draw.text(at, number, font=ImageFont.truetype(fonts / f"{family}.ttf", size), fill="black")
         yield page.resize((220, 150), Image.Resampling.LANCZOS)
 
 
 @pytest.mark.parametrize(
-    ("ending", "options"), [("png", {}), ("jpg", {"quality": 75}), ("jpg", {"quality": 50}), ("webp", {"quality": 80})]
+    ("ending", "options"),
+    [("png", {}), ("jpg", {"quality": 75}), ("jpg", {"quality": 50}), ("webp", {"quality": 80})],
 )
-def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(ending, options, tmp_path, quiet):
+def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(
+    ending, options, tmp_path, quiet
+):
     folder = tmp_path / "images"
     folder.mkdir()
     cases = [
@@ -88,10 +109,16 @@ def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(ending, o
     for number, image in enumerate(photographs(6, 192, 144)):
         image.save(folder / f"{number}.png")
         image.save(folder / f"{number}.jpg", quality=(30, 50, 75)[number % 3])
-        image.resize((96, 72), Image.Resampling.BICUBIC).save(folder / f"{number} half.jpg", quality=90)
-    found = pandas.DataFrame(nearfar.find_duplicates(folder, out=tmp_path / "page.html", console=quiet))
+        image.resize((96, 72), Image.Resampling.BICUBIC).save(
+            folder / f"{number} half.jpg", quality=90
+        )
+    found = pandas.DataFrame(
+        nearfar.find_duplicates(folder, out=tmp_path / "page.html", console=quiet)
+    )
     copies = found[found.kind != "alike"].groupby("group").name.apply(sorted).tolist()
-    assert sorted(copies) == [[f"{number} half.jpg", f"{number}.jpg", f"{number}.png"] for number in range(6)]
+    assert sorted(copies) == [
+        [f"{number} half.jpg", f"{number}.jpg", f"{number}.png"] for number in range(6)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["photographs", "digits"])
@@ -105,7 +132,9 @@ def test_all_orientations_are_found_and_told_apart(kind, tmp_path, quiet):
             else:
                 oriented(image, turn).save(folder / f"{number:02d}-{turn}.jpg", quality=75)
     shutil.copy(folder / "01-4.png", folder / "01-4 again.png")
-    found = pandas.DataFrame(nearfar.find_duplicates(folder, orientations=True, out=tmp_path / "a.html", console=quiet))
+    found = pandas.DataFrame(
+        nearfar.find_duplicates(folder, orientations=True, out=tmp_path / "a.html", console=quiet)
+    )
     copies = found[found.kind != "alike"]
     groups = [rows.name.str[:2].tolist() for _, rows in copies.groupby("group")]
     assert sorted(groups) == [[f"{number:02d}"] * (9 if number == 1 else 8) for number in range(4)]
@@ -115,8 +144,13 @@ def test_all_orientations_are_found_and_told_apart(kind, tmp_path, quiet):
             mirrored = (int(first.name[3]) < 4) != (int(one.name[3]) < 4)
             expected = "mirrored" if mirrored else "turned"
             assert one.kind == expected or (one.kind == "same file" and one.name.startswith("01-4"))
-    assert copies.name[~copies.kept].tolist() in (["01-4.png"], ["01-4 again.png"])  # what has the same bytes alone
-    upright = pandas.DataFrame(nearfar.find_duplicates(folder, out=tmp_path / "b.html", console=quiet))
+    assert copies.name[~copies.kept].tolist() in (
+        ["01-4.png"],
+        ["01-4 again.png"],
+    )  # what has the same bytes alone
+    upright = pandas.DataFrame(
+        nearfar.find_duplicates(folder, out=tmp_path / "b.html", console=quiet)
+    )
     assert set(upright.kind[upright.kind != "alike"]) == {"first", "same file"}
 
 
@@ -129,10 +163,15 @@ def test_a_copy_of_a_mirrored_copy_is_mirrored(tmp_path, quiet):
     flipped = Image.open(folder / "0.png").transpose(Image.Transpose.FLIP_TOP_BOTTOM)
     flipped.save(folder / "flipped.png")
     flipped.save(folder / "flipped.jpg", quality=30)
-    found = nearfar.find_duplicates(folder, orientations=True, out=tmp_path / "a.html", console=quiet)
+    found = nearfar.find_duplicates(
+        folder, orientations=True, out=tmp_path / "a.html", console=quiet
+    )
     kinds = dict(zip(found["name"], found["kind"], strict=True))
     of_first = [kinds[name] for name in ("0.png", "flipped.png", "flipped.jpg")]
-    assert of_first in (["first", "mirrored", "mirrored"], ["mirrored", "first", "copy"])  # the larger file is first
+    assert of_first in (
+        ["first", "mirrored", "mirrored"],
+        ["mirrored", "first", "copy"],
+    )  # the larger file is first
 
 
 @pytest.fixture
@@ -173,11 +212,15 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archi
         "larger.png": ("copy", "2.png", True),
     }
     expected |= {"turned.png": ("turned", "3.png", True)} if orientations else {}
-    assert {one.Index: (one.kind, one.archive_name, one.kept) for one in copies.itertuples()} == expected
+    assert {
+        one.Index: (one.kind, one.archive_name, one.kept) for one in copies.itertuples()
+    } == expected
     assert found.path.tolist() == [str(new / name) for name in found.name]
     assert found.archive_path.tolist() == [str(archive / name) for name in found.archive_name]
     assert copies.loc["larger.png", ["width", "archive_width"]].tolist() == [192, 96]
-    assert pandas.read_csv(tmp_path / "had.csv").archive_name.tolist() == found.archive_name.tolist()
+    assert (
+        pandas.read_csv(tmp_path / "had.csv").archive_name.tolist() == found.archive_name.tolist()
+    )
     said = console.export_text()
     assert f"{5 + orientations} of 10 images are in the archive: 2 the same file" in said
     listed = (tmp_path / "had.list").read_bytes().decode().split("\0")[:-1]
@@ -200,12 +243,19 @@ def test_a_file_is_no_copy_of_itself(archived, tmp_path):
     options = dict(out=tmp_path / "had.html", console=console)
     found = nearfar.find_duplicates(archive / "new", against=archive, **options)
     assert "12 files of" in console.export_text()
-    names = {name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"}
+    names = {
+        name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"
+    }
     assert names == {"same.png", "0.png", "encoded.jpg", "encoded again.jpg", "larger.png"}
     assert {path for path in found["archive_path"] if "/new/" in path} == set()
-    assert [name for name, kept in zip(found["name"], found["kept"], strict=True) if not kept] == ["0.png", "same.png"]
+    assert [name for name, kept in zip(found["name"], found["kept"], strict=True) if not kept] == [
+        "0.png",
+        "same.png",
+    ]
     with pytest.raises(ValueError, match="name another archive"):
-        nearfar.find_duplicates(archive, against=archive, out=tmp_path / "all.html", console=console)
+        nearfar.find_duplicates(
+            archive, against=archive, out=tmp_path / "all.html", console=console
+        )
 
 
 def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path):
@@ -217,10 +267,15 @@ def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path):
     (archive / "deep").mkdir()
     shutil.move(archive / "3.png", archive / "deep" / "3.png")
     copies = ["9 again.png", "link.png"]
-    for source, expected in (([archive, archive / "deep"], copies), (archive / "twice.csv", copies[1:])):
+    for source, expected in (
+        ([archive, archive / "deep"], copies),
+        (archive / "twice.csv", copies[1:]),
+    ):
         console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
         (tmp_path / "sub").mkdir(exist_ok=True)
-        found = nearfar.find_duplicates(source, out=tmp_path / "sub" / "twice.html", console=console)
+        found = nearfar.find_duplicates(
+            source, out=tmp_path / "sub" / "twice.html", console=console
+        )
         listed = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
         assert sorted(map(os.path.basename, listed)) == expected
         assert "named more than once" in console.export_text()
@@ -229,10 +284,24 @@ def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path):
 
 def test_an_archive_with_a_run_and_one_image(archived, tmp_path, quiet):
     archive, new = archived
-    options = dict(epochs=1, batch_size=8, held_out=2, encoder="tiny", image_size=32, method="simclr", console=quiet)
+    options = dict(
+        epochs=1,
+        batch_size=8,
+        held_out=2,
+        encoder="tiny",
+        image_size=32,
+        method="simclr",
+        console=quiet,
+    )
     run = nearfar.pretrain(archive, out=tmp_path / "run", **options)
-    found = run.duplicates(new / "larger.png", against=archive, out=tmp_path / "one.html", console=quiet)
-    assert (found["name"], found["archive_name"], found["kind"]) == (["larger.png"], ["2.png"], ["copy"])
+    found = run.duplicates(
+        new / "larger.png", against=archive, out=tmp_path / "one.html", console=quiet
+    )
+    assert (found["name"], found["archive_name"], found["kind"]) == (
+        ["larger.png"],
+        ["2.png"],
+        ["copy"],
+    )
     assert main(["duplicates", str(run.path), str(new), "--against", str(archive)]) == 0
     assert "--against" in (run.path / "duplicates.html").read_text()
 

@@ -36,13 +36,21 @@ def test_it_tells_what_a_run_would_take(home, quiet):
     found = nearfar.doctor(console=quiet)
     assert found["problems"] == []
     assert found["versions"]["nearfar"] == nearfar.__version__ and found["versions"]["torch"]
-    assert set(found["extras"]) >= {"onnx", "detection", "tensorboard"} and "test" not in found["extras"]
-    assert 1 <= found["cores"] <= os.cpu_count() and found["memory"]["available"] <= found["memory"]["total"]
+    assert (
+        set(found["extras"]) >= {"onnx", "detection", "tensorboard"}
+        and "test" not in found["extras"]
+    )
+    assert (
+        1 <= found["cores"] <= os.cpu_count()
+        and found["memory"]["available"] <= found["memory"]["total"]
+    )
     assert (
         found["images_per_second"] == 1000.0 and found["precision"] == "32-true"
     )  # as the tests measure every machine
     bytes_there = sum(path.stat().st_size for path in files_in(home) if path.name != "note.txt")
-    assert found["cache"]["data_sets"] == 1 and found["cache"]["bytes"] == bytes_there > 5 * 3 * 8 * 8
+    assert (
+        found["cache"]["data_sets"] == 1 and found["cache"]["bytes"] == bytes_there > 5 * 3 * 8 * 8
+    )
 
 
 def test_it_times_convolutions(monkeypatch, capsys):
@@ -50,8 +58,9 @@ def test_it_times_convolutions(monkeypatch, capsys):
     found = nearfar.doctor(console=Console(soft_wrap=True))
     assert found["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
     assert not [note for note in found["notes"] if "convolution" in note]
-    assert "convolution on the CPU: float32 1.0 ms, bfloat16 1.0 ms, matrix product as large 1.0 ms" in (
-        capsys.readouterr().out
+    assert (
+        "convolution on the CPU: float32 1.0 ms, bfloat16 1.0 ms, matrix product as large 1.0 ms"
+        in (capsys.readouterr().out)
     )
 
 
@@ -63,7 +72,10 @@ def test_a_slow_convolution_is_a_note_in_the_types_that_a_run_would_use(monkeypa
         return [note for note in nearfar.doctor(console=quiet)["notes"] if "convolution" in note]
 
     [note] = notes((0.001, 0.030, 0.001), bfloat16=True)
-    assert note.startswith("a convolution in bfloat16 takes 30 times as long") and "reference kernel" in note
+    assert (
+        note.startswith("a convolution in bfloat16 takes 30 times as long")
+        and "reference kernel" in note
+    )
     assert notes((0.001, 0.030, 0.001), bfloat16=False) == []
     assert len(notes((0.030, 0.030, 0.001), bfloat16=False)) == 1
 
@@ -107,7 +119,9 @@ def test_a_step_that_fails_is_a_problem(monkeypatch, capsys):
     assert main(["doctor"]) == 1
     assert "problem    a trial step failed: no kernel image" in capsys.readouterr().out
     monkeypatch.setattr("nearfar.training.budget.training_speed", lambda *given, **named: 0.0)
-    assert main(["doctor"]) == 1 and "problem    there is not enough memory" in capsys.readouterr().out
+    assert (
+        main(["doctor"]) == 1 and "problem    there is not enough memory" in capsys.readouterr().out
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, quiet):

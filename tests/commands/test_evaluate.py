@@ -33,7 +33,9 @@ def test_protocols_on_frozen_features_have_a_row_for_each_baseline(run, quiet):
     results = nearfar.evaluate(run, protocol=("linear-sgd", "knn_3"), console=quiet, **options)
     assert list(results) == ROWS
     for numbers in results.values():
-        assert list(numbers) == ["linear_sgd", "knn_3"] and all(0 <= value <= 1 for value in numbers.values())
+        assert list(numbers) == ["linear_sgd", "knn_3"] and all(
+            0 <= value <= 1 for value in numbers.values()
+        )
     assert results["raw_pixels"]["linear_sgd"] > 0.95  # bright above or below: one line parts them
 
 
@@ -62,8 +64,12 @@ def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run, quiet)
 
 def test_a_list_of_names_chooses_the_labelled_images(run, images_file, quiet, tmp_path):
     (tmp_path / "few.txt").write_text("000000\n000001\n000002\n000003\n")
-    options = dict(test_share=0.2, protocol=("finetune-1",), console=quiet, labels=str(tmp_path / "few.txt"))
-    with pytest.raises(ValueError, match="are not here, such as"):  # a fifth of the images is for the test
+    options = dict(
+        test_share=0.2, protocol=("finetune-1",), console=quiet, labels=str(tmp_path / "few.txt")
+    )
+    with pytest.raises(
+        ValueError, match="are not here, such as"
+    ):  # a fifth of the images is for the test
         (tmp_path / "few.txt").write_text("".join(f"{i:06d}\n" for i in range(80)))
         nearfar.evaluate(run, images_file, **options)
     with pytest.raises(FileNotFoundError):
@@ -78,9 +84,15 @@ def test_a_list_of_names_chooses_the_labelled_images(run, images_file, quiet, tm
         ("evaluate RUN --protocol linear-sgd --probe scee", "did you mean 'sce'"),
         ("evaluate RUN --protocol knn --probe sce", "which --protocol does not ask for"),
         ("evaluate RUN --protocol knn --knn-temperature 0", "--knn-temperature"),
-        ("evaluate RUN --protocol finetune --labels names.txt", "which --protocol does not ask for"),
+        (
+            "evaluate RUN --protocol finetune --labels names.txt",
+            "which --protocol does not ask for",
+        ),
         ("evaluate RUN --protocol transfer", "see nearfar transfer"),
-        ("transfer RUN --protocol transfr", "there is no protocol 'transfr': did you mean 'transfer'"),
+        (
+            "transfer RUN --protocol transfr",
+            "there is no protocol 'transfr': did you mean 'transfer'",
+        ),
         ("transfer RUN --protocol knn", "there are transfer, transfer-sgd"),
         ("transfer RUN torchvision:dtd", "--root DIR"),
         ("transfer RUN torchvision:dtd --root nowhere", "nothing is downloaded"),
@@ -95,20 +107,32 @@ def test_mistakes_are_one_line_and_change_nothing(run, complaint, line, said):
 
 
 def test_predictions_are_kept_and_give_the_accuracies(run, quiet):
-    results = nearfar.evaluate(run, protocol=("knn", "knn_5", "linear", "few"), baselines=False, console=quiet)
+    results = nearfar.evaluate(
+        run, protocol=("knn", "knn_5", "linear", "few"), baselines=False, console=quiet
+    )
     with np.load(run.path / "predictions.npz") as saved:
         assert set(saved.files) == {"truth", "knn", "knn_5", "linear", "one_label", "five_labels"}
         for name in set(saved.files) - {"truth"}:
             right = saved[name] == saved["truth"]
             assert right.mean() == pytest.approx(results["trained"][name], rel=1e-12)
-            assert unpacked(packed(right)) == pytest.approx(right.reshape(-1, right.shape[-1]).mean(0))
+            assert unpacked(packed(right)) == pytest.approx(
+                right.reshape(-1, right.shape[-1]).mean(0)
+            )
             if name == "five_labels":
                 assert right.shape[0] == 20
                 assert right.mean(1).std() == pytest.approx(results["trained"]["five_labels_std"])
 
 
 def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, quiet):
-    options = dict(epochs=1, batch_size=64, limit=400, method="simclr", precision="32-true", held_out=0, console=quiet)
+    options = dict(
+        epochs=1,
+        batch_size=64,
+        limit=400,
+        method="simclr",
+        precision="32-true",
+        held_out=0,
+        console=quiet,
+    )
     run = nearfar.pretrain("digits", out=str(tmp_path / "run"), **options)
     how = dict(protocol=("knn",), baselines=False, console=quiet)
     nearfar.evaluate(run, held_out=1000, **how)
@@ -117,9 +141,14 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, qui
     train = open_images("digits", split="train")
     left = np.setdiff1d(np.arange(len(train)), sample(len(train), 400, 0))
     assert len(truth) == 1000 and (truth == train.labels[left[-1000:]]).all()
-    with pytest.raises(ValueError, match=r"--held-out 1100: 1037 training images are left; lower it"):
+    with pytest.raises(
+        ValueError, match=r"--held-out 1100: 1037 training images are left; lower it"
+    ):
         nearfar.evaluate(run, held_out=1100, **how)
-    assert nearfar.evaluate(run, **how) != {} and len(np.load(run.path / "predictions.npz")["truth"]) == 360
+    assert (
+        nearfar.evaluate(run, **how) != {}
+        and len(np.load(run.path / "predictions.npz")["truth"]) == 360
+    )
 
 
 def opened(path, quiet, **options):
@@ -143,7 +172,13 @@ def test_images_without_a_label_are_no_class(tmp_path, quiet):
     assert names == [f"{i:06d}" for i in range(40) if i % 4]
     assert [len(sets["train"]), len(sets["test"])] == [24, 6]
     assert set(sets["train"].labels) == set(sets["test"].labels) == {0, 1}
-    np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=np.arange(40) - 30)
+    np.savez(
+        tmp_path / "two.npz",
+        x_train=images,
+        y_train=labels,
+        x_test=images,
+        y_test=np.arange(40) - 30,
+    )
     sets = opened(tmp_path / "two.npz", quiet).splits
     assert len(sets["train"]) == 30 and sets["test"].labels.tolist() == list(range(10))
 
@@ -155,6 +190,9 @@ def test_a_class_with_one_image_is_trained_on_and_not_tested(tmp_path, quiet):
     assert sorted(sets["test"].labels) == [0, 0, 1, 1]
     assert sorted(sets["train"].labels) == [0] * 8 + [1] * 8 + [7]
     np.savez(tmp_path / "b.npz", images=np.zeros((12, 8, 8), np.uint8), labels=np.arange(12) % 6)
-    with pytest.raises(ValueError, match=r"12 images of 6 classes are too few for --test-share 0.2: both parts need"):
+    with pytest.raises(
+        ValueError,
+        match=r"12 images of 6 classes are too few for --test-share 0.2: both parts need",
+    ):
         opened(tmp_path / "b.npz", quiet)
     assert len(opened(tmp_path / "b.npz", quiet, share=0.5).splits["test"]) == 6

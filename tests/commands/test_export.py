@@ -128,9 +128,15 @@ def hub(tmp_path, monkeypatch):
 
 def test_push_sends_the_folder_that_timm_loads(run, images, expected, hub, quiet):
     place = nearfar.push(run, "someone/halves", license="mit", private=True, console=quiet)
-    assert place == "hub/someone/halves" and hub[1] == {"someone/halves": {"private": True, "exist_ok": True}}
+    assert place == "hub/someone/halves" and hub[1] == {
+        "someone/halves": {"private": True, "exist_ok": True}
+    }
     folder = hub[0] / "someone" / "halves"
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
     torch.testing.assert_close(of_timm(run, folder, images), expected)
     _, metadata, card = (folder / "README.md").read_text().split("---\n", 2)
     facts = yaml.safe_load(metadata)
@@ -141,14 +147,18 @@ def test_push_sends_the_folder_that_timm_loads(run, images, expected, hub, quiet
     knn = run.results["trained"]["knn"]
     told = facts["model-index"][0]["results"][0]["metrics"]
     assert {"type": "accuracy", "value": knn, "name": "kNN"} in told
-    assert f"{100 * knn:.1f}" in next(line for line in card.splitlines() if line.startswith("| Trained encoder"))
+    assert f"{100 * knn:.1f}" in next(
+        line for line in card.splitlines() if line.startswith("| Trained encoder")
+    )
     assert "They started from random numbers." in card
     assert "Similarity Contrastive Estimation" in card.partition("## Citation")[2]
     assert str(run.path.parent) not in card and "halves.npz" not in card  # nothing of this machine
     assert json.loads((folder / "config.json").read_text())["pretrained_cfg"]["license"] == "mit"
 
 
-def test_the_command_on_the_card_trains_the_same_encoder(run, images_file, images, expected, tmp_path):
+def test_the_command_on_the_card_trains_the_same_encoder(
+    run, images_file, images, expected, tmp_path
+):
     from nearfar.cli import main
 
     card = model_card(run, "someone/halves", None, None)
@@ -176,7 +186,9 @@ def test_mistakes_of_push_get_one_line(run, quiet, monkeypatch):
 def test_the_licence_of_starting_weights_is_told(run, images_file, hub, tmp_path, quiet):
     nearfar.push(run, "a/first", license="cc-by-4.0", console=quiet)
     options = dict(epochs=1, batch_size=16, encoder="small", method="simclr", console=quiet)
-    again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(hub[0] / "a" / "first"), **options)
+    again = nearfar.pretrain(
+        images_file, out=tmp_path / "run", init=str(hub[0] / "a" / "first"), **options
+    )
     nearfar.push(again, "a/more", console=quiet)
     card = (hub[0] / "a" / "more" / "README.md").read_text()
     assert "license: cc-by-4.0" in card and "which are under cc-by-4.0" in card
@@ -200,7 +212,9 @@ def test_an_encoder_of_ones_own_is_exported_when_given_again(images_file, tmp_pa
     path = nearfar.export(run, to="torch", out=tmp_path / "own.pt2", encoder=Own(), console=quiet)
     image = np.full((1, 1, 8, 8), 9, dtype=np.uint8)
     given = torch.export.load(path).module()(torch.from_numpy(image)).detach()
-    torch.testing.assert_close(given, nearfar.load(run, encoder=Own())(torch.from_numpy(image)).detach())
+    torch.testing.assert_close(
+        given, nearfar.load(run, encoder=Own())(torch.from_numpy(image)).detach()
+    )
     with pytest.raises(ValueError, match="which timm cannot build"):
         nearfar.export(run, to="timm", out=tmp_path / "hub", encoder=Own(), console=quiet)
     with pytest.raises(ValueError, match="give it again"):

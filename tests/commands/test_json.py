@@ -18,7 +18,18 @@ from nearfar.messages import as_json
 def run(images_file, tmp_path_factory):
     """A run made by the command line, and what that said on stdout and stderr."""
     folder, out, err = tmp_path_factory.mktemp("runs") / "halves", io.StringIO(), io.StringIO()
-    words = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "small", "--precision", "32-true"]
+    words = [
+        "--epochs",
+        "1",
+        "--batch-size",
+        "16",
+        "--held-out",
+        "16",
+        "--encoder",
+        "small",
+        "--precision",
+        "32-true",
+    ]
     with redirect_stdout(out), redirect_stderr(err):
         assert main(["pretrain", images_file, "--out", str(folder), *words, "--json"]) == 0
     return folder, out.getvalue(), err.getvalue()
@@ -49,8 +60,13 @@ def test_tables_paths_and_columns(run, capsys, tmp_path):
     code, table, err = said(capsys, "evaluate", out, "--protocol", "knn", "--no-baselines")
     assert code == 0 and table == nearfar.Run(run[0]).results and "trained" in err
     file = tmp_path / "features.csv"
-    assert said(capsys, "embed", out, "--out", str(file))[:2] == (0, {"path": str(file)}) and file.is_file()
-    code, columns, err = said(capsys, "search", out, "000000", "--k", "3")  # and no bare names beside it
+    assert (
+        said(capsys, "embed", out, "--out", str(file))[:2] == (0, {"path": str(file)})
+        and file.is_file()
+    )
+    code, columns, err = said(
+        capsys, "search", out, "000000", "--k", "3"
+    )  # and no bare names beside it
     assert code == 0 and columns["rank"] == [1, 2, 3] and len(columns["name"]) == 3
     assert columns["distance"] == sorted(columns["distance"])
     assert said(capsys, "views")[1].keys() >= {"photographs", "microscope"}

@@ -13,7 +13,9 @@ from nearfar.data import open_images
 from nearfar.data.images import sample
 from nearfar.maps import load_map
 
-OPTIONS = dict(epochs=1, batch_size=8, held_out=0, encoder="small", method="simclr", precision="32-true")
+OPTIONS = dict(
+    epochs=1, batch_size=8, held_out=0, encoder="small", method="simclr", precision="32-true"
+)
 
 
 @pytest.fixture
@@ -26,14 +28,18 @@ def sorted_file(tmp_path_factory):
     """Forty images of each of two classes, one class after the other."""
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("sorted") / "sorted.npz"
-    np.savez(path, images=rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), labels=np.repeat([0, 1], 40))
+    np.savez(
+        path, images=rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), labels=np.repeat([0, 1], 40)
+    )
     return str(path)
 
 
 @pytest.fixture(scope="module")
 def run(sorted_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "r"
-    return nearfar.pretrain(sorted_file, limit=20, seed=3, out=out, console=Console(quiet=True), **OPTIONS)
+    return nearfar.pretrain(
+        sorted_file, limit=20, seed=3, out=out, console=Console(quiet=True), **OPTIONS
+    )
 
 
 def test_a_sample_is_a_function_of_the_seed(sorted_file):
@@ -55,20 +61,32 @@ def test_training_takes_a_sample(run, sorted_file, tmp_path, console):
 
 def test_a_map_draws_a_sample_and_finds_it_again(run, sorted_file, tmp_path, console):
     page = nearfar.map_images(
-        run, limit=30, seed=1, layout="cluster-embedding", epochs=2, out=tmp_path / "m.html", console=console
+        run,
+        limit=30,
+        seed=1,
+        layout="cluster-embedding",
+        epochs=2,
+        out=tmp_path / "m.html",
+        console=console,
     )
     assert "--limit: 30 of 80 images, a random sample (seed 1)" in console.file.getvalue()
-    found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())[0]
+    found = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page.read_text()
+    )[0]
     assert json.loads(found)["parts"]["names-0"] == open_images(sorted_file).sampled(30, 1).names
     assert load_map(tmp_path / "m.safetensors").about["sample"] == 1
-    new = nearfar.map_images(run, sorted_file, limit=5, seed=2, onto=page, out=tmp_path / "n.html", console=console)
+    new = nearfar.map_images(
+        run, sorted_file, limit=5, seed=2, onto=page, out=tmp_path / "n.html", console=console
+    )
     assert "--limit: 5 of 80 images, a random sample (seed 2)" in console.file.getvalue()
     named = [one["name"] for one in json.loads(new.with_suffix(".json").read_text())["new"]]
     assert named == open_images(sorted_file).sampled(5, 2).names
 
 
 def test_a_few_labels_are_a_sample(run, console):
-    found = nearfar.evaluate(run, limit=12, protocol=["linear"], seed=5, baselines=False, console=console)
+    found = nearfar.evaluate(
+        run, limit=12, protocol=["linear"], seed=5, baselines=False, console=console
+    )
     assert "--limit: 12 of 64 images, a random sample (seed 5)" in console.file.getvalue()
     assert 0 <= found["trained"]["linear"] <= 1
     nearfar.evaluate(run, protocol=["linear"], seed=5, baselines=False, console=console)

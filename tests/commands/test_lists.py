@@ -34,14 +34,18 @@ def pictures(tmp_path_factory):
     shutil.copy(folder / "000.png", folder / ODD)
     Image.open(folder / "001.png").save(folder / "001 again.png", compress_level=0)
     Image.open(folder / "002.png").save(folder / "002.jpg", quality=60)
-    Image.open(folder / "003.png").resize((48, 48), Image.Resampling.BICUBIC).save(folder / "003 large.png")
+    Image.open(folder / "003.png").resize((48, 48), Image.Resampling.BICUBIC).save(
+        folder / "003 large.png"
+    )
     return folder
 
 
 @pytest.fixture(scope="module")
 def run(pictures, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "a run"
-    options = dict(epochs=4, batch_size=32, held_out=8, image_size=32, encoder="small", method="simclr")
+    options = dict(
+        epochs=4, batch_size=32, held_out=8, image_size=32, encoder="small", method="simclr"
+    )
     return nearfar.pretrain(pictures, out=out, console=Console(quiet=True), **options)
 
 
@@ -49,7 +53,9 @@ def test_planted_copies_are_found_and_told_apart(run, pictures, quiet):
     found = pandas.DataFrame(run.duplicates(console=quiet))
     copies = found[found.kind != "alike"]
     told = [list(zip(rows.name, rows.kind, strict=True)) for _, rows in copies.groupby("group")]
-    large, small = sorted(["002.jpg", "002.png"], key=lambda name: -(pictures / name).stat().st_size)
+    large, small = sorted(
+        ["002.jpg", "002.png"], key=lambda name: -(pictures / name).stat().st_size
+    )
     assert sorted(told) == [
         [("000.png", "first"), (ODD.replace("\n", "\\n"), "same file")],
         [("001 again.png", "first"), ("001.png", "same pixels")],  # the larger file
@@ -70,7 +76,10 @@ def test_of_equal_files_the_shortest_name_is_kept(run, pictures, tmp_path, quiet
     for name in ("copy of img.png", "img.png", "other.png"):
         shutil.copy(pictures / ("001.png" if name == "other.png" else "000.png"), folder / name)
     found = nearfar.find_duplicates(run, folder, out=tmp_path / "named.html", console=quiet)
-    assert list(zip(found["name"], found["kept"], strict=True))[:2] == [("img.png", True), ("copy of img.png", False)]
+    assert list(zip(found["name"], found["kept"], strict=True))[:2] == [
+        ("img.png", True),
+        ("copy of img.png", False),
+    ]
 
 
 def test_what_has_the_bytes_of_a_copy_is_told_from_the_copy(run, pictures, tmp_path, quiet):
@@ -85,7 +94,9 @@ def test_what_has_the_bytes_of_a_copy_is_told_from_the_copy(run, pictures, tmp_p
         ("003.png", "copy", True),
         ("003 again.png", "same file", False),
     ]
-    assert (tmp_path / "twice.list").read_bytes() == bytes(folder.resolve() / "003 again.png") + b"\0"
+    assert (tmp_path / "twice.list").read_bytes() == bytes(
+        folder.resolve() / "003 again.png"
+    ) + b"\0"
 
 
 def invoice(chance):
@@ -96,10 +107,15 @@ def invoice(chance):
     draw.rectangle((10, 90, 190, 104), fill=220)
     for x, y, text in ((110, 10, "INVOICE"), (12, 91, "Item"), (140, 91, "Amount")):
         draw.text((x, y), text, font=ImageFont.load_default(12), fill=0)
-    words = [f"No. {chance.integers(10**6):06d}", f"{chance.integers(1, 29)}.{chance.integers(1, 13)}.2024"]
+    words = [
+        f"No. {chance.integers(10**6):06d}",
+        f"{chance.integers(1, 29)}.{chance.integers(1, 13)}.2024",
+    ]
     words += [f"{chance.integers(10**5) / 100:.2f}" for _ in range(6)]
     for line, text in enumerate(words):
-        draw.text((140, 20 + 17 * (line + 4 * (line > 1))), text, font=ImageFont.load_default(11), fill=0)
+        draw.text(
+            (140, 20 + 17 * (line + 4 * (line > 1))), text, font=ImageFont.load_default(11), fill=0
+        )
     return page
 
 
@@ -122,7 +138,9 @@ def test_documents_of_one_template_are_no_copies(kind, run, tmp_path):
     small.save(folder / "half.png")
     console = Console(record=True, file=open("/dev/null", "w"), width=200)  # noqa: SIM115
     found = run.duplicates(folder, distance=2, out=tmp_path / "page.html", console=console)
-    copies = {name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"}
+    copies = {
+        name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"
+    }
     assert copies == {f"{number:02d}.png", "copy.jpg", "half.png"} and all(found["kept"])
     said = console.export_text()
     assert "2 of" in said and "0 the same file" in said and "nothing was removed" in said
@@ -138,21 +156,43 @@ def test_images_of_five_channels_and_sixteen_bits(tmp_path, quiet):
     for number in range(24):
         own = common + np.kron(chance.integers(0, 300, (5, 12, 12)), np.ones((4, 4)))
         own[:, 5, 5] = 60000
-        tifffile.imwrite(folder / f"{number:02d}.tif", own.astype(np.uint16), photometric="minisblack")
-    tifffile.imwrite(folder / "same.tif", own.astype(np.uint16), photometric="minisblack", compression="zlib")
+        tifffile.imwrite(
+            folder / f"{number:02d}.tif", own.astype(np.uint16), photometric="minisblack"
+        )
+    tifffile.imwrite(
+        folder / "same.tif", own.astype(np.uint16), photometric="minisblack", compression="zlib"
+    )
     noise = chance.integers(-4, 5, own.shape)
-    tifffile.imwrite(folder / "noise.tif", (own + noise).clip(0).astype(np.uint16), photometric="minisblack")
-    options = dict(epochs=1, batch_size=8, held_out=4, image_size=32, encoder="small", method="simclr", console=quiet)
+    tifffile.imwrite(
+        folder / "noise.tif", (own + noise).clip(0).astype(np.uint16), photometric="minisblack"
+    )
+    options = dict(
+        epochs=1,
+        batch_size=8,
+        held_out=4,
+        image_size=32,
+        encoder="small",
+        method="simclr",
+        console=quiet,
+    )
     run = nearfar.pretrain(folder, channels=5, out=tmp_path / "run", **options)
     found = run.duplicates(distance=2, console=quiet)
-    copies = {name: kind for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"}
+    copies = {
+        name: kind
+        for name, kind in zip(found["name"], found["kind"], strict=True)
+        if kind != "alike"
+    }
     assert set(copies) == {"23.tif", "same.tif", "noise.tif"}
     assert sorted(copies.values()) in (["copy", "first", "same pixels"], ["copy", "copy", "first"])
 
 
-def test_the_command_that_is_printed_archives_and_removes_identical_files_alone(run, pictures, tmp_path):
+def test_the_command_that_is_printed_archives_and_removes_identical_files_alone(
+    run, pictures, tmp_path
+):
     folder = shutil.copytree(pictures, tmp_path / "it's")
-    (folder / "0.png").symlink_to("000.png")  # must not be what is kept, though its name comes first
+    (folder / "0.png").symlink_to(
+        "000.png"
+    )  # must not be what is kept, though its name comes first
     console = Console(record=True, file=open("/dev/null", "w"), width=40)  # noqa: SIM115
     before = {path.name for path in folder.iterdir()}
     found = nearfar.find_duplicates(run, folder, out=tmp_path / "the list.html", console=console)
@@ -163,7 +203,9 @@ def test_the_command_that_is_printed_archives_and_removes_identical_files_alone(
     left = {path.name for path in folder.iterdir()}
     assert len(gone) == 2 and before - left == {path.rpartition("/")[2] for path in gone}
     assert {"0.png", ODD} == before - left and "000.png" in left
-    packed = subprocess.run(["tar", "-tf", tmp_path / "the list.tar"], check=True, capture_output=True, text=True)
+    packed = subprocess.run(
+        ["tar", "-tf", tmp_path / "the list.tar"], check=True, capture_output=True, text=True
+    )
     assert packed.stdout.count("\n") == 2
 
 
@@ -172,7 +214,9 @@ def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path, quiet):
     folder = tmp_path / "wide"
     folder.mkdir()
     for number, digit in enumerate(load_digits().images[:12]):
-        image = Image.fromarray((digit * 255 / 16).astype(np.uint8)).resize((64, 64), Image.Resampling.BICUBIC)
+        image = Image.fromarray((digit * 255 / 16).astype(np.uint8)).resize(
+            (64, 64), Image.Resampling.BICUBIC
+        )
         wide = Image.new("L", (96, 64), 40)
         wide.paste(image, (16, 0))
         wide.save(folder / f"{number}.png")
@@ -182,7 +226,10 @@ def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path, quiet):
     told = list(zip(found["name"], found["kind"], strict=True))
     assert ("middle.png", "alike") in told and all(found["kept"])
     copies = {name: kind for name, kind in told if kind != "alike"}  # the one that EXIF turns back
-    assert set(copies) == {"11.png", "turned.png"} and set(copies.values()) == {"first", "same pixels"}
+    assert set(copies) == {"11.png", "turned.png"} and set(copies.values()) == {
+        "first",
+        "same pixels",
+    }
 
 
 def _turned():
@@ -225,7 +272,9 @@ def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):
     assert found["name"][:4] == found["name"][4:8] == [names[i] for i in expected.indices]
     assert found["distance"][:4] == pytest.approx((1 - expected.values).tolist(), rel=1e-3)
     assert found["name"][8] == "007.png" and found["distance"][8] < 1e-6
-    assert found["rank"] == [1, 2, 3, 4] * 3 and found["path"][8] == str(pictures.resolve() / "007.png")
+    assert found["rank"] == [1, 2, 3, 4] * 3 and found["path"][8] == str(
+        pictures.resolve() / "007.png"
+    )
     pixels = np.array(Image.open(pictures / "007.png"))[None]
     assert run.search(pixels, k=1, console=quiet)["name"] == ["007.png"]
 
@@ -234,13 +283,17 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = dict(epochs=1, batch_size=32, held_out=8, encoder="small", method="simclr")
     run = nearfar.pretrain(pictures, out=tmp_path / "run", console=quiet, **options)
-    monkeypatch.setattr("nearfar.data.cache.decode", None)  # every decoding would be an image that is skipped
+    monkeypatch.setattr(
+        "nearfar.data.cache.decode", None
+    )  # every decoding would be an image that is skipped
     monkeypatch.setattr("nearfar.data.cache._build", None)
     nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet)
     assert len(run.search("005.png", k=2, console=quiet)["name"]) == 2
 
 
-def test_only_new_images_are_computed_and_removed_ones_disappear(run, pictures, quiet, tmp_path, monkeypatch):
+def test_only_new_images_are_computed_and_removed_ones_disappear(
+    run, pictures, quiet, tmp_path, monkeypatch
+):
     """A folder that grows and shrinks gets the features and results of a run folder that has none yet."""
     folder = tmp_path / "pictures"
     shutil.copytree(pictures, folder)
@@ -262,7 +315,9 @@ def test_only_new_images_are_computed_and_removed_ones_disappear(run, pictures, 
     told = Console(file=io.StringIO(), width=200)
     nearfar.embed(own, folder, out=tmp_path / "grown.npz", console=told)
     assert computed == [[file.name for file in moved[:7]]]
-    assert re.search(r"7 of \d+ images are new; the features of the others are known", told.file.getvalue())
+    assert re.search(
+        r"7 of \d+ images are new; the features of the others are known", told.file.getvalue()
+    )
     own.search(moved[0].name, data=folder, k=3, console=quiet)
     own.map(folder, out=tmp_path / "m.html", epochs=5, console=quiet)
     assert len(computed) == 1
@@ -274,10 +329,14 @@ def test_only_new_images_are_computed_and_removed_ones_disappear(run, pictures, 
     assert np.allclose(grown["embedding"], whole["embedding"], atol=1e-5)
 
 
-def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, quiet, tmp_path, monkeypatch):
+def test_features_are_computed_once_for_an_encoder_and_data(
+    run, pictures, quiet, tmp_path, monkeypatch
+):
     computed = []
     real = nearfar.run_features.features_shown
-    monkeypatch.setattr("nearfar.run_features.features_shown", lambda *given: computed.append(1) or real(*given))
+    monkeypatch.setattr(
+        "nearfar.run_features.features_shown", lambda *given: computed.append(1) or real(*given)
+    )
     (run.path / "features.safetensors").write_bytes(b"damaged")
     rows = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet))["embedding"]
     run.search("005.png", console=quiet)
@@ -303,8 +362,14 @@ def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path):
     chosen = run.select(n=7, by=by, out=page, console=console)
     assert len(set(chosen["name"])) == 7 and chosen["rank"] == list(range(1, 8))
     assert (tmp_path / "to label.list").read_bytes().decode().split("\0")[:-1] == chosen["path"]
-    subprocess.run(["sh", "-c", re.search(r"archive: (.*)", console.export_text())[1]], check=True, capture_output=True)
-    packed = subprocess.run(["tar", "-tf", tmp_path / "to label.tar"], check=True, capture_output=True, text=True)
+    subprocess.run(
+        ["sh", "-c", re.search(r"archive: (.*)", console.export_text())[1]],
+        check=True,
+        capture_output=True,
+    )
+    packed = subprocess.run(
+        ["tar", "-tf", tmp_path / "to label.tar"], check=True, capture_output=True, text=True
+    )
     assert packed.stdout.count("\n") == 7
     assert page.read_text().count("<figure>") == 7
 
@@ -314,14 +379,22 @@ def test_what_is_labelled_is_not_chosen_again(by, run, tmp_path, quiet):
     done = tmp_path / "done.txt"
     done.write_text("005.png\n007.png\n010.png\n")
     images = ("012.png",) if by == "near" else ()
-    chosen = run.select(images, by=by, n=40, labelled=done, out=tmp_path / "next.html", console=quiet)
-    assert len(set(chosen["name"])) == 40 and not {"005.png", "007.png", "010.png"} & set(chosen["name"])
-    with pytest.raises(ValueError, match=r"--labelled: '05\.png' is not an image of the data: did you mean"):
+    chosen = run.select(
+        images, by=by, n=40, labelled=done, out=tmp_path / "next.html", console=quiet
+    )
+    assert len(set(chosen["name"])) == 40 and not {"005.png", "007.png", "010.png"} & set(
+        chosen["name"]
+    )
+    with pytest.raises(
+        ValueError, match=r"--labelled: '05\.png' is not an image of the data: did you mean"
+    ):
         run.select(by="diverse", n=5, labelled=["05.png"], out=tmp_path / "no.html", console=quiet)
 
 
 def test_near_chooses_the_nearest_to_any_of_the_images(run, tmp_path, quiet):
-    chosen = run.select(["005.png", "007.png"], by="near", n=5, out=tmp_path / "near.html", console=quiet)
+    chosen = run.select(
+        ["005.png", "007.png"], by="near", n=5, out=tmp_path / "near.html", console=quiet
+    )
     each = run.search(["005.png", "007.png"], k=20, console=quiet)
     nearest = {}
     for name, distance in zip(each["name"], each["distance"], strict=True):
@@ -341,11 +414,16 @@ def test_clusters_hold_every_image_once_and_can_be_counted(run, tmp_path, quiet)
 def test_paths_alone_go_to_a_pipe(run, pictures, capfdbinary):
     assert main(["search", str(run.path), "--k", "2", "000.png", "--null"]) == 0
     said = capfdbinary.readouterr()
-    assert said.out.split(b"\0")[0] == str(pictures.resolve() / ODD).encode() and said.out.count(b"\0") == 2
+    assert (
+        said.out.split(b"\0")[0] == str(pictures.resolve() / ODD).encode()
+        and said.out.count(b"\0") == 2
+    )
     assert b"distance" in said.err
     assert main(["duplicates", str(run.path)]) == 0
     piped = capfdbinary.readouterr().out.decode()
-    assert piped == (run.path / "duplicates.list").read_bytes().decode().replace("\n", "\\n").replace("\0", "\n")
+    assert piped == (run.path / "duplicates.list").read_bytes().decode().replace(
+        "\n", "\\n"
+    ).replace("\0", "\n")
     assert main(["select", str(run.path), "--n", "3", "--by", "near", "007.png", "008.png"]) == 0
     assert capfdbinary.readouterr().out.count(b"\n") == 3
 
@@ -388,10 +466,18 @@ def test_a_mistake_is_one_line(words, says, run, complaint, tmp_path, monkeypatc
 def test_lists_replace_nothing_that_was_named(run, tmp_path, quiet):
     for name in ("mine.list", "ours.csv"):
         (tmp_path / name).write_text("mine")
-    for verb, name in ((run.duplicates, "mine"), (run.select, "mine"), (run.select, "ours"), (run.cluster, "ours")):
+    for verb, name in (
+        (run.duplicates, "mine"),
+        (run.select, "mine"),
+        (run.select, "ours"),
+        (run.cluster, "ours"),
+    ):
         with pytest.raises(ValueError, match=rf"{name}\.\w+ exists already"):
             verb(out=tmp_path / f"{name}.html", console=quiet)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"mine.list": "mine", "ours.csv": "mine"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "mine.list": "mine",
+        "ours.csv": "mine",
+    }
 
 
 def test_a_name_with_a_line_break_stays_one_line_but_before_a_zero_byte():

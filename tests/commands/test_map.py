@@ -18,13 +18,18 @@ from nearfar.data.images import sample
 from nearfar.evaluation import extract
 from nearfar.maps import load_map, map_quality
 
-OPTIONS = dict(epochs=6, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true")
+OPTIONS = dict(
+    epochs=6, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true"
+)
 
 
 @pytest.fixture(scope="module")
 def run(images_file, tmp_path_factory):
     return nearfar.pretrain(
-        images_file, out=tmp_path_factory.mktemp("runs") / "r", console=Console(quiet=True), **OPTIONS
+        images_file,
+        out=tmp_path_factory.mktemp("runs") / "r",
+        console=Console(quiet=True),
+        **OPTIONS,
     )
 
 
@@ -63,13 +68,20 @@ def numbers_of(data, part, kind):
 def classes(data, name):
     """The class of each image in a column."""
     [place] = [i for i, column in enumerate(data["columns"]) if column["name"] == name]
-    return [data["columns"][place]["classes"][code]["name"] for code in numbers_of(data, f"column-{place}", "<u2")]
+    return [
+        data["columns"][place]["classes"][code]["name"]
+        for code in numbers_of(data, f"column-{place}", "<u2")
+    ]
 
 
 @pytest.mark.parametrize("layout", ["projector", "finetune", "cluster-embedding"])
-def test_each_layout_says_how_true_it_is_and_takes_new_images(layout, run, other, images_file, tmp_path, quiet):
+def test_each_layout_says_how_true_it_is_and_takes_new_images(
+    layout, run, other, images_file, tmp_path, quiet
+):
     options = dict(num_views=2) if layout != "cluster-embedding" else {}
-    page = nearfar.map_images(run, out=tmp_path / "m.html", layout=layout, epochs=10, console=quiet, **options)
+    page = nearfar.map_images(
+        run, out=tmp_path / "m.html", layout=layout, epochs=10, console=quiet, **options
+    )
     numbers, note, data = drawn(page)
     saved = load_map(tmp_path / "m.safetensors")
     images = open_images(images_file, image_size=8, channels=1)
@@ -83,26 +95,44 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(layout, run, other
     own = nearfar.map_images(run, images_file, onto=page, out=tmp_path / "own.html", console=quiet)
     again = np.array([[one["x"], one["y"]] for one in drawn(own)[0]["new"]])
     apart = np.linalg.norm(again - saved.coordinates.numpy(), axis=1)
-    tolerance = 1e-4 if layout != "cluster-embedding" else 0.5  # a net places an image of the map where it was
+    tolerance = (
+        1e-4 if layout != "cluster-embedding" else 0.5
+    )  # a net places an image of the map where it was
     assert np.median(apart) < tolerance * float(saved.coordinates.std())
 
-    placed = nearfar.map_images(run, other, onto=tmp_path / "m.safetensors", out=tmp_path / "n.html", console=quiet)
+    placed = nearfar.map_images(
+        run, other, onto=tmp_path / "m.safetensors", out=tmp_path / "n.html", console=quiet
+    )
     numbers, note, data = drawn(placed)
     assert len(numbers["new"]) == 12 and data["count"] == 92
     assert np.allclose(numbers_of(data, "points", "<f4").reshape(-1, 2)[:80], saved.coordinates)
     assert classes(data, "label")[-12:] == ["new images"] * 12
     assert note.startswith("12 new images among 80, with ")
-    nearest = torch.cdist(torch.tensor([[one["x"], one["y"]] for one in numbers["new"]]), saved.coordinates).argmin(1)
+    nearest = torch.cdist(
+        torch.tensor([[one["x"], one["y"]] for one in numbers["new"]]), saved.coordinates
+    ).argmin(1)
     assert (images.labels[nearest.numpy()] == np.arange(12) % 2).mean() >= 10 / 12
 
 
 def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quiet):
     options = dict(columns=tmp_path / "few.csv", console=quiet)
     (tmp_path / "few.csv").write_text("name,site\n000007,north\n000075,south\n")
-    page = nearfar.map_images(run, out=tmp_path / "m.html", layout="cluster-embedding", epochs=2, **options)
-    _, _, data = drawn(nearfar.map_images(run, other, onto=page, out=tmp_path / "n.html", **options))
-    named = [one for one in zip(data["parts"]["names-0"], classes(data, "site"), strict=True) if one[1] != "none"]
-    assert named == [("000007", "north"), ("000075", "south"), ("000007", "north")]  # the last is new
+    page = nearfar.map_images(
+        run, out=tmp_path / "m.html", layout="cluster-embedding", epochs=2, **options
+    )
+    _, _, data = drawn(
+        nearfar.map_images(run, other, onto=page, out=tmp_path / "n.html", **options)
+    )
+    named = [
+        one
+        for one in zip(data["parts"]["names-0"], classes(data, "site"), strict=True)
+        if one[1] != "none"
+    ]
+    assert named == [
+        ("000007", "north"),
+        ("000075", "south"),
+        ("000007", "north"),
+    ]  # the last is new
     (tmp_path / "few.csv").write_text("name,site\nnowhere,north\n")
     with pytest.raises(ValueError, match="no name in column 'name' is that of an image"):
         nearfar.map_images(run, other, onto=page, out=tmp_path / "o.html", **options)
@@ -135,14 +165,20 @@ def table(path, tmp_path):
     return datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "cache"))
 
 
-def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_map(run, tmp_path, quiet):
+def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_map(
+    run, tmp_path, quiet
+):
     """x and y as on the map and by its function, thumbnails of the very images, and the nearest by a plain product."""
     nearfar.map_images(run, limit=50, epochs=2, console=quiet)
-    rows = table(nearfar.embed(run, out=tmp_path / "rows.parquet", map=True, console=quiet), tmp_path)
+    rows = table(
+        nearfar.embed(run, out=tmp_path / "rows.parquet", map=True, console=quiet), tmp_path
+    )
     assert set(rows.column_names) == {"name", "label", "x", "y", "image", "neighbors", "embedding"}
     saved, features = load_map(run.path / "map.safetensors"), torch.tensor(rows["embedding"])
     coordinates = torch.tensor([rows["x"], rows["y"]]).T
-    torch.testing.assert_close(coordinates[sample(80, 50, 0)], saved.coordinates, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        coordinates[sample(80, 50, 0)], saved.coordinates, atol=1e-3, rtol=1e-3
+    )
     torch.testing.assert_close(coordinates, saved.function(features), atol=1e-4, rtol=1e-4)
     unit = torch.nn.functional.normalize(features, dim=1)
     cosine = (unit @ unit.T).fill_diagonal_(-2)
@@ -156,20 +192,30 @@ def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_
     torch.testing.assert_close(again, features[:5], atol=1e-3, rtol=1e-3)
 
 
-def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(images_file, tmp_path, quiet):
+def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(
+    images_file, tmp_path, quiet
+):
     """The layout moves the encoder: coordinates come from the encoder of the map, which needs the module."""
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16))
-    own = nearfar.pretrain(images_file, out=tmp_path / "run", console=quiet, **{**OPTIONS, "epochs": 1, "encoder": net})
+    own = nearfar.pretrain(
+        images_file, out=tmp_path / "run", console=quiet, **{**OPTIONS, "epochs": 1, "encoder": net}
+    )
     given = dict(encoder=net, console=quiet)
     nearfar.map_images(own, limit=50, layout="finetune", num_views=2, epochs=1, **given)
     rows = table(nearfar.embed(own, out=tmp_path / "rows.parquet", map=True, **given), tmp_path)
     saved = load_map(own.path / "map.safetensors")
     coordinates = torch.tensor([rows["x"], rows["y"]]).T
-    torch.testing.assert_close(coordinates[sample(80, 50, 0)], saved.coordinates, atol=1e-3, rtol=1e-3)
-    assert (saved.function(torch.tensor(rows["embedding"])) - coordinates).abs().max() > 1e-3  # of the old encoder
+    torch.testing.assert_close(
+        coordinates[sample(80, 50, 0)], saved.coordinates, atol=1e-3, rtol=1e-3
+    )
+    assert (
+        saved.function(torch.tensor(rows["embedding"])) - coordinates
+    ).abs().max() > 1e-3  # of the old encoder
 
 
-@pytest.mark.parametrize(("words", "says"), [("--out rows.csv", ".parquet"), ("--out rows.parquet", "nearfar map")])
+@pytest.mark.parametrize(
+    ("words", "says"), [("--out rows.csv", ".parquet"), ("--out rows.parquet", "nearfar map")]
+)
 def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, capsys, monkeypatch):
     copy = shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("map*"))
     monkeypatch.chdir(tmp_path)
@@ -181,9 +227,15 @@ def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, ca
     ("given", "says"),
     [
         (dict(num_views=4), "the layout cluster-embedding makes no views; choose projector"),
-        (dict(onto="map", layout="projector"), "leave --layout, --num-views, --epochs, --label-column and views out"),
+        (
+            dict(onto="map", layout="projector"),
+            "leave --layout, --num-views, --epochs, --label-column and views out",
+        ),
         (dict(onto="map"), "--onto adds other images to a map: name them"),
-        (dict(onto="map", data="digits", label_column="kind"), "--onto uses an existing map as it is"),
+        (
+            dict(onto="map", data="digits", label_column="kind"),
+            "--onto uses an existing map as it is",
+        ),
         (dict(onto="nowhere", data="digits"), r"no map at .*nowhere.safetensors: draw it first"),
     ],
 )
@@ -201,7 +253,9 @@ def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, othe
     run = nearfar.pretrain(data, out=tmp_path / "run", console=quiet, **{**OPTIONS, "epochs": 1})
     nearfar.map_images(run, layout="cluster-embedding", epochs=5, console=quiet)
     np.savez(data, images=few["images"][:30], labels=few["labels"][:30])
-    with pytest.raises(ValueError, match=r"the images in .*few.npz changed since .*map.safetensors was drawn"):
+    with pytest.raises(
+        ValueError, match=r"the images in .*few.npz changed since .*map.safetensors was drawn"
+    ):
         nearfar.map_images(run, other, onto="map", console=quiet)
     np.savez(data, **few)
     weights = run.path / "encoder.safetensors"

@@ -35,7 +35,9 @@ class Pictures(Dataset):
         return 40
 
     def __getitem__(self, index):
-        return np.random.default_rng(index % 40).integers(0, 256, (8, 8, 1), dtype=np.uint8), index % 2
+        return np.random.default_rng(index % 40).integers(
+            0, 256, (8, 8, 1), dtype=np.uint8
+        ), index % 2
 
 
 def noisy(pixels):
@@ -52,13 +54,19 @@ def written(run):
 
 
 def test_an_array_trains_and_is_given_again(array, tmp_path, quiet):
-    run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder="small", console=quiet, **SMALL)
+    run = nearfar.pretrain(
+        array, out=str(tmp_path / "run"), encoder="small", console=quiet, **SMALL
+    )
     assert written(run)["data"] == {"object": "array [48, 8, 8] uint8"}
     features = nearfar.load(run)(torch.from_numpy(array[:, None]))  # needs no data
     path = nearfar.embed(run, array, out=tmp_path / "rows.npz", console=quiet)
-    torch.testing.assert_close(torch.from_numpy(np.load(path)["embedding"]), features, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.from_numpy(np.load(path)["embedding"]), features, rtol=1e-4, atol=1e-5
+    )
     for verb in (nearfar.map_images, nearfar.evaluate):
-        with pytest.raises(ValueError, match=r"data of this run was .*array \[48, 8, 8\] uint8.*give it again"):
+        with pytest.raises(
+            ValueError, match=r"data of this run was .*array \[48, 8, 8\] uint8.*give it again"
+        ):
             verb(run, console=quiet)
     assert nearfar.map_images(run, array, epochs=2, console=quiet).is_file()
 
@@ -70,7 +78,9 @@ def test_kinds_of_data(kind, array, tmp_path, quiet, monkeypatch):
 
     data = {
         "torch Dataset": Pictures,
-        "datasets.Dataset": lambda: Table.from_dict({"image": [Image.fromarray(image) for image in array]}),
+        "datasets.Dataset": lambda: Table.from_dict(
+            {"image": [Image.fromarray(image) for image in array]}
+        ),
     }[kind]()
     run = nearfar.pretrain(data, out=str(tmp_path / "run"), encoder="small", console=quiet, **SMALL)
     assert [line["step"] for line in run.metrics if "loss" in line][-1] > 0
@@ -90,7 +100,9 @@ def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
     encoder = nearfar.load(run, encoder=Net())
     saved = load_file(run.path / "encoder.safetensors")
     assert any(
-        torch.equal(value, encoder.state_dict()[name]) for name in encoder.state_dict() for value in saved.values()
+        torch.equal(value, encoder.state_dict()[name])
+        for name in encoder.state_dict()
+        for value in saved.values()
     )
     images = torch.from_numpy(array[:, None])
     assert encoder(images).shape == (48, 12)
@@ -99,7 +111,9 @@ def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
     assert set(results) == {"raw_pixels", "colour_histogram", "hog", "untrained", "trained"}
 
 
-@pytest.mark.parametrize("net", [nn.Conv2d(1, 4, 3), nn.Linear(3, 3)], ids=["no rows", "other input"])
+@pytest.mark.parametrize(
+    "net", [nn.Conv2d(1, 4, 3), nn.Linear(3, 3)], ids=["no rows", "other input"]
+)
 def test_a_module_that_does_not_fit(net, array, tmp_path, quiet):
     with pytest.raises(ValueError, match="encoder"):
         nearfar.pretrain(array, out=str(tmp_path / "run"), encoder=net, console=quiet, **SMALL)
@@ -108,9 +122,15 @@ def test_a_module_that_does_not_fit(net, array, tmp_path, quiet):
 
 def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path, quiet):
     options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", console=quiet)
-    named = nearfar.pretrain(array, out=str(tmp_path / "a"), method="simclr", temperature=0.3, **options)
-    given = nearfar.pretrain(array, out=str(tmp_path / "b"), method=SimCLR(temperature=0.3), **options)
-    assert [line.get("loss") for line in named.metrics] == [line.get("loss") for line in given.metrics]
+    named = nearfar.pretrain(
+        array, out=str(tmp_path / "a"), method="simclr", temperature=0.3, **options
+    )
+    given = nearfar.pretrain(
+        array, out=str(tmp_path / "b"), method=SimCLR(temperature=0.3), **options
+    )
+    assert [line.get("loss") for line in named.metrics] == [
+        line.get("loss") for line in given.metrics
+    ]
     one, two = written(named), written(given)
     assert one.pop("out") != two.pop("out")
     assert one == two and one["method"] == "simclr" and one["temperature"] == 0.3
@@ -119,7 +139,9 @@ def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path, quiet):
 def test_a_plan_of_views_is_written_in_full(array, tmp_path, quiet):
     view = View(scale=(0.6, 1.0), flip=0.0, noise=0.5)
     plan = ViewPlan("mine", (view, view))
-    run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=plan, encoder="small", console=quiet, **SMALL)
+    run = nearfar.pretrain(
+        array, out=str(tmp_path / "run"), views=plan, encoder="small", console=quiet, **SMALL
+    )
     assert ViewPlan.from_dict(nearfar.Run(run.path).settings.views) == plan
     assert nearfar.map_images(run, array, epochs=2, console=quiet).is_file()
 
@@ -131,30 +153,40 @@ def test_a_callable_makes_the_views_it_says(array, tmp_path, quiet):
         seen.append(pixels)
         return noisy(pixels)
 
-    run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=watched, encoder="small", console=quiet, **SMALL)
+    run = nearfar.pretrain(
+        array, out=str(tmp_path / "run"), views=watched, encoder="small", console=quiet, **SMALL
+    )
     assert all(pixels.dtype == torch.uint8 and pixels.shape[1:] == (1, 8, 8) for pixels in seen)
     with pytest.raises(ValueError, match=r"give it again, views="):
         nearfar.map_images(run, array, console=quiet)
     with pytest.raises(ValueError, match="3 views"):
         three = lambda pixels: [*noisy(pixels), pixels / 255]  # noqa: E731
-        nearfar.pretrain(array, out=str(tmp_path / "b"), views=three, encoder="small", console=quiet, **SMALL)
+        nearfar.pretrain(
+            array, out=str(tmp_path / "b"), views=three, encoder="small", console=quiet, **SMALL
+        )
 
 
 def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_path, quiet):
     torch.manual_seed(0)
     net = Net()
     options = dict(method="sogclr", epochs=3, batch_size=16, held_out=0, log_every=1, console=quiet)
-    whole = nearfar.pretrain(array, out=str(tmp_path / "whole"), encoder=net, views=noisy, **options)
+    whole = nearfar.pretrain(
+        array, out=str(tmp_path / "whole"), encoder=net, views=noisy, **options
+    )
     with at_step(4), pytest.raises(nearfar.TrainingStopped):
         nearfar.pretrain(array, out=str(tmp_path / "parts"), encoder=net, views=noisy, **options)
     with pytest.raises(ValueError, match="give it again"):
         nearfar.resume(tmp_path / "parts", data=array, console=quiet)
-    parts = nearfar.resume(tmp_path / "parts", data=array, encoder=Net(), views=noisy, console=quiet)
+    parts = nearfar.resume(
+        tmp_path / "parts", data=array, encoder=Net(), views=noisy, console=quiet
+    )
     same_runs(parts, whole)
 
 
 def test_objects_reach_other_processes(array, tmp_path, quiet):
-    options = dict(method="simclr", epochs=1, batch_size=16, held_out=16, log_every=1, accelerator="cpu")
+    options = dict(
+        method="simclr", epochs=1, batch_size=16, held_out=16, log_every=1, accelerator="cpu"
+    )
     options |= dict(encoder=Net(), views="grayscale", sync_batch_norm=True, console=quiet)
     one = nearfar.pretrain(array, out=str(tmp_path / "one"), **options)
     two = nearfar.pretrain(array, out=str(tmp_path / "two"), devices=2, **options)

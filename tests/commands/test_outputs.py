@@ -10,7 +10,9 @@ from safetensors.torch import load_file, save_file
 
 import nearfar
 
-OPTIONS = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true")
+OPTIONS = dict(
+    epochs=1, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true"
+)
 
 
 @pytest.fixture
@@ -40,7 +42,10 @@ def files(folder):
     [
         ("cat.html", r"cat\.png exists already, and cat\.html comes with a \.png beside it"),
         ("dog.html", r"dog\.html exists already; choose another --out"),
-        ("ant.html", r"ant\.safetensors exists already, and ant\.html comes with a \.safetensors beside it"),
+        (
+            "ant.html",
+            r"ant\.safetensors exists already, and ant\.html comes with a \.safetensors beside it",
+        ),
         ("m.png", r"m\.png ends in \.png; choose an --out in \.html"),
         ("m.xyz", r"m\.xyz ends in \.xyz; choose an --out in \.html"),
         ("nowhere/m.html", "cannot write into .*nowhere: No such file or directory"),
@@ -68,8 +73,14 @@ def test_embeddings_replace_nothing(out, run, tmp_path, quiet, no_work):
 @pytest.mark.parametrize(
     ("verb", "option", "value"),
     [
-        *(("map_images", *each) for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1))),
-        *(("evaluate", *each) for each in (("limit", 0), ("seed", 2**32), ("test_share", 1.0), ("protocol", ["nn"]))),
+        *(
+            ("map_images", *each)
+            for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1))
+        ),
+        *(
+            ("evaluate", *each)
+            for each in (("limit", 0), ("seed", 2**32), ("test_share", 1.0), ("protocol", ["nn"]))
+        ),
     ],
 )
 def test_values_that_make_no_sense(verb, option, value, run, quiet, no_work):
@@ -119,21 +130,29 @@ def test_a_run_whose_settings_were_changed(change, says, run, quiet):
 def test_a_checkpoint_of_something_else(change, run, quiet):
     path = run / "checkpoints" / "last.ckpt"
     torch.save([] if change is None else torch.load(path) | change, path)
-    with pytest.raises(ValueError, match=r"last\.ckpt is (not a checkpoint of nearfar|of another run)"):
+    with pytest.raises(
+        ValueError, match=r"last\.ckpt is (not a checkpoint of nearfar|of another run)"
+    ):
         nearfar.resume(run, console=quiet)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_args": {"in_chans": 1, "image_size": 8, "checkpoint_path": "x.pth"}}, "argument 'checkpoint_path'"),
+        (
+            {"model_args": {"in_chans": 1, "image_size": 8, "checkpoint_path": "x.pth"}},
+            "argument 'checkpoint_path'",
+        ),
         (
             {"architecture": "resnet18", "model_args": {"in_chans": 1, "pretrained_cfg": {}}},
             "argument 'pretrained_cfg'",
         ),
         ({"model_args": {"in_chans": 10**15, "image_size": 8}}, "does not describe an encoder"),
         ({"model_args": 5}, "does not describe an encoder"),
-        ({"pretrained_cfg": {"input_size": [1, -4, -4], "mean": [0.5], "std": [0.2]}}, "does not describe an encoder"),
+        (
+            {"pretrained_cfg": {"input_size": [1, -4, -4], "mean": [0.5], "std": [0.2]}},
+            "does not describe an encoder",
+        ),
     ],
 )
 def test_an_encoder_that_asks_for_more_than_its_form(change, says, run, unchecked):
@@ -143,17 +162,30 @@ def test_an_encoder_that_asks_for_more_than_its_form(change, says, run, unchecke
         nearfar.load(run)
 
 
-@pytest.mark.parametrize("content", [b"text\n", b"", b"PK\x03\x04", {}, {1: torch.ones(2)}, {"state_dict": 5}])
+@pytest.mark.parametrize(
+    "content", [b"text\n", b"", b"PK\x03\x04", {}, {1: torch.ones(2)}, {"state_dict": 5}]
+)
 def test_starting_weights_that_are_none(content, tmp_path, images_file, quiet):
     path = tmp_path / "weights.pth"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with pytest.raises(ValueError, match=r"weights\.pth"):
-        nearfar.pretrain(images_file, out=tmp_path / "new", init=str(path), console=quiet, **OPTIONS)
+        nearfar.pretrain(
+            images_file, out=tmp_path / "new", init=str(path), console=quiet, **OPTIONS
+        )
     assert not (tmp_path / "new").exists()
 
 
-def test_tensorboard_without_its_package_is_one_line_and_no_folder(images_file, tmp_path, quiet, monkeypatch):
+def test_tensorboard_without_its_package_is_one_line_and_no_folder(
+    images_file, tmp_path, quiet, monkeypatch
+):
     monkeypatch.setattr("nearfar.training.plan.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install"):
-        nearfar.pretrain(images_file, epochs=1, batch_size=16, tensorboard=True, out=str(tmp_path / "r"), console=quiet)
+        nearfar.pretrain(
+            images_file,
+            epochs=1,
+            batch_size=16,
+            tensorboard=True,
+            out=str(tmp_path / "r"),
+            console=quiet,
+        )
     assert not (tmp_path / "r").exists()

@@ -19,7 +19,15 @@ from nearfar.training.run_folder import LOCK, owned
 from tests.pictures import png
 from tests.steps import at_step, same_runs
 
-SETTINGS = dict(epochs=2, batch_size=8, held_out=8, encoder="small", method="simclr", log_every=1, precision="32-true")
+SETTINGS = dict(
+    epochs=2,
+    batch_size=8,
+    held_out=8,
+    encoder="small",
+    method="simclr",
+    log_every=1,
+    precision="32-true",
+)
 
 FORK = multiprocessing.get_context("fork")
 
@@ -82,7 +90,9 @@ def test_data_and_run_that_have_moved_go_on(photos, tmp_path, quiet, capsys):
     assert "nearfar pretrain DATA --resume renamed" in capsys.readouterr().err
     shutil.copytree("renamed", "copy")
     assert main(["pretrain", "pictures", "--resume", "renamed"]) == 0
-    assert nearfar.resume("copy", data=tmp_path / "pictures", console=quiet).settings.data == str(tmp_path / "pictures")
+    assert nearfar.resume("copy", data=tmp_path / "pictures", console=quiet).settings.data == str(
+        tmp_path / "pictures"
+    )
     assert nearfar.Run("renamed").settings.data == str(tmp_path / "pictures")
 
 
@@ -93,18 +103,28 @@ def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, capsys):
     shutil.copy(photos / "cats/03.png", photos / "cats/98.png")
     (photos / "dogs/00.png").unlink()
     assert main(["pretrain", "--resume", "run"]) == 2
-    err = "".join(line for line in capsys.readouterr().err.splitlines(True) if line.startswith("nearfar: "))
-    assert "2 images added, 1 removed: first cats/98.png" in err and "--data-changed" in err and err.count("\n") == 1
+    err = "".join(
+        line for line in capsys.readouterr().err.splitlines(True) if line.startswith("nearfar: ")
+    )
+    assert (
+        "2 images added, 1 removed: first cats/98.png" in err
+        and "--data-changed" in err
+        and err.count("\n") == 1
+    )
     assert contents(tmp_path / "run") == before
     assert main(["pretrain", "--resume", "run", "--data-changed"]) == 0
-    assert main(["pretrain", "--resume", "run"]) == 0  # finished; what it went on with is its data from then on
+    assert (
+        main(["pretrain", "--resume", "run"]) == 0
+    )  # finished; what it went on with is its data from then on
 
 
 def test_numbers_of_an_image_never_land_on_another(photos, quiet):
     begin("photos", "run", quiet, method="sogclr")
     shutil.copy(photos / "cats/01.png", photos / "cats/03.png")
     for changed in (False, True):
-        with pytest.raises(ValueError, match=r"1 image changed: first cats/03\.png.*numbers for each image"):
+        with pytest.raises(
+            ValueError, match=r"1 image changed: first cats/03\.png.*numbers for each image"
+        ):
             nearfar.resume("run", data_changed=changed, console=quiet)
 
 
@@ -202,13 +222,19 @@ def test_no_dead_end_before_the_first_checkpoint(again, step, photos, tmp_path, 
 
 def test_a_run_that_diverged_at_once_is_begun_anew(photos, quiet):
     with pytest.raises(nearfar.TrainingDiverged, match="can be used again"):
-        nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS | dict(method="vicreg", lr=1e18))
-    run = nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS | dict(method="vicreg", lr=1e-3))
+        nearfar.pretrain(
+            "photos", out="run", console=quiet, **SETTINGS | dict(method="vicreg", lr=1e18)
+        )
+    run = nearfar.pretrain(
+        "photos", out="run", console=quiet, **SETTINGS | dict(method="vicreg", lr=1e-3)
+    )
     assert run.settings.lr == 1e-3 and (run.path / "encoder.safetensors").is_file()
 
 
 @pytest.mark.parametrize("mine", ["config.yaml", "notes.txt"])
-def test_a_folder_with_a_file_of_the_users_is_left_alone(mine, photos, tmp_path, quiet, monkeypatch):
+def test_a_folder_with_a_file_of_the_users_is_left_alone(
+    mine, photos, tmp_path, quiet, monkeypatch
+):
     interrupted_before_a_checkpoint("photos", tmp_path / "run", quiet, monkeypatch)
     if mine == "config.yaml":  # nothing else is there
         shutil.rmtree("run")
@@ -224,6 +250,9 @@ def test_a_folder_with_a_file_of_the_users_is_left_alone(mine, photos, tmp_path,
 def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, tmp_path, quiet):
     run = nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS)
     shutil.rmtree(run.path / "checkpoints")
-    for go_on in (lambda: nearfar.resume("run"), lambda: nearfar.pretrain("photos", out="run", console=quiet)):
+    for go_on in (
+        lambda: nearfar.resume("run"),
+        lambda: nearfar.pretrain("photos", out="run", console=quiet),
+    ):
         with pytest.raises(ValueError, match=r"finished run|exists already"):
             go_on()

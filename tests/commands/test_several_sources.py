@@ -16,7 +16,18 @@ import nearfar
 from nearfar.cli import main
 from tests.steps import at_step
 
-FAST = ["--epochs", "2", "--batch-size", "8", "--held-out", "8", "--encoder", "small", "--log-every", "1"]
+FAST = [
+    "--epochs",
+    "2",
+    "--batch-size",
+    "8",
+    "--held-out",
+    "8",
+    "--encoder",
+    "small",
+    "--log-every",
+    "1",
+]
 FAST += ["--precision", "32-true", "--method", "simclr"]
 
 
@@ -31,8 +42,12 @@ def places(tmp_path, monkeypatch):
         place.parent.mkdir(exist_ok=True)
         pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(place)
-    rows = [f"loose/{name},{len(name)},{name[:3]}\n" for name in sorted(os.listdir(tmp_path / "loose"))]
-    (tmp_path / "c.csv").write_text("path,length,label\n" + "".join(rows) + "loose/lost.png,0,dog\n")
+    rows = [
+        f"loose/{name},{len(name)},{name[:3]}\n" for name in sorted(os.listdir(tmp_path / "loose"))
+    ]
+    (tmp_path / "c.csv").write_text(
+        "path,length,label\n" + "".join(rows) + "loose/lost.png,0,dog\n"
+    )
     return ["a", "b", "c.csv"]
 
 
@@ -41,15 +56,24 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
         assert main(["pretrain", *places, "--out", "run", *FAST]) == 130
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert saved["data"] == [str(tmp_path / name) for name in places]
-    assert (tmp_path / "run/skipped.txt").read_text() == "c.csv/loose/lost.png\tthere is no such file\n"
+    assert (
+        tmp_path / "run/skipped.txt"
+    ).read_text() == "c.csv/loose/lost.png\tthere is no such file\n"
     assert main(["pretrain", "--resume", "run"]) == 0
-    options = dict(epochs=2, batch_size=8, held_out=8, encoder="small", precision="32-true", method="simclr")
-    whole = nearfar.pretrain([tmp_path / name for name in places], out="whole", console=quiet, **options)
+    options = dict(
+        epochs=2, batch_size=8, held_out=8, encoder="small", precision="32-true", method="simclr"
+    )
+    whole = nearfar.pretrain(
+        [tmp_path / name for name in places], out="whole", console=quiet, **options
+    )
     one, two = load_file("run/encoder.safetensors"), load_file(whole.path / "encoder.safetensors")
     assert all(torch.equal(value, two[name]) for name, value in one.items())
     assert "simclr on a + b + c.csv" in (tmp_path / "run/report.html").read_text()
     again = ["pretrain", "--config", "run/config.yaml", "--out", "again"]
-    assert main(again) == 0 and yaml.safe_load((tmp_path / "again/config.yaml").read_text())["data"] == saved["data"]
+    assert (
+        main(again) == 0
+        and yaml.safe_load((tmp_path / "again/config.yaml").read_text())["data"] == saved["data"]
+    )
 
     assert main(["embed", "run", "--out", "rows.parquet"]) == 0
     rows = pq.read_table("rows.parquet")
@@ -59,13 +83,17 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
     assert main(["embed", "run", "c.csv", "--out", "own.parquet"]) == 0
     own = pq.read_table("own.parquet")
     assert own.column_names == ["name", "label", "length", "table_label", "embedding"]
-    assert own["label"].to_pylist() == own["table_label"].to_pylist() and set(own["label"].to_pylist()) == {
+    assert own["label"].to_pylist() == own["table_label"].to_pylist() and set(
+        own["label"].to_pylist()
+    ) == {
         "cat",
         "dog",
     }
     for ending in ("csv", "npz"):
         assert main(["embed", "run", "c.csv", "--out", f"own.{ending}"]) == 0
-    assert (tmp_path / "own.csv").read_text().startswith('"name","label","length","table_label","e0",')
+    assert (
+        (tmp_path / "own.csv").read_text().startswith('"name","label","length","table_label","e0",')
+    )
     assert np.load("own.npz")["table_label"].tolist() == own["table_label"].to_pylist()
     assert np.load("own.npz")["label"].tolist() == own["label"].to_pylist()
 
@@ -79,14 +107,22 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
 
 
 def test_a_label_column_is_evaluated(places, tmp_path, quiet):
-    run = nearfar.pretrain("c.csv", out="run", console=quiet, epochs=1, batch_size=4, held_out=0, encoder="small")
+    run = nearfar.pretrain(
+        "c.csv", out="run", console=quiet, epochs=1, batch_size=4, held_out=0, encoder="small"
+    )
     with open("c.csv") as file:
         lines = file.read().splitlines()
-    lines = [lines[0] + ",kind", *(f"{line},{'odd' if place % 2 else 'even'}" for place, line in enumerate(lines[1:]))]
+    lines = [
+        lines[0] + ",kind",
+        *(f"{line},{'odd' if place % 2 else 'even'}" for place, line in enumerate(lines[1:])),
+    ]
     (tmp_path / "k.csv").write_text("\n".join(lines))
     options = dict(protocol=("knn_1",), test_share=0.25, baselines=False, console=quiet)
     assert set(nearfar.evaluate(run, "k.csv", label_column="kind", **options)) == {"trained"}
-    with pytest.raises(ValueError, match=r"k\.csv' has no column 'sort' for labels; its columns: length, label, kind"):
+    with pytest.raises(
+        ValueError,
+        match=r"k\.csv' has no column 'sort' for labels; its columns: length, label, kind",
+    ):
         nearfar.evaluate(run, "k.csv", label_column="sort", **options)
 
 

@@ -8,7 +8,9 @@ import nearfar
 from tests.pictures import png, tar
 from tests.steps import at_step, same_runs
 
-SETTINGS = dict(epochs=2, batch_size=8, held_out=16, encoder="small", method="simclr", log_every=1, workers=1)
+SETTINGS = dict(
+    epochs=2, batch_size=8, held_out=16, encoder="small", method="simclr", log_every=1, workers=1
+)
 SETTINGS |= dict(precision="32-true", stream=True, accelerator="cpu")
 
 
@@ -17,8 +19,14 @@ def shards(tmp_path_factory):
     """Four tars of twenty small pictures each; one of the last tar is broken."""
     folder = tmp_path_factory.mktemp("shards")
     for shard in range(4):
-        contents = [b"broken" if (shard, number) == (3, 7) else png(20 * shard + number) for number in range(20)]
-        tar(folder / f"{shard}.tar", [(f"{number:02d}.png", content) for number, content in enumerate(contents)])
+        contents = [
+            b"broken" if (shard, number) == (3, 7) else png(20 * shard + number)
+            for number in range(20)
+        ]
+        tar(
+            folder / f"{shard}.tar",
+            [(f"{number:02d}.png", content) for number, content in enumerate(contents)],
+        )
     return folder
 
 
@@ -34,7 +42,9 @@ def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, own_
     run = nearfar.resume(tmp_path / "run", console=quiet)
     same_runs(run, whole)
     assert next(line["health"]["images"] for line in run.metrics if "health" in line) == 16
-    assert [line.split("\t")[0] for line in (run.path / "skipped.txt").read_text().splitlines()] == ["3/07"]
+    assert [
+        line.split("\t")[0] for line in (run.path / "skipped.txt").read_text().splitlines()
+    ] == ["3/07"]
     assert (run.path / "neighbours.json").is_file() and (run.path / "views.html").is_file()
     with pytest.raises(ValueError, match="divided among its processes: resume with 1"):
         nearfar.resume(run, devices=2, console=quiet)
@@ -44,13 +54,21 @@ def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, own_
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--method", "saclr", "--scale", "row"], "keeps numbers for each image.*use --scale matrix, or another"),
-        (["--method", "sogclr"], "sogclr keeps numbers for each image.*use --method saclr --scale matrix"),
+        (
+            ["--method", "saclr", "--scale", "row"],
+            "keeps numbers for each image.*use --scale matrix, or another",
+        ),
+        (
+            ["--method", "sogclr"],
+            "sogclr keeps numbers for each image.*use --method saclr --scale matrix",
+        ),
         (["--method", "isogclr"], "keeps numbers for each image"),
         (["--limit", "20"], "--limit does not go with --stream"),
     ],
 )
 def test_what_a_stream_cannot_do_is_one_line(shards, tmp_path, complaint, words, says, own_cache):
     out = tmp_path / "run"
-    assert re.search(says, complaint("pretrain", shards, "--stream", "--epochs", "1", "--out", out, *words))
+    assert re.search(
+        says, complaint("pretrain", shards, "--stream", "--epochs", "1", "--out", out, *words)
+    )
     assert not (tmp_path / "run").exists()

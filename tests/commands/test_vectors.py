@@ -21,7 +21,9 @@ from nearfar.neighbours import nearest_rows
 from nearfar.run_features import open_featured, run_or_data
 
 COUNT = 60
-ANGLES = np.cumsum(np.linspace(0.02, 0.1, COUNT))  # the steps grow: of two neighbours the one before is nearer
+ANGLES = np.cumsum(
+    np.linspace(0.02, 0.1, COUNT)
+)  # the steps grow: of two neighbours the one before is nearer
 NAMES = [f"p{row:02d}.png" for row in range(COUNT)]
 LABELS = np.array(["left", "right"])[np.arange(COUNT) // (COUNT // 2)]
 
@@ -71,7 +73,9 @@ def test_every_verb_takes_vectors_alone(sources, here):
     console = Console(record=True, file=io.StringIO(), width=300)
     chosen = nearfar.select_images("named.npz", n=2, by="diverse", console=console)
     ends = sorted(int(re.findall(r"\d+", name)[0]) for name in chosen["name"])
-    assert ends[0] in (0, COUNT - 1) or ends[1] == COUNT - 1  # the second is farthest from the middle
+    assert (
+        ends[0] in (0, COUNT - 1) or ends[1] == COUNT - 1
+    )  # the second is farthest from the middle
     groups = pandas.DataFrame(nearfar.cluster_images("named.npz", clusters=2, console=console))
     assert len(groups) == COUNT and set(groups.cluster) == {1, 2}
     alike = nearfar.find_duplicates("named.npz", distance=0.0003, console=console)
@@ -87,7 +91,10 @@ def test_wrong_labels_of_vectors_are_found(here, quiet):
     labels = np.repeat(["a", "b", "c", "d"], 20)
     labels[[5, 50]] = "d"
     found = nearfar.check((given, labels), out=here / "page.html", console=quiet)["problems"]
-    assert sorted(zip(found["name"], found["suggested"], strict=True)) == [("000005", "a"), ("000050", "c")]
+    assert sorted(zip(found["name"], found["suggested"], strict=True)) == [
+        ("000005", "a"),
+        ("000050", "c"),
+    ]
 
 
 def test_missing_labels_of_vectors_are_no_class(here, quiet):
@@ -100,7 +107,11 @@ def test_missing_labels_of_vectors_are_no_class(here, quiet):
 def test_large_numbers_are_classes_of_their_own(here, quiet):
     given = {"vec": [list(row) for row in rows()], "label": [1234567, 1234568, None] * (COUNT // 3)}
     pyarrow.parquet.write_table(pyarrow.table(given), "some.parquet")
-    assert nearfar.check("some.parquet", console=quiet)["classes"]["label"] == ["1234567", "1234568", ""]
+    assert nearfar.check("some.parquet", console=quiet)["classes"]["label"] == [
+        "1234567",
+        "1234568",
+        "",
+    ]
 
 
 @pytest.fixture
@@ -121,10 +132,16 @@ def test_images_beside_vectors_are_found_by_their_names(photos, here):
     found = nearfar.search_images("clip.npz", "left/p20.png", data=photos, k=2, console=console)
     assert found["name"] == ["left/p19.png", "left/p21.png"]
     assert found["path"] == [str(photos / "left/p19.png"), str(photos / "left/p21.png")]
-    assert "58 of 58 images have one of the 60 vectors; the others are left out" in console.export_text()
+    assert (
+        "58 of 58 images have one of the 60 vectors; the others are left out"
+        in console.export_text()
+    )
     copies = pandas.DataFrame(nearfar.find_duplicates("clip.npz", photos, console=console))
     assert set(copies[copies.kind != "alike"].name) == {"left/p10.png", "left/p11.png"}
-    assert nearfar.check("clip.npz", photos, console=console)["classes"]["label"] == ["left", "right"]
+    assert nearfar.check("clip.npz", photos, console=console)["classes"]["label"] == [
+        "left",
+        "right",
+    ]
 
 
 def test_vectors_without_names_are_those_of_the_images_in_their_order(photos, here, quiet):
@@ -161,11 +178,19 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
     assert main(["search", "photos", "left/p10.png", "--k", "1"]) == 0
     written = capsys.readouterr()
     assert written.out == f"{photos / 'left/p11.png'}\n"
-    assert "features without training on these images: nearfar pretrain photos learns better ones" in written.err
+    assert (
+        "features without training on these images: nearfar pretrain photos learns better ones"
+        in written.err
+    )
     assert main(["duplicates", "photos"]) == 0
     copies = pandas.read_csv("photos-duplicates.csv", dtype=str)
     assert set(copies[copies.kind != "alike"].name) == {"left/p10.png", "left/p11.png"}
-    for words in ("cluster photos --clusters 3", "select photos --n 5", "check photos", "check digits"):
+    for words in (
+        "cluster photos --clusters 3",
+        "select photos --n 5",
+        "check photos",
+        "check digits",
+    ):
         assert main(words.split()) == 0
     assert {path.name for path in here.glob("*.html")} == {
         *(f"photos-{name}.html" for name in ("duplicates", "clusters", "selection", "check")),
@@ -180,7 +205,9 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
 def test_named_weights_give_the_features(photos, here, trained, quiet):
     """A run's folder is a folder with weights: the same features come out as by its own verbs, on its own data."""
     console = Console(record=True, file=io.StringIO(), width=300)
-    found = nearfar.search_images(photos, "left/p10.png", k=3, encoder=str(trained.path), console=console)
+    found = nearfar.search_images(
+        photos, "left/p10.png", k=3, encoder=str(trained.path), console=console
+    )
     assert len(found["name"]) == 3 and "which has not seen these images" in console.export_text()
     with pytest.raises(ValueError, match="is for data without a run"):
         nearfar.search_images(trained, "000001", encoder="resnet18", console=quiet)
@@ -189,9 +216,13 @@ def test_named_weights_give_the_features(photos, here, trained, quiet):
 def test_untrained_features_beat_chance_by_far():
     from nearfar.evaluation import AtOnce, extract, knn_accuracy
 
-    pixels = torch.from_numpy((load_digits().images * 255 / 16).astype(np.uint8))[:, None].repeat(1, 3, 1, 1)
+    pixels = torch.from_numpy((load_digits().images * 255 / 16).astype(np.uint8))[:, None].repeat(
+        1, 3, 1, 1
+    )
     x, y = extract(AtOnce(), pixels), load_digits().target
-    assert x.shape == (1797, 512 + 324) and knn_accuracy(x[:1200], y[:1200], x[1200:], y[1200:]) > 0.85
+    assert (
+        x.shape == (1797, 512 + 324) and knn_accuracy(x[:1200], y[:1200], x[1200:], y[1200:]) > 0.85
+    )
     assert x[:, :512].norm(dim=1) == pytest.approx(torch.ones(1797), abs=1e-5)
     assert x[:, 512:].norm(dim=1) == pytest.approx(1.5 * torch.ones(1797), abs=1e-5)
 
@@ -234,5 +265,10 @@ def test_pages_of_a_folder_without_a_name_are_named_for_it(photos, here, quiet, 
     nearfar.check(".", console=quiet)
     nearfar.map_images(".", limit=30, console=quiet)
     written = {path.name for path in Path().iterdir() if path.is_file()}
-    assert {"photos-v1-check.html", "photos-v1-check.csv", "photos-v1-map.html", "photos-v1-map.png"} <= written
+    assert {
+        "photos-v1-check.html",
+        "photos-v1-check.csv",
+        "photos-v1-map.html",
+        "photos-v1-map.png",
+    } <= written
     assert not [name for name in written if name.startswith("-")]

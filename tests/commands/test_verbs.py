@@ -29,14 +29,23 @@ def run(trained, tmp_path_factory):
 
 def test_the_run_folder_is_complete(run):
     files = {path.name for path in run.path.iterdir()}
-    assert files >= {"config.yaml", "metrics.jsonl", "checkpoints", "encoder.safetensors", "config.json", "report.html"}
+    assert files >= {
+        "config.yaml",
+        "metrics.jsonl",
+        "checkpoints",
+        "encoder.safetensors",
+        "config.json",
+        "report.html",
+    }
     assert json.loads((run.path / "environment.json").read_text())["seed"] == 3
     assert run.settings.method == "sce"
     assert run.verdict.words
 
 
 def test_a_notebook_shows_the_report(run, tmp_path):
-    frame = '<iframe sandbox="allow-scripts" srcdoc="([^"]*)" style="[^"]*" title="report"></iframe>'
+    frame = (
+        '<iframe sandbox="allow-scripts" srcdoc="([^"]*)" style="[^"]*" title="report"></iframe>'
+    )
     shown = html.unescape(re.fullmatch(frame, run._repr_html_())[1])
     assert shown.endswith((run.path / "report.html").read_text())
     assert shown.startswith('<!doctype html><meta http-equiv="Content-Security-Policy"')
@@ -45,10 +54,16 @@ def test_a_notebook_shows_the_report(run, tmp_path):
 
 def test_rankme_is_measured_each_time_and_lidar_before_and_after(run):
     measured = [line["health"] for line in run.metrics if "health" in line]
-    assert len(measured) == 3 and [one["lidar"] is not None for one in measured] == [True, False, True]
+    assert len(measured) == 3 and [one["lidar"] is not None for one in measured] == [
+        True,
+        False,
+        True,
+    ]
     for one in measured:
         assert 1 <= one["rankme"] <= min(16, one["embedding_dim"])
-        assert one["lidar"] is None or 1 <= one["lidar"] <= 15.1  # 16 images span 15 dimensions about their mean
+        assert (
+            one["lidar"] is None or 1 <= one["lidar"] <= 15.1
+        )  # 16 images span 15 dimensions about their mean
 
 
 def test_load_gives_the_encoder_with_its_preprocessing(run, images_file):
@@ -60,9 +75,14 @@ def test_load_gives_the_encoder_with_its_preprocessing(run, images_file):
     weights = load_file(run.path / "encoder.safetensors")
     with torch.no_grad():
         features = encoder(images)
-        torch.testing.assert_close(features, encoder.backbone(normalised.float()), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            features, encoder.backbone(normalised.float()), rtol=1e-4, atol=1e-5
+        )
     assert features.shape == (3, encoder.num_features)
-    assert all(torch.equal(value, weights[name]) for name, value in encoder.backbone.net.state_dict().items())
+    assert all(
+        torch.equal(value, weights[name])
+        for name, value in encoder.backbone.net.state_dict().items()
+    )
 
 
 def test_evaluate_compares_with_what_needs_no_training(run):
@@ -70,8 +90,13 @@ def test_evaluate_compares_with_what_needs_no_training(run):
     results = nearfar.evaluate(run.path, console=console)
     shown = console.export_text(clear=False, styles=False)
     assert list(results) == ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
-    assert "…" not in shown and "colour histogram │" in shown  # nothing is cut off or wrapped at 80 columns
-    assert sentence(results) in shown.replace("\n", " ") and sentence(results) in (run.path / "report.html").read_text()
+    assert (
+        "…" not in shown and "colour histogram │" in shown
+    )  # nothing is cut off or wrapped at 80 columns
+    assert (
+        sentence(results) in shown.replace("\n", " ")
+        and sentence(results) in (run.path / "report.html").read_text()
+    )
     assert "\x1b[1m1.000" in console.export_text(styles=True)  # the best are bold
     for numbers in results.values():
         assert set(numbers) >= {"knn", "linear", "one_label", "five_labels"}
@@ -84,10 +109,15 @@ def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path, qu
     """Without any training to speak of, the encoder is its starting weights, and the row says so."""
     options = dict(epochs=1, batch_size=64, held_out=16, encoder="small", method="simclr", lr=1e-12)
     start = run.path / "encoder.safetensors"
-    again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(start), console=quiet, **options)
+    again = nearfar.pretrain(
+        images_file, out=tmp_path / "run", init=str(start), console=quiet, **options
+    )
     results = nearfar.evaluate(again, protocol=("knn",), console=quiet)
     assert list(results) == ["raw_pixels", "colour_histogram", "hog", "starting_weights", "trained"]
-    assert results["starting_weights"] == nearfar.evaluate(run, protocol=("knn",), console=quiet)["trained"]
+    assert (
+        results["starting_weights"]
+        == nearfar.evaluate(run, protocol=("knn",), console=quiet)["trained"]
+    )
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "npz"])
@@ -99,7 +129,9 @@ def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
         embeddings = np.array(table["embedding"].to_pylist())
     elif ending == "csv":
         assert path.read_text().count("\n") == 81
-        embeddings = np.loadtxt(path, delimiter=",", skiprows=1, usecols=range(2, 2 + run.encoder.num_features))
+        embeddings = np.loadtxt(
+            path, delimiter=",", skiprows=1, usecols=range(2, 2 + run.encoder.num_features)
+        )
     else:
         embeddings = np.load(path)["embedding"]
     assert embeddings.shape == (80, run.encoder.num_features)
@@ -110,8 +142,12 @@ def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
 def test_data_that_has_moved_is_to_be_named_anew(run, tmp_path, quiet):
     shutil.copytree(run.path, tmp_path / "moved")
     config = tmp_path / "moved" / "config.yaml"
-    config.write_text(re.sub(r"^data: .*$", "data: /nowhere/photos", config.read_text(), flags=re.MULTILINE))
-    with pytest.raises(FileNotFoundError, match=r"that is where the data of .*moved was: name it anew"):
+    config.write_text(
+        re.sub(r"^data: .*$", "data: /nowhere/photos", config.read_text(), flags=re.MULTILINE)
+    )
+    with pytest.raises(
+        FileNotFoundError, match=r"that is where the data of .*moved was: name it anew"
+    ):
         nearfar.embed(tmp_path / "moved", out=tmp_path / "rows.csv", console=quiet)
 
 
@@ -123,10 +159,17 @@ def test_columns_that_numpy_has_arguments_for_are_renamed(tmp_path):
 
 
 def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path, quiet):
-    path = nearfar.embed(run, out=tmp_path / "mirrored.npz", split="all", mirrored=True, console=quiet)
-    encoder, images = nearfar.load(run), open_images(run.settings.data, **run.settings.reading).pixels
+    path = nearfar.embed(
+        run, out=tmp_path / "mirrored.npz", split="all", mirrored=True, console=quiet
+    )
+    encoder, images = (
+        nearfar.load(run),
+        open_images(run.settings.data, **run.settings.reading).pixels,
+    )
     with torch.no_grad():
-        expected = torch.stack([encoder(images), encoder(torch.from_numpy(images.numpy()[..., ::-1].copy()))]).mean(0)
+        expected = torch.stack(
+            [encoder(images), encoder(torch.from_numpy(images.numpy()[..., ::-1].copy()))]
+        ).mean(0)
     np.testing.assert_allclose(np.load(path)["embedding"], expected.numpy(), rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="leave out --mirrored"):
         nearfar.embed(run, out=tmp_path / "map.parquet", map=True, mirrored=True, console=quiet)
@@ -135,10 +178,22 @@ def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path, quiet):
 def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):
     rng = np.random.default_rng(0)
     for number in range(24):
-        Image.fromarray(rng.integers(0, 256, (90, 110, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+        Image.fromarray(rng.integers(0, 256, (90, 110, 3), dtype=np.uint8)).save(
+            tmp_path / f"{number}.png"
+        )
     (tmp_path / "broken.png").write_bytes(b"no image")
-    options = dict(epochs=2, batch_size=8, held_out=4, image_size=32, encoder="small", method="simclr", console=quiet)
-    run = nearfar.pretrain(str(tmp_path), out=str(tmp_path / "run"), cache=False, workers=1, **options)
+    options = dict(
+        epochs=2,
+        batch_size=8,
+        held_out=4,
+        image_size=32,
+        encoder="small",
+        method="simclr",
+        console=quiet,
+    )
+    run = nearfar.pretrain(
+        str(tmp_path), out=str(tmp_path / "run"), cache=False, workers=1, **options
+    )
     assert [line["step"] for line in run.metrics if "loss" in line] == [2, 4]
     assert (run.path / "skipped.txt").read_text().startswith("broken.png\t")
 
@@ -146,22 +201,39 @@ def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):
 def test_load_sees_what_was_trained_on(tmp_path, quiet):
     """The features of the files as they are, through `load`, are those that `embed` computes from the decoded cache."""
     rng = np.random.default_rng(0)
-    pixels = np.kron(rng.integers(0, 256, (24, 9, 11, 3), dtype=np.uint8), np.ones((1, 10, 10, 1), dtype=np.uint8))
+    pixels = np.kron(
+        rng.integers(0, 256, (24, 9, 11, 3), dtype=np.uint8),
+        np.ones((1, 10, 10, 1), dtype=np.uint8),
+    )
     for number, image in enumerate(pixels):
         Image.fromarray(image).save(tmp_path / f"{number:02d}.png")
-    options = dict(epochs=1, batch_size=8, held_out=4, image_size=32, encoder="small", method="simclr", console=quiet)
+    options = dict(
+        epochs=1,
+        batch_size=8,
+        held_out=4,
+        image_size=32,
+        encoder="small",
+        method="simclr",
+        console=quiet,
+    )
     run = nearfar.pretrain(tmp_path, out=tmp_path / "run", **options)
-    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", split="all", console=quiet))["embedding"]
+    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", split="all", console=quiet))[
+        "embedding"
+    ]
     with torch.no_grad():
         features = nearfar.load(run)(torch.from_numpy(pixels).permute(0, 3, 1, 2)).numpy()
     assert np.abs(features - embedded).max() < 0.02 * np.abs(embedded).max()
 
 
-def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_path, quiet, monkeypatch):
+def test_views_and_images_of_other_data_are_normalised_alike(
+    images_file, tmp_path, quiet, monkeypatch
+):
     """With views that change nothing a map of other, darker images gets the same features of views and of images."""
     still = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
     options = dict(epochs=1, batch_size=16, encoder="small", method="simclr", console=quiet)
-    run = nearfar.pretrain(images_file, out=tmp_path / "run", views=ViewPlan("still", (still, still)), **options)
+    run = nearfar.pretrain(
+        images_file, out=tmp_path / "run", views=ViewPlan("still", (still, still)), **options
+    )
     seen = []
 
     def fit_projector(views, features, **options):
@@ -170,5 +242,7 @@ def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_pa
 
     monkeypatch.setattr("nearfar.maps.layouts.fit_projector", fit_projector)
     darker = np.load(images_file)["images"] // 4
-    nearfar.map_images(run, darker, out=tmp_path / "map.html", layout="projector", num_views=2, console=quiet)
+    nearfar.map_images(
+        run, darker, out=tmp_path / "map.html", layout="projector", num_views=2, console=quiet
+    )
     assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999

@@ -23,7 +23,9 @@ WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
 def pictures_in(page):
     """Alternative text to pixels of every picture in a page."""
     found = re.findall(r'<img[^>]*alt="([^"]*)" src="data:image/\w+;base64,([^"]*)"', page)
-    return {words: np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for words, data in found}
+    return {
+        words: np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for words, data in found
+    }
 
 
 @pytest.fixture
@@ -31,17 +33,23 @@ def photos(tmp_path):
     rng = np.random.default_rng(0)
     (tmp_path / "photos").mkdir()
     for number in range(20):
-        tiles = np.kron(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8), np.ones((40, 40, 1), dtype=np.uint8))
+        tiles = np.kron(
+            rng.integers(0, 256, (7, 9, 3), dtype=np.uint8), np.ones((40, 40, 1), dtype=np.uint8)
+        )
         Image.fromarray(tiles).save(tmp_path / "photos" / f"<{number:02d}>.png")
     return tmp_path / "photos"
 
 
 def test_a_page_of_photographs(photos, tmp_path, quiet):
-    page = nearfar.show_views(photos, out=tmp_path / "page.html", views="photographs", console=quiet)
+    page = nearfar.show_views(
+        photos, out=tmp_path / "page.html", views="photographs", console=quiet
+    )
     text = page.read_text(encoding="utf-8")
     pictures = pictures_in(text)
     assert len(pictures) == 12 * (1 + 2 * 4)
-    assert {one.shape for one in pictures.values()} == {(128, 128, 3)}  # views of 149 px: two thirds of 224
+    assert {one.shape for one in pictures.values()} == {
+        (128, 128, 3)
+    }  # views of 149 px: two thirds of 224
     assert text.count("<h1>Views of photos</h1>") == 1 and "149 px" in text
     assert "20\u2013100 % of the area" in text and "hue ±36°" in text
     assert not re.search(r"https?://|<link|@import|<script|src=\"(?!data:)|<\d\d>", text)
@@ -55,7 +63,9 @@ def test_the_pictures_are_the_views(tmp_path, quiet):
     """Views that change nothing, and views that are turned, of small images: exact, whatever the page does to them."""
     images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
     turning = ViewPlan("turning", (WHOLE, View(**{**vars(WHOLE), "rot90": 1.0})))
-    page = nearfar.show_views(images, out=tmp_path / "page.html", views=turning, samples=2, images=3, console=quiet)
+    page = nearfar.show_views(
+        images, out=tmp_path / "page.html", views=turning, samples=2, images=3, console=quiet
+    )
     pictures = pictures_in(page.read_text(encoding="utf-8"))
     for number in (0, 2, 5):
         name, image = f"{number:06d}", images[number]
@@ -70,9 +80,16 @@ def test_the_pictures_are_the_views(tmp_path, quiet):
 
 def test_small_crops_are_shown_small(photos, tmp_path, quiet):
     options = dict(method="lorac", views="microscope", images=1, samples=1, console=quiet)
-    text = nearfar.show_views(photos, out=tmp_path / "page.html", **options).read_text(encoding="utf-8")
-    assert re.findall(r'width="(\d+)"', text) == ["96"] * 4 + ["41"] * 2  # original, 3 large, 2 small: 64 of 149 px
-    assert "microscope<small>views 1, 2, 3</small>" in text and "microscope-small<small>views 4, 5</small>" in text
+    text = nearfar.show_views(photos, out=tmp_path / "page.html", **options).read_text(
+        encoding="utf-8"
+    )
+    assert (
+        re.findall(r'width="(\d+)"', text) == ["96"] * 4 + ["41"] * 2
+    )  # original, 3 large, 2 small: 64 of 149 px
+    assert (
+        "microscope<small>views 1, 2, 3</small>" in text
+        and "microscope-small<small>views 4, 5</small>" in text
+    )
 
 
 def test_a_function_of_ones_own_is_shown(tmp_path, quiet):
@@ -89,13 +106,24 @@ def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, qu
     seen = {}
 
     def launch(job, *given, **named):
-        seen.update({path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "run").glob("*.html")})
+        seen.update(
+            {
+                path.name: path.read_text(encoding="utf-8")
+                for path in (tmp_path / "run").glob("*.html")
+            }
+        )
         real(job, *given, **named)
 
     real = training_job.launch
     monkeypatch.setattr(training_job, "launch", launch)
     options = dict(
-        epochs=1, batch_size=16, held_out=16, encoder="small", method="lorac", views="grayscale", console=quiet
+        epochs=1,
+        batch_size=16,
+        held_out=16,
+        encoder="small",
+        method="lorac",
+        views="grayscale",
+        console=quiet,
     )
     run = nearfar.pretrain(images_file, out=tmp_path / "run", **options)
     assert run.settings.views == "grayscale+grayscale+grayscale+grayscale-small+grayscale-small"
@@ -108,29 +136,58 @@ def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, qu
     assert len(pictures) == 5 * (1 + 5)
     stored = np.load(images_file)["images"]
     np.testing.assert_array_equal(pictures["000079, as it is"][..., 0], stored[79])
-    assert pictures_in(seen["report.html"]).keys() == pictures.keys() and "No verdict" in seen["report.html"]
-    assert pictures_in((run.path / "report.html").read_text(encoding="utf-8")).keys() == pictures.keys()
+    assert (
+        pictures_in(seen["report.html"]).keys() == pictures.keys()
+        and "No verdict" in seen["report.html"]
+    )
+    assert (
+        pictures_in((run.path / "report.html").read_text(encoding="utf-8")).keys()
+        == pictures.keys()
+    )
 
-    text = nearfar.show_views(run.path, out=tmp_path / "a.html", console=quiet).read_text(encoding="utf-8")
-    assert "grayscale-small<small>views 4, 5</small>" in text and len(pictures_in(text)) == 12 * (1 + 5 * 4)
-    text = nearfar.show_views(run, out=tmp_path / "b.html", views="scans", console=quiet).read_text(encoding="utf-8")
+    text = nearfar.show_views(run.path, out=tmp_path / "a.html", console=quiet).read_text(
+        encoding="utf-8"
+    )
+    assert "grayscale-small<small>views 4, 5</small>" in text and len(pictures_in(text)) == 12 * (
+        1 + 5 * 4
+    )
+    text = nearfar.show_views(run, out=tmp_path / "b.html", views="scans", console=quiet).read_text(
+        encoding="utf-8"
+    )
     assert "scans-small<small>views 4, 5</small>" in text
-    text = nearfar.show_views(run, out=tmp_path / "c.html", method="simclr", console=quiet).read_text(encoding="utf-8")
+    text = nearfar.show_views(
+        run, out=tmp_path / "c.html", method="simclr", console=quiet
+    ).read_text(encoding="utf-8")
     assert "grayscale<small>views 1, 2</small>" in text
 
 
 def test_a_preset_is_saved_by_the_names_of_its_views(images_file, tmp_path, quiet):
-    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="sce", console=quiet)
+    options = dict(
+        epochs=1, batch_size=16, held_out=16, encoder="small", method="sce", console=quiet
+    )
     run = nearfar.pretrain(images_file, out=tmp_path / "run", views="documents", **options)
-    assert yaml.safe_load((run.path / "config.yaml").read_text())["views"] == "documents+documents-weak"
-    again = nearfar.pretrain(images_file, out=tmp_path / "again", views=run.settings.views, **options)
-    assert [line.get("loss") for line in again.metrics] == [line.get("loss") for line in run.metrics]
+    assert (
+        yaml.safe_load((run.path / "config.yaml").read_text())["views"]
+        == "documents+documents-weak"
+    )
+    again = nearfar.pretrain(
+        images_file, out=tmp_path / "again", views=run.settings.views, **options
+    )
+    assert [line.get("loss") for line in again.metrics] == [
+        line.get("loss") for line in run.metrics
+    ]
 
 
 def in_words(view, size, channels):
     """What the page says of a view, by operation."""
-    shown = section("operations", view={**vars(view), "name": "a", "numbers": [1], "size": size}, channels=channels)
-    return {name: words for name, words in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", shown, re.DOTALL)}
+    shown = section(
+        "operations",
+        view={**vars(view), "name": "a", "numbers": [1], "size": size},
+        channels=channels,
+    )
+    return {
+        name: words for name, words in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", shown, re.DOTALL)
+    }
 
 
 def test_numbers_in_words():
@@ -146,10 +203,14 @@ def test_numbers_in_words():
     assert set(in_words(WHOLE, 8, 3)) == {"Size"}
 
 
-@pytest.mark.parametrize(("side", "crop_size", "name"), [(100, 64, "photographs"), (32, 24, "tiny")])
+@pytest.mark.parametrize(
+    ("side", "crop_size", "name"), [(100, 64, "photographs"), (32, 24, "tiny")]
+)
 def test_the_page_shows_the_views_that_training_takes(side, crop_size, name, tmp_path, quiet):
     images = np.random.default_rng(0).integers(0, 256, (300, side, side, 3), dtype=np.uint8)
-    page = nearfar.show_views(images, images=2, samples=1, out=tmp_path / "views.html", console=quiet)
+    page = nearfar.show_views(
+        images, images=2, samples=1, out=tmp_path / "views.html", console=quiet
+    )
     job, _ = plan_run(Settings(images, epochs=1), quiet, time.perf_counter())
     assert job.settings.views == f"{name}+{name}" and job.settings.crop_size == crop_size
     assert f"<h3>{name}<small>" in page.read_text()

@@ -27,13 +27,17 @@ def planes(number, channels, high):
 def trained(data, tmp_path, **options):
     console = Console(record=True, width=300, file=io.StringIO())
     usual = dict(epochs=1, batch_size=16, held_out=8, encoder="small", seed=0, console=console)
-    return nearfar.pretrain(str(data), out=tmp_path / "run", **usual | options), console.export_text()
+    return nearfar.pretrain(
+        str(data), out=tmp_path / "run", **usual | options
+    ), console.export_text()
 
 
 def embedded(run, data, path):
     nearfar.embed(run, str(data), out=path, console=Console(quiet=True))
     with np.load(path) as written:
-        return {str(name): row for name, row in zip(written["name"], written["embedding"], strict=True)}
+        return {
+            str(name): row for name, row in zip(written["name"], written["embedding"], strict=True)
+        }
 
 
 def test_other_images_are_seen_in_the_range_of_the_run(tmp_path):
@@ -50,34 +54,49 @@ def test_other_images_are_seen_in_the_range_of_the_run(tmp_path):
     raw = torch.from_numpy(np.stack([planes(i, 1, 400) for i in range(40)]))
     with torch.no_grad():
         expected = nearfar.load(run)(raw).numpy()
-        as_floats = nearfar.load(run)((raw.float() - value_range[0]).div(value_range[1] - value_range[0]).clamp(0, 1))
+        as_floats = nearfar.load(run)(
+            (raw.float() - value_range[0]).div(value_range[1] - value_range[0]).clamp(0, 1)
+        )
     np.testing.assert_allclose(expected, as_floats, atol=1e-6)
     found = embedded(run, tmp_path / "dark", tmp_path / "dark.npz")
-    np.testing.assert_allclose([found[f"{i:02d}.png"] for i in range(40)], expected, atol=2e-3, rtol=1e-3)
-    rows = nearfar.search_images(run, str(tmp_path / "dark" / "03.png"), k=1, console=Console(quiet=True))
+    np.testing.assert_allclose(
+        [found[f"{i:02d}.png"] for i in range(40)], expected, atol=2e-3, rtol=1e-3
+    )
+    rows = nearfar.search_images(
+        run, str(tmp_path / "dark" / "03.png"), k=1, console=Console(quiet=True)
+    )
     assert len(rows["name"]) == 1
 
 
 def test_thirteen_channels_from_files_to_every_page(tmp_path):
     (tmp_path / "bands").mkdir()
     for i in range(40):
-        tifffile.imwrite(tmp_path / "bands" / f"{i:02d}.tif", planes(i, 13, 3000), photometric="minisblack")
+        tifffile.imwrite(
+            tmp_path / "bands" / f"{i:02d}.tif", planes(i, 13, 3000), photometric="minisblack"
+        )
     run, said = trained(tmp_path / "bands", tmp_path, show_channels=[3, 2, 1])
     assert run.settings.channels == 13 and len(run.settings.value_range) == 26
     assert "13 channels (views: channels" in said
-    assert run.encoder.num_features == len(next(iter(embedded(run, tmp_path / "bands", tmp_path / "e.npz").values())))
+    assert run.encoder.num_features == len(
+        next(iter(embedded(run, tmp_path / "bands", tmp_path / "e.npz").values()))
+    )
     images = open_images(str(tmp_path / "bands"), **run.settings.reading)
     assert images.shown == [2, 1, 0] and images.value_range == run.settings.value_range
     nearfar.map_images(run, out=tmp_path / "map.html", epochs=1, console=Console(quiet=True))
     assert (run.path / "report.html").is_file() and (run.path / "views.html").is_file()
     settings = Run(run.path).settings
-    assert plan_resumed(settings, Console(quiet=True), {}, False).images.value_range == settings.value_range
+    assert (
+        plan_resumed(settings, Console(quiet=True), {}, False).images.value_range
+        == settings.value_range
+    )
 
 
 def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path, quiet):
     np.save(tmp_path / "a.npy", np.stack([planes(i, 1, 4096) for i in range(20)]))
     pages = [
-        nearfar.show_views(str(tmp_path / "a.npy"), value_range=asked, out=tmp_path / f"{i}.html", console=quiet)
+        nearfar.show_views(
+            str(tmp_path / "a.npy"), value_range=asked, out=tmp_path / f"{i}.html", console=quiet
+        )
         for i, asked in enumerate(([0.0, 4096.0], [0.0, 65535.0], "full"))
     ]
     low, high, full = (page.read_text() for page in pages)

@@ -28,7 +28,9 @@ def offline(monkeypatch, tmp_path_factory):
 def paint():
     """paint(path, number, size=8, mode="RGB") writes a random image seeded by `number` and returns its array."""
 
-    def write(path: Path, number: int, size: int | tuple[int, int] = 8, mode: str = "RGB") -> np.ndarray:
+    def write(
+        path: Path, number: int, size: int | tuple[int, int] = 8, mode: str = "RGB"
+    ) -> np.ndarray:
         width, height = (size, size) if isinstance(size, int) else size
         shape = (height, width, 3) if mode == "RGB" else (height, width)
         pixels = np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8)

@@ -39,7 +39,10 @@ BROKEN = {
     "negative": (claims((-4, 5, 5)), ""),
     "no shape": (header("{'descr': '|u1'}"), ""),
     "code": (header("__import__('os').abort()"), ""),
-    "objects": (saved(np.array([{"a": 1}], object), allow_pickle=True), "Python objects|Object arrays"),
+    "objects": (
+        saved(np.array([{"a": 1}], object), allow_pickle=True),
+        "Python objects|Object arrays",
+    ),
     "fields": (saved(np.zeros((4, 5, 5), [("a", "u1")])), "must be uint8"),
     "longdouble": (saved(IMAGES.astype(np.longdouble)), "must be uint8 .*float128"),
     "complex": (saved(IMAGES.astype(complex)), "must be uint8"),
@@ -93,7 +96,9 @@ def test_an_array_larger_than_the_free_memory_is_refused_unread(tmp_path, monkey
     (tmp_path / "memory.max").write_text("1000000")  # as much as a machine that is not idle has
     (tmp_path / "memory.current").write_text("920000")
     (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 19000\n")
-    with pytest.raises(ValueError, match=r"'images' needs 9.33e-05 GiB of memory, and 9.22e-05 GiB are free"):
+    with pytest.raises(
+        ValueError, match=r"'images' needs 9.33e-05 GiB of memory, and 9.22e-05 GiB are free"
+    ):
         open_images(tmp_path / "a.npz")
     (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 21000\n")
     assert len(open_images(tmp_path / "a.npz")) == 10
@@ -101,8 +106,15 @@ def test_an_array_larger_than_the_free_memory_is_refused_unread(tmp_path, monkey
 
 def test_odd_arrays_in_memory():
     assert (open_images(IMAGES[::-1]).pixels[:, 0].numpy() == IMAGES[::-1]).all()
-    assert (open_images(torch.eye(5, dtype=torch.bfloat16)[None]).gather(torch.tensor([0]))[0, 0] == torch.eye(5)).all()
-    for wrong in (torch.eye(5)[None].to_sparse(), IMAGES.astype(np.longdouble), IMAGES.astype(object)):
+    assert (
+        open_images(torch.eye(5, dtype=torch.bfloat16)[None]).gather(torch.tensor([0]))[0, 0]
+        == torch.eye(5)
+    ).all()
+    for wrong in (
+        torch.eye(5)[None].to_sparse(),
+        IMAGES.astype(np.longdouble),
+        IMAGES.astype(object),
+    ):
         with pytest.raises(ValueError, match="images must be"):
             open_images(wrong)
     with pytest.raises(ValueError, match=r"labels must lie below 2\*\*63"):

@@ -18,11 +18,26 @@ def noise(*shape):
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ((10, 200, 9, 9), "200 channels of 9 x 9 pixels or 9 of 200 x 9: say channels=200 or channels=9"),
-        ((10, 9, 9, 200), "9 channels of 9 x 200 pixels or 200 of 9 x 9: say channels=9 or channels=200"),
-        ((2, 20, 30, 16), "20 channels of 30 x 16 pixels or 16 of 20 x 30: say channels=20 or channels=16"),
-        ((2, 64, 4, 4), "64 channels of 4 x 4 pixels or 4 of 64 x 4: say channels=64 or channels=4"),
-        ((2, 9, 5, 9), "9 channels of 5 x 9 pixels or 9 of 9 x 5: say channels=9, if they come first"),
+        (
+            (10, 200, 9, 9),
+            "200 channels of 9 x 9 pixels or 9 of 200 x 9: say channels=200 or channels=9",
+        ),
+        (
+            (10, 9, 9, 200),
+            "9 channels of 9 x 200 pixels or 200 of 9 x 9: say channels=9 or channels=200",
+        ),
+        (
+            (2, 20, 30, 16),
+            "20 channels of 30 x 16 pixels or 16 of 20 x 30: say channels=20 or channels=16",
+        ),
+        (
+            (2, 64, 4, 4),
+            "64 channels of 4 x 4 pixels or 4 of 64 x 4: say channels=64 or channels=4",
+        ),
+        (
+            (2, 9, 5, 9),
+            "9 channels of 5 x 9 pixels or 9 of 9 x 5: say channels=9, if they come first",
+        ),
     ],
 )
 def test_an_ambiguous_layout_needs_a_word(tmp_path, shape, words):
@@ -43,12 +58,18 @@ def test_values_become_bytes_as_documented():
     levels = np.array([0, 1, 2, 255], dtype=np.int64).reshape(1, 2, 2)
     expected = [0, 1, 2, 255]
     assert open_images(levels).pixels.reshape(-1).tolist() == expected
-    for source in (levels / 255, (levels / 255).astype(np.float32), (levels * 257).astype(np.uint16)):
+    for source in (
+        levels / 255,
+        (levels / 255).astype(np.float32),
+        (levels * 257).astype(np.uint16),
+    ):
         assert open_images(source, value_range="uint8").pixels.reshape(-1).tolist() == expected
     assert open_images(levels > 1).pixels.reshape(-1).tolist() == [0, 0, 255, 255]
     swapped = levels.astype(">u2") * 257
     assert open_images(swapped, value_range="uint8").pixels.reshape(-1).tolist() == expected
-    assert open_images(swapped, value_range="full").pixels.reshape(-1).tolist() == [257 * x for x in expected]
+    assert open_images(swapped, value_range="full").pixels.reshape(-1).tolist() == [
+        257 * x for x in expected
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +135,11 @@ def test_npz_with_labels_and_splits(tmp_path):
     assert list_splits(tmp_path / "b.npz") == ["train", "test"]
     assert open_images(tmp_path / "b.npz").labels.tolist() == [2, 0, 1]
     test = open_images(tmp_path / "b.npz", split="test")
-    assert (test.labels.tolist(), test.names, test.split) == ([5, 6], ["test/000000", "test/000001"], "test")
+    assert (test.labels.tolist(), test.names, test.split) == (
+        [5, 6],
+        ["test/000000", "test/000001"],
+        "test",
+    )
     assert len(open_images(tmp_path / "b.npz", split="all")) == 5
     np.savez(tmp_path / "c.npz", pictures=noise(3, 8, 8))
     with pytest.raises(ValueError, match="'images' or 'x'; its keys: pictures"):
@@ -126,7 +151,9 @@ def test_digits():
     bunch = load_digits()
     assert tuple(images.pixels.shape) == (1797, 1, 8, 8) and images.pixels.max() == 255
     np.testing.assert_allclose(images.pixels[:, 0].numpy() / 255, bunch.images / 16, atol=0.5 / 255)
-    assert (images.labels == bunch.target).all() and images.class_names == [str(i) for i in range(10)]
+    assert (images.labels == bunch.target).all() and images.class_names == [
+        str(i) for i in range(10)
+    ]
     train, test = open_images("digits", split="train"), open_images("digits", split="test")
     assert (len(train), len(test)) == (1437, 360)
     assert set(train.names) | set(test.names) == set(images.names)

@@ -46,9 +46,21 @@ def test_nothing_but_the_cache_folder_is_written(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     open_images(folder, cache_dir=tmp_path / "here")
     assert sorted(os.listdir(folder)) == before
-    assert not (tmp_path / "home").exists() and not (tmp_path / "hf").exists() and not cache_folder().exists()
-    written = sorted(path.name for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock")
-    assert [name for name in written if len(name) < 32] == ["digests.arrow", "entry.json", "pixels.u8"]
+    assert (
+        not (tmp_path / "home").exists()
+        and not (tmp_path / "hf").exists()
+        and not cache_folder().exists()
+    )
+    written = sorted(
+        path.name
+        for path in (tmp_path / "here").rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    )
+    assert [name for name in written if len(name) < 32] == [
+        "digests.arrow",
+        "entry.json",
+        "pixels.u8",
+    ]
 
 
 @pytest.mark.parametrize("change", ["content", "hidden", "time", "new", "gone", "size", "channels"])
@@ -70,7 +82,15 @@ def test_any_change_is_noticed(folder, paint, decodes, change):
     if change == "gone":
         (folder / "4.png").unlink()
     after = open_images(folder, **options)
-    expected = {"content": 1, "hidden": 0, "time": 0, "new": 1, "gone": 0, "size": 5, "channels": 5}[change]
+    expected = {
+        "content": 1,
+        "hidden": 0,
+        "time": 0,
+        "new": 1,
+        "gone": 0,
+        "size": 5,
+        "channels": 5,
+    }[change]
     assert expected <= len(decodes) - count <= expected + 1  # one more to find out the size
     same = after.pixels.shape == before.pixels.shape and torch.equal(after.pixels, before.pixels)
     assert same == (change == "time")
@@ -103,7 +123,9 @@ def test_of_two_builders_at_once_one_waits_for_the_other(folder, monkeypatch, de
     slow = cache.decode
     monkeypatch.setattr(cache, "decode", lambda *args: time.sleep(0.02) or slow(*args))
     results = []
-    threads = [threading.Thread(target=lambda: results.append(open_images(folder))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: results.append(open_images(folder))) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -115,20 +137,28 @@ def test_of_two_builders_at_once_one_waits_for_the_other(folder, monkeypatch, de
 def test_order_does_not_depend_on_the_number_of_workers(tmp_path, paint):
     painted = [paint(tmp_path / "p" / f"{i:03d}.png", i, size=5, mode="L") for i in range(150)]
     for workers in (1, 4):
-        images = open_images(tmp_path / "p", workers=workers, cache_dir=tmp_path / f"cache{workers}")
-        assert all((images.pixels[i, 0].numpy() == pixels).all() for i, pixels in enumerate(painted))
+        images = open_images(
+            tmp_path / "p", workers=workers, cache_dir=tmp_path / f"cache{workers}"
+        )
+        assert all(
+            (images.pixels[i, 0].numpy() == pixels).all() for i, pixels in enumerate(painted)
+        )
 
 
 def test_an_unwritable_cache_folder_is_one_line_that_says_what_to_do(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ValueError, match=r"cannot write the cache in .*set XDG_CACHE_HOME to another folder"):
+    with pytest.raises(
+        ValueError, match=r"cannot write the cache in .*set XDG_CACHE_HOME to another folder"
+    ):
         open_images(folder, cache_dir=tmp_path / "file" / "below")
 
     def full(file):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cache.os, "fsync", full)
-    with pytest.raises(ValueError, match=r"cannot write the cache in .*No space left on device.*set XDG_CACHE_HOME"):
+    with pytest.raises(
+        ValueError, match=r"cannot write the cache in .*No space left on device.*set XDG_CACHE_HOME"
+    ):
         open_images(folder)
     assert entries() == []
 
@@ -162,7 +192,9 @@ def test_pixels_beyond_the_limit_are_not_kept(folder, decodes):
         with pytest.raises(ValueError, match="Batches of crops"):
             images.pixels  # noqa: B018
         count = len(decodes)
-        assert not open_images(folder, cache_dir=folder.parent / str(len(options)), **options).stored
+        assert not open_images(
+            folder, cache_dir=folder.parent / str(len(options)), **options
+        ).stored
         assert len(decodes) == count  # what was found out is kept
         again = open_images(folder, cache_dir=folder.parent / str(len(options)))
         assert again.stored and (again.pixels == whole.pixels).all()
@@ -194,13 +226,18 @@ def as_tar(folder):
     return folder.parent / "all.tar"
 
 
-@pytest.mark.parametrize("kind", [as_table, as_parquet, as_tar, lambda folder: labelled(folder) or folder])
+@pytest.mark.parametrize(
+    "kind", [as_table, as_parquet, as_tar, lambda folder: labelled(folder) or folder]
+)
 def test_another_label_column_decodes_nothing(kind, folder, decodes):
     source = kind(folder)
     pixels = open_images(source).pixels
     count = len(decodes)
     for _ in range(2):
-        by_kind, by_rank = open_images(source, label_column="kind"), open_images(source, label_column="rank")
+        by_kind, by_rank = (
+            open_images(source, label_column="kind"),
+            open_images(source, label_column="rank"),
+        )
         assert (by_kind.labels.tolist(), by_kind.class_names) == ([0, 1, 0, 1, 0], ["a", "b"])
         assert (by_rank.labels.tolist(), by_rank.class_names) == ([5, 4, 3, 2, 1], None)
         assert torch.equal(by_kind.pixels, pixels) and torch.equal(by_rank.pixels, pixels)
@@ -214,7 +251,9 @@ def test_metadata_labels_the_images_that_it_names(folder, decodes):
     count = len(decodes)
     (folder / "metadata.csv").write_text("file_name,kind\n4.png,b\n1.png,a\n7.png,a\n")
     images = open_images(folder, label_column="kind")
-    assert len(images) == 5 and images.labels.tolist() == [-1, 0, -1, -1, 1] and len(decodes) == count
+    assert (
+        len(images) == 5 and images.labels.tolist() == [-1, 0, -1, -1, 1] and len(decodes) == count
+    )
     assert [name for name, _ in images.skipped] == ["7.png"]
 
 
@@ -239,7 +278,10 @@ def test_of_a_data_set_that_changed_only_what_is_new_is_decoded(kind, folder, pa
     images = open_images(kind(folder), image_size=6, channels=3)
     assert len(decodes) == count + 2
     fresh = open_images(kind(folder), image_size=6, channels=3, cache_dir=folder.parent / "fresh")
-    assert torch.equal(images.pixels, fresh.pixels) and (images.mean, images.std) == (fresh.mean, fresh.std)
+    assert torch.equal(images.pixels, fresh.pixels) and (images.mean, images.std) == (
+        fresh.mean,
+        fresh.std,
+    )
     assert len(entries()) == 1  # the state before is gone
     cache.used.update(used)
 
@@ -262,11 +304,15 @@ def test_beyond_its_limit_the_cache_drops_what_was_used_longest_ago(folder, deco
         open_images(folder, image_size=size, channels=3)
     assert len(decodes) == count
     monkeypatch.setenv("NEARFAR_CACHE_BYTES", "1")
-    kept = open_images(folder, image_size=41, channels=3)  # what this process uses stays, and what was just built
+    kept = open_images(
+        folder, image_size=41, channels=3
+    )  # what this process uses stays, and what was just built
     assert len(decodes) == count + 5 and len(entries()) == 4
     assert len(pickle.loads(pickle.dumps(kept)).pixels) == 5
     monkeypatch.setenv("NEARFAR_CACHE_BYTES", "plenty")
-    with pytest.raises(ValueError, match="NEARFAR_CACHE_BYTES must be a number of bytes, such as 68719476736, got"):
+    with pytest.raises(
+        ValueError, match="NEARFAR_CACHE_BYTES must be a number of bytes, such as 68719476736, got"
+    ):
         open_images(folder)
 
 
@@ -294,11 +340,20 @@ def test_only_data_sets_of_the_cache_are_counted_and_removed(tmp_path):
     data_set(tmp_path, one, entry_json=10, pixels_u8=100)
     data_set(tmp_path, two, entry_json=5)
     data_set(tmp_path, killed, pixels_u8=1000)
-    others = [data_set(tmp_path, "runs", entry_json=1), data_set(tmp_path, cache.key(5)[:31], entry_json=1)]
+    others = [
+        data_set(tmp_path, "runs", entry_json=1),
+        data_set(tmp_path, cache.key(5)[:31], entry_json=1),
+    ]
     (tmp_path / cache.key(6)).symlink_to(others[0])
-    assert cache.sizes(tmp_path) == {tmp_path / one: 110, tmp_path / two: 5, tmp_path / killed: 1000}
+    assert cache.sizes(tmp_path) == {
+        tmp_path / one: 110,
+        tmp_path / two: 5,
+        tmp_path / killed: 1000,
+    }
     assert cache.empty(tmp_path) == 1115
-    assert cache.sizes(tmp_path) == {} and all(path.is_dir() and list(path.iterdir()) for path in others)
+    assert cache.sizes(tmp_path) == {} and all(
+        path.is_dir() and list(path.iterdir()) for path in others
+    )
 
 
 def test_what_is_being_built_stays(tmp_path):

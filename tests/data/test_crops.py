@@ -49,7 +49,10 @@ def test_workers_processes_and_start_change_nothing(images):
     halves = [everything(images, rank=rank, world_size=2) for rank in range(2)]
     for (views, index), one, two in zip(whole, *halves, strict=True):
         assert (torch.cat([one[1], two[1]]) == index).all()
-        assert all((torch.cat([a, b]) == view).all() for a, b, view in zip(one[0], two[0], views, strict=True))
+        assert all(
+            (torch.cat([a, b]) == view).all()
+            for a, b, view in zip(one[0], two[0], views, strict=True)
+        )
     assert not same(whole, everything(images, epoch=1))
 
 
@@ -61,13 +64,19 @@ def test_the_shown_part_is_what_random_resized_crop_would_take(tmp_path):
         Image.fromarray(ramps).save(tmp_path / f"{number}.png")
     images = open_images(tmp_path, cache=False)
     batches = Batches(images, 8, 0, crops=[(40, (0.2, 0.6), (3 / 4, 4 / 3))], workers=0)
-    pixels = torch.cat([views[0] for epoch in range(100) for views, _ in batches.epoch(epoch)]).double()
+    pixels = torch.cat(
+        [views[0] for epoch in range(100) for views, _ in batches.epoch(epoch)]
+    ).double()
     tall = (pixels[:, 0, 30].mean(1) - pixels[:, 0, 10].mean(1)) * 2
     wide = (pixels[:, 1, :, 30].mean(1) - pixels[:, 1, :, 10].mean(1)) * 2
     share, shape = wide * tall / (120 * 160), (wide / tall).log()
-    np.testing.assert_allclose([share.min(), share.mean(), share.max()], [0.2, 0.4, 0.6], atol=0.025)
+    np.testing.assert_allclose(
+        [share.min(), share.mean(), share.max()], [0.2, 0.4, 0.6], atol=0.025
+    )
     reach = math.log(4 / 3)
-    np.testing.assert_allclose([shape.min(), shape.mean(), shape.max()], [-reach, 0, reach], atol=0.04)
+    np.testing.assert_allclose(
+        [shape.min(), shape.mean(), shape.max()], [-reach, 0, reach], atol=0.04
+    )
     middle = pixels[:, 1].mean((1, 2)) + 0.5
     free = (middle - wide / 2) / (160 - wide)
     np.testing.assert_allclose([free.mean(), free.std()], [0.5, 1 / math.sqrt(12)], atol=0.04)
@@ -75,14 +84,18 @@ def test_the_shown_part_is_what_random_resized_crop_would_take(tmp_path):
 
 def test_large_jpegs_are_shrunk_while_decoding_without_losing_detail(tmp_path):
     waves = 127 + 120 * np.sin(np.arange(1600) / 60)
-    image = Image.fromarray(np.add.outer(waves, waves).astype(np.int64).clip(0, 255).astype(np.uint8))
+    image = Image.fromarray(
+        np.add.outer(waves, waves).astype(np.int64).clip(0, 255).astype(np.uint8)
+    )
     image.save(tmp_path / "a.jpg", quality=95)
     images = open_images(tmp_path, cache=False, image_size=64)
     batches = Batches(images, 1, 0, crops=[(32, (0.25, 0.25), (1.0, 1.0))], workers=0)
     (view,), _ = next(batches.epoch(0))
     assert batches.takes.at_least == 64
     state = np.random.SeedSequence([0, 0, 0, 0]).generate_state(1, np.uint64)
-    uniform = torch.rand(1, 22, generator=torch.Generator().manual_seed(int(state[0])), dtype=torch.float64)
+    uniform = torch.rand(
+        1, 22, generator=torch.Generator().manual_seed(int(state[0])), dtype=torch.float64
+    )
     [(top, left, tall, wide)] = sample_boxes(uniform, 1600, 1600, (0.25, 0.25), (1.0, 1.0)).tolist()
     box = (left, top, left + wide, top + tall)
     expected = np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR, box=box)).astype(int)
@@ -109,9 +122,17 @@ def test_parquet_and_tars_keep_their_originals_within_reach(tmp_path, paint):
     assert len(folder) == 5 and same(everything(folder), everything(tars, workers=1))
     # two splits: validation comes before test
     rows = open_images(tmp_path / "rows", cache=False)
-    assert rows.names == ["validation/000000", "validation/000001", "test/000000", "test/000001", "test/000003"]
+    assert rows.names == [
+        "validation/000000",
+        "validation/000001",
+        "test/000000",
+        "test/000001",
+        "test/000003",
+    ]
     order = [3, 4, 0, 1, 2]
-    assert all(rows.originals[i] == Path(folder.originals[j]).read_bytes() for i, j in enumerate(order))
+    assert all(
+        rows.originals[i] == Path(folder.originals[j]).read_bytes() for i, j in enumerate(order)
+    )
     part = rows.subset([4, 0])
     assert part.originals[0] == rows.originals[4] and len(part.originals) == 2
 
@@ -137,5 +158,7 @@ def test_pages_of_a_tiff_are_channels_in_crops_too(tmp_path):
         first.save(tmp_path / f"{number}.tif", save_all=True, append_images=others)
     images = open_images(tmp_path, cache=False)
     assert images.channels == 3
-    [(views, index)] = Batches(images, 6, 0, crops=[(16, (1.0, 1.0), (1.0, 1.0))], workers=0).epoch(0)
+    [(views, index)] = Batches(images, 6, 0, crops=[(16, (1.0, 1.0), (1.0, 1.0))], workers=0).epoch(
+        0
+    )
     assert (views[0].numpy() == pages[index]).all()

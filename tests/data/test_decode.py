@@ -26,7 +26,11 @@ def corner(image, form="PNG", channels=3, **options):
         (Image.new("LA", (4, 4), (0, 0)), "PNG", [255, 255, 255]),
         (Image.new("LA", (4, 4), (100, 255)), "PNG", [100, 100, 100]),
         (Image.new("RGBA", (4, 4), (255, 0, 0, 0)), "PNG", [255, 255, 255]),
-        (Image.new("RGBA", (4, 4), (255, 0, 0, 51)), "PNG", [255, 204, 204]),  # a fifth of red over white
+        (
+            Image.new("RGBA", (4, 4), (255, 0, 0, 51)),
+            "PNG",
+            [255, 204, 204],
+        ),  # a fifth of red over white
         (Image.new("CMYK", (4, 4), (0, 0, 0, 255)), "TIFF", [0, 0, 0]),
         (Image.new("CMYK", (4, 4), (255, 0, 0, 0)), "TIFF", [0, 255, 255]),
         (Image.new("CMYK", (8, 8), (255, 0, 0, 0)), "JPEG", [0, 255, 255]),
@@ -56,7 +60,10 @@ def test_sixteen_bits_are_scaled_not_clipped(form):
     ],
 )
 def test_wide_greys_follow_the_documented_ranges(values, expected):
-    assert decode(encoded(Image.fromarray(values), "TIFF"), Form(2, 1)).reshape(-1).tolist() == expected
+    assert (
+        decode(encoded(Image.fromarray(values), "TIFF"), Form(2, 1)).reshape(-1).tolist()
+        == expected
+    )
 
 
 def test_grey_palette_counts_as_grey_and_colours_do_not():
@@ -71,7 +78,11 @@ def test_grey_palette_counts_as_grey_and_colours_do_not():
 def test_animations_give_their_first_frame(form):
     frames = [Image.new("RGB", (8, 8), (value, value, value)) for value in (40, 200)]
     options = {"lossless": True} if form == "WEBP" else {}
-    assert corner(frames[0], form, save_all=True, append_images=frames[1:], **options) == [40, 40, 40]
+    assert corner(frames[0], form, save_all=True, append_images=frames[1:], **options) == [
+        40,
+        40,
+        40,
+    ]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -82,7 +93,9 @@ def test_exif_orientation_is_applied_once(orientation, form):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(Image.fromarray(pixels), form, exif=exif)
-    upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")).transpose(2, 0, 1)
+    upright = np.asarray(
+        ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    ).transpose(2, 0, 1)
     np.testing.assert_allclose(decode(data, Form(32, 3)).astype(int), upright.astype(int), atol=1)
 
 
@@ -90,7 +103,9 @@ def test_resize_is_shorter_side_and_centre():
     pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
     square = image.crop((15, 0, 75, 60))
-    expected = np.asarray(ImageOps.fit(square, (24, 24), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    expected = np.asarray(ImageOps.fit(square, (24, 24), Image.Resampling.BICUBIC)).transpose(
+        2, 0, 1
+    )
     decoded = decode(encoded(image), Form(24, 3))
     assert header(encoded(image))[:2] == (60, 90)
     np.testing.assert_allclose(decoded.astype(int), expected.astype(int), atol=1)
@@ -98,7 +113,9 @@ def test_resize_is_shorter_side_and_centre():
 
 def test_large_jpegs_are_decoded_small_with_the_same_result():
     waves = 127 + 120 * np.sin(np.arange(1600) / 60)
-    image = Image.fromarray(np.add.outer(waves, waves).astype(np.int64).clip(0, 255).astype(np.uint8))
+    image = Image.fromarray(
+        np.add.outer(waves, waves).astype(np.int64).clip(0, 255).astype(np.uint8)
+    )
     data = encoded(image, "JPEG", quality=95)
     assert to_pil(data, 128).size == (200, 200)
     whole = np.asarray(image.resize((64, 64), Image.Resampling.BICUBIC)).astype(int)
@@ -106,10 +123,15 @@ def test_large_jpegs_are_decoded_small_with_the_same_result():
 
 
 def test_colour_to_grey_uses_the_luma_weights():
-    assert corner(Image.new("RGB", (4, 4), (100, 200, 50)), channels=1) == [round(0.299 * 100 + 0.587 * 200 + 5.7)]
+    assert corner(Image.new("RGB", (4, 4), (100, 200, 50)), channels=1) == [
+        round(0.299 * 100 + 0.587 * 200 + 5.7)
+    ]
 
 
 def test_postscript_is_never_handed_to_ghostscript():
     with pytest.raises(UnidentifiedImageError):
-        decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n", Form(8, 3))
+        decode(
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n",
+            Form(8, 3),
+        )
     assert not suffixes() & {".eps", ".ps", ".pdf", ".wmf", ".h5"}

@@ -17,7 +17,9 @@ from nearfar.maps.columns import columns_of
 
 def picture(seed=0, size=(40, 30)):
     rng = np.random.default_rng(seed)
-    return Image.fromarray(rng.integers(0, 256, (size[1] // 10, size[0] // 10, 3), dtype=np.uint8)).resize(size)
+    return Image.fromarray(
+        rng.integers(0, 256, (size[1] // 10, size[0] // 10, 3), dtype=np.uint8)
+    ).resize(size)
 
 
 def noted(camera="Box 3", taken="2019:07:02 12:00:00", south=False):
@@ -25,7 +27,9 @@ def noted(camera="Box 3", taken="2019:07:02 12:00:00", south=False):
     tags[Base.Model] = camera
     tags.get_ifd(IFD.Exif)[Base.DateTimeOriginal] = taken
     place = {GPS.GPSLatitudeRef: "S" if south else "N", GPS.GPSLatitude: (48.0, 30.0, 36.0)}
-    tags.get_ifd(IFD.GPSInfo).update(place | {GPS.GPSLongitudeRef: "W", GPS.GPSLongitude: (9.0, 0.0, 0.0)})
+    tags.get_ifd(IFD.GPSInfo).update(
+        place | {GPS.GPSLongitudeRef: "W", GPS.GPSLongitude: (9.0, 0.0, 0.0)}
+    )
     return tags
 
 
@@ -36,8 +40,13 @@ def test_time_camera_and_place_are_columns(ending, tmp_path):
     columns = open_images(tmp_path, image_size=16).columns.to_pydict()
     assert columns["taken"] == [datetime(2019, 7, 2, 12), None]
     assert columns["camera"] == ["Box 3", None]
-    assert columns["latitude"] == [pytest.approx(-48.51), None] and columns["longitude"] == [-9.0, None]
-    years = columns_of(open_images(tmp_path, image_size=16).columns, None, ["a", "b"], labelled=False)["taken"]
+    assert columns["latitude"] == [pytest.approx(-48.51), None] and columns["longitude"] == [
+        -9.0,
+        None,
+    ]
+    years = columns_of(
+        open_images(tmp_path, image_size=16).columns, None, ["a", "b"], labelled=False
+    )["taken"]
     assert years[0] == pytest.approx(2019.5, abs=0.01) and np.isnan(years[1])
 
 
@@ -64,9 +73,13 @@ def test_files_without_notes_have_no_columns(tmp_path):
 def test_embed_writes_them(tmp_path, quiet):
     for number in range(12):
         picture(number).save(tmp_path / f"{number:02d}.jpg", exif=noted(camera=f"Box {number % 2}"))
-    options = dict(epochs=1, batch_size=4, held_out=2, image_size=16, encoder="small", console=quiet)
+    options = dict(
+        epochs=1, batch_size=4, held_out=2, image_size=16, encoder="small", console=quiet
+    )
     run = nearfar.pretrain(tmp_path, out=tmp_path / "run", **options)
-    table = pq.read_table(nearfar.embed(run, out=tmp_path / "rows.parquet", split="all", console=quiet))
+    table = pq.read_table(
+        nearfar.embed(run, out=tmp_path / "rows.parquet", split="all", console=quiet)
+    )
     assert table["camera"].to_pylist() == ["Box 0", "Box 1"] * 6
     assert set(table["taken"].to_pylist()) == {datetime(2019, 7, 2, 12)}
 

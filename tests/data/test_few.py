@@ -12,7 +12,9 @@ from nearfar.data import encoded, open_images
 def folder(tmp_path):
     rng = np.random.default_rng(0)
     for number in range(31):
-        smooth = np.kron(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8), np.ones((30, 30, 1), dtype=np.uint8))
+        smooth = np.kron(
+            rng.integers(0, 256, (4, 5, 3), dtype=np.uint8), np.ones((30, 30, 1), dtype=np.uint8)
+        )
         Image.fromarray(smooth).save(tmp_path / f"{number:02d}.png")
     return tmp_path
 
@@ -42,7 +44,13 @@ def test_unreadable_ones_are_left_out_and_none_at_all_is_said(folder, tmp_path):
 def test_size_and_channels_are_those_of_the_images(folder):
     assert (open_images(folder, few=3).image_size, open_images(folder, few=3).channels) == (224, 3)
     digits = open_images("digits", few=5)
-    assert digits.names == ["digits/0000", "digits/0449", "digits/0898", "digits/1347", "digits/1796"]
+    assert digits.names == [
+        "digits/0000",
+        "digits/0449",
+        "digits/0898",
+        "digits/1347",
+        "digits/1796",
+    ]
     assert digits.pixels.shape == (5, 1, 8, 8)
     assert len(open_images(np.zeros((3, 9, 9), dtype=np.uint8), few=12)) == 3
 

@@ -34,13 +34,17 @@ def test_a_mistyped_folder_is_no_hub_name(tmp_path, paint, monkeypatch, asked):
         open_images("photos/catz")
     with pytest.raises(FileNotFoundError, match=r"in '\.', did you mean 'photos'"):
         open_images("phtos/cats")
-    with pytest.raises(FileNotFoundError, match=r"on the Hugging Face Hub is called 'hf:owner/name'"):
+    with pytest.raises(
+        FileNotFoundError, match=r"on the Hugging Face Hub is called 'hf:owner/name'"
+    ):
         open_images("owner/name")
     assert asked == []
 
 
 def test_a_hub_that_cannot_be_reached_is_one_request_and_one_line(asked):
-    with pytest.raises(ValueError, match=r"cannot open 'owner/name' of the Hugging Face Hub: .*not known") as error:
+    with pytest.raises(
+        ValueError, match=r"cannot open 'owner/name' of the Hugging Face Hub: .*not known"
+    ) as error:
         open_images("hf:owner/name")
     assert asked == ["owner/name"] and "\n" not in str(error.value)
 
@@ -48,23 +52,29 @@ def test_a_hub_that_cannot_be_reached_is_one_request_and_one_line(asked):
 def test_hub_tables_are_read_without_decoding_by_datasets(monkeypatch):
     import datasets
 
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["u", "v"])})
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["u", "v"])}
+    )
     cells = [{"bytes": data, "path": None} for data in (png(0), b"broken", png(2))]
     table = datasets.Dataset.from_dict({"image": cells, "label": [0, 1, 1]}, features=features)
-    monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict({"train": table, "test": table}))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda name: datasets.DatasetDict({"train": table, "test": table})
+    )
     images = open_images("hf:owner/name", split="test")
     assert images.names == ["test/000000", "test/000002"] and images.labels.tolist() == [0, 1]
     assert images.skipped == [("test/000001", "not an image of a known format")]
 
 
 @pytest.mark.parametrize(
-    "name", ["", "../../etc", "/etc", "own/set/part", "..", "a/..", ".", "own", "imagefolder", "~/x"]
+    "name",
+    ["", "../../etc", "/etc", "own/set/part", "..", "a/..", ".", "own", "imagefolder", "~/x"],
 )
 def test_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, asked):
     monkeypatch.chdir(tmp_path)
     for ask in (open_images, list_splits, open_stream):
         with pytest.raises(
-            ValueError, match=f"'hf:{re.escape(name)}' is no name on the Hugging Face Hub: write hf:own"
+            ValueError,
+            match=f"'hf:{re.escape(name)}' is no name on the Hugging Face Hub: write hf:own",
         ):
             ask(f"hf:{name}")
     assert asked == []

@@ -33,8 +33,13 @@ def test_images_stand_one_source_after_the_other(places):
     rows = [9, 0, 5, 5, 7, 1]
     assert torch.equal(held(images, rows), images.pixels[rows])
     some = images.subset([8, 2, 6]).subset([2, 0])
-    assert some.names == [images.names[6], images.names[8]] and torch.equal(some.pixels, images.pixels[[6, 8]])
-    assert some.labels.tolist() == images.labels[[6, 8]].tolist() and some.originals[1] == images.originals[8]
+    assert some.names == [images.names[6], images.names[8]] and torch.equal(
+        some.pixels, images.pixels[[6, 8]]
+    )
+    assert (
+        some.labels.tolist() == images.labels[[6, 8]].tolist()
+        and some.originals[1] == images.originals[8]
+    )
     again = pickle.loads(pickle.dumps(some))
     assert torch.equal(again.pixels, some.pixels) and list(again.originals) == list(some.originals)
     assert images.source == describe(places) == "a + b + c.csv" and images.stored
@@ -45,10 +50,16 @@ def test_labels_are_there_only_where_all_sources_have_some(places, tmp_path, pai
     assert open_images([places[0], tmp_path / "plain"]).labels is None
     rng = np.random.default_rng(0)
     for name in ("m", "n"):
-        np.savez(tmp_path / f"{name}.npz", images=rng.integers(0, 256, (3, 8, 8, 3), dtype=np.uint8), labels=[4, 2, 4])
+        np.savez(
+            tmp_path / f"{name}.npz",
+            images=rng.integers(0, 256, (3, 8, 8, 3), dtype=np.uint8),
+            labels=[4, 2, 4],
+        )
     numbers = open_images([tmp_path / "m.npz", tmp_path / "n.npz"])
     assert numbers.labels.tolist() == [4, 2, 4] * 2 and numbers.class_names is None
-    assert open_images([places[0], tmp_path / "m.npz"]).labels is None  # names and numbers do not go together
+    assert (
+        open_images([places[0], tmp_path / "m.npz"]).labels is None
+    )  # names and numbers do not go together
 
 
 def test_statistics_are_those_of_all_pixels(places):
@@ -64,7 +75,11 @@ def test_names_that_would_clash_have_the_end_of_their_sources_path(tmp_path, pai
         (tmp_path / place / "broken.png").write_text("no picture")
     images = open_images([tmp_path / "one/x", tmp_path / "two/x", tmp_path / "one/y"])
     assert images.names == ["one/x/0.png", "two/x/0.png", "one/y/0.png"]
-    assert [name for name, _ in images.skipped] == ["one/x/broken.png", "two/x/broken.png", "one/y/broken.png"]
+    assert [name for name, _ in images.skipped] == [
+        "one/x/broken.png",
+        "two/x/broken.png",
+        "one/y/broken.png",
+    ]
     with pytest.raises(ValueError, match="given twice"):
         open_images([tmp_path / "one/x", tmp_path / "one/../one/x"])
 
@@ -77,8 +92,12 @@ def test_size_and_channels_suit_all(tmp_path, paint):
     both = open_images([tmp_path / "grey", tmp_path / "colour"])
     assert (both.image_size, both.channels) == (8, 3)
     assert torch.equal(both.pixels[:3], open_images(tmp_path / "grey", channels=3).pixels)
-    assert open_images([tmp_path / "grey", tmp_path / "wide"], channels=1, image_size=10).pixels.shape == (6, 1, 10, 10)
-    assert open_images([tmp_path / "colour", tmp_path / "wide"]).image_size == 224  # as for sizes in one folder
+    assert open_images(
+        [tmp_path / "grey", tmp_path / "wide"], channels=1, image_size=10
+    ).pixels.shape == (6, 1, 10, 10)
+    assert (
+        open_images([tmp_path / "colour", tmp_path / "wide"]).image_size == 224
+    )  # as for sizes in one folder
     assert open_images([tmp_path / "grey", "digits"]).channels == 1
     np.save(tmp_path / "five.npy", np.zeros((2, 8, 8, 5), dtype=np.uint8))
     with pytest.raises(ValueError, match=r"'colour' has 3 and 'five\.npy' has 5"):
@@ -86,7 +105,9 @@ def test_size_and_channels_suit_all(tmp_path, paint):
 
 
 def test_splits_that_all_sources_have(tmp_path, paint):
-    for i, name in enumerate(["a/train/0.png", "a/test/1.png", "b/train/2.png", "b/test/3.png", "plain/4.png"]):
+    for i, name in enumerate(
+        ["a/train/0.png", "a/test/1.png", "b/train/2.png", "b/test/3.png", "plain/4.png"]
+    ):
         paint(tmp_path / name, i)
     both = [tmp_path / "a", tmp_path / "b"]
     assert list_splits(both) == ["train", "test"] and list_splits([*both, tmp_path / "plain"]) == []
@@ -101,7 +122,9 @@ def test_splits_that_all_sources_have(tmp_path, paint):
 def test_a_label_column_is_that_of_the_sources_that_have_columns(places, tmp_path):
     images = open_images(places, label_column="site")
     assert images.labels is None  # names of folders, and numbers
-    with pytest.raises(ValueError, match="none of a \\+ b has columns, so none has 'site' for labels"):
+    with pytest.raises(
+        ValueError, match="none of a \\+ b has columns, so none has 'site' for labels"
+    ):
         open_images(places[:2], label_column="site")
 
 

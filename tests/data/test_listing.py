@@ -50,31 +50,50 @@ def test_a_folder_that_cannot_be_read_is_listed(tmp_path, paint, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert open_images(tmp_path).skipped == [("locked/", "the folder cannot be read: Permission denied")]
+    assert open_images(tmp_path).skipped == [
+        ("locked/", "the folder cannot be read: Permission denied")
+    ]
     (tmp_path / "a" / "0.png").unlink()
-    with pytest.raises(ValueError, match=r"holds no images.*'locked/': the folder cannot be read: Permission denied"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds no images.*'locked/': the folder cannot be read: Permission denied",
+    ):
         open_images(tmp_path)
     with pytest.raises(ValueError, match="locked' cannot be read: Permission denied"):
         open_images(tmp_path / "locked")
 
 
 def test_names_that_are_not_utf8_or_hold_line_breaks(tmp_path, paint):
-    names = [f"{LATIN}/{LATIN}.png", "two\nlines/tab\there.png", "two\nlines/\u2028.png", "é/💡\u202fü.png"]
+    names = [
+        f"{LATIN}/{LATIN}.png",
+        "two\nlines/tab\there.png",
+        "two\nlines/\u2028.png",
+        "é/💡\u202fü.png",
+    ]
     for number, name in enumerate(names):
         paint(tmp_path / "in" / name, number)
         (tmp_path / "in" / name).with_name("broken " + os.path.basename(name)).write_text("x")
     shown = {name: number for number, name in enumerate((
         "caf\\xe9/caf\\xe9.png", "two\\nlines/tab\\there.png", "two\\nlines/\\u2028.png", "é/💡\u202fü.png"
     ))}  # fmt: skip
-    for images in (open_images(tmp_path / "in"), open_images(tmp_path / "in")):  # decoded, and from the cache
+    for images in (
+        open_images(tmp_path / "in"),
+        open_images(tmp_path / "in"),
+    ):  # decoded, and from the cache
         assert set(images.names) == set(shown)
         assert sorted(images.class_names) == sorted(["caf\\xe9", "two\\nlines", "é"])
         for name, label, path in zip(images.names, images.labels, images.originals, strict=True):
             assert name.startswith(images.class_names[label])
             assert path == str(tmp_path / "in" / names[shown[name]])
         assert len(images.skipped) == 4
-        assert all(len(line.splitlines()) == 1 and line.encode() for entry in images.skipped for line in entry)
+        assert all(
+            len(line.splitlines()) == 1 and line.encode()
+            for entry in images.skipped
+            for line in entry
+        )
     assert set(open_images(tmp_path / "in", few=8).names) == set(shown)
     for ending in (".parquet", ".csv", ".npz"):
-        write_embeddings(tmp_path / f"table{ending}", images.names, np.zeros((4, 2), np.float32), images.labels)
+        write_embeddings(
+            tmp_path / f"table{ending}", images.names, np.zeros((4, 2), np.float32), images.labels
+        )
     assert np.load(tmp_path / "table.npz")["name"].tolist() == images.names

@@ -19,7 +19,9 @@ def everything(batches, epoch, start=0):
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPoolExecutor")]
+    return [
+        thread for thread in threading.enumerate() if thread.name.startswith("ThreadPoolExecutor")
+    ]
 
 
 def test_an_epoch_shows_each_image_once_with_its_index(images):
@@ -34,7 +36,9 @@ def test_an_epoch_shows_each_image_once_with_its_index(images):
 
 def test_the_order_depends_on_seed_and_epoch_only(images):
     def order(seed, epoch, batch_size=1):
-        return [i for _, index in everything(Batches(images, batch_size, seed), epoch) for i in index]
+        return [
+            i for _, index in everything(Batches(images, batch_size, seed), epoch) for i in index
+        ]
 
     assert order(1, 0) == order(1, 0) == order(1, 0, batch_size=23)
     assert len({tuple(order(seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
@@ -43,7 +47,9 @@ def test_the_order_depends_on_seed_and_epoch_only(images):
 @pytest.mark.parametrize("start", range(5))
 def test_starting_later_gives_the_rest(images, start):
     batches = Batches(images, 5, seed=2)
-    assert [index for _, index in everything(batches, 3, start)] == [i for _, i in everything(batches, 3)][start:]
+    assert [index for _, index in everything(batches, 3, start)] == [
+        i for _, i in everything(batches, 3)
+    ][start:]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])

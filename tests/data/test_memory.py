@@ -25,7 +25,10 @@ def test_threads_share_and_more_than_all_is_lent_to_one_alone():
             with lock:
                 together.remove(wanted)
 
-    threads = [threading.Thread(target=work, args=(wanted,)) for wanted in [40, 50, 10, 70, 500, 30, 1000] * 3]
+    threads = [
+        threading.Thread(target=work, args=(wanted,))
+        for wanted in [40, 50, 10, 70, 500, 30, 1000] * 3
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -56,6 +59,9 @@ def test_all_decoding_asks_for_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize("size", [0, -1, LARGEST + 1, 10**21])
 def test_impossible_sizes(tmp_path, paint, size):
     paint(tmp_path / "a.png", 0)
-    for ask in (lambda: open_images(tmp_path, image_size=size), lambda: open_images(tmp_path, few=1, image_size=size)):
+    for ask in (
+        lambda: open_images(tmp_path, image_size=size),
+        lambda: open_images(tmp_path, few=1, image_size=size),
+    ):
         with pytest.raises(ValueError, match=rf"image_size must be 1 to {LARGEST}"):
             ask()

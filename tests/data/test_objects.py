@@ -48,7 +48,11 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("labelled", [True, False])
 def test_every_kind_of_item_gives_the_same_images(kind, labelled):
-    items = [(image, number + 1) for number, image in enumerate(KINDS[kind])] if labelled else KINDS[kind]
+    items = (
+        [(image, number + 1) for number, image in enumerate(KINDS[kind])]
+        if labelled
+        else KINDS[kind]
+    )
     data = Items(items)
     images = open_images(data)
     assert data.asked == [0, 1, 2, 3]
@@ -116,7 +120,10 @@ class Stream(IterableDataset):
         (Stream(), "cannot open images from torch Dataset Stream"),
         (object(), "cannot open images from an object of class object"),
         (None, "class NoneType"),
-        (Items([{"image": noise(8, 8)}]), "item 0 of torch Dataset Items of 1 images: it is a dict; images come"),
+        (
+            Items([{"image": noise(8, 8)}]),
+            "item 0 of torch Dataset Items of 1 images: it is a dict; images come",
+        ),
         (Items([noise(8, 8), "a.png"]), "item 1 .* it is a str"),
         (Items([noise(2, 8, 8, 3)]), r"it is a ndarray of shape \[2, 8, 8, 3\]"),
         (Items([torch.full((3, 8, 8), 2.0)]), "item 0 .*float images must lie in 0..1"),
@@ -147,8 +154,12 @@ def table(count=3, path=None):
         cells.append({"bytes": file.getvalue(), "path": None})
     if path is not None:
         cells[0] = {"bytes": None, "path": str(path)}
-    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["u", "v"])})
-    return datasets.Dataset.from_dict({"img": cells, "label": [number % 2 for number in range(count)]}, features)
+    features = datasets.Features(
+        {"img": datasets.Image(), "label": datasets.ClassLabel(names=["u", "v"])}
+    )
+    return datasets.Dataset.from_dict(
+        {"img": cells, "label": [number % 2 for number in range(count)]}, features
+    )
 
 
 def test_tables_of_datasets_are_decoded_once_and_cached(decodes):
@@ -186,7 +197,9 @@ def test_images_come_back_as_they_are():
     images = open_images(noise(5, 8, 8))
     assert open_images(images) is images and open_images(images, image_size=8, channels=1) is images
     for options in ({"image_size": 9}, {"channels": 3}, {"split": "train"}):
-        with pytest.raises(ValueError, match=f"these images were opened with {next(iter(options))}"):
+        with pytest.raises(
+            ValueError, match=f"these images were opened with {next(iter(options))}"
+        ):
             open_images(images, **options)
 
 
@@ -210,7 +223,10 @@ def test_images_reach_another_process(tmp_path, paint):
     for images in (memory, memory.subset([4, 0]), cached, cached.subset([4, 0])):
         assert images.pixels is not None  # what is kept once asked for is not sent
         again = pickle.loads(pickle.dumps(images))
-        assert torch.equal(again.pixels, images.pixels) and (again.mean, again.std) == (images.mean, images.std)
+        assert torch.equal(again.pixels, images.pixels) and (again.mean, again.std) == (
+            images.mean,
+            images.std,
+        )
         assert (again.names, again.source) == (images.names, images.source)
     assert len(pickle.dumps(memory)) > 6 * 3 * 64 * 64 > 5 * len(pickle.dumps(cached))
     streamed = open_images(tmp_path / "pics", cache=False)

@@ -33,5 +33,7 @@ def test_folder_array_and_encoder_give_the_same_pixels(tmp_path, width, height, 
         255 * encoder(size, channels).preprocess(images),
     ):
         assert (seen.float() - cached.float()).abs().max() <= 1
-    smooth = 255 * encoder(size, channels).preprocess(images / 255)  # floats are not rounded on the way
+    smooth = 255 * encoder(size, channels).preprocess(
+        images / 255
+    )  # floats are not rounded on the way
     assert (smooth - cached.float()).abs().mean() < 1

@@ -52,7 +52,12 @@ def test_an_image_beside_the_class_folders_has_no_label(tmp_path, paint, split, 
     [
         (["b.png", "a.png", "deep/er/c.png"], None, ["a.png", "b.png", "deep/er/c.png"], None),
         (["cat/1.png", "dog/1.png"], None, ["cat/1.png", "dog/1.png"], [0, 1]),
-        (["cat/1.png", "cat/deep/2.png", "dog/1.png"], None, ["cat/1.png", "cat/deep/2.png", "dog/1.png"], None),
+        (
+            ["cat/1.png", "cat/deep/2.png", "dog/1.png"],
+            None,
+            ["cat/1.png", "cat/deep/2.png", "dog/1.png"],
+            None,
+        ),
         (["cat/1.png", "cat/2.png"], None, ["cat/1.png", "cat/2.png"], None),  # one class is none
         (["train/x/1.png", "train/y/2.png", "val/y/4.png"], "validation", ["val/y/4.png"], [1]),
         (["training/1.png", "testing/2.png"], "all", ["training/1.png", "testing/2.png"], None),
@@ -86,8 +91,14 @@ def test_labels_of_metadata_beside_the_images(tmp_path, paint, ending):
         )
         (tmp_path / "deep" / f"metadata.{ending}").write_text("\n".join(lines))
     images = open_images(tmp_path, label_column="kind")
-    assert images.names == ["deep/0.png", "deep/1.png", "deep/2.png"] and images.labels.tolist() == [3, -1, 5]
-    assert images.skipped == [("deep/lost.png", "named in the metadata, and not an image in the folder")]
+    assert images.names == [
+        "deep/0.png",
+        "deep/1.png",
+        "deep/2.png",
+    ] and images.labels.tolist() == [3, -1, 5]
+    assert images.skipped == [
+        ("deep/lost.png", "named in the metadata, and not an image in the folder")
+    ]
     assert open_images(tmp_path).labels is None
     with pytest.raises(ValueError, match="no column 'sort' for labels"):
         open_images(tmp_path, label_column="sort")
@@ -135,7 +146,9 @@ def test_size_and_channels_that_are_not_given(tmp_path, paint):
 
 
 def test_image_files_are_a_source(tmp_path, paint, monkeypatch, decodes):
-    painted = {name: paint(tmp_path / name, i) for i, name in enumerate(["x/1.png", "y/1.png", "y/0.png"])}
+    painted = {
+        name: paint(tmp_path / name, i) for i, name in enumerate(["x/1.png", "y/1.png", "y/0.png"])
+    }
     given = [tmp_path / name for name in painted]
     images = open_images(given)
     assert images.names == list(painted) and images.labels is None and list_splits(given) == []
@@ -169,7 +182,9 @@ def test_plain_parquet_file(tmp_path):
     assert (images.pixels[1].numpy() == first(expected)).all()
     texts = open_images(tmp_path / "some.parquet", label_column="other")
     assert texts.labels.tolist() == [0, 1, 2] and texts.class_names == ["x", "y", "z"]
-    with pytest.raises(ValueError, match="no column 'nope' for labels; its columns: img, label, other"):
+    with pytest.raises(
+        ValueError, match="no column 'nope' for labels; its columns: img, label, other"
+    ):
         open_images(tmp_path / "some.parquet", label_column="nope")
 
 
@@ -180,7 +195,8 @@ def test_parquet_of_bytes_and_cells_that_hold_no_image(tmp_path):
     assert [name for name, _ in images.skipped] == ["000001", "000002"]
     assert "no image data here" in images.skipped[1][1]
     pq.write_table(
-        pa.table({"image": [{"bytes": png(0), "path": None}, {"bytes": None, "path": None}]}), tmp_path / "b.parquet"
+        pa.table({"image": [{"bytes": png(0), "path": None}, {"bytes": None, "path": None}]}),
+        tmp_path / "b.parquet",
     )
     assert open_images(tmp_path / "b.parquet").skipped[0][0] == "000001"
 
@@ -200,7 +216,9 @@ def test_parquet_folder_with_splits_and_text_labels_alike_in_all(tmp_path):
 def test_parquet_written_by_datasets_keeps_class_names(tmp_path):
     import datasets
 
-    features = datasets.Features({"picture": datasets.Image(), "fine_label": datasets.ClassLabel(names=["u", "v"])})
+    features = datasets.Features(
+        {"picture": datasets.Image(), "fine_label": datasets.ClassLabel(names=["u", "v"])}
+    )
     rows = {"picture": [{"bytes": png(n), "path": None} for n in range(2)], "fine_label": [1, 0]}
     datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "x.parquet")
     images = open_images(tmp_path)
@@ -212,7 +230,12 @@ def test_parquet_rows_cannot_point_outside_the_folder(tmp_path, paint):
     paint(tmp_path / "in" / "pics" / "mine.png", 1)
     cells = [
         {"bytes": None, "path": path}
-        for path in (str(tmp_path / "secret.png"), "../secret.png", "https://example.org/a.png", "pics/mine.png")
+        for path in (
+            str(tmp_path / "secret.png"),
+            "../secret.png",
+            "https://example.org/a.png",
+            "pics/mine.png",
+        )
     ]
     pq.write_table(pa.table({"image": cells}), tmp_path / "in" / "rows.parquet")
     images = open_images(tmp_path / "in" / "rows.parquet")
@@ -225,7 +248,9 @@ def test_parquet_rows_cannot_point_outside_the_folder(tmp_path, paint):
 
 def test_wrong_paths_name_the_nearest(tmp_path, paint):
     paint(tmp_path / "photos" / "cats" / "0.png", 0)
-    with pytest.raises(FileNotFoundError, match=r"no file or folder .*phots.*did you mean 'photos'"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no file or folder .*phots.*did you mean 'photos'"
+    ):
         open_images(tmp_path / "phots")
     with pytest.raises(FileNotFoundError, match=r"did you mean 'cats'"):
         open_images(tmp_path / "photos" / "cat")
@@ -251,6 +276,8 @@ def test_folders_without_images(tmp_path):
 def test_all_images_unreadable(tmp_path):
     for name in ("a.png", "b.jpg"):
         (tmp_path / name).write_text("x")
-    with pytest.raises(ValueError, match=r"none of the 2 images in .* can be read; a.png: not an image") as error:
+    with pytest.raises(
+        ValueError, match=r"none of the 2 images in .* can be read; a.png: not an image"
+    ) as error:
         open_images(tmp_path)
     assert "\n" not in str(error.value)

@@ -12,12 +12,16 @@ def first(pixels):
 
 
 def test_paths_are_relative_to_the_table_and_stand_in_its_order(tmp_path, paint, monkeypatch):
-    painted = {name: paint(tmp_path / "pictures" / name, i) for i, name in enumerate(["007.png", "b.png", "ü c.png"])}
+    painted = {
+        name: paint(tmp_path / "pictures" / name, i)
+        for i, name in enumerate(["007.png", "b.png", "ü c.png"])
+    }
     table = tmp_path / "tables" / "all.csv"
     table.parent.mkdir()
     away = tmp_path / "pictures" / "b.png"
     table.write_text(
-        f"site,Filename\nnorth,../pictures/ü c.png\nsouth,../pictures/007.png\n,{away}\n", encoding="utf-8"
+        f"site,Filename\nnorth,../pictures/ü c.png\nsouth,../pictures/007.png\n,{away}\n",
+        encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path / "pictures")  # from anywhere
     images = open_images(table)
@@ -27,7 +31,10 @@ def test_paths_are_relative_to_the_table_and_stand_in_its_order(tmp_path, paint,
     assert images.labels is None and images.columns.to_pydict() == {"site": ["north", "south", ""]}
     assert os.path.realpath(images.originals[0]) == str(tmp_path / "pictures" / "ü c.png")
     assert images.subset([2, 0]).columns["site"].to_pylist() == ["", "north"]
-    assert len(scan(table)) == 3 and open_images(table, few=2).names == [images.names[0], images.names[2]]
+    assert len(scan(table)) == 3 and open_images(table, few=2).names == [
+        images.names[0],
+        images.names[2],
+    ]
 
 
 def test_rows_that_lead_nowhere_are_listed_with_their_reason(tmp_path, paint):
@@ -35,14 +42,34 @@ def test_rows_that_lead_nowhere_are_listed_with_their_reason(tmp_path, paint):
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "text.png").write_text("no picture")
-    names = ["lost.png", "a.png", "folder.png", "pipe.png", "text.png", "", "https://example.org/a.png"]
-    (tmp_path / "t.csv").write_text("path,note\n" + "".join(f"{name},{i}\n" for i, name in enumerate(names)))
+    names = [
+        "lost.png",
+        "a.png",
+        "folder.png",
+        "pipe.png",
+        "text.png",
+        "",
+        "https://example.org/a.png",
+    ]
+    (tmp_path / "t.csv").write_text(
+        "path,note\n" + "".join(f"{name},{i}\n" for i, name in enumerate(names))
+    )
     images = open_images(tmp_path / "t.csv")
     assert images.names == ["a.png"] and images.columns.to_pydict() == {"note": [1]}
     reasons = dict(images.skipped)
-    assert list(reasons) == ["lost.png", "folder.png", "pipe.png", "text.png", "row 6", "https://example.org/a.png"]
+    assert list(reasons) == [
+        "lost.png",
+        "folder.png",
+        "pipe.png",
+        "text.png",
+        "row 6",
+        "https://example.org/a.png",
+    ]
     assert reasons["lost.png"] == reasons["https://example.org/a.png"] == "there is no such file"
-    assert reasons["pipe.png"] == "there is no such file" and reasons["row 6"] == "this row has no path"
+    assert (
+        reasons["pipe.png"] == "there is no such file"
+        and reasons["row 6"] == "this row has no path"
+    )
 
 
 def test_a_label_column_has_a_usual_name_or_is_named(tmp_path, paint):
@@ -54,9 +81,14 @@ def test_a_label_column_has_a_usual_name_or_is_named(tmp_path, paint):
     assert images.labels.tolist() == [2, -1, 7, 2] and images.class_names is None
     images = open_images(tmp_path / "t.csv", label_column="species")
     assert images.labels.tolist() == [0, 1, -1, 0] and images.class_names == ["fern", "moss"]
-    with pytest.raises(ValueError, match=r"t\.csv' has no column 'kind' for labels; its columns: Label, species, weig"):
+    with pytest.raises(
+        ValueError,
+        match=r"t\.csv' has no column 'kind' for labels; its columns: Label, species, weig",
+    ):
         open_images(tmp_path / "t.csv", label_column="kind")
-    with pytest.raises(ValueError, match=r"labels must be whole numbers or texts; column 'weight' holds 0\.5"):
+    with pytest.raises(
+        ValueError, match=r"labels must be whole numbers or texts; column 'weight' holds 0\.5"
+    ):
         open_images(tmp_path / "t.csv", label_column="weight")
 
 
@@ -75,12 +107,18 @@ def test_other_separators_quotes_and_a_byte_order_mark(tmp_path, paint, ending):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"name,size\na.png,3\n", "no column of paths, such as 'path' or 'file_name'; its columns: name, size"),
+        (
+            b"name,size\na.png,3\n",
+            "no column of paths, such as 'path' or 'file_name'; its columns: name, size",
+        ),
         (b"", "cannot read '.*t.csv'"),
         (b"path,path\na.png,b.png\n", "two of its columns have the same name"),
         (b"path\n\xff\xfe\n", "cannot read '.*t.csv'"),
         (b"path,note\na.png\n", "cannot read '.*t.csv'"),
-        (b"path\nlost.png\n", "none of the 1 images in '.*t.csv' can be read; lost.png: there is no such file"),
+        (
+            b"path\nlost.png\n",
+            "none of the 1 images in '.*t.csv' can be read; lost.png: there is no such file",
+        ),
         (b"path\n", "no images"),
     ],
 )

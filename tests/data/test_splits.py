@@ -42,12 +42,18 @@ def lines(caplog):
         ("test-bench-train-0", "test-bench-test-0", "test"),  # the last word that is one
     ],
 )
-def test_split_words_count_anywhere_in_the_name_of_a_shard(tmp_path, train, test, split, ending, lines):
+def test_split_words_count_anywhere_in_the_name_of_a_shard(
+    tmp_path, train, test, split, ending, lines
+):
     shard(tmp_path / (train + ending), 10)
     shard(tmp_path / (test + ending), 20)
     assert list_splits(tmp_path) == ["train", split]
-    assert values(open_images(tmp_path)) == [10] and values(open_images(tmp_path, split=split)) == [20]
-    assert lines() == [f"'{tmp_path}' is divided into train, {split}: train is read where no split is asked for"]
+    assert values(open_images(tmp_path)) == [10] and values(open_images(tmp_path, split=split)) == [
+        20
+    ]
+    assert lines() == [
+        f"'{tmp_path}' is divided into train, {split}: train is read where no split is asked for"
+    ]
 
 
 @pytest.mark.parametrize("stray", ["preview.png", "extra/cat/0.png", "extra/0.png"])
@@ -55,13 +61,18 @@ def test_a_stray_image_is_listed_and_left_out(tmp_path, paint, stray):
     for number, name in enumerate(["train/ant/0.png", "train/cat/1.png", "test/cat/2.png", stray]):
         paint(tmp_path / name, number)
     images = open_images(tmp_path)
-    assert images.names == ["train/ant/0.png", "train/cat/1.png"] and images.labels.tolist() == [0, 1]
+    assert images.names == ["train/ant/0.png", "train/cat/1.png"] and images.labels.tolist() == [
+        0,
+        1,
+    ]
     assert images.skipped == [(stray, "in none of the splits train, test")]
     assert scan(tmp_path)["name"].to_pylist() == images.names
     assert open_images(tmp_path, split="test").names == ["test/cat/2.png"]
 
 
-@pytest.mark.parametrize("files", [["images/0.png", "test/1.png"], ["images/a/0.png", "images/val/1.png"]])
+@pytest.mark.parametrize(
+    "files", [["images/0.png", "test/1.png"], ["images/a/0.png", "images/val/1.png"]]
+)
 def test_test_images_are_read_with_the_rest_only_with_a_word(tmp_path, paint, files, lines):
     for number, name in enumerate(files):
         paint(tmp_path / name, number)
@@ -73,10 +84,15 @@ def test_test_images_are_read_with_the_rest_only_with_a_word(tmp_path, paint, fi
 
 
 def test_splits_below_class_folders(tmp_path, paint):
-    for number, name in enumerate(["cup/train/0.png", "cup/test/1.png", "pot/train/2.png", "pot/test/3.png"]):
+    for number, name in enumerate(
+        ["cup/train/0.png", "cup/test/1.png", "pot/train/2.png", "pot/test/3.png"]
+    ):
         paint(tmp_path / name, number)
     images = open_images(tmp_path)
-    assert list_splits(tmp_path) == ["train", "test"] and images.names == ["cup/train/0.png", "pot/train/2.png"]
+    assert list_splits(tmp_path) == ["train", "test"] and images.names == [
+        "cup/train/0.png",
+        "pot/train/2.png",
+    ]
     assert images.labels.tolist() == [0, 1] and images.class_names == ["cup", "pot"]
     assert open_images(tmp_path, split="test").labels.tolist() == [0, 1]
 

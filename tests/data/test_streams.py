@@ -26,8 +26,13 @@ def shards(tmp_path, monkeypatch):
     ):
         members = []
         for _ in range(count):
-            before = "" if form == tarfile.USTAR_FORMAT else "ü" * 70  # names that need headers of their own
-            members += [(f"{before}{number:03d}.cls", b"3"), (f"{before}{number:03d}.png", png(number))]
+            before = (
+                "" if form == tarfile.USTAR_FORMAT else "ü" * 70
+            )  # names that need headers of their own
+            members += [
+                (f"{before}{number:03d}.cls", b"3"),
+                (f"{before}{number:03d}.png", png(number)),
+            ]
             number += 1
         tar(tmp_path / "tars" / f"{shard}.tar", members, form)
     return tmp_path / "tars"
@@ -63,7 +68,9 @@ def test_two_processes_see_every_image_of_a_pass_once(shards, workers):
         both = [seen(batches, epoch) for batches in ranks]
         assert [len(one) for one in both] == [6, 6] == [len(batches) for batches in ranks]
         numbers = [number for one in both for index, _ in one for number in index]
-        assert len(set(numbers)) == 36 and set(numbers) <= set(range(5, 44))  # 39 but for an incomplete batch
+        assert len(set(numbers)) == 36 and set(numbers) <= set(
+            range(5, 44)
+        )  # 39 but for an incomplete batch
         for index, views in both[0] + both[1]:
             assert len(index) == 3 and torch.equal(views, images.pixels[index])
         orders.append(numbers)
@@ -99,9 +106,13 @@ def test_what_is_damaged_is_listed_and_replaced(shards, tmp_path):
     rest, held_out = stream.split_holdout(3, seed=0)  # the image that cannot be read goes with them
     assert held_out.names == ["one/0", "one/1", "one/3"] and len(rest) == 7
     wrong = []
-    batches = StreamBatches(rest, 7, 0, workers=0, failed=lambda name, reason: wrong.append((name, reason)))
+    batches = StreamBatches(
+        rest, 7, 0, workers=0, failed=lambda name, reason: wrong.append((name, reason))
+    )
     [(index, _)] = seen(batches)
-    assert sorted(set(index)) == [4, 5, 6, 8, 9, 10] and len(index) == 7  # numbers among those that are there
+    assert (
+        sorted(set(index)) == [4, 5, 6, 8, 9, 10] and len(index) == 7
+    )  # numbers among those that are there
     assert [name for name, _ in wrong] == ["one/7"] and wrong[0][1]
     assert dict(stream.skipped)["one/2"] == "not an image of a known format"
 
@@ -110,7 +121,9 @@ def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):
     monkeypatch.setattr("nearfar.data.scanning.SETTLED", -(10**12))
     looked = []
     real = tars.examples
-    monkeypatch.setattr(tars, "examples", lambda path, *rest: looked.append(path) or real(path, *rest))
+    monkeypatch.setattr(
+        tars, "examples", lambda path, *rest: looked.append(path) or real(path, *rest)
+    )
     assert len(open_stream(shards)) == 44
     first = len(looked)
     assert first and len(open_stream(shards)) == 44 and len(looked) == first
@@ -155,7 +168,9 @@ def test_tars_on_the_hub_are_read_where_they_are(shards, tmp_path, monkeypatch):
     assert len(stream) == len(local) and stream.split == "train"
     assert stream.table["digest"].to_pylist()[1] == "7 data/train-1.tar"
     for (one, views), (two, others) in zip(
-        seen(StreamBatches(stream, 8, 0, workers=0)), seen(StreamBatches(local, 8, 0, workers=0)), strict=True
+        seen(StreamBatches(stream, 8, 0, workers=0)),
+        seen(StreamBatches(local, 8, 0, workers=0)),
+        strict=True,
     ):
         assert one == two and torch.equal(views, others)
     monkeypatch.setattr(Hub, "find", lambda *given, **named: {})
@@ -166,7 +181,9 @@ def test_tars_on_the_hub_are_read_where_they_are(shards, tmp_path, monkeypatch):
 def test_only_tars_are_streams(tmp_path, paint):
     paint(tmp_path / "folder" / "a.png", 0)
     for source in (tmp_path / "folder", "digits", [tmp_path / "folder"]):
-        with pytest.raises(ValueError, match="a stream is read from one tar or folder of tars in WebDataset form"):
+        with pytest.raises(
+            ValueError, match="a stream is read from one tar or folder of tars in WebDataset form"
+        ):
             open_stream(source)
     tar(tmp_path / "none.tar", [("a.txt", b"text")])
     with pytest.raises(ValueError, match="holds no images"):

@@ -17,7 +17,9 @@ from tests.pictures import encoded, tar
 
 
 def picture(number, size=10):
-    return Image.fromarray(np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    )
 
 
 @pytest.fixture
@@ -34,7 +36,9 @@ def looked(monkeypatch):
     """The files that were opened for their headers; files count as old as soon as they are written."""
     monkeypatch.setattr(scanning, "SETTLED", -(10**12))
     seen, real = [], scanning.looked_at
-    monkeypatch.setattr(scanning, "looked_at", lambda one: seen.append(os.path.basename(one.data)) or real(one))
+    monkeypatch.setattr(
+        scanning, "looked_at", lambda one: seen.append(os.path.basename(one.data)) or real(one)
+    )
     return seen
 
 
@@ -63,7 +67,13 @@ def test_a_row_holds_what_the_header_says(tmp_path, decodes):
         "digest": digest(content),
         "problem": None,
     }
-    assert (second["height"], second["width"], second["bands"], second["bits"], second["label"]) == (8, 9, 1, 16, 1)
+    assert (
+        second["height"],
+        second["width"],
+        second["bands"],
+        second["bits"],
+        second["label"],
+    ) == (8, 9, 1, 16, 1)
     assert third["problem"] == "not an image of a known format" and third["height"] is None
     assert len(scan(tmp_path, "all")) == 4 and not decodes
     assert scan("digits") is None and scan(np.zeros((3, 8, 8), np.uint8)) is None
@@ -79,14 +89,20 @@ def test_a_file_is_looked_at_once_until_it_changes(folder, looked):
         file.write(b"changed")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     after = scan(folder)
-    assert looked[6:] == ["1.bmp"] and difference(before, after) == "1 image changed: first cats/1.bmp"
+    assert (
+        looked[6:] == ["1.bmp"] and difference(before, after) == "1 image changed: first cats/1.bmp"
+    )
     (folder / "cats" / "0.bmp").touch()
     (folder / "dogs" / "3.bmp").unlink()
     picture(9).save(folder / "dogs" / "9.bmp")
     found = scan(folder)
     assert sorted(looked[7:]) == ["0.bmp", "9.bmp"] and len(found) == 6
-    assert found.filter(pyarrow.compute.not_equal(found["name"], "dogs/9.bmp"))["digest"].to_pylist() == [
-        one for one, name in zip(after["digest"].to_pylist(), after["name"].to_pylist(), strict=True) if "3" not in name
+    assert found.filter(pyarrow.compute.not_equal(found["name"], "dogs/9.bmp"))[
+        "digest"
+    ].to_pylist() == [
+        one
+        for one, name in zip(after["digest"].to_pylist(), after["name"].to_pylist(), strict=True)
+        if "3" not in name
     ]
 
 
@@ -155,14 +171,19 @@ def test_a_damaged_table_is_one_line(tmp_path, content):
     path.write_bytes(content or b"")
     if content is None:
         save_table(pyarrow.table({"name": [1], "digest": ["a"]}), path)
-    with pytest.raises(ValueError, match=r"data\.arrow does not hold the table of a data set; remove it"):
+    with pytest.raises(
+        ValueError, match=r"data\.arrow does not hold the table of a data set; remove it"
+    ):
         load_table(path)
 
 
 def test_one_image_in_a_tar_or_table_is_noticed(tmp_path):
     for other in ([0, 1, 2, 3, 4], [0, 1, 9, 3, 4]):
         contents = [encoded(picture(number), "bmp") for number in other]
-        tar(tmp_path / "0.tar", [(f"{place}.bmp", content) for place, content in enumerate(contents)])
+        tar(
+            tmp_path / "0.tar",
+            [(f"{place}.bmp", content) for place, content in enumerate(contents)],
+        )
         cells = [{"bytes": content, "path": None} for content in contents]
         rows = Table.from_dict({"image": cells})
         rows.to_parquet(tmp_path / "a.parquet")
@@ -180,7 +201,9 @@ def test_one_image_in_a_tar_or_table_is_noticed(tmp_path):
 def test_arrays_and_objects_are_known_by_their_pixels(tmp_path):
     array = np.random.default_rng(0).integers(0, 256, (40, 4, 4), dtype=np.uint8)
     before = open_images(array).table
-    assert difference(before, open_images((array.copy(), np.zeros(40, int))).table) == ""  # labels are not trained on
+    assert (
+        difference(before, open_images((array.copy(), np.zeros(40, int))).table) == ""
+    )  # labels are not trained on
     other = array.copy()
     other[30, 2, 2] ^= 1
     assert difference(before, open_images(other).table) == "1 image changed: first 000030"

@@ -13,8 +13,18 @@ from tests.pictures import png, tar
 
 
 def test_other_fields_hidden_members_and_texts(tmp_path):
-    members = [("README", b"no ending"), ("x/._a.png", b"hidden"), ("x/a.seg.PNG", png(1)), ("x/a.jpg", png(0))]
-    members += [("x/a.txt", b" moss\n"), ("x/a.json", b"{broken"), ("x/a.pth", b"never read"), ("alone.txt", b"fern")]
+    members = [
+        ("README", b"no ending"),
+        ("x/._a.png", b"hidden"),
+        ("x/a.seg.PNG", png(1)),
+        ("x/a.jpg", png(0)),
+    ]
+    members += [
+        ("x/a.txt", b" moss\n"),
+        ("x/a.json", b"{broken"),
+        ("x/a.pth", b"never read"),
+        ("alone.txt", b"fern"),
+    ]
     tar(tmp_path / "a.tar", [*members, ("x/b.jpg", png(2)), ("x/b.txt", b"fern")])
     images = open_images(tmp_path / "a.tar", label_column="txt")
     assert images.names == ["a/x/a", "a/x/b"] and images.skipped == []
@@ -51,7 +61,9 @@ def test_a_damaged_header_is_listed_and_what_follows_is_read(tmp_path):
 
 def test_a_tar_that_was_cut_off_gives_what_is_whole(tmp_path):
     tar(tmp_path / "a.tar", [("0.png", png(0)), ("1.png", png(1, 64)), ("2.png", png(2))])
-    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:8192])  # in the second image
+    (tmp_path / "a.tar").write_bytes(
+        (tmp_path / "a.tar").read_bytes()[:8192]
+    )  # in the second image
     images = open_images(tmp_path / "a.tar")
     assert images.names == ["a/0"] and [name for name, _ in images.skipped][-1] == "a.tar"
     assert "cut off" in dict(images.skipped)["a.tar"]
@@ -71,11 +83,17 @@ def test_links_devices_and_sparse_files_are_listed_and_not_followed(tmp_path):
         member("folder.png", tarfile.DIRTYPE),
         member("link", tarfile.SYMTYPE, "a.png"),
     ]
-    tar(tmp_path / "a.tar", [("/etc/a.png", png(0)), ("../../b.png", png(1)), *odd, ("c.png", png(2))])
+    tar(
+        tmp_path / "a.tar",
+        [("/etc/a.png", png(0)), ("../../b.png", png(1)), *odd, ("c.png", png(2))],
+    )
     images = open_images(tmp_path / "a.tar")
     assert images.names == ["a//etc/a", "a/../../b", "a/c"]
     assert [name for name, _ in images.skipped] == [f"a/{info.name}" for info in odd[:5]]
-    assert "not followed" in dict(images.skipped)["a/soft.png"] and "not a file" in dict(images.skipped)["a/pipe.png"]
+    assert (
+        "not followed" in dict(images.skipped)["a/soft.png"]
+        and "not a file" in dict(images.skipped)["a/pipe.png"]
+    )
 
 
 def test_a_size_below_zero_ends_the_reading(tmp_path):

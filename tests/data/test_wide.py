@@ -21,7 +21,9 @@ tifffile = pytest.importorskip("tifffile")
 def scan(number, shape=(24, 20), high=4096):
     """A smooth random image of 12 bits."""
     coarse = np.random.default_rng(number).integers(0, high, (4, 4)).astype(np.float32)
-    return np.asarray(Image.fromarray(coarse).resize(shape[::-1], Image.Resampling.BILINEAR)).astype(np.uint16)
+    return np.asarray(
+        Image.fromarray(coarse).resize(shape[::-1], Image.Resampling.BILINEAR)
+    ).astype(np.uint16)
 
 
 def png16(pixels):
@@ -30,11 +32,18 @@ def png16(pixels):
     kind = {2: 0, 3: {2: 4, 3: 2, 4: 6}.get(pixels.shape[-1])}[pixels.ndim]
 
     def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
 
     lines = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
     head = struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(lines))
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.fixture
@@ -63,10 +72,14 @@ def test_sixteen_bit_files_keep_their_bits_within_percentiles(scans):
     seen = images.gather(torch.arange(8))
     assert seen.dtype == torch.float32
     np.testing.assert_allclose(seen[:, 0], expected, atol=0.51 / 65535)
-    np.testing.assert_allclose((images.mean[0], images.std[0]), (expected.mean(), expected.std()), atol=1e-4)
+    np.testing.assert_allclose(
+        (images.mean[0], images.std[0]), (expected.mean(), expected.std()), atol=1e-4
+    )
     assert len(np.unique(seen.numpy())) > 1000  # 8 bits have 256
     again = open_images(folder)
-    assert again.value_range == images.value_range and torch.equal(again.gather(torch.tensor([3, 1])), seen[[3, 1]])
+    assert again.value_range == images.value_range and torch.equal(
+        again.gather(torch.tensor([3, 1])), seen[[3, 1]]
+    )
     assert set(images.table["bits"].to_pylist()) == {16}
 
 
@@ -76,7 +89,9 @@ def test_a_range_can_be_given_for_all_or_refused(scans):
         images = open_images(folder, value_range=given)
         assert images.value_range == list(ends)
         expected = as_read(numbers[:, 2:22], *ends)
-        np.testing.assert_allclose(images.gather(torch.arange(8))[:, 0], expected, atol=0.51 / 65535)
+        np.testing.assert_allclose(
+            images.gather(torch.arange(8))[:, 0], expected, atol=0.51 / 65535
+        )
     for wrong in ((5, 5), (1,), (0, np.inf), "wide", (0, 1, 2, 3)):
         with pytest.raises(ValueError, match=r"value_range|pair"):
             open_images(folder, value_range=wrong)
@@ -87,12 +102,16 @@ def test_eight_bits_in_sixteen_are_the_same_picture(tmp_path):
     (tmp_path / "narrow").mkdir()
     (tmp_path / "wide").mkdir()
     for i in range(4):
-        pixels = np.stack([40 + scan(3 * i + c, (30, 30)) // 24 for c in range(3)], 2).astype(np.uint8)
+        pixels = np.stack([40 + scan(3 * i + c, (30, 30)) // 24 for c in range(3)], 2).astype(
+            np.uint8
+        )
         Image.fromarray(pixels).save(tmp_path / "narrow" / f"{i}.png")
         (tmp_path / "wide" / f"{i}.png").write_bytes(png16(pixels.astype(np.uint16) * 257))
     for size, gap in ((30, 0), (17, 1.2 / 255)):
         narrow = open_images(tmp_path / "narrow", image_size=size).gather(torch.arange(4))
-        wide = open_images(tmp_path / "wide", image_size=size, value_range=(0, 65535)).gather(torch.arange(4))
+        wide = open_images(tmp_path / "wide", image_size=size, value_range=(0, 65535)).gather(
+            torch.arange(4)
+        )
         assert (narrow.float() / 255 - wide).abs().max() <= gap
 
 
@@ -101,7 +120,11 @@ def test_alpha_of_sixteen_bits_lies_on_white(tmp_path):
         pixels = np.full((4, 4, 4), (40000, 20000, 10000, alpha), np.uint16)
         (tmp_path / f"{i}.png").write_bytes(png16(pixels))
     seen = open_images(tmp_path, value_range="full").gather(torch.arange(3))[..., 0, 0] * 65535
-    assert seen.round().int().tolist() == [[65535] * 3, [40000, 20000, 10000], [60428, 56428, 54428]]
+    assert seen.round().int().tolist() == [
+        [65535] * 3,
+        [40000, 20000, 10000],
+        [60428, 56428, 54428],
+    ]
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int16, np.float32])
@@ -113,7 +136,9 @@ def test_a_tiff_has_a_channel_for_each_page_or_sample(tmp_path, kind, layout):
             tifffile.imwrite(tmp_path / f"{i}.tif", one, photometric="minisblack")
         else:
             one = one.transpose(1, 2, 0) if layout == "contig" else one
-            tifffile.imwrite(tmp_path / f"{i}.tif", one, photometric="minisblack", planarconfig=layout)
+            tifffile.imwrite(
+                tmp_path / f"{i}.tif", one, photometric="minisblack", planarconfig=layout
+            )
     images = open_images(tmp_path, value_range=None if kind == np.uint8 else (0, 250))
     assert images.channels == 5 and images.shown == [0, 1, 2]
     if kind == np.uint8:
@@ -124,7 +149,9 @@ def test_a_tiff_has_a_channel_for_each_page_or_sample(tmp_path, kind, layout):
 
 def test_every_channel_has_a_range_of_its_own(tmp_path):
     scale = np.array([1, 10, 100, 2, 5], np.uint16)[:, None, None]
-    planes = np.stack([np.stack([scan(5 * i + c, high=200) for c in range(5)]) * scale for i in range(4)])
+    planes = np.stack(
+        [np.stack([scan(5 * i + c, high=200) for c in range(5)]) * scale for i in range(4)]
+    )
     for i, one in enumerate(planes):
         tifffile.imwrite(tmp_path / f"{i}.tif", one, photometric="minisblack")
     images = open_images(tmp_path)
@@ -133,14 +160,18 @@ def test_every_channel_has_a_range_of_its_own(tmp_path):
     assert max(images.mean) - min(images.mean) < 0.2  # and not 100 times each other
     chosen = open_images(tmp_path, show_channels=[3, 2, 1])
     shown = chosen.pictures(torch.tensor([2]))
-    assert torch.equal(shown, (chosen.gather(torch.tensor([2]))[:, [2, 1, 0]] * 255).round().to(torch.uint8))
+    assert torch.equal(
+        shown, (chosen.gather(torch.tensor([2]))[:, [2, 1, 0]] * 255).round().to(torch.uint8)
+    )
     with pytest.raises(ValueError, match="from 1 to 5"):
         open_images(tmp_path, show_channels=[0, 1, 2])
 
 
 def test_other_numbers_of_channels_are_left_out_by_name(tmp_path):
     for i in range(4):
-        shape, high, kind = ((7, 16, 16), 256, np.uint8) if i == 1 else ((5, 16, 16), 999, np.uint16)
+        shape, high, kind = (
+            ((7, 16, 16), 256, np.uint8) if i == 1 else ((5, 16, 16), 999, np.uint16)
+        )
         planes = np.random.default_rng(i).integers(0, high, shape, dtype=kind)
         tifffile.imwrite(tmp_path / f"{i}.tif", planes, photometric="minisblack")
     Image.new("RGB", (16, 16)).save(tmp_path / "preview.png")
@@ -148,21 +179,34 @@ def test_other_numbers_of_channels_are_left_out_by_name(tmp_path):
     assert images.names == ["0.tif", "2.tif", "3.tif"]
     assert [name for name, _ in images.skipped] == ["1.tif", "preview.png"]
     assert "7 channels, and 5 are read" in images.skipped[0][1] and "8 bits" in images.skipped[1][1]
-    assert open_images(tmp_path).pixels.dtype == torch.uint16  # they do not decide how many bits are kept
+    assert (
+        open_images(tmp_path).pixels.dtype == torch.uint16
+    )  # they do not decide how many bits are kept
     assert open_images(tmp_path, channels=7).names == ["1.tif"]
 
 
 def test_dicom_is_rescaled_and_black_is_low(tmp_path):
     pytest.importorskip("pydicom")
     stored = scan(0, (16, 16))
-    twelve, scaled = dict(BitsStored=12, HighBit=11), dict(RescaleSlope="2", RescaleIntercept="-1000")
+    twelve, scaled = (
+        dict(BitsStored=12, HighBit=11),
+        dict(RescaleSlope="2", RescaleIntercept="-1000"),
+    )
     write_dicom(tmp_path / "a.dcm", stored, **twelve, **scaled)
-    write_dicom(tmp_path / "b.dcm", 4095 - stored, PhotometricInterpretation="MONOCHROME1", **twelve, **scaled)
+    write_dicom(
+        tmp_path / "b.dcm",
+        4095 - stored,
+        PhotometricInterpretation="MONOCHROME1",
+        **twelve,
+        **scaled,
+    )
     images = open_images(tmp_path, value_range=(-1000, 7192))
     assert images.names == ["a.dcm", "b.dcm"] and images.channels == 1
     for seen in images.gather(torch.arange(2))[:, 0]:
         np.testing.assert_allclose(seen, stored / 4096, atol=1e-5)
-    write_dicom(tmp_path / "plain.dcm", 4095 - stored, PhotometricInterpretation="MONOCHROME1", **twelve)
+    write_dicom(
+        tmp_path / "plain.dcm", 4095 - stored, PhotometricInterpretation="MONOCHROME1", **twelve
+    )
     assert (raw(str(tmp_path / "plain.dcm")).read()[0] == stored).all()
 
 
@@ -170,12 +214,17 @@ def test_wide_images_are_cut_shown_sent_and_sampled_like_others(scans):
     folder, numbers = scans
     images = open_images(folder, value_range=(0, 4096))
     sent = pickle.loads(pickle.dumps(images.subset([5, 2, 7])))
-    np.testing.assert_allclose(sent.gather(torch.tensor([1]))[0, 0], numbers[2, 2:22] / 4096, atol=1e-5)
+    np.testing.assert_allclose(
+        sent.gather(torch.tensor([1]))[0, 0], numbers[2, 2:22] / 4096, atol=1e-5
+    )
     assert sent.pixels.shape == (3, 1, 20, 20) and sent.value_range == [0, 4096]
     [(pixels, index), *_] = Batches(images, 4, seed=0).epoch(0)
     assert torch.equal(pixels, images.gather(index))
     few = open_images(folder, few=3)
-    assert few.names == ["0.png", "4.png", "7.png"] and few.gather(torch.arange(3)).dtype == torch.float32
+    assert (
+        few.names == ["0.png", "4.png", "7.png"]
+        and few.gather(torch.arange(3)).dtype == torch.float32
+    )
     bare = open_images(folder, value_range=(0, 4096), cache=False)
     assert torch.equal(bare.gather(torch.arange(8)), images.gather(torch.arange(8)))
     whole = (20, (1.0, 1.0), (20 / 24, 20 / 24))  # the whole of an image
@@ -196,12 +245,16 @@ def test_arrays_keep_sixteen_bits_and_eight_where_they_hold_no_more(tmp_path):
         [x - 500 for x in images.value_range]
     )
     unit = numbers / 4096
-    np.testing.assert_allclose(open_images(unit).gather(torch.arange(6))[:, 0], unit, atol=0.51 / 65535)
+    np.testing.assert_allclose(
+        open_images(unit).gather(torch.arange(6))[:, 0], unit, atol=0.51 / 65535
+    )
     assert open_images(numbers // 16, value_range="uint8").value_range is None
     assert open_images((numbers // 16).astype(np.int64)).pixels.dtype == torch.uint8
 
 
-def test_pages_of_eight_bits_are_channels_and_the_first_is_a_picture_where_one_channel_is_asked_for(tmp_path):
+def test_pages_of_eight_bits_are_channels_and_the_first_is_a_picture_where_one_channel_is_asked_for(
+    tmp_path,
+):
     pages = np.random.default_rng(0).integers(0, 256, (4, 10, 10), dtype=np.uint8)
     first, *others = [Image.fromarray(page) for page in pages]
     first.save(tmp_path / "a.tif", save_all=True, append_images=others)
@@ -229,7 +282,8 @@ def test_eight_bits_among_more_make_eight_bits_of_all_with_a_word(scans, caplog)
     with caplog.at_level("INFO", logger="nearfar"):
         images = open_images(folder)
     assert (
-        images.pixels.dtype == torch.uint8 and (images.pixels[0, 0].numpy() == (numbers[0, 2:22] / 257).round()).all()
+        images.pixels.dtype == torch.uint8
+        and (images.pixels[0, 0].numpy() == (numbers[0, 2:22] / 257).round()).all()
     )
     assert "holds images of 8 bits and of more: all become 8 bits" in caplog.text
 

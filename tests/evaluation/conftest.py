@@ -25,6 +25,10 @@ def digits():
     """scikit-learn's digits as float features in 0..1, a quarter held out: train_x, train_y, test_x, test_y."""
     data = load_digits()
     train_x, test_x, train_y, test_y = train_test_split(
-        data.data.astype(np.float32) / 16, data.target, test_size=0.25, random_state=0, stratify=data.target
+        data.data.astype(np.float32) / 16,
+        data.target,
+        test_size=0.25,
+        random_state=0,
+        stratify=data.target,
     )
     return train_x, train_y, test_x, test_y

@@ -9,7 +9,9 @@ from nearfar.evaluation import colour_histogram, evaluate_features, extract, hog
 
 def images(count=11, side=8, channels=3, seed=1):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (count, channels, side, side), dtype=torch.uint8, generator=generator)
+    return torch.randint(
+        0, 256, (count, channels, side, side), dtype=torch.uint8, generator=generator
+    )
 
 
 def test_raw_pixels_are_the_pixels():
@@ -48,9 +50,14 @@ def test_other_channels_have_a_histogram_each(channels):
 
 def test_a_histogram_tells_colours_and_not_places():
     x = images(2, side=16)
-    shuffled = x.flatten(2)[:, :, torch.randperm(256, generator=torch.Generator().manual_seed(0))].reshape(x.shape)
+    shuffled = x.flatten(2)[
+        :, :, torch.randperm(256, generator=torch.Generator().manual_seed(0))
+    ].reshape(x.shape)
     torch.testing.assert_close(colour_histogram(x), colour_histogram(shuffled))
-    red, blue = torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    red, blue = (
+        torch.zeros(1, 3, 8, 8, dtype=torch.uint8),
+        torch.zeros(1, 3, 8, 8, dtype=torch.uint8),
+    )
     red[:, 0], blue[:, 2] = 200, 200
     assert float((colour_histogram(red) * colour_histogram(blue)).sum()) == 0
     torch.testing.assert_close((colour_histogram(x) ** 2).sum(1), torch.ones(2))
@@ -67,7 +74,10 @@ def naive_hog(image, cell):
                 down = image[c, y + 1, x] - image[c, y - 1, x] if 0 < y < height - 1 else 0.0
                 across = image[c, y, x + 1] - image[c, y, x - 1] if 0 < x < width - 1 else 0.0
                 if math.hypot(down, across) > best:
-                    best, way = math.hypot(down, across), math.degrees(math.atan2(down, across)) % 180
+                    best, way = (
+                        math.hypot(down, across),
+                        math.degrees(math.atan2(down, across)) % 180,
+                    )
             for orientation in range(9):
                 away = abs(way - (10 + 20 * orientation))
                 away = min(away, 180 - away)
@@ -81,7 +91,9 @@ def naive_hog(image, cell):
     return np.concatenate(blocks)
 
 
-@pytest.mark.parametrize(("side", "channels", "cell", "dim"), [(64, 1, 8, 1764), (37, 3, 8, 324), (8, 1, 2, 324)])
+@pytest.mark.parametrize(
+    ("side", "channels", "cell", "dim"), [(64, 1, 8, 1764), (37, 3, 8, 324), (8, 1, 2, 324)]
+)
 def test_hog_is_the_paper_pixel_by_pixel(side, channels, cell, dim):
     x = images(2, side=side, channels=channels)
     features = extract(hog, x)
@@ -107,7 +119,8 @@ def test_hog_beats_a_histogram_on_digits_and_light_does_not_change_it(digits):
     accuracy = {}
     for kind in (hog, colour_histogram):
         fit, held = (
-            extract(kind, torch.from_numpy((16 * x).reshape(-1, 1, 8, 8)).mul(15).byte()) for x in (train_x, test_x)
+            extract(kind, torch.from_numpy((16 * x).reshape(-1, 1, 8, 8)).mul(15).byte())
+            for x in (train_x, test_x)
         )
         accuracy[kind] = evaluate_features(fit, train_y, held, test_y, protocols=("knn",))["knn"]
     assert accuracy[hog] > 0.94 and accuracy[colour_histogram] < 0.4

@@ -12,29 +12,42 @@ from tests.pictures import write_dicom
 
 def texture(seed, side=128, low=40, high=210):
     chance = np.random.default_rng(seed)
-    return np.kron(chance.integers(low, high, (side // 4, side // 4)), np.ones((4, 4))).astype(np.uint8)
+    return np.kron(chance.integers(low, high, (side // 4, side // 4)), np.ones((4, 4))).astype(
+        np.uint8
+    )
 
 
 def test_measures_are_those_of_the_definitions():
     pixels = np.zeros((100, 100), np.uint8)
     pixels[:30], pixels[30:32] = 255, 100
     deviation, high, white, blur = measures(pixels)
-    assert deviation == pytest.approx(pixels.std(), rel=1e-5) and high == 255 and white == pytest.approx(0.3)
+    assert (
+        deviation == pytest.approx(pixels.std(), rel=1e-5)
+        and high == 255
+        and white == pytest.approx(0.3)
+    )
     assert 0 <= blur < 0.5  # a sharp edge
-    ramp = np.tile(np.arange(0, 200, 2, dtype=np.uint8), (100, 1))  # blurring a ramp changes nothing but its ends
+    ramp = np.tile(
+        np.arange(0, 200, 2, dtype=np.uint8), (100, 1)
+    )  # blurring a ramp changes nothing but its ends
     assert measures(ramp)[3] > 0.9
     assert measures(np.full((20, 20), 9, np.uint8)) == (0, 9, 0, 0)
 
 
 def test_blur_grows_with_the_radius():
     image = Image.fromarray(texture(0))
-    found = [measures(np.asarray(image.filter(ImageFilter.GaussianBlur(radius))))[3] for radius in (0, 1, 2, 4)]
+    found = [
+        measures(np.asarray(image.filter(ImageFilter.GaussianBlur(radius))))[3]
+        for radius in (0, 1, 2, 4)
+    ]
     assert found == sorted(found) and found[-1] > found[0] + 0.3
 
 
 def test_only_what_differs_from_the_set_is_a_defect(tmp_path):
     for number in range(40):
-        Image.fromarray(texture(number) // 8).save(tmp_path / f"{number:02d}.png")  # all of them dark
+        Image.fromarray(texture(number) // 8).save(
+            tmp_path / f"{number:02d}.png"
+        )  # all of them dark
     Image.fromarray(texture(99)).filter(ImageFilter.GaussianBlur(6)).save(tmp_path / "blurred.png")
     found = find_defects(open_images(tmp_path))
     assert found["dark"] == [] and found["odd size"] == [] and found["nearly uniform"] == []

@@ -15,7 +15,14 @@ from nearfar.evaluation.labelled import top_accuracies
 
 def test_all_protocols_give_what_each_gives_alone(digits):
     results = evaluate_features(*digits)
-    assert list(results) == ["knn", "linear", "one_label", "one_label_std", "five_labels", "five_labels_std"]
+    assert list(results) == [
+        "knn",
+        "linear",
+        "one_label",
+        "one_label_std",
+        "five_labels",
+        "five_labels_std",
+    ]
     scores = few_shot_accuracy(*digits)
     assert results["knn"] == knn_accuracy(*digits, k=20)
     assert results["linear"] == linear_accuracy(*digits)
@@ -25,7 +32,9 @@ def test_all_protocols_give_what_each_gives_alone(digits):
 
 
 def test_other_protocols_on_request(digits):
-    results = evaluate_features(*digits, protocols=("knn_10", "knn_200", "linear-sgd"), probe="sce", seed=1)
+    results = evaluate_features(
+        *digits, protocols=("knn_10", "knn_200", "linear-sgd"), probe="sce", seed=1
+    )
     assert results == {
         "knn_10": knn_accuracy(*digits, k=10),
         "knn_200": knn_accuracy(*digits, k=200),
@@ -35,16 +44,23 @@ def test_other_protocols_on_request(digits):
 
 def test_the_temperature_of_the_votes_can_be_chosen():
     """One near neighbour against two far ones, as in MoCo's notebook (0.1) and flatter."""
-    train_x, labels, test_x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), [0, 1, 1], torch.tensor([[1.0, 0.1]])
+    train_x, labels, test_x = (
+        torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]),
+        [0, 1, 1],
+        torch.tensor([[1.0, 0.1]]),
+    )
     right = [
-        evaluate_features(train_x, labels, test_x, [0], ("knn_3",), knn_temperature=t)["knn_3"] for t in (0.1, 100.0)
+        evaluate_features(train_x, labels, test_x, [0], ("knn_3",), knn_temperature=t)["knn_3"]
+        for t in (0.1, 100.0)
     ]
     assert right == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ["knm", "knn_0", "knn_K", "lin"])
 def test_unknown_protocols_are_named(digits, name):
-    with pytest.raises(ValueError, match=f"there is no protocol '{name}': did you mean '(knn|linear)'"):
+    with pytest.raises(
+        ValueError, match=f"there is no protocol '{name}': did you mean '(knn|linear)'"
+    ):
         evaluate_features(*digits, protocols=(name,))
 
 
@@ -66,13 +82,19 @@ def test_top_5_accuracy_from_100_classes_on():
     train_y, test_y = (generator.integers(0, 120, n) for n in (2400, 600))
     train_y[:120] = np.arange(120)
     centres = generator.normal(size=(120, 16))
-    train_x, test_x = (centres[y] + 0.7 * generator.normal(size=(len(y), 16)) for y in (train_y, test_y))
+    train_x, test_x = (
+        centres[y] + 0.7 * generator.normal(size=(len(y), 16)) for y in (train_y, test_y)
+    )
     found = evaluate_features(train_x, train_y, test_x, test_y, ("linear-sgd",), probe="sce")
     assert 0.2 < found["linear_sgd"] < found["linear_sgd_top5"] < 1
     scores = generator.normal(size=(600, 120))
     right = top_accuracies(torch.from_numpy(scores), np.arange(120), test_y)
-    assert right.top1 == pytest.approx(top_k_accuracy_score(test_y, scores, k=1, labels=np.arange(120)))
-    assert right.top5 == pytest.approx(top_k_accuracy_score(test_y, scores, k=5, labels=np.arange(120)))
+    assert right.top1 == pytest.approx(
+        top_k_accuracy_score(test_y, scores, k=1, labels=np.arange(120))
+    )
+    assert right.top5 == pytest.approx(
+        top_k_accuracy_score(test_y, scores, k=5, labels=np.arange(120))
+    )
     assert top_accuracies(torch.from_numpy(scores[:, :99]), np.arange(99), test_y).top5 is None
 
 

@@ -26,7 +26,13 @@ class Net(nn.Module):
 
 
 def images(count=11, side=8):
-    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    return torch.randint(
+        0,
+        256,
+        (count, 3, side, side),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(1),
+    )
 
 
 def test_features_are_those_of_the_eval_mode_in_order():
@@ -37,7 +43,9 @@ def test_features_are_those_of_the_eval_mode_in_order():
     net.norm.eval()  # a frozen norm must stay frozen afterwards
     before = net.norm.running_mean.clone()
     seen = []
-    features = extract(net, x, batch_size=4, progress=lambda done, total: seen.append((done, total)))
+    features = extract(
+        net, x, batch_size=4, progress=lambda done, total: seen.append((done, total))
+    )
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
     assert features.dtype == torch.float32 and not features.requires_grad
     assert seen == [(4, 11), (8, 11), (11, 11)]
@@ -90,7 +98,13 @@ def test_sets_of_any_size_are_read_in_pieces_and_the_encoder_moves_once(monkeypa
 def trained():
     """An encoder of dark images with little contrast, and other images: bright ones with much of it."""
     torch.manual_seed(0)
-    encoder = Encoder(build_backbone("small", image_size=16, channels=3), 16, 3, (0.2, 0.1, 0.15), (0.05, 0.1, 0.05))
+    encoder = Encoder(
+        build_backbone("small", image_size=16, channels=3),
+        16,
+        3,
+        (0.2, 0.1, 0.15),
+        (0.05, 0.1, 0.05),
+    )
     return encoder.eval(), open_images(images(40, side=16))
 
 
@@ -108,7 +122,8 @@ def test_views_follow_the_generator_and_must_be_one(trained):
     encoder, other = trained
     strong = plan("strong", 16, 3).pick([0])
     first, again, next_one = (
-        extract_view(encoder, other, strong, torch.Generator().manual_seed(seed), batch_size=16) for seed in (0, 0, 1)
+        extract_view(encoder, other, strong, torch.Generator().manual_seed(seed), batch_size=16)
+        for seed in (0, 0, 1)
     )
     assert torch.equal(first, again) and not torch.allclose(first, next_one)
     with pytest.raises(ValueError, match="'strong' makes 2: pick one"):

@@ -38,7 +38,9 @@ def test_everything_is_trained_and_the_encoder_that_is_given_stays(halves, encod
     assert first.top1 > 0.8 and first.top5 is None
     assert first == finetune_accuracies(encoder, *halves, rows, QUICK)
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
-    assert not encoder.training and seen[-1] == (12, 12) and len(seen) == 12  # whole epochs of 3 batches of 32
+    assert (
+        not encoder.training and seen[-1] == (12, 12) and len(seen) == 12
+    )  # whole epochs of 3 batches of 32
     still = Tuning("a test", 0.0, 0.0, epochs=1)
     assert finetune_accuracies(encoder, *halves, rows, still) < first
 
@@ -46,9 +48,15 @@ def test_everything_is_trained_and_the_encoder_that_is_given_stays(halves, encod
 def test_rates_of_head_and_encoder_fall_at_60_and_80_per_cent(halves, encoder, monkeypatch):
     monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 1)
     rates, step = [], torch.optim.SGD.step
-    watched = lambda self, *a: (rates.append([g["lr"] for g in self.param_groups]), step(self, *a))[1]  # noqa: E731
+
+    def watched(self, *arguments):
+        rates.append([group["lr"] for group in self.param_groups])
+        return step(self, *arguments)
+
     monkeypatch.setattr(torch.optim.SGD, "step", watched)
-    finetune_accuracies(encoder, *halves, np.arange(64), Tuning("a test", 0.01, 2.5, epochs=5, batch_size=32))
+    finetune_accuracies(
+        encoder, *halves, np.arange(64), Tuning("a test", 0.01, 2.5, epochs=5, batch_size=32)
+    )
     expected = [[0.01 * f, 2.5 * f] for f in [1] * 6 + [0.2] * 2 + [0.04] * 2]
     np.testing.assert_allclose(rates, expected)
 
@@ -56,12 +64,18 @@ def test_rates_of_head_and_encoder_fall_at_60_and_80_per_cent(halves, encoder, m
 def test_bfloat16_where_the_run_used_it(halves, encoder, monkeypatch):
     monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 1)
     seen = []
-    encoder.backbone.register_forward_hook(lambda module, given, out: seen.append((module.training, out.dtype)))
+    encoder.backbone.register_forward_hook(
+        lambda module, given, out: seen.append((module.training, out.dtype))
+    )
     for bfloat16 in (False, True):
         seen.clear()
         finetune_accuracies(encoder, *halves, np.arange(32), QUICK, bfloat16=bfloat16)
-        assert {dtype for training, dtype in seen if training} == {torch.bfloat16 if bfloat16 else torch.float32}
-        assert {dtype for training, dtype in seen if not training} == {torch.float32}  # tested as it is kept
+        assert {dtype for training, dtype in seen if training} == {
+            torch.bfloat16 if bfloat16 else torch.float32
+        }
+        assert {dtype for training, dtype in seen if not training} == {
+            torch.float32
+        }  # tested as it is kept
 
 
 def test_the_papers_multiples():
@@ -78,7 +92,9 @@ def test_a_share_of_every_class_is_drawn():
     assert (rows == draw_labels(labels, 10, seed=1)).all() and not (
         rows[:20] == draw_labels(labels, 10, seed=2)[:20]
     ).all()
-    assert len(draw_labels(labels, 100)) == 253 and len(draw_labels(labels, 1)) == 4  # 2, and 1 of each of the others
+    assert (
+        len(draw_labels(labels, 100)) == 253 and len(draw_labels(labels, 1)) == 4
+    )  # 2, and 1 of each of the others
     assert [percent_of(one) for one in ("finetune", "finetune-0.5", "knn")] == [100, 0.5, None]
     for wrong in ("finetune-101", "finetune-0", "finetune-all"):
         with pytest.raises(ValueError, match="above 0 and up to 100"):
@@ -88,7 +104,9 @@ def test_a_share_of_every_class_is_drawn():
 def test_a_list_names_the_labelled_images():
     names = ["n01/a.jpg", "n01/b.jpg", "n02/c.jpg"]
     assert listed_rows(names, ["c.jpg", "n01/a.jpg\n", ""]).tolist() == [0, 2]
-    with pytest.raises(ValueError, match=r"1 of the 2 images in the list of labels are not here, such as 'd.jpg'"):
+    with pytest.raises(
+        ValueError, match=r"1 of the 2 images in the list of labels are not here, such as 'd.jpg'"
+    ):
         listed_rows(names, ["a.jpg", "d.jpg"])
     same = ["cat/1.png", "dog/1.png", "dog/2.png"]  # a whole name means that image alone
     assert listed_rows(same, ["cat/1.png", "2.png"]).tolist() == [0, 2]
@@ -99,4 +117,6 @@ def test_what_cannot_be_fine_tuned_is_said(halves, encoder):
     with pytest.raises(ValueError, match="two classes"):
         finetune_accuracies(encoder, train, test, np.array([0, 2]), QUICK)
     with pytest.raises(ValueError, match="diverged"):
-        finetune_accuracies(encoder, train, test, np.arange(100), Tuning("a test", 1e20, 1e20, epochs=1))
+        finetune_accuracies(
+            encoder, train, test, np.arange(100), Tuning("a test", 1e20, 1e20, epochs=1)
+        )

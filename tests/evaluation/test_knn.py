@@ -24,7 +24,9 @@ def test_weights_can_outvote_the_majority():
     train_x = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     predicted = knn_predict(train_x, ["near", "far", "far"], np.array([[1.0, 0.1]]), k=3)
     assert list(predicted) == ["near"]
-    assert list(knn_predict(train_x, ["near", "far", "far"], np.array([[1.0, 0.1]]), k=3, temperature=100.0)) == ["far"]
+    assert list(
+        knn_predict(train_x, ["near", "far", "far"], np.array([[1.0, 0.1]]), k=3, temperature=100.0)
+    ) == ["far"]
 
 
 def test_unseen_test_classes_count_as_wrong(clouds):
@@ -39,7 +41,10 @@ def test_unseen_test_classes_count_as_wrong(clouds):
 def test_bad_input_is_named(clouds):
     train_x, train_y, test_x, test_y = clouds
     for given, said in (
-        ((train_x[:20], train_y[:20], test_x, test_y, 21), "21 neighbours cannot be taken from 20 rows"),
+        (
+            (train_x[:20], train_y[:20], test_x, test_y, 21),
+            "21 neighbours cannot be taken from 20 rows",
+        ),
         ((train_x, train_y, test_x, test_y, 0), "0 neighbours"),
         ((train_x, train_y, test_x, None), "test images have no labels"),
         ((train_x, train_y[:-1], test_x, test_y), "1200 training images need 1200 labels"),
@@ -69,7 +74,9 @@ def naive(train_x, train_y, test_x, test_y, chosen):
 
 def test_few_shot_accuracy_is_the_mean_of_naive_draws(digits):
     train_x, train_y, test_x, test_y = (part[:240] for part in digits)
-    scores = few_shot_accuracy(train_x, train_y, test_x, test_y, labels_per_class=(1, 3), trials=4, seed=7)
+    scores = few_shot_accuracy(
+        train_x, train_y, test_x, test_y, labels_per_class=(1, 3), trials=4, seed=7
+    )
     for per_class, score in scores.items():
         trials = sample_labels(train_y, per_class, 4, seed=7)
         expected = [naive(train_x, train_y, test_x, test_y, chosen) for chosen in trials]
@@ -91,7 +98,11 @@ def test_draws_take_each_class_equally_and_depend_on_seed_and_trial_alone():
     for chosen in trials:
         assert len(set(chosen.tolist())) == len(chosen)
         counts = np.unique(labels[chosen], return_counts=True)
-        assert counts[0].tolist() == [3, 5, 9] and counts[1].tolist() == [4, 4, 2]  # a rare class gives all it has
+        assert counts[0].tolist() == [3, 5, 9] and counts[1].tolist() == [
+            4,
+            4,
+            2,
+        ]  # a rare class gives all it has
     assert len({tuple(sorted(chosen.tolist())) for chosen in trials}) > 15
     np.testing.assert_array_equal(trials[:3], sample_labels(labels, 4, trials=3))
     assert not np.array_equal(trials[0], sample_labels(labels, 4, trials=1, seed=1)[0])

@@ -29,7 +29,9 @@ def test_planted_errors_are_found_with_the_right_label_and_nothing_else(clusters
     found = doubtful_labels(rows, labels)
     assert sorted(found.row.tolist()) == wrong.tolist()
     assert (found.suggested == truth[found.row]).all()
-    assert (np.diff(found.own / found.probability) >= 0).all() and (found.probability > 3 * found.own).all()
+    assert (np.diff(found.own / found.probability) >= 0).all() and (
+        found.probability > 3 * found.own
+    ).all()
 
 
 def test_errors_are_found_between_two_classes_that_are_easy_to_tell_apart():
@@ -61,7 +63,11 @@ def test_probabilities_are_the_mean_of_neighbours_and_a_cross_validated_linear_c
         knn = KNeighborsClassifier(20, weights=lambda far: np.exp(-far / 0.07), metric="cosine")
         votes.append(knn.fit(unit[others], truth[others]).predict_proba(unit[[row]])[0])
     scaled = StandardScaler().fit_transform(noisy.numpy())
-    model = LogisticRegression(C=choose_strength(scaled, truth, 0, likelihood), max_iter=MAX_ITERATIONS, tol=TOLERANCE)
+    model = LogisticRegression(
+        C=choose_strength(scaled, truth, 0, likelihood), max_iter=MAX_ITERATIONS, tol=TOLERANCE
+    )
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     linear = cross_val_predict(model, scaled, truth, cv=folds, method="predict_proba")
-    np.testing.assert_allclose(label_probabilities(noisy, truth), (np.array(votes) + linear) / 2, atol=2e-3)
+    np.testing.assert_allclose(
+        label_probabilities(noisy, truth), (np.array(votes) + linear) / 2, atol=2e-3
+    )

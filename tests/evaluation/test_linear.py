@@ -44,7 +44,10 @@ def test_probe_minimises_the_penalised_cross_entropy(clouds):
 def test_the_penalty_follows_the_features(clouds):
     train_x, train_y, test_x, test_y = clouds
     noise = torch.randn(len(train_x), 800, generator=torch.Generator().manual_seed(3))
-    strengths = [choose_strength(standardise(x)[0], train_y, seed=0) for x in (torch.cat([train_x, noise], 1), train_x)]
+    strengths = [
+        choose_strength(standardise(x)[0], train_y, seed=0)
+        for x in (torch.cat([train_x, noise], 1), train_x)
+    ]
     assert strengths[0] < strengths[1]
     assert linear_accuracy(*clouds) == pytest.approx(bayes(test_x, test_y), abs=0.015)
 
@@ -83,7 +86,9 @@ def one_head(probe, lr, x, y, classes, seed):
     with torch.no_grad():
         layer.weight.copy_(0.01 * torch.randn(classes, x.shape[1], generator=generator))
         layer.bias.zero_()
-    optimizer = torch.optim.SGD(layer.parameters(), lr=lr, momentum=0.9, weight_decay=probe.weight_decay)
+    optimizer = torch.optim.SGD(
+        layer.parameters(), lr=lr, momentum=0.9, weight_decay=probe.weight_decay
+    )
     steps = probe.epochs * -(-len(x) // probe.batch_size)
     if probe.drop_at:
         at = [round(share * probe.epochs) * steps // probe.epochs for share in probe.drop_at]
@@ -107,7 +112,9 @@ def test_every_head_of_a_sweep_is_the_fit_that_torch_makes_alone(clouds, drops):
     for number, lr in enumerate(probe.lrs):
         alone = one_head(probe, lr, x, y, 4, seed=3)
         scale = float(alone.weight.detach().abs().max())
-        torch.testing.assert_close(weight[number], alone.weight.detach(), rtol=1e-3, atol=1e-4 * scale)
+        torch.testing.assert_close(
+            weight[number], alone.weight.detach(), rtol=1e-3, atol=1e-4 * scale
+        )
         torch.testing.assert_close(bias[number], alone.bias.detach(), rtol=1e-3, atol=1e-4 * scale)
 
 
@@ -117,13 +124,17 @@ def test_held_out_training_images_choose_the_rate(clouds):
     assert linear_sgd_accuracies(*clouds, useless) == linear_sgd_accuracies(*clouds, alone)
     train_x, train_y, test_x, test_y = clouds
     changed = linear_sgd_accuracies(train_x, train_y, test_x, (test_y + 1) % 4, useless).top1
-    assert changed < 0.25  # wrong test labels choose nothing: the rate stays the one that fits the training images
+    assert (
+        changed < 0.25
+    )  # wrong test labels choose nothing: the rate stays the one that fits the training images
 
 
 def test_steps_may_end_within_an_epoch(clouds):
     seen = []
     probe = settings(0.3, steps=7, batch_size=300)
-    train_heads(probe, clouds[0], torch.from_numpy(clouds[1]), 4, progress=lambda *told: seen.append(told))
+    train_heads(
+        probe, clouds[0], torch.from_numpy(clouds[1]), 4, progress=lambda *told: seen.append(told)
+    )
     assert seen == [(4, 7), (7, 7)]
 
 
@@ -134,9 +145,16 @@ def test_the_papers_settings():
     assert PROBES["sce"].drop_at == (0.6, 0.8) and PROBES["saclr-cifar"].drop_at == ()
     ours = PROBES["sce-imagenet"]
     assert (ours.lrs, ours.epochs, ours.batch_size) == ((0.1 * 1024 / 256,), 90, 1024)
-    assert PROBES["lorac"].lrs == (1.2,) and PROBES["moco"].batch_size == PROBES["sce-cifar"].batch_size == 256
+    assert (
+        PROBES["lorac"].lrs == (1.2,)
+        and PROBES["moco"].batch_size == PROBES["sce-cifar"].batch_size == 256
+    )
     # Released: cl_iclr25's run_linear.sh has 90 epochs on CIFAR, SCE's configuration for ImageNet a batch of 512.
-    assert (PROBES["saclr-cifar"].epochs, PROBES["saclr-imagenet"].epochs, PROBES["sce"].batch_size) == (90, 100, 512)
+    assert (
+        PROBES["saclr-cifar"].epochs,
+        PROBES["saclr-imagenet"].epochs,
+        PROBES["sce"].batch_size,
+    ) == (90, 100, 512)
     assert list(RATES) == pytest.approx([10 ** (half / 2) for half in range(-2, 5)])
 
 
@@ -144,13 +162,17 @@ def test_the_recipe_chooses_the_settings():
     assert usual_probe("linear-sgd sce-imagenet", 224) == "sce-imagenet"
     assert usual_probe("knn linear-sgd simsiam-cifar", 32) == "simsiam-cifar"
     assert usual_probe("", 32) == "saclr-cifar" and usual_probe("linear", 224) == "saclr-imagenet"
-    protocols = [recipe.protocol for name in method_names() for recipe in method_class(name).recipes.values()]
+    protocols = [
+        recipe.protocol for name in method_names() for recipe in method_class(name).recipes.values()
+    ]
     named = {one.split("linear-sgd ")[1] for one in protocols if "linear-sgd" in one}
     assert len(named) >= 6 and named <= set(PROBES)
 
 
 def test_a_seed_is_a_result(clouds):
-    runs = [linear_sgd_accuracies(*clouds, settings(30.0, epochs=2), seed=seed) for seed in (0, 0, 1)]
+    runs = [
+        linear_sgd_accuracies(*clouds, settings(30.0, epochs=2), seed=seed) for seed in (0, 0, 1)
+    ]
     assert runs[0] == runs[1] != runs[2]
 
 

@@ -6,7 +6,8 @@ from nearfar.evaluation.results import best_rows, sentence
 def results(trained, **others):
     """Rows of kNN and linear accuracy."""
     return {
-        row: dict(zip(("knn", "linear"), pair, strict=True)) for row, pair in (others | {"trained": trained}).items()
+        row: dict(zip(("knn", "linear"), pair, strict=True))
+        for row, pair in (others | {"trained": trained}).items()
     }
 
 
@@ -41,7 +42,8 @@ def test_one_sentence_says_whether_to_keep_the_encoder(trained, said):
 def test_starting_weights_that_were_better_are_kept():
     said = sentence(results((0.5, 0.5), hog=(0.4, 0.4), starting_weights=(0.61, 0.6)))
     assert (
-        said == "The starting weights do better in kNN (0.610 against 0.500): keep the weights that you started from."
+        said
+        == "The starting weights do better in kNN (0.610 against 0.500): keep the weights that you started from."
     )
 
 
@@ -57,4 +59,6 @@ def test_a_column_is_compared_where_it_was_measured():
 
 def test_best_rows_share_their_place_where_the_digits_that_are_shown_agree():
     table = results((0.5, 0.5), hog=(0.5004, 0.4))
-    assert best_rows(table, "knn") == ["hog", "trained"] and best_rows(table, "linear") == ["trained"]
+    assert best_rows(table, "knn") == ["hog", "trained"] and best_rows(table, "linear") == [
+        "trained"
+    ]

@@ -25,9 +25,15 @@ KEPT = Path(__file__).with_name("methods.json")
 
 def recorded(name: str, folder: Path) -> dict[str, Any]:
     images = np.random.default_rng(0).integers(0, 256, (44, 16, 16, 3), dtype=np.uint8)
-    fixed: dict[str, Any] = dict(encoder="tiny", precision="32-true", epochs=5 / 2, batch_size=16, log_every=1)
-    small = {"queue_size": 32} if hasattr(method_class(name).from_recipe("small"), "queue_size") else {}
-    nearfar.pretrain(images, method=name, out=str(folder), **fixed, **small, console=Console(quiet=True))
+    fixed: dict[str, Any] = dict(
+        encoder="tiny", precision="32-true", epochs=5 / 2, batch_size=16, log_every=1
+    )
+    small = (
+        {"queue_size": 32} if hasattr(method_class(name).from_recipe("small"), "queue_size") else {}
+    )
+    nearfar.pretrain(
+        images, method=name, out=str(folder), **fixed, **small, console=Console(quiet=True)
+    )
     plan = yaml.safe_load((folder / "config.yaml").read_text())
     del plan["out"], plan["data"], plan["threads"]
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -48,14 +54,20 @@ def differences(now: Any, then: Any, path: str = "") -> list[str]:
     """Where two trees of plain values differ by more than rounding."""
     if isinstance(now, dict) and isinstance(then, dict):
         keys = sorted({*now, *then})
-        return [one for key in keys for one in differences(now.get(key), then.get(key), f"{path}/{key}")]
+        return [
+            one for key in keys for one in differences(now.get(key), then.get(key), f"{path}/{key}")
+        ]
     if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
         return [
             one
             for place, pair in enumerate(zip(now, then, strict=True))
             for one in differences(*pair, f"{path}/{place}")
         ]
-    if isinstance(now, float) and isinstance(then, float) and math.isclose(now, then, rel_tol=2e-3, abs_tol=1e-5):
+    if (
+        isinstance(now, float)
+        and isinstance(then, float)
+        and math.isclose(now, then, rel_tol=2e-3, abs_tol=1e-5)
+    ):
         return []
     return [] if now == then else [f"{path}: {then!r} became {now!r}"]
 
@@ -63,7 +75,11 @@ def differences(now: Any, then: Any, path: str = "") -> list[str]:
 @pytest.mark.parametrize("name", method_names())
 def test_a_method_plans_and_trains_as_it_did(name, tmp_path):
     assert (
-        differences(json.loads(json.dumps(recorded(name, tmp_path / "run"))), json.loads(KEPT.read_text())[name]) == []
+        differences(
+            json.loads(json.dumps(recorded(name, tmp_path / "run"))),
+            json.loads(KEPT.read_text())[name],
+        )
+        == []
     )
 
 

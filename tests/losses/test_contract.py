@@ -42,9 +42,21 @@ CASES = {  # o: online [batch, dim], O: online [3, batch, dim]; k, K: fixed like
     "NNCLR": (L.NNCLR, "koq"),
     "SwAV": (lambda: L.SwAV(DIM, 9, queue_size=20), "O"),
 }
-SYMMETRIC = [name for name, (_, kinds) in CASES.items() if kinds.startswith("oo") and "sampled" not in name]
+SYMMETRIC = [
+    name for name, (_, kinds) in CASES.items() if kinds.startswith("oo") and "sampled" not in name
+]
 QUEUED = [name for name, (_, kinds) in CASES.items() if kinds.endswith("q")]
-WITHOUT_BATCH = ["MoCo", "ReSSL", "SCE", "SCE, free", "MoCo-M", "LORAC", "LORAC, gaussian", "LORAC-bs", "JCL"]
+WITHOUT_BATCH = [
+    "MoCo",
+    "ReSSL",
+    "SCE",
+    "SCE, free",
+    "MoCo-M",
+    "LORAC",
+    "LORAC, gaussian",
+    "LORAC-bs",
+    "JCL",
+]
 ACCEPT_ONE = [*WITHOUT_BATCH, "NegativeCosine"]  # their negatives are past keys, or they have none
 every_loss = pytest.mark.parametrize("name", CASES)
 
@@ -72,7 +84,9 @@ def evaluate(loss, given):
     given = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in given]
     torch.manual_seed(1)
     value = loss(*given)
-    return value, torch.autograd.grad(value, [x for x in given if x.requires_grad], allow_unused=True)
+    return value, torch.autograd.grad(
+        value, [x for x in given if x.requires_grad], allow_unused=True
+    )
 
 
 @every_loss
@@ -84,10 +98,14 @@ def test_float32_is_float64_and_only_the_online_branch_gets_a_gradient(name):
     assert (value.shape, value.dtype, wanted.dtype) == ((), torch.float32, torch.float64)
     tolerance = 2e-5 if "cold" in name else 5e-6
     assert value.item() == pytest.approx(wanted.item(), rel=tolerance, abs=tolerance)
-    for kind, gradient, exact_gradient in zip(CASES[name][1], gradients, wanted_gradients, strict=False):
+    for kind, gradient, exact_gradient in zip(
+        CASES[name][1], gradients, wanted_gradients, strict=False
+    ):
         assert (gradient is not None) == (kind in "oO")
         if gradient is not None:
-            assert 0 < (gradient - exact_gradient).norm() + 1e-30 < tolerance * exact_gradient.norm()
+            assert (
+                0 < (gradient - exact_gradient).norm() + 1e-30 < tolerance * exact_gradient.norm()
+            )
 
 
 @every_loss
@@ -95,14 +113,21 @@ def test_half_inputs_are_computed_in_float32_and_autocast_changes_nothing(name):
     dtype = torch.bfloat16
     half = inputs(name, dtype=dtype)
     value, gradients = evaluate(make(name), half)
-    wanted, wanted_gradients = evaluate(make(name), [x.float() if x.is_floating_point() else x for x in half])
+    wanted, wanted_gradients = evaluate(
+        make(name), [x.float() if x.is_floating_point() else x for x in half]
+    )
     with torch.autocast("cpu", torch.bfloat16):
         inside, _ = evaluate(make(name), half)
-    assert value.dtype == torch.float32 and value.item() == pytest.approx(wanted.item(), rel=1e-5, abs=1e-5)
+    assert value.dtype == torch.float32 and value.item() == pytest.approx(
+        wanted.item(), rel=1e-5, abs=1e-5
+    )
     assert inside.item() == value.item()
     for gradient, exact in zip(gradients, wanted_gradients, strict=True):
         if gradient is not None:
-            assert gradient.dtype == dtype and (gradient - exact).norm() < torch.finfo(dtype).eps * exact.norm()
+            assert (
+                gradient.dtype == dtype
+                and (gradient - exact).norm() < torch.finfo(dtype).eps * exact.norm()
+            )
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "sampled" not in name])
@@ -120,7 +145,9 @@ def test_the_order_of_the_batch_does_not_matter(name):
     torch.testing.assert_close(same, value)
     for gradient, moved in zip(gradients, shuffled_gradients, strict=True):
         if gradient is not None:
-            torch.testing.assert_close(moved, gradient.index_select(-2, order), rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(
+                moved, gradient.index_select(-2, order), rtol=1e-6, atol=1e-9
+            )
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
@@ -142,13 +169,24 @@ def test_a_restored_state_continues_exactly(name):
     restored.load_state_dict(copy.deepcopy(loss.state_dict()))
     assert not torch.equal(evaluate(fresh, given)[0], evaluate(copy.deepcopy(restored), given)[0])
     for _ in range(2):
-        (value, gradients), (again, gradients_again) = evaluate(loss, given), evaluate(restored, given)
+        (value, gradients), (again, gradients_again) = (
+            evaluate(loss, given),
+            evaluate(restored, given),
+        )
         assert torch.equal(value, again)
-        assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True) if a is not None)
-    assert all(torch.equal(tensor, restored.state_dict()[key]) for key, tensor in loss.state_dict().items())
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(gradients, gradients_again, strict=True)
+            if a is not None
+        )
+    assert all(
+        torch.equal(tensor, restored.state_dict()[key]) for key, tensor in loss.state_dict().items()
+    )
     before = copy.deepcopy(loss.state_dict())
     evaluate(loss.eval(), given)  # evaluation leaves the state alone
-    assert all(torch.allclose(tensor, before[key], atol=1e-6) for key, tensor in loss.state_dict().items())
+    assert all(
+        torch.allclose(tensor, before[key], atol=1e-6) for key, tensor in loss.state_dict().items()
+    )
 
 
 @every_loss
@@ -201,14 +239,23 @@ def test_a_missing_or_short_index_is_refused(name, index):
 
 X = torch.zeros(3, 6, 5)
 WRONG = {  # beside those that tests/methods/test_ranges.py reaches through the methods
-    "temperature must be a finite number above 0": [lambda: L.SimCLR(math.nan), lambda: L.SwAV(6, temperature=0.0)],
+    "temperature must be a finite number above 0": [
+        lambda: L.SimCLR(math.nan),
+        lambda: L.SwAV(6, temperature=0.0),
+    ],
     "beta must be above 0": [lambda: L.LORAC(beta=math.nan)],
     "prior must be one of laplace, gaussian, constant": [lambda: L.LORAC(prior="student")],
     "batchwise=True needs prior='laplace'": [lambda: L.LORAC(prior="gaussian", batchwise=True)],
     "2 rows of an image or more": [lambda: L.LORAC(batchwise=True)(X[:1], X[0], X[0])],
     "large must be": [lambda: L.LORAC()(X, X[0], X[0], large=X[:, :4])],
-    "whitening 5 features needs more than 5 images at a time, got 2": [lambda: L.WMSE(sub_batch=2)(X[0, :5], X[0, :5])],
-    "temperature": [lambda: L.ISogCLR(8, 0.9), lambda: L.ISogCLR(8, 0.5, (0.001, 0.7)), lambda: L.SogCLR(8, 0.01)],
+    "whitening 5 features needs more than 5 images at a time, got 2": [
+        lambda: L.WMSE(sub_batch=2)(X[0, :5], X[0, :5])
+    ],
+    "temperature": [
+        lambda: L.ISogCLR(8, 0.9),
+        lambda: L.ISogCLR(8, 0.5, (0.001, 0.7)),
+        lambda: L.SogCLR(8, 0.01),
+    ],
     "negatives must be": [lambda: L.SACLR(10, negatives=1.5)],
     "bandwidth must be": [lambda: L.SACLR(10, kernel="cosine", bandwidth=0.01)],
     "num_images must be": [lambda: L.SACLR(0)],
@@ -227,7 +274,9 @@ def test_wrong_arguments_are_named_in_one_line(message):
 
 
 @every_loss
-def test_a_step_that_torch_compiles_is_without_an_operation_that_its_compiler_cannot_lower(name, monkeypatch):
+def test_a_step_that_torch_compiles_is_without_an_operation_that_its_compiler_cannot_lower(
+    name, monkeypatch
+):
     """oneDNN's product, which losses take on a CPU otherwise: the compiler has it for constant weights alone."""
     given = inputs(name, dtype=torch.float32)
     wanted = evaluate(make(name), given)

@@ -31,7 +31,10 @@ WITH_PARAMETERS = ["SigCLR", "SwAV"]
 
 def call(loss, name, embedded, index, queue):
     """The loss of three views, its first argument by position and the others by name."""
-    given, views = {"i": index, "q": queue, "O": embedded, "K": embedded[1:].detach()}, iter(embedded)
+    given, views = (
+        {"i": index, "q": queue, "O": embedded, "K": embedded[1:].detach()},
+        iter(embedded),
+    )
     first, *others = [
         given[kind] if kind in given else next(views) if kind == "o" else next(views).detach()
         for kind in CASES[name][1]
@@ -50,7 +53,11 @@ class Net(nn.Module):
 
     def forward(self, views, index=None, queue=None):
         embedded = self.layers(views)
-        return embedded if self.loss is None else (call(self.loss, self.name, embedded, index, queue), embedded)
+        return (
+            embedded
+            if self.loss is None
+            else (call(self.loss, self.name, embedded, index, queue), embedded)
+        )
 
 
 def train(name, rank, gather=True, inside=False):
@@ -83,19 +90,33 @@ def train(name, rank, gather=True, inside=False):
         values.append(value.detach())
     if rank and gather:
         assert torch.equal(torch.get_rng_state(), before)  # rank 0 samples for all
-    return {"losses": torch.stack(values), "queue": queue} | net.layers.state_dict() | loss.state_dict()
+    return (
+        {"losses": torch.stack(values), "queue": queue}
+        | net.layers.state_dict()
+        | loss.state_dict()
+    )
 
 
 def work(rank, path):
     torch.set_num_threads(1)
-    blocks.TILE_ROWS["cpu"], attention.TILE["cpu"], attention.ROWS = 4, 40, 3  # several blocks on each rank
+    blocks.TILE_ROWS["cpu"], attention.TILE["cpu"], attention.ROWS = (
+        4,
+        40,
+        3,
+    )  # several blocks on each rank
     dist.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=2)
     results = {name: train(name, rank) for name in CASES}
     results |= {(name, "inside"): train(name, rank, inside=True) for name in WITH_PARAMETERS}
     results["alone"] = {name: train(name, rank, gather=False) for name in CASES}
-    results["rows"] = [gather_rows(torch.arange(2 + rank) + 10 * rank), gather_rows(torch.ones(3 * rank, 2) > 0)]
+    results["rows"] = [
+        gather_rows(torch.arange(2 + rank) + 10 * rank),
+        gather_rows(torch.ones(3 * rank, 2) > 0),
+    ]
     results["refused"] = []
-    for first, second in ((3, 3 + rank), (3 * rank, 3 * rank)):  # unequal on rank 1; nothing on rank 0
+    for first, second in (
+        (3, 3 + rank),
+        (3 * rank, 3 * rank),
+    ):  # unequal on rank 1; nothing on rank 0
         with pytest.raises(ValueError) as error:
             L.SimCLR(gather=True)(torch.randn(first, 3), torch.randn(second, 3))
         results["refused"].append(str(error.value))
@@ -120,11 +141,18 @@ def test_two_processes_are_one(name, of_ranks):
     """Losses, weights, the loss's parameters and buffers, whether DistributedDataParallel wraps the loss or not."""
     one = train(name, None)
     for results in of_ranks:
-        for state in [results[name], *([results[name, "inside"]] if name in WITH_PARAMETERS else [])]:
+        for state in [
+            results[name],
+            *([results[name, "inside"]] if name in WITH_PARAMETERS else []),
+        ]:
             assert state.keys() == one.keys()
             for key in one:
                 torch.testing.assert_close(
-                    state[key], one[key], rtol=1e-9, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}"
+                    state[key],
+                    one[key],
+                    rtol=1e-9,
+                    atol=1e-10,
+                    msg=lambda text, key=key: f"{key}: {text}",
                 )
         # This can fail: local negatives, or means of unequal batches, are another loss.
         assert (results["alone"][name]["losses"] - one["losses"]).abs().min() > 1e-5

@@ -17,11 +17,15 @@ def unit(x):
 
 
 def nearly_equal(difference, m=4, dim=32, images=10):
-    return unit(unit(rows(images, 1, dim)) + difference * rows(images, m, dim, seed=1) / math.sqrt(dim))
+    return unit(
+        unit(rows(images, 1, dim)) + difference * rows(images, m, dim, seed=1) / math.sqrt(dim)
+    )
 
 
 SHAPES = [(5, 4, 16), (3, 1, 8), (2, 6, 6), (7, 5), (9, 3), (2, 12, 3), (4000, 6)]
-INPUTS = {str(shape): rows(*shape) for shape in SHAPES} | {f"nearly {d}": nearly_equal(d) for d in (1e-3, 1e-5, 1e-7)}
+INPUTS = {str(shape): rows(*shape) for shape in SHAPES} | {
+    f"nearly {d}": nearly_equal(d) for d in (1e-3, 1e-5, 1e-7)
+}
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -30,11 +34,16 @@ def test_value_and_gradient_are_those_of_the_svd(name, dtype):
     q = INPUTS[name].to(dtype).requires_grad_()
     u, s, vh = torch.linalg.svd(q.detach().double(), full_matrices=False)
     kept = (s > CUT * s[..., :1]).double()
-    value, gradient = (s * kept).sum(-1), (u * kept[..., None, :]) @ vh  # both without what lies below the cut
+    value, gradient = (
+        (s * kept).sum(-1),
+        (u * kept[..., None, :]) @ vh,
+    )  # both without what lies below the cut
     norm = nuclear_norm(q)
     norm.sum().backward()
     exact = dtype == torch.float64 and "nearly" not in name
-    torch.testing.assert_close(norm.double(), value, rtol=1e-10 if exact else 1e-6, atol=0 if exact else 1e-6)
+    torch.testing.assert_close(
+        norm.double(), value, rtol=1e-10 if exact else 1e-6, atol=0 if exact else 1e-6
+    )
     assert (q.grad.double() - gradient).norm() < (1e-9 if exact else 2e-5) * gradient.norm()
 
 
@@ -51,9 +60,13 @@ def test_exact_collapse_is_finite(dtype):
     q = unit(rows(3, 1, 8)).repeat(1, 5, 1).to(dtype).requires_grad_()
     norm = nuclear_norm(q)
     norm.sum().backward()
-    assert norm.tolist() == pytest.approx([math.sqrt(5)] * 3, rel=2e-3 if dtype == torch.float16 else 1e-6)
+    assert norm.tolist() == pytest.approx(
+        [math.sqrt(5)] * 3, rel=2e-3 if dtype == torch.float16 else 1e-6
+    )
     assert q.grad.dtype == dtype
-    torch.testing.assert_close(q.grad.double(), q.detach().double() / math.sqrt(5), rtol=2e-3, atol=1e-6)
+    torch.testing.assert_close(
+        q.grad.double(), q.detach().double() / math.sqrt(5), rtol=2e-3, atol=1e-6
+    )
     zero = torch.zeros(2, 3, 4, dtype=dtype, requires_grad=True)
     nuclear_norm(zero).sum().backward()
     assert torch.equal(zero.grad, torch.zeros_like(zero))

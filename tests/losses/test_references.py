@@ -14,17 +14,26 @@ def wave(*shape, phase):
     return torch.sin(0.7 * steps * steps + phase).reshape(shape)
 
 
-Z1, Z2, INDEX = wave(6, 5, phase=1), wave(6, 5, phase=1) + 0.7 * wave(6, 5, phase=2), torch.tensor([3, 0, 7, 5, 1, 8])
+Z1, Z2, INDEX = (
+    wave(6, 5, phase=1),
+    wave(6, 5, phase=1) + 0.7 * wave(6, 5, phase=2),
+    torch.tensor([3, 0, 7, 5, 1, 8]),
+)
 QUERIES, QUEUE = wave(3, 6, 5, phase=3), plain.unit(wave(11, 5, phase=4))
 OTHERS = torch.tensor([[1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [0, 1]])
-PROTOTYPES, PARTS = plain.unit(wave(4, 5, phase=5)), [torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])]
+PROTOTYPES, PARTS = (
+    plain.unit(wave(4, 5, phase=5)),
+    [torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])],
+)
 
 
 def third(reference, **options):
     """The third loss of a reference with state, in which images return."""
     state = {}
     for step in range(3):
-        value = reference(state, wave(6, 5, phase=step), Z2, (INDEX + 2 * step) % 9, images=9, **options)
+        value = reference(
+            state, wave(6, 5, phase=step), Z2, (INDEX + 2 * step) % 9, images=9, **options
+        )
     return value
 
 
@@ -33,17 +42,30 @@ FOUND = {
     "dcl": (-0.10497937662987218, lambda: plain.dcl(Z1, Z2, 0.3)),
     "dclw": (-0.04683429821193674, lambda: plain.dcl(Z1, Z2, 0.3, sigma=0.4)),
     "saclr, matrix": (2.0221946377870066, lambda: third(plain.saclr, initial=0.05)),
-    "saclr, row": (2.0359642066741213, lambda: third(plain.saclr, initial=0.05, per_image=True, others=OTHERS)),
+    "saclr, row": (
+        2.0359642066741213,
+        lambda: third(plain.saclr, initial=0.05, per_image=True, others=OTHERS),
+    ),
     "saclr, cosine": (
         -1.3664492772275791,
         lambda: third(plain.saclr, kernel="cosine", bandwidth=0.4, alpha=0.3, rho=0.5),
     ),
-    "saclr, cauchy": (1.8503201295919516, lambda: third(plain.saclr, kernel="cauchy", per_image=True, initial=0.2)),
+    "saclr, cauchy": (
+        1.8503201295919516,
+        lambda: third(plain.saclr, kernel="cauchy", per_image=True, initial=0.2),
+    ),
     "sigclr": (1.8028493854527226, lambda: plain.sigclr(Z1, Z2, 0.4, -3.0)),
     "sogclr": (-1.7581292153215005, lambda: third(plain.sogclr, temperature=0.3, gamma=0.6)),
     "isogclr": (
         -0.4792261584804247,
-        lambda: third(plain.isogclr, temperature=0.3, temperature_range=(0.2, 0.4), lr=0.2, beta=0.8, gamma=0.7),
+        lambda: third(
+            plain.isogclr,
+            temperature=0.3,
+            temperature_range=(0.2, 0.4),
+            lr=0.2,
+            beta=0.8,
+            gamma=0.7,
+        ),
     ),
     "moco": (5.134963667254266, lambda: plain.info_nce(QUERIES[0], Z1, QUEUE, 0.3)),
     "moco v3": (2.3206500157795316, lambda: plain.moco_v3(QUERIES[0], Z1, 0.3)),
@@ -55,10 +77,18 @@ FOUND = {
     "lorac": (6.179544312404919, lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, 1.5)),
     "lorac, gaussian": (
         4.773420866527527,
-        lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, prior="gaussian", large=torch.cat([QUERIES[:2], Z1[None]])),
+        lambda: plain.lorac(
+            QUERIES, Z1, QUEUE, 0.3, prior="gaussian", large=torch.cat([QUERIES[:2], Z1[None]])
+        ),
     ),
-    "lorac, constant": (5.361702464845951, lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, prior="constant")),
-    "lorac, batchwise": (4.7647390474828635, lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, batchwise=True)),
+    "lorac, constant": (
+        5.361702464845951,
+        lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, prior="constant"),
+    ),
+    "lorac, batchwise": (
+        4.7647390474828635,
+        lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, batchwise=True),
+    ),
     "moco-m": (4.142119161911456, lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, math.inf)),
     "jcl": (4.017595228024386, lambda: plain.jcl(Z1, QUERIES, QUEUE, 0.3, 1.5)),
     "nnclr": (0.6492059196334997, lambda: plain.nnclr(Z1, Z2, QUEUE, 0.3)),

@@ -29,17 +29,28 @@ def same_steps(loss, reference, **options):
         torch.manual_seed(step)
         value, expected = loss(*views, index), reference(state, *views, index, images, **options)
         torch.testing.assert_close(value, expected)
-        torch.testing.assert_close(torch.autograd.grad(value, views), torch.autograd.grad(expected, views))
+        torch.testing.assert_close(
+            torch.autograd.grad(value, views), torch.autograd.grad(expected, views)
+        )
     return state
 
 
 @pytest.mark.parametrize("scale", ["matrix", "row"])
 @pytest.mark.parametrize("negatives", [1, 3, "all"])
-@pytest.mark.parametrize(("kernel", "bandwidth"), [("gaussian", 0.5), ("cosine", 0.3), ("cauchy", 0.5)])
+@pytest.mark.parametrize(
+    ("kernel", "bandwidth"), [("gaussian", 0.5), ("cosine", 0.3), ("cauchy", 0.5)]
+)
 def test_saclr(scale, negatives, kernel, bandwidth):
-    loss = SACLR(9, scale, negatives, kernel=kernel, bandwidth=bandwidth, initial_partition=0.05).double()
+    loss = SACLR(
+        9, scale, negatives, kernel=kernel, bandwidth=bandwidth, initial_partition=0.05
+    ).double()
     loss.partition.fill_(0.05)  # in full precision
-    options = {"per_image": scale == "row", "kernel": kernel, "bandwidth": bandwidth, "initial": 0.05}
+    options = {
+        "per_image": scale == "row",
+        "kernel": kernel,
+        "bandwidth": bandwidth,
+        "initial": 0.05,
+    }
     state = same_steps(loss, plain.saclr, **options)
     torch.testing.assert_close(loss.partition.reshape(-1), state["partition"])
 
@@ -55,7 +66,9 @@ def test_isogclr():
     numbers = {"lr": 0.03, "rho": 0.3, "beta": 0.8, "gamma": 0.7, "gradient_limit": 1.5}
     loss = ISogCLR(9, 0.2, (0.15, 0.3), **numbers).double()
     loss.temperatures.fill_(0.2)  # in full precision
-    state = same_steps(loss, plain.isogclr, temperature=0.2, temperature_range=(0.15, 0.3), **numbers)
+    state = same_steps(
+        loss, plain.isogclr, temperature=0.2, temperature_range=(0.15, 0.3), **numbers
+    )
     assert torch.equal(loss.seen, ~state["u"].isnan())
     torch.testing.assert_close(loss.u[loss.seen], state["u"][loss.seen])
     torch.testing.assert_close(loss.momentum, state["momentum"])
@@ -88,8 +101,14 @@ def test_theorem_1(with_positive, loss):
     same mean and the row form, which keeps one Z for an image, can hold it.
     """
     torch.manual_seed(0)
-    first, normal = torch.randn(7, 5, dtype=torch.float64), plain.unit(torch.randn(5, dtype=torch.float64))
-    views = [first.requires_grad_(), (first - 2 * torch.outer(first @ normal, normal)).detach().requires_grad_()]
+    first, normal = (
+        torch.randn(7, 5, dtype=torch.float64),
+        plain.unit(torch.randn(5, dtype=torch.float64)),
+    )
+    views = [
+        first.requires_grad_(),
+        (first - 2 * torch.outer(first @ normal, normal)).detach().requires_grad_(),
+    ]
     rows = plain.unit(torch.cat(views))
     q = torch.exp((rows @ rows.T - 1) / 0.25)
     positive, masked = q.diagonal(7).repeat(2), torch.eye(7, dtype=torch.bool).repeat(2, 2)
@@ -100,14 +119,19 @@ def test_theorem_1(with_positive, loss):
     value = saclr(*views, torch.arange(7))
     if with_positive:  # a column more
         value = value + (positive / counted).mean()
-    torch.testing.assert_close(torch.autograd.grad(value, views), torch.autograd.grad(loss(0.25)(*views), views))
+    torch.testing.assert_close(
+        torch.autograd.grad(value, views), torch.autograd.grad(loss(0.25)(*views), views)
+    )
 
 
 def test_the_row_form_finds_the_z_of_theorem_1():
     """With rho = 0 and alpha = 0 one step leaves the batch's own mean in Z."""
     torch.manual_seed(0)
     first = torch.randn(6, 4, dtype=torch.float64)
-    views = [first.clone().requires_grad_(), first.clone().requires_grad_()]  # equal views, hence equal means
+    views = [
+        first.clone().requires_grad_(),
+        first.clone().requires_grad_(),
+    ]  # equal views, hence equal means
     loss = SACLR(6, "row", "all", alpha=0.0, rho=0.0).double()
     loss(*views, torch.arange(6))
     gradients = torch.autograd.grad(loss(*views, torch.arange(6)), views)
@@ -181,8 +205,13 @@ def test_a_loss_in_groups_is_the_mean_over_the_groups_each_as_a_batch(make):
     ]
     expected = torch.stack(parts).mean()
     torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(torch.autograd.grad(value, views), torch.autograd.grad(expected, views))
-    for name, state in loss.named_buffers():  # one normaliser moves as the mean does; numbers of images are apart
+    torch.testing.assert_close(
+        torch.autograd.grad(value, views), torch.autograd.grad(expected, views)
+    )
+    for (
+        name,
+        state,
+    ) in loss.named_buffers():  # one normaliser moves as the mean does; numbers of images are apart
         found = torch.stack([one.get_buffer(name) for one in alone]).double()
         start = make().double().get_buffer(name).double()
         moved = start + (found - start).sum(0) / (1 if state.ndim else 4)

@@ -28,7 +28,9 @@ def test_value_and_gradient_are_those_of_the_plain_form_whose_codes_stop_it(view
 
 def test_codes_do_not_overflow():
     codes = sinkhorn(torch.tensor([[1.0, -1.0], [0.9, -1.0], [-1.0, 1.0], [-1.0, 0.9]]), 1e-3, 3)
-    torch.testing.assert_close(codes, torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
+    torch.testing.assert_close(
+        codes, torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    )
 
 
 def test_prototypes_are_unit_rows_and_get_no_gradient_while_frozen():
@@ -51,11 +53,15 @@ def test_the_queue_takes_part_once_it_is_full():
     assert loss(second).item() == without(second).item()
     assert loss.queued == 10
     for view in range(2):  # newest first
-        torch.testing.assert_close(loss.queue[view], plain.unit(torch.cat((second[view], first[view]))[:10]))
+        torch.testing.assert_close(
+            loss.queue[view], plain.unit(torch.cat((second[view], first[view]))[:10])
+        )
     past = loss.queue.clone()
     with_queue = loss(third).item()
     assert with_queue != pytest.approx(without(third).item(), rel=1e-4)
-    expected = plain.swav(third, loss.prototypes.detach(), past=past)  # balanced together, the batch's part is kept
+    expected = plain.swav(
+        third, loss.prototypes.detach(), past=past
+    )  # balanced together, the batch's part is kept
     assert with_queue == pytest.approx(expected.item(), rel=1e-5)
 
 

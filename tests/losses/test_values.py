@@ -29,27 +29,63 @@ def case(name, loss, reference, *inputs, learned=1):
 
 CASES = [
     *(
-        case(f"simclr {t}", L.SimCLR(t), lambda a, b, t=t: plain.simclr(a, b, t), ONE, TWO, learned=2)
+        case(
+            f"simclr {t}", L.SimCLR(t), lambda a, b, t=t: plain.simclr(a, b, t), ONE, TWO, learned=2
+        )
         for t in (0.05, 1)
     ),
-    case("simclr, two images", L.SimCLR(0.2), lambda a, b: plain.simclr(a, b, 0.2), ONE[:2], TWO[:2], learned=2),
+    case(
+        "simclr, two images",
+        L.SimCLR(0.2),
+        lambda a, b: plain.simclr(a, b, 0.2),
+        ONE[:2],
+        TWO[:2],
+        learned=2,
+    ),
     case("dcl", L.DCL(0.1), lambda a, b: plain.dcl(a, b, 0.1), ONE, TWO, learned=2),
-    case("dclw", L.DCL(0.5, True, 0.2), lambda a, b: plain.dcl(a, b, 0.5, 0.2), ONE, TWO, learned=2),
+    case(
+        "dclw", L.DCL(0.5, True, 0.2), lambda a, b: plain.dcl(a, b, 0.5, 0.2), ONE, TWO, learned=2
+    ),
     *(
-        case(f"moco {t}", L.MoCo(t), lambda q, k, n, t=t: plain.info_nce(q, k, n, t), ONE, TWO, QUEUE)
+        case(
+            f"moco {t}", L.MoCo(t), lambda q, k, n, t=t: plain.info_nce(q, k, n, t), ONE, TWO, QUEUE
+        )
         for t in (0.07, 1)
     ),
     case("moco v3", L.MoCoV3(0.3), lambda q, k: plain.moco_v3(q, k, 0.3), ONE, TWO),
-    case("ressl", L.ReSSL(0.2, 0.1), lambda q, k, n: plain.ressl(q, k, n, 0.2, 0.1), ONE, TWO, QUEUE),
+    case(
+        "ressl", L.ReSSL(0.2, 0.1), lambda q, k, n: plain.ressl(q, k, n, 0.2, 0.1), ONE, TWO, QUEUE
+    ),
     case("jcl", L.JCL(0.2, 0.5), lambda q, k, n: plain.jcl(q, k, n, 0.2, 0.5), ONE, THREE, QUEUE),
-    case("jcl, lam 0", L.JCL(0.2, 0.0), lambda q, k, n: plain.jcl(q, k, n, 0.2, 0.0), ONE, THREE, QUEUE),
+    case(
+        "jcl, lam 0",
+        L.JCL(0.2, 0.0),
+        lambda q, k, n: plain.jcl(q, k, n, 0.2, 0.0),
+        ONE,
+        THREE,
+        QUEUE,
+    ),
     case("cosine", L.NegativeCosine(), plain.negative_cosine, ONE, TWO),
     *(
-        case(f"barlow {r}", L.BarlowTwins(r), lambda a, b, r=r: plain.barlow_twins(a, b, r), SPREAD, TWO, learned=2)
+        case(
+            f"barlow {r}",
+            L.BarlowTwins(r),
+            lambda a, b, r=r: plain.barlow_twins(a, b, r),
+            SPREAD,
+            TWO,
+            learned=2,
+        )
         for r in (0.0, 0.0051, 1.0)
     ),
     *(
-        case(f"vicreg {w}", L.VICReg(*w), lambda a, b, w=w: plain.vicreg(a, b, *w), 0.9 * ONE, 1.1 * TWO, learned=2)
+        case(
+            f"vicreg {w}",
+            L.VICReg(*w),
+            lambda a, b, w=w: plain.vicreg(a, b, *w),
+            0.9 * ONE,
+            1.1 * TWO,
+            learned=2,
+        )
         for w in ((25.0, 25.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
     ),
     case(
@@ -104,7 +140,10 @@ for batchwise in (False, True):
 def compare(ours, theirs, inputs):
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(
-        torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), rtol=1e-7, atol=1e-10
+        torch.autograd.grad(ours, inputs),
+        torch.autograd.grad(theirs, inputs),
+        rtol=1e-7,
+        atol=1e-10,
     )
 
 
@@ -118,7 +157,9 @@ def test_value_and_gradient_are_those_of_the_plain_form(loss, reference, inputs,
 def test_nnclr_is_the_plain_form_by_tiles_of_the_queue(monkeypatch, tile):
     monkeypatch.setattr(moco, "TILE", tile)  # 3 keys at a time, 1 left over
     prediction = TWO.clone().requires_grad_()
-    compare(L.NNCLR(0.5)(ONE, prediction, QUEUE), plain.nnclr(ONE, prediction, QUEUE, 0.5), [prediction])
+    compare(
+        L.NNCLR(0.5)(ONE, prediction, QUEUE), plain.nnclr(ONE, prediction, QUEUE, 0.5), [prediction]
+    )
     assert torch.equal(moco.nearest(QUEUE, QUEUE), QUEUE)
 
 
@@ -140,7 +181,9 @@ def test_sigclr_and_its_parameters(options, learned, temperature):
     log_scale = torch.tensor(-math.log(temperature), dtype=torch.float64, requires_grad=True)
     bias = torch.tensor(options.get("bias", -10.0) or 0.0, dtype=torch.float64, requires_grad=True)
     value, expected = loss(*views), plain.sigclr(*views, 1 / log_scale.exp(), bias)
-    torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)  # log_scale was rounded to float32 first
+    torch.testing.assert_close(
+        value, expected, rtol=1e-6, atol=0
+    )  # log_scale was rounded to float32 first
     inputs = {"bias": bias, "log_scale": log_scale}
     gradients = torch.autograd.grad(value, [*views, *(getattr(loss, name) for name in learned)])
     wanted = torch.autograd.grad(expected, [*views, *(inputs[name] for name in learned)])
@@ -148,7 +191,9 @@ def test_sigclr_and_its_parameters(options, learned, temperature):
 
 
 @pytest.mark.parametrize("queue", [QUEUE, None], ids=["queue", "batch"])
-@pytest.mark.parametrize(("lam", "mu", "eta"), [(0.3, None, None), (0.5, 0.5, 0.0), (0.2, 2.0, 0.7)])
+@pytest.mark.parametrize(
+    ("lam", "mu", "eta"), [(0.3, None, None), (0.5, 0.5, 0.0), (0.2, 2.0, 0.7)]
+)
 def test_proposition_1_of_sce_and_free_coefficients(queue, lam, mu, eta):
     ours = L.SCE(0.1, 0.05, lam, mu, eta)(ONE, TWO, queue)
     expected = (
@@ -160,16 +205,28 @@ def test_proposition_1_of_sce_and_free_coefficients(queue, lam, mu, eta):
 
 
 IDENTITIES = {
-    "sce, lam 1": (lambda q: L.SCE(0.2, 0.1, lam=1.0)(q, TWO, QUEUE), lambda q: L.MoCo(0.2)(q, TWO, QUEUE)),
-    "jcl, one key": (lambda q: L.JCL()(q, THREE[:1], QUEUE), lambda q: L.MoCo()(q, THREE[0], QUEUE)),
-    "moco-m, one query": (lambda q: L.LORAC(beta=math.inf)(q[None], TWO, QUEUE), lambda q: L.MoCo()(q, TWO, QUEUE)),
+    "sce, lam 1": (
+        lambda q: L.SCE(0.2, 0.1, lam=1.0)(q, TWO, QUEUE),
+        lambda q: L.MoCo(0.2)(q, TWO, QUEUE),
+    ),
+    "jcl, one key": (
+        lambda q: L.JCL()(q, THREE[:1], QUEUE),
+        lambda q: L.MoCo()(q, THREE[0], QUEUE),
+    ),
+    "moco-m, one query": (
+        lambda q: L.LORAC(beta=math.inf)(q[None], TWO, QUEUE),
+        lambda q: L.MoCo()(q, TWO, QUEUE),
+    ),
     "moco-m, three queries": (
         lambda q: L.LORAC(beta=math.inf)(torch.stack([q, 2 - q, q * q]), TWO, QUEUE),
         lambda q: sum(L.MoCo()(x, TWO, QUEUE) for x in (q, 2 - q, q * q)) / 3,
     ),
     "sogclr, gamma 1, but for its value": (
         lambda q: L.SogCLR(BATCH, 0.1, gamma=1.0)(q, TWO, torch.arange(BATCH)) - 1,
-        lambda q: L.DCL(0.1)(q, TWO) - (L.DCL(0.1)(q, TWO) + F.cosine_similarity(q, TWO).mean() / 0.1).detach(),
+        lambda q: (
+            L.DCL(0.1)(q, TWO)
+            - (L.DCL(0.1)(q, TWO) + F.cosine_similarity(q, TWO).mean() / 0.1).detach()
+        ),
     ),
     "isogclr without steps": (
         lambda q: L.ISogCLR(BATCH, 0.1, lr=0.0).double()(q, TWO, torch.arange(BATCH)),
@@ -191,14 +248,22 @@ def test_a_loss_is_another_in_value_and_gradient(loss, other):
 def test_a_perfect_match_keeps_its_digits():
     """The loss of an easy positive is about the negatives' share, not 0: no cancellation at small temperatures."""
     query, queue = torch.eye(4)[:2], torch.eye(4)[2:]
-    assert L.MoCo(0.03)(query, query, queue).item() == pytest.approx(math.log1p(2 * math.exp(-1 / 0.03)), rel=1e-4)
+    assert L.MoCo(0.03)(query, query, queue).item() == pytest.approx(
+        math.log1p(2 * math.exp(-1 / 0.03)), rel=1e-4
+    )
 
 
-@pytest.mark.parametrize("loss", [L.VICReg(), L.WMSE(), L.LORAC(), L.LORAC(prior="gaussian"), L.LORAC(batchwise=True)])
+@pytest.mark.parametrize(
+    "loss", [L.VICReg(), L.WMSE(), L.LORAC(), L.LORAC(prior="gaussian"), L.LORAC(batchwise=True)]
+)
 def test_collapse_is_finite(loss):
     """All views of an image, or all images, equal."""
     z = torch.ones(16, 4).requires_grad_()
-    value = loss(z.expand(3, 16, 4), z.detach(), QUEUE[:, :4].float()) if isinstance(loss, L.LORAC) else loss(z, z)
+    value = (
+        loss(z.expand(3, 16, 4), z.detach(), QUEUE[:, :4].float())
+        if isinstance(loss, L.LORAC)
+        else loss(z, z)
+    )
     value.backward()
     assert value.isfinite() and z.grad.isfinite().all()
     if isinstance(loss, L.VICReg):
@@ -212,7 +277,9 @@ def test_wmse_by_parts_and_iterations():
     ours = L.WMSE(sub_batch=7, eps=0.0)(z1, z2)  # 3 parts of 8, 8 and 7
     torch.manual_seed(7)
     order = torch.randperm(23)
-    torch.testing.assert_close(ours, plain.wmse(z1, z2, [order[:8], order[8:16], order[16:]], eps=0.0))
+    torch.testing.assert_close(
+        ours, plain.wmse(z1, z2, [order[:8], order[8:16], order[16:]], eps=0.0)
+    )
     torch.manual_seed(3)
     twice = L.WMSE(sub_batch=6, iterations=2)(z1, z2)
     torch.manual_seed(3)
@@ -225,5 +292,7 @@ def test_wmse_whitens_so_scale_and_offset_do_not_matter_and_nan_comes_through():
     z = torch.stack([CORRELATED, CORRELATED + 0.7 * rows(13, 4, seed=1)])
     for whitened in L.WMSE(eps=0.0)._whiten(z):
         torch.testing.assert_close(whitened.T.cov(), torch.eye(4, dtype=torch.float64))
-    torch.testing.assert_close(L.WMSE()(1e-3 * z[0] + 5, 40 * z[1]), L.WMSE()(*z), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        L.WMSE()(1e-3 * z[0] + 5, 40 * z[1]), L.WMSE()(*z), rtol=1e-6, atol=0
+    )
     assert L.WMSE()(torch.full((16, 4), torch.nan), torch.zeros(16, 4)).isnan()

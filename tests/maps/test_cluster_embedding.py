@@ -57,9 +57,13 @@ def test_forces_are_the_gradient_of_the_divergence(alpha, perplexity):
     distance, index = nearest_rows(rows, k=9, metric="euclidean")
     one_way = entropic_affinities(squared_distances(distance, "euclidean"), perplexity)
     gradient, normaliser = plain(coordinates, symmetric(index, one_way.numpy()), alpha)
-    attraction, repulsion, partition = forces(torch.from_numpy(coordinates).float(), index, one_way, alpha)
+    attraction, repulsion, partition = forces(
+        torch.from_numpy(coordinates).float(), index, one_way, alpha
+    )
     assert partition == pytest.approx(normaliser / (60 * 59), rel=2e-3)
-    assert np.linalg.norm((attraction - repulsion).numpy() - gradient) < 0.01 * np.linalg.norm(gradient)
+    assert np.linalg.norm((attraction - repulsion).numpy() - gradient) < 0.01 * np.linalg.norm(
+        gradient
+    )
 
 
 def test_the_map_is_a_minimum_of_the_divergence_of_t_sne():
@@ -76,7 +80,9 @@ def test_the_map_is_a_minimum_of_the_divergence_of_t_sne():
     value, total = divergence(made.embedding_)
     assert made.partition_ == pytest.approx(total / (300 * 299), rel=0.02)
     noise = np.random.default_rng(0).normal(size=(4, 300, 2))
-    others = [factor * made.embedding_ for factor in (0.9, 1.1)] + [made.embedding_ + 0.3 * one for one in noise]
+    others = [factor * made.embedding_ for factor in (0.9, 1.1)] + [
+        made.embedding_ + 0.3 * one for one in noise
+    ]
     assert all(divergence(one)[0] > value for one in others)
 
 
@@ -99,7 +105,9 @@ def test_digits_fall_into_their_classes(digits):
     quality = map_quality(torch.from_numpy(rows).float(), torch.from_numpy(coordinates), labels)
     assert coordinates.shape == (500, 2) and coordinates.dtype == np.float32
     assert np.abs(coordinates.mean(0)).max() < 1e-4
-    assert quality.knn_map > 0.93 and quality.trustworthiness > 0.95  # two principal components: 0.62 and 0.83
+    assert (
+        quality.knn_map > 0.93 and quality.trustworthiness > 0.95
+    )  # two principal components: 0.62 and 0.83
 
 
 def test_a_larger_alpha_draws_clusters_together(digits):
@@ -120,8 +128,13 @@ def test_new_rows_are_placed_near_their_like(digits):
     nearest = np.linalg.norm(new[:, None] - fitted.embedding_, axis=2).argmin(1)
     assert (labels[:700][nearest] == labels[700:1000]).mean() > 0.88
     own = fitted.transform(rows[:50])
-    assert np.median(np.linalg.norm(own - fitted.embedding_[:50], axis=1)) < 0.15 * fitted.embedding_.std()
-    assert np.allclose(fitted.transform(rows[700:710]), new[:10], atol=1e-4)  # whichever others come with them
+    assert (
+        np.median(np.linalg.norm(own - fitted.embedding_[:50], axis=1))
+        < 0.15 * fitted.embedding_.std()
+    )
+    assert np.allclose(
+        fitted.transform(rows[700:710]), new[:10], atol=1e-4
+    )  # whichever others come with them
 
 
 def test_it_is_a_scikit_learn_estimator():
@@ -132,7 +145,8 @@ def test_it_is_a_scikit_learn_estimator():
     assert copy.fit_transform(np.random.default_rng(0).normal(size=(40, 4))).shape == (40, 2)
     state = torch.get_rng_state()
     first, again, other = (
-        ClusterEmbedding(max_iter=20, random_state=seed).fit_transform(np.eye(12)) for seed in (3, 3, 4)
+        ClusterEmbedding(max_iter=20, random_state=seed).fit_transform(np.eye(12))
+        for seed in (3, 3, 4)
     )
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(first, again) and not np.array_equal(first, other)
@@ -162,7 +176,9 @@ def test_wrong_values_get_a_clear_line(unchecked, values, says):
 
 
 def test_entropic_affinities_are_gaussian_and_have_the_perplexity_asked_for():
-    squared = torch.rand(40, 30, generator=torch.Generator().manual_seed(0)).double().sort(1).values * 1e4
+    squared = (
+        torch.rand(40, 30, generator=torch.Generator().manual_seed(0)).double().sort(1).values * 1e4
+    )
     squared[1] *= 1e-9
     p = entropic_affinities(squared, 8.0)
     assert torch.allclose(p.sum(1), torch.ones(40).double())

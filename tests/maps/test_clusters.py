@@ -13,7 +13,9 @@ from nearfar.maps import ClusterEmbedding, clusters_of
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr("nearfar.maps.clusters.ClusterEmbedding", partial(ClusterEmbedding, max_iter=150))
+    monkeypatch.setattr(
+        "nearfar.maps.clusters.ClusterEmbedding", partial(ClusterEmbedding, max_iter=150)
+    )
 
 
 def test_planted_groups_are_found_and_counted(groups=7):
@@ -23,7 +25,9 @@ def test_planted_groups_are_found_and_counted(groups=7):
     found = clusters_of(centres[truth] + 0.05 * torch.randn(len(truth), 16, generator=generator))
     assert adjusted_rand_score(truth, found.number) == 1.0
     sizes = found.number.bincount().tolist()
-    assert sizes == sorted(sizes, reverse=True) and max(found.scores, key=found.scores.get) == groups
+    assert (
+        sizes == sorted(sizes, reverse=True) and max(found.scores, key=found.scores.get) == groups
+    )
     assert found.distance.min() >= 0 and found.distance.max() < 0.2
 
 
@@ -53,10 +57,14 @@ def test_rows_that_are_equal_lie_together():
     generator = torch.Generator().manual_seed(0)
     one = torch.randn(1, 64, generator=generator)
     for count in (None, 1, 4):
-        found = clusters_of(one.repeat(30, 1) * (1 + 1e-6 * torch.rand(30, 64, generator=generator)), count)
+        found = clusters_of(
+            one.repeat(30, 1) * (1 + 1e-6 * torch.rand(30, 64, generator=generator)), count
+        )
         assert found.number.tolist() == [0] * 30 and found.distance.max() < 1e-5
     own = torch.arange(50) % 25
-    rows = torch.randn(25, 64, generator=generator)[own] * (1 + 1e-6 * torch.rand(50, 64, generator=generator))
+    rows = torch.randn(25, 64, generator=generator)[own] * (
+        1 + 1e-6 * torch.rand(50, 64, generator=generator)
+    )
     for count in (None, 10, 40):
         number = clusters_of(rows, count).number
         assert torch.equal(number[:25], number[25:])

@@ -29,14 +29,18 @@ def named(column):
 
 
 def test_text_is_classes_the_most_frequent_first_and_missing_last():
-    (column,) = described({"camera": np.array(["B", None, "A", "A", "", "A", "B", "C"], dtype=object)}, 8)
+    (column,) = described(
+        {"camera": np.array(["B", None, "A", "A", "", "A", "B", "C"], dtype=object)}, 8
+    )
     assert [one.name for one in column.classes] == ["A", "B", "C", "none"]
     assert named(column) == ["B", "none", "A", "A", "none", "A", "B", "C"]
     assert len({one.colour for one in column.classes}) == 4
 
 
 def test_numbers_are_a_scale_and_few_whole_ones_classes():
-    scale, few, flag = described({"a": np.arange(100), "b": np.arange(100) % 3, "c": np.arange(100) == 4}, 100)
+    scale, few, flag = described(
+        {"a": np.arange(100), "b": np.arange(100) % 3, "c": np.arange(100) == 4}, 100
+    )
     assert scale.classes is None and (scale.low, scale.high) == pytest.approx((0.99, 98.01))
     assert named(few)[:4] == ["0", "1", "2", "0"]
     assert named(flag)[3:6] == ["no", "yes", "no"]
@@ -47,8 +51,14 @@ def test_numbers_are_a_scale_and_few_whole_ones_classes():
 
 def test_numbers_keep_their_digits():
     ids = np.arange(123456789, 123456889)
-    columns = described({"id": ids, "real": ids / 10, "half": (ids / 10).astype(np.float16), "huge": ids * 1e300}, 100)
-    assert columns[0].values.tolist() == ids.tolist() and columns[1].values.tolist() == (ids / 10).tolist()
+    columns = described(
+        {"id": ids, "real": ids / 10, "half": (ids / 10).astype(np.float16), "huge": ids * 1e300},
+        100,
+    )
+    assert (
+        columns[0].values.tolist() == ids.tolist()
+        and columns[1].values.tolist() == (ids / 10).tolist()
+    )
     assert columns[2].values.dtype == np.float32 and np.isfinite(columns[3].values).all()
 
 
@@ -58,7 +68,9 @@ def test_rare_classes_are_drawn_together():
     assert named(column).count("all others") == 100 and named(column)[-1] == "none"
 
 
-@pytest.mark.parametrize(("values", "says"), [([1, 2], "one value for each"), ([1j] * 3, "numbers or text")])
+@pytest.mark.parametrize(
+    ("values", "says"), [([1, 2], "one value for each"), ([1j] * 3, "numbers or text")]
+)
 def test_columns_that_cannot_be_drawn(values, says):
     with pytest.raises(ValueError, match=says):
         described({"a": np.array(values)}, 3)
@@ -74,7 +86,10 @@ def lab(colour):
     """CIE L*a*b* under D65."""
     rgb = np.array(to_rgb(colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear
+    xyz = (
+        np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+        @ linear
+    )
     f = np.cbrt(xyz / [0.9505, 1.0, 1.089])
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
@@ -84,16 +99,23 @@ def test_colours_differ_well_beyond_what_the_eye_just_notices_and_stand_out_on_l
     apart = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e3 * np.eye(20)
     assert apart[:10, :10].min() > 25 and apart.min() > 15  # about 2.3 is just noticeable in CIE76
     assert all(
-        abs(lab(colour) - lab(paper)).max() > 25 for colour in (*PALETTE, GREY) for paper in ("#ffffff", "#14161a")
+        abs(lab(colour) - lab(paper)).max() > 25
+        for colour in (*PALETTE, GREY)
+        for paper in ("#ffffff", "#14161a")
     )
 
 
 def test_classes_of_labels_are_those_that_occur_and_none_comes_last():
     column = label_column(np.array([7, 2, 7, 30]), list("abcdefgh"))
-    assert [(one.name, one.colour) for one in column.classes] == list(zip(["c", "h", "30"], PALETTE, strict=False))
+    assert [(one.name, one.colour) for one in column.classes] == list(
+        zip(["c", "h", "30"], PALETTE, strict=False)
+    )
     assert column.values.tolist() == [1, 0, 1, 2]
     gaps = label_column(np.array([-1, 0, 1, -1]), ["a", "b"])
-    assert [(one.name, one.colour) for one in gaps.classes][1:] == [("b", PALETTE[1]), ("no label", GREY)]
+    assert [(one.name, one.colour) for one in gaps.classes][1:] == [
+        ("b", PALETTE[1]),
+        ("no label", GREY),
+    ]
     assert gaps.values.tolist() == [2, 0, 1, 2]
     assert named(label_column(np.array([-1, -1]), None)) == ["no label"] * 2
 
@@ -116,10 +138,16 @@ def test_outlierness_and_density_by_plain_loops():
 def test_columns_are_joined_by_name_in_the_order_of_the_images(tmp_path, kind):
     file = tmp_path / f"about.{kind}"
     if kind == "csv":
-        file.write_text("path,year,site,score\na.png,2001,north,0.5\nelse.png,2002,south,1\nb.png,2003,,2\n")
+        file.write_text(
+            "path,year,site,score\na.png,2001,north,0.5\nelse.png,2002,south,1\nb.png,2003,,2\n"
+        )
     else:
         columns = {"path": ["a.png", "else.png", "b.png"], "year": [2001, 2002, 2003]}
-        columns |= {"site": ["north", "south", None], "score": [0.5, 1, 2], "embedding": [[1.0], [2.0], [3.0]]}
+        columns |= {
+            "site": ["north", "south", None],
+            "score": [0.5, 1, 2],
+            "embedding": [[1.0], [2.0], [3.0]],
+        }
         pyarrow.parquet.write_table(pyarrow.table(columns), file)
     joined = join_columns(read_table(file), NAMES)
     assert list(joined) == ["year", "site", "score"]
@@ -136,7 +164,9 @@ def test_whole_numbers_without_gaps_stay_whole(tmp_path):
 
 
 def test_of_several_rows_of_a_name_the_first_counts_and_that_is_said(tmp_path, caplog):
-    (tmp_path / "a.csv").write_text("name,x\na.png,1\na.png,2\nb.png,3\nc.png,4\nelse.png,5\nelse.png,6\n")
+    (tmp_path / "a.csv").write_text(
+        "name,x\na.png,1\na.png,2\nb.png,3\nc.png,4\nelse.png,5\nelse.png,6\n"
+    )
     with caplog.at_level("INFO", "nearfar"):
         assert join_columns(read_table(tmp_path / "a.csv"), NAMES)["x"].tolist() == [3, 4, 1]
     assert "left out 1 rows whose names had occurred before" in caplog.text
@@ -165,5 +195,9 @@ def test_a_name_that_was_written_for_a_spreadsheet_is_found(tmp_path):
     names = ["=1+1.png", "-rf.png", "@x", "=quoted", "'=quoted", "plain", "'plain"]
     write_table(tmp_path / "own.csv", {"name": names, "rank": list(range(7))})
     text = (tmp_path / "own.csv").read_text()
-    assert not re.search(r"^[=+@-]", text, re.MULTILINE) and "\n'=1+1.png,0" in text and "\n'plain,6" in text
+    assert (
+        not re.search(r"^[=+@-]", text, re.MULTILINE)
+        and "\n'=1+1.png,0" in text
+        and "\n'plain,6" in text
+    )
     assert join_columns(read_table(tmp_path / "own.csv"), names)["rank"].tolist() == list(range(7))

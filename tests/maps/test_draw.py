@@ -34,7 +34,9 @@ def test_names_of_classes_are_drawn_as_they_are(tmp_path, points, monkeypatch):
 
     drawn = []
     legend = matplotlib.axes.Axes.legend
-    monkeypatch.setattr(matplotlib.axes.Axes, "legend", lambda *a, **k: drawn.append(legend(*a, **k)) or drawn[-1])
+    monkeypatch.setattr(
+        matplotlib.axes.Axes, "legend", lambda *a, **k: drawn.append(legend(*a, **k)) or drawn[-1]
+    )
     draw_map(tmp_path / "map.png", points, np.arange(300) % 3, ["$x_$", "_background", "$1-$5"])
     texts = drawn[0].get_texts()
     assert [one.get_text() for one in texts] == ["$x_$", "_background", "$1-$5"]
@@ -48,7 +50,12 @@ def test_with_more_than_twenty_classes_all_is_gray(tmp_path, points):
 
 
 def test_images_are_drawn_over_points(tmp_path, points):
-    pixels = torch.tensor([10, 200, 30], dtype=torch.uint8).view(1, 3, 1, 1).expand(300, 3, 8, 8).contiguous()
+    pixels = (
+        torch.tensor([10, 200, 30], dtype=torch.uint8)
+        .view(1, 3, 1, 1)
+        .expand(300, 3, 8, 8)
+        .contiguous()
+    )
     images = Images(pixels, names=[str(i) for i in range(300)])
     draw_map(tmp_path / "map.png", points, images=images)
     assert share(tmp_path / "map.png", "#0ac81e") > 0.02

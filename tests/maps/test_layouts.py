@@ -4,7 +4,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nearfar.maps import ClusterEmbedding, Map, NeighbourPlacement, fit_projector, load_map, save_map
+from nearfar.maps import (
+    ClusterEmbedding,
+    Map,
+    NeighbourPlacement,
+    fit_projector,
+    load_map,
+    save_map,
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +26,10 @@ def test_a_projector_places_alike_after_it_was_saved(groups, tmp_path):
     projector = fit_projector(groups, epochs=20)
     coordinates = projector(groups[0])
     weights = {"conv.weight": torch.ones(2, 3)}
-    save_map(tmp_path / "map.safetensors", Map(projector, coordinates, {"layout": "projector", "images": 3}, weights))
+    save_map(
+        tmp_path / "map.safetensors",
+        Map(projector, coordinates, {"layout": "projector", "images": 3}, weights),
+    )
     found = load_map(tmp_path / "map.safetensors")
     assert torch.equal(found.function(groups[1]), projector(groups[1]))
     assert torch.equal(found.coordinates, coordinates)
@@ -48,7 +58,9 @@ def test_a_file_that_is_no_map_is_refused_and_never_run(tmp_path):
 
     (tmp_path / "pickle.safetensors").write_bytes(pickle.dumps(Bomb()))
     save_file({"coordinates": torch.zeros(3, 2)}, tmp_path / "bare.safetensors")
-    save_file({"coordinates": torch.zeros(3, 5)}, tmp_path / "wide.safetensors", metadata={"about": "{}"})
+    save_file(
+        {"coordinates": torch.zeros(3, 5)}, tmp_path / "wide.safetensors", metadata={"about": "{}"}
+    )
     save_file(
         {"coordinates": torch.zeros(3, 2), "function.features": torch.zeros(4, 2)},
         tmp_path / "rows.safetensors",
@@ -60,7 +72,9 @@ def test_a_file_that_is_no_map_is_refused_and_never_run(tmp_path):
         {"about": "{}"},
     )
     for name in ("pickle", "bare", "wide", "rows", "part"):
-        with pytest.raises(ValueError, match=f"{name}.safetensors is not a map of nearfar, or damaged"):
+        with pytest.raises(
+            ValueError, match=f"{name}.safetensors is not a map of nearfar, or damaged"
+        ):
             load_map(tmp_path / f"{name}.safetensors")
     assert not (tmp_path / "ran").exists()
     with pytest.raises(FileNotFoundError, match=r"no map at .*none.safetensors: draw it first"):

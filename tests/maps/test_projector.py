@@ -17,7 +17,9 @@ PLAN = ViewPlan("crops", (View(scale=(0.5, 1.0)), View(scale=(0.5, 1.0))))
 
 def coordinates_of(view_features, features=None, **options):
     """Coordinates of the images by a projector that was fitted to their views."""
-    return fit_projector(view_features, features, **options)(view_features.mean(0) if features is None else features)
+    return fit_projector(view_features, features, **options)(
+        view_features.mean(0) if features is None else features
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,9 @@ def features(images):
 
 def views(images, count):
     generator = torch.Generator().manual_seed(0)
-    return torch.stack([images + 0.15 * torch.randn(images.shape, generator=generator) for _ in range(count)])
+    return torch.stack(
+        [images + 0.15 * torch.randn(images.shape, generator=generator) for _ in range(count)]
+    )
 
 
 def neighbour_accuracy(coordinates, labels):
@@ -67,7 +71,9 @@ def groups():
 
 def test_map_is_centred_and_widest_along_x_with_groups_apart(groups):
     seen = []
-    coordinates = coordinates_of(groups, epochs=80, progress=lambda done, of: seen.append((done, of)))
+    coordinates = coordinates_of(
+        groups, epochs=80, progress=lambda done, of: seen.append((done, of))
+    )
     assert seen == [(done, 80) for done in range(1, 81)]  # 60 images are one batch
     assert coordinates.shape == (60, 2) and coordinates.dtype == torch.float32
     assert coordinates.mean(0).abs().max() < 1e-4
@@ -78,7 +84,9 @@ def test_map_is_centred_and_widest_along_x_with_groups_apart(groups):
     assert (distance.argmin(1) % 3 == torch.arange(60) % 3).float().mean() > 0.95
     first, again, other = (coordinates_of(groups, epochs=3, seed=seed) for seed in (5, 5, 6))
     assert torch.equal(first, again) and not torch.equal(first, other)
-    assert torch.allclose(coordinates_of(7.5 * groups, epochs=3, seed=5), first, atol=1e-3)  # norms do not matter
+    assert torch.allclose(
+        coordinates_of(7.5 * groups, epochs=3, seed=5), first, atol=1e-3
+    )  # norms do not matter
     for count in (1, 2):  # very few images
         few = coordinates_of(groups[:, :count], epochs=2)
         assert few.shape == (count, 2) and few.isfinite().all()
@@ -102,8 +110,12 @@ def start(images_file):
     """Images, an encoder of random weights and a projector that was fitted to it."""
     torch.manual_seed(0)
     images = open_images(images_file, image_size=8, channels=1)
-    encoder = Encoder(build_backbone("small", image_size=8, channels=1), 8, 1, images.mean, images.std).eval()
-    seen = torch.stack([extract(encoder, images.gather(torch.arange(80)).roll(shift, 3)) for shift in (0, 1)])
+    encoder = Encoder(
+        build_backbone("small", image_size=8, channels=1), 8, 1, images.mean, images.std
+    ).eval()
+    seen = torch.stack(
+        [extract(encoder, images.gather(torch.arange(80)).roll(shift, 3)) for shift in (0, 1)]
+    )
     return images, encoder, fit_projector(seen, epochs=5)
 
 
@@ -119,7 +131,9 @@ def test_all_layers_move_those_given_stay_and_the_places_are_centred(start):
     images, encoder, projector = start
     before = state(encoder), state(projector)
     steps = []
-    net, head = finetune_map(encoder, projector, images, PLAN, epochs=2, progress=lambda *at: steps.append(at))
+    net, head = finetune_map(
+        encoder, projector, images, PLAN, epochs=2, progress=lambda *at: steps.append(at)
+    )
     assert same(before[0], state(encoder)) and same(before[1], state(projector))
     assert steps == [(1, 2), (2, 2)]  # 80 images are one batch
     for module, old in ((net, encoder), (head.net, projector.net)):

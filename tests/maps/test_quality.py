@@ -29,9 +29,16 @@ def test_numbers_are_those_of_scikit_learn(clusters):
         for rows, metric in ((x, "cosine"), (y, "euclidean"))
     )
     kept = [len(set(a) & set(b)) / 15 for a, b in zip(near, on_map, strict=True)]
-    assert quality.kept == pytest.approx(np.array(kept)) and quality.neighbours_kept == pytest.approx(np.mean(kept))
-    for rows, metric, found in ((y, "euclidean", quality.knn_map), (x, "cosine", quality.knn_features)):
-        predicted = cross_val_predict(KNeighborsClassifier(15, metric=metric), rows, labels, cv=LeaveOneOut())
+    assert quality.kept == pytest.approx(
+        np.array(kept)
+    ) and quality.neighbours_kept == pytest.approx(np.mean(kept))
+    for rows, metric, found in (
+        (y, "euclidean", quality.knn_map),
+        (x, "cosine", quality.knn_features),
+    ):
+        predicted = cross_val_predict(
+            KNeighborsClassifier(15, metric=metric), rows, labels, cv=LeaveOneOut()
+        )
         assert found == pytest.approx((predicted == labels).mean())
 
 
@@ -69,7 +76,9 @@ def test_images_without_a_label_neither_vote_nor_count(clusters):
 def test_the_line_for_a_person(clusters):
     features, coordinates, labels = clusters
     words = map_quality(features, features[:, :2], labels).words
-    assert words.startswith("keeps ") and "of the 15 nearest neighbours, trustworthiness 0." in words
+    assert (
+        words.startswith("keeps ") and "of the 15 nearest neighbours, trustworthiness 0." in words
+    )
     assert "15-NN accuracy" in words and words.endswith("% in the features")
     assert "accuracy" not in map_quality(features, coordinates).words
     assert map_quality(features[:9], coordinates[:9]).neighbours == 4

@@ -20,7 +20,10 @@ def test_small_images_keep_their_pixels_and_grayscale_becomes_three_equal_channe
 
 
 def test_two_channels_get_a_black_third_and_five_show_their_first_three():
-    two, five = torch.full((1, 2, 4, 4), 9, dtype=torch.uint8), torch.arange(5, dtype=torch.uint8).view(1, 5, 1, 1)
+    two, five = (
+        torch.full((1, 2, 4, 4), 9, dtype=torch.uint8),
+        torch.arange(5, dtype=torch.uint8).view(1, 5, 1, 1),
+    )
     assert thumbnails(two, 64)[0, :, 0, 0].tolist() == [9, 9, 0]
     assert thumbnails(five.expand(1, 5, 4, 4), 64)[0, :, 0, 0].tolist() == [0, 1, 2]
 
@@ -35,7 +38,9 @@ def test_large_images_shrink_to_the_mean_of_their_pixels():
 
 @pytest.mark.parametrize("count", [1, 5, 300])
 def test_small_thumbnails_come_back_exactly_from_their_cells(count):
-    tiles = torch.randint(256, (count, 3, 5, 5), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    tiles = torch.randint(256, (count, 3, 5, 5), generator=torch.Generator().manual_seed(0)).to(
+        torch.uint8
+    )
     kind, sheet = decoded(data_url(one_sheet(tiles, 16), lossless=True))
     assert kind == "data:image/png;base64" and sheet.shape == (5 * -(-count // 16), 80, 3)
     for i in range(count):
@@ -57,7 +62,9 @@ def test_photographs_are_packed_as_jpeg_without_mixing_neighbours():
 
 def test_noise_is_packed_too():
     """Pillow's JPEG of noise with `optimize` is larger than its buffer, and ends in "broken data stream"."""
-    tiles = torch.randint(256, (100, 3, 64, 64), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    tiles = torch.randint(256, (100, 3, 64, 64), generator=torch.Generator().manual_seed(0)).to(
+        torch.uint8
+    )
     kind, sheet = decoded(data_url(one_sheet(tiles, 10)))
     assert kind == "data:image/jpeg;base64" and sheet.shape == (640, 640, 3)
     assert np.abs(sheet[:64, :64].astype(float) - tiles[0].permute(1, 2, 0).numpy()).mean() < 12

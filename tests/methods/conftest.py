@@ -14,7 +14,13 @@ from nearfar.methods import Model, method_class, method_names
 loaded = runpy.run_path(str(Path(__file__).with_name("references_methods.py")))
 REFERENCES, VARIANTS = loaded["REFERENCES"], loaded["VARIANTS"]
 
-TINY = {"projector": (32, 16), "predictor": (32, 16), "num_prototypes": 20, "momentum": 0.9, "small_views": 1}
+TINY = {
+    "projector": (32, 16),
+    "predictor": (32, 16),
+    "num_prototypes": 20,
+    "momentum": 0.9,
+    "small_views": 1,
+}
 OWN = {
     "ressl": {"small_views": 0},
     "sce": {"predictor": (), "small_views": 0},
@@ -39,7 +45,9 @@ def pytest_generate_tests(metafunc):
     """Run a test for every listed method (argument `name`), or for each of its variants (and `variant`)."""
     if "variant" in metafunc.fixturenames:
         cases = [(name, variant) for name in method_names() for variant in VARIANTS.get(name, [{}])]
-        metafunc.parametrize(("name", "variant"), cases, ids=[f"{n}-{v}" if v else n for n, v in cases])
+        metafunc.parametrize(
+            ("name", "variant"), cases, ids=[f"{n}-{v}" if v else n for n, v in cases]
+        )
     elif "name" in metafunc.fixturenames:
         metafunc.parametrize("name", method_names())
 
@@ -91,7 +99,9 @@ class SixteenImages:
         self.generator = torch.Generator().manual_seed(1)
         patterns = torch.ones(1, 1)
         for _ in range(3):  # eight orthogonal patterns and their opposites
-            patterns = torch.cat((torch.cat((patterns, patterns), 1), torch.cat((patterns, -patterns), 1)))
+            patterns = torch.cat(
+                (torch.cat((patterns, patterns), 1), torch.cat((patterns, -patterns), 1))
+            )
         self.patterns = torch.cat((patterns, -patterns)).view(16, 1, 2, 4)
 
     def view(self):

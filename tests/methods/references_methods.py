@@ -61,8 +61,13 @@ def against_keys(loss):
             kind = "prediction" if getattr(method, "predictor", ()) else "projection"
             queries, keys = embeddings[kind], embeddings["key"]
             both = len(keys) > 1
-            pairs = [(q, k) for k in range(len(keys)) for q in range(len(queries)) if q != k or not both]
-            value = mean(loss(method, queries[q], keys[k], queues[k if len(queues) > 1 else 0]) for q, k in pairs)
+            pairs = [
+                (q, k) for k in range(len(keys)) for q in range(len(queries)) if q != k or not both
+            ]
+            value = mean(
+                loss(method, queries[q], keys[k], queues[k if len(queues) > 1 else 0])
+                for q, k in pairs
+            )
             if len(queues) > 1:
                 queues[:] = [pushed(queue, key) for queue, key in zip(queues, keys, strict=True)]
             elif queues[0] is not None:
@@ -81,17 +86,29 @@ def sce(method, query, key, queue):
         return plain.sce(query, key, queue, t, target, lam)
     mu, eta = (1 - lam if weight is None else weight for weight in (method.mu, method.eta))
     cross = plain.ressl(query, key, queue, t, target)
-    return lam * plain.info_nce(query, key, queue, t) + mu * cross + eta * plain.ceil(query, key, queue, t)
+    return (
+        lam * plain.info_nce(query, key, queue, t)
+        + mu * cross
+        + eta * plain.ceil(query, key, queue, t)
+    )
 
 
 def lorac(method, state, epoch, epochs):
     """MoCo-M, LORAC and LORAC-bs: each of the two keys against the queries of all other views."""
     queues, batchwise = list(state["queues"]), not hasattr(method, "prior")
-    beta = method.beta if hasattr(method, "beta") and epoch >= method.prior_start * epochs else math.inf
+    beta = (
+        method.beta
+        if hasattr(method, "beta") and epoch >= method.prior_start * epochs
+        else math.inf
+    )
 
     def step(embeddings, index):
         views, keys = embeddings["projection"], embeddings["key"]
-        large = views[: method.large_views] if batchwise else torch.cat([views[: method.large_views], keys])
+        large = (
+            views[: method.large_views]
+            if batchwise
+            else torch.cat([views[: method.large_views], keys])
+        )
         prior = getattr(method, "prior", "laplace")
         losses = []
         for number, key in enumerate(keys):
@@ -132,7 +149,13 @@ def swav(method, state, epoch, epochs):
 
 
 def saclr(m, kept, a, b, index):
-    options = dict(alpha=m.alpha, rho=m.rho, kernel=m.kernel, bandwidth=m.bandwidth, initial=m.initial_partition)
+    options = dict(
+        alpha=m.alpha,
+        rho=m.rho,
+        kernel=m.kernel,
+        bandwidth=m.bandwidth,
+        initial=m.initial_partition,
+    )
     return plain.saclr(kept, a, b, index, IMAGES, per_image=m.scale == "row", **options)
 
 
@@ -158,19 +181,31 @@ REFERENCES = {
     "dcl": two_views(dcl),
     "dclw": two_views(dcl),
     "saclr": two_views(saclr),
-    "sogclr": two_views(lambda m, kept, a, b, index: plain.sogclr(kept, a, b, index, IMAGES, m.temperature, m.gamma)),
+    "sogclr": two_views(
+        lambda m, kept, a, b, index: plain.sogclr(kept, a, b, index, IMAGES, m.temperature, m.gamma)
+    ),
     "isogclr": two_views(isogclr),
-    "sigclr": two_views(lambda m, kept, a, b, index: plain.sigclr(a, b, m.temperature, m.bias or 0.0)),
+    "sigclr": two_views(
+        lambda m, kept, a, b, index: plain.sigclr(a, b, m.temperature, m.bias or 0.0)
+    ),
     "barlow-twins": two_views(lambda m, kept, a, b, index: plain.barlow_twins(a, b, m.redundancy)),
-    "vicreg": two_views(lambda m, kept, a, b, index: plain.vicreg(a, b, m.invariance, m.variance, m.covariance)),
+    "vicreg": two_views(
+        lambda m, kept, a, b, index: plain.vicreg(a, b, m.invariance, m.variance, m.covariance)
+    ),
     "wmse": two_views(lambda m, kept, a, b, index: plain.wmse(a, b)),
     "byol": both_ways(cosine, "prediction", "key"),
     "simsiam": both_ways(cosine, "prediction", "projection"),
-    "moco-v3": both_ways(lambda m, queue, q, k: 2 * plain.moco_v3(q, k, m.temperature), "prediction", "key"),
-    "nnclr": both_ways(lambda m, queue, z, p: plain.nnclr(z, p, queue, m.temperature), "projection", "prediction"),
+    "moco-v3": both_ways(
+        lambda m, queue, q, k: 2 * plain.moco_v3(q, k, m.temperature), "prediction", "key"
+    ),
+    "nnclr": both_ways(
+        lambda m, queue, z, p: plain.nnclr(z, p, queue, m.temperature), "projection", "prediction"
+    ),
     "moco-v1": against_keys(moco),
     "moco-v2": against_keys(moco),
-    "ressl": against_keys(lambda m, q, k, queue: plain.ressl(q, k, queue, m.temperature, m.target_temperature)),
+    "ressl": against_keys(
+        lambda m, q, k, queue: plain.ressl(q, k, queue, m.temperature, m.target_temperature)
+    ),
     "sce": against_keys(sce),
     "moco-m": lorac,
     "lorac": lorac,
@@ -187,7 +222,10 @@ VARIANTS = {
         {"negatives": 5, "alpha": 0.5, "rho": 0.5},  # all 5 other images
     ],
     "sogclr": [{}, {"gamma": 0.3, "temperature": 0.5}],
-    "isogclr": [{}, {"lr_temperature": 0.5, "temperature": 0.3, "beta": 0.5, "gradient_limit": 0.5}],
+    "isogclr": [
+        {},
+        {"lr_temperature": 0.5, "temperature": 0.3, "beta": 0.5, "gradient_limit": 0.5},
+    ],
     "sigclr": [{}, {"bias": None}, {"learn_temperature": True, "learn_bias": False, "bias": -3.0}],
     "barlow-twins": [{}, {"redundancy": 0.5}],
     "vicreg": [{}, {"invariance": 1.0, "variance": 2.0, "covariance": 3.0}],

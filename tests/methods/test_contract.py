@@ -18,7 +18,11 @@ def test_every_method_has_a_reference(references):
 def test_value_is_that_of_the_naive_reference(name, variant, references, build, fake_embeddings):
     model = build(name, **variant)
     model.set_schedules(*HALF_WAY)
-    state = {"queues": [queue().double() for queue in model.queues]} if model.queues or name == "sce" else {}
+    state = (
+        {"queues": [queue().double() for queue in model.queues]}
+        if model.queues or name == "sce"
+        else {}
+    )
     if name == "swav":
         state["prototypes"] = model.loss.prototypes.detach().double()
     reference = references[name](model.method, state, *HALF_WAY)
@@ -39,15 +43,21 @@ def test_gradient_reaches_all_that_is_trained_and_nothing_of_the_momentum_encode
     views = [torch.randn(16, 1, 4, 4, generator=generator) for _ in model.method.views]
     embeddings = model(views)
     model.compute_loss(embeddings, torch.arange(16)).backward()
-    trained = {key: parameter for key, parameter in model.named_parameters() if parameter.requires_grad}
-    assert {key.split(".")[0] for key in trained} >= {"online"} | ({"predictor"} if model.predictor else set())
+    trained = {
+        key: parameter for key, parameter in model.named_parameters() if parameter.requires_grad
+    }
+    assert {key.split(".")[0] for key in trained} >= {"online"} | (
+        {"predictor"} if model.predictor else set()
+    )
     for key, parameter in trained.items():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
         # The bias of a linear layer may be centred away by what follows; anything else must feel the loss.
         assert (parameter.grad != 0).any() or (parameter.ndim == 1 and key.endswith("bias")), key
     if model.momentum_encoder is not None:
         assert not embeddings["key"].requires_grad
-        assert all(not p.requires_grad and p.grad is None for p in model.momentum_encoder.parameters())
+        assert all(
+            not p.requires_grad and p.grad is None for p in model.momentum_encoder.parameters()
+        )
         assert not any(key.startswith("momentum_encoder") for key in trained)
 
 
@@ -60,7 +70,10 @@ def test_saved_and_loaded_it_goes_on_exactly(name, build):
             generator = torch.Generator().manual_seed(step)
             torch.manual_seed(step)
             rows = torch.randperm(20, generator=generator)[:16]
-            views = [images[rows] + 0.3 * torch.randn(16, 1, 4, 4, generator=generator) for _ in model.method.views]
+            views = [
+                images[rows] + 0.3 * torch.randn(16, 1, 4, 4, generator=generator)
+                for _ in model.method.views
+            ]
             model.set_schedules(step / 2, 2)
             embeddings = model(views)
             loss = model.compute_loss(embeddings, rows)

@@ -13,7 +13,9 @@ from nearfar.views import compose, fit_views
 
 def test_is_a_frozen_dataclass_with_paper_and_recipes(name):
     method = method_class(name)
-    assert issubclass(method, Method) and is_dataclass(method) and method.__dataclass_params__.frozen
+    assert (
+        issubclass(method, Method) and is_dataclass(method) and method.__dataclass_params__.frozen
+    )
     assert re.search(r"\b(20\d\d)\b|Stochastic Approximation|SigCLR", method.paper)
     assert "small" in method.recipes
     for key, recipe in method.recipes.items():
@@ -25,7 +27,9 @@ def test_is_a_frozen_dataclass_with_paper_and_recipes(name):
 
 
 def test_declares_views_and_setup_and_overrides_nothing_else(name):
-    allowed = {"paper", "recipes", "views", "setup"} | {field.name for field in fields(method_class(name))}
+    allowed = {"paper", "recipes", "views", "setup"} | {
+        field.name for field in fields(method_class(name))
+    }
     for cls in inspect.getmro(method_class(name)):
         if cls is Method:
             break
@@ -44,14 +48,27 @@ def test_every_hyperparameter_is_documented(name):
 
 def test_needs_are_told(name):
     told = set(describe(method_class(name))["needs"])
-    momentum_encoders = {"byol", "jcl", "lorac", "lorac-bs", "moco-m", "moco-v1", "moco-v2", "moco-v3", "ressl", "sce"}
+    momentum_encoders = {
+        "byol",
+        "jcl",
+        "lorac",
+        "lorac-bs",
+        "moco-m",
+        "moco-v1",
+        "moco-v2",
+        "moco-v3",
+        "ressl",
+        "sce",
+    }
     assert ("momentum encoder" in told) == (name in momentum_encoders)
     assert ("queue" in told) == (name in momentum_encoders - {"byol", "moco-v3"} | {"nnclr"})
     assert ("predictor" in told) == (name in {"byol", "moco-v3", "nnclr", "simsiam"})
     assert ("index" in told) == (name in {"sogclr", "isogclr"})
 
 
-@pytest.mark.parametrize(("size", "channels"), [(8, 1), (28, 1), (16, 3), (32, 3), (64, 3), (224, 3)])
+@pytest.mark.parametrize(
+    ("size", "channels"), [(8, 1), (28, 1), (16, 3), (32, 3), (64, 3), (224, 3)]
+)
 def test_views_exist_for_images_of_any_size(name, size, channels):
     names = method_class(name).from_recipe().views
     views = compose(fit_views(names, size, channels), size, channels).views
@@ -78,7 +95,11 @@ def test_defaults_are_those_of_the_loss(name):
     plain = type(loss)(**{key: required[key] for key in parameters if key in required})
 
     def numbers(module):
-        kept = {key: value for key, value in vars(module).items() if not key.startswith("_") and key != "training"}
+        kept = {
+            key: value
+            for key, value in vars(module).items()
+            if not key.startswith("_") and key != "training"
+        }
         return kept | {key: tuple(value.shape) for key, value in module.state_dict().items()}
 
     assert numbers(loss) == numbers(plain) | OWN.get(name, {})

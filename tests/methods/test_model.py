@@ -32,7 +32,9 @@ def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
     embeddings = model(views)
     assert model.backbone.calls == [(18, 1, 8, 8), (12, 1, 4, 4)]
     assert embeddings["projection"].shape == (5, 6, 5)
-    for view, rows in zip(views, embeddings["projection"], strict=True):  # no normalisation in MoCo's head
+    for view, rows in zip(
+        views, embeddings["projection"], strict=True
+    ):  # no normalisation in MoCo's head
         torch.testing.assert_close(rows, model.online(view))
     # Keys come from the first two large crops, in one pass.
     assert model.momentum_encoder.networks[0].calls == [(12, 1, 8, 8)]
@@ -46,7 +48,8 @@ EITHER = ["simclr", "nnclr", "swav"]
 
 
 @pytest.mark.parametrize(
-    ("method", "alone"), [*[(name, True) for name in PER_VIEW + EITHER], *[(name, False) for name in EITHER]]
+    ("method", "alone"),
+    [*[(name, True) for name in PER_VIEW + EITHER], *[(name, False) for name in EITHER]],
 )
 def test_batch_statistics_are_those_that_the_authors_had(method, alone, build):
     """One view's embeddings do not feel another view where each passes the networks alone."""
@@ -102,7 +105,9 @@ def test_momentum_encoder_follows_after_the_step(method, build):
             parameter.add_(1)
     embeddings = model([torch.randn(16, 1, 4, 4) for _ in model.method.views])
     model.after_step(embeddings, 0, 10)
-    for own, online in zip(model.momentum_encoder.networks.parameters(), model.online.parameters(), strict=True):
+    for own, online in zip(
+        model.momentum_encoder.networks.parameters(), model.online.parameters(), strict=True
+    ):
         torch.testing.assert_close(own, online - 0.75)
 
 
@@ -123,7 +128,11 @@ def test_only_the_momentum_encoder_has_split_statistics():
     split = Model(method(projector=(4,), queue_size=8, norm_groups=2), Normalised(), 10)
     split.load_state_dict(whole.state_dict())
     assert not any(isinstance(module, SplitBatchNorm) for module in split.online.modules())
-    assert [module.groups for module in split.momentum_encoder.modules() if isinstance(module, SplitBatchNorm)] == [2]
+    assert [
+        module.groups
+        for module in split.momentum_encoder.modules()
+        if isinstance(module, SplitBatchNorm)
+    ] == [2]
     views = [torch.randn(8, 1, 4, 4) for _ in range(2)]
     one, other = whole(views), split(views)
     assert torch.equal(one["projection"], other["projection"])
@@ -151,7 +160,10 @@ HEADS = {
 
 def layers(head):
     kinds = {nn.Linear: LINEAR, nn.ReLU: RELU}
-    return [FIXED if getattr(layer, "affine", True) is False else kinds.get(type(layer), NORM) for layer in head]
+    return [
+        FIXED if getattr(layer, "affine", True) is False else kinds.get(type(layer), NORM)
+        for layer in head
+    ]
 
 
 @pytest.mark.parametrize("method", HEADS)

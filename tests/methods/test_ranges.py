@@ -9,7 +9,10 @@ from nearfar.methods import method_class, method_names
 
 KINDS = [  # values that are wrong for all of these
     ((-0.1, 1.1), "alpha final_momentum gamma momentum prior_start"),
-    ((-0.1,), "covariance eta frozen_epochs invariance lam lr_temperature mu redundancy rho stored_from variance"),
+    (
+        (-0.1,),
+        "covariance eta frozen_epochs invariance lam lr_temperature mu redundancy rho stored_from variance",
+    ),
     ((0.0,), "bandwidth epsilon gradient_limit initial_partition sigma"),
     ((-1,), "queue_size small_views stored"),
     ((0,), "iterations key_views norm_groups online_norm_groups"),
@@ -34,7 +37,9 @@ ALSO_WRONG = {
     ("isogclr", "beta"): (-0.1, 1.1),
     ("sce", "lam"): (1.1,),
     ("saclr", "rho"): (1.1,),
-} | {(name, "queue_size"): (0,) for name in method_names() if name != "sce"}  # SCE compares within the batch then
+} | {
+    (name, "queue_size"): (0,) for name in method_names() if name != "sce"
+}  # SCE compares within the batch then
 
 CASES = [
     (name, field.name, value)
@@ -47,7 +52,9 @@ CASES = [
 @pytest.mark.parametrize(("method", "number", "value"), CASES)
 def test_refused(method, number, value, build):
     # Where annotations are checked at run time, a word that is no choice is a TypeCheckError before we see it.
-    with pytest.raises((ValueError, TypeCheckError) if isinstance(value, str) else ValueError) as error:
+    with pytest.raises(
+        (ValueError, TypeCheckError) if isinstance(value, str) else ValueError
+    ) as error:
         build(method, **{number: value})
     said = str(error.value)
     assert isinstance(error.value, TypeCheckError) or ("\n" not in said and len(said) < 160)
@@ -56,6 +63,8 @@ def test_refused(method, number, value, build):
 
 
 def test_every_number_has_a_wrong_value(name):
-    switches = {field.name for field in fields(method_class(name)) if isinstance(field.default, bool)}
+    switches = {
+        field.name for field in fields(method_class(name)) if isinstance(field.default, bool)
+    }
     tested = {number for method, number, _ in CASES if method == name}
     assert {field.name for field in fields(method_class(name))} == tested | switches

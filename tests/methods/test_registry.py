@@ -69,8 +69,14 @@ def test_all_systems_of_the_papers_are_there():
 
 
 def test_an_unknown_name_gives_the_nearest_or_the_way_to_the_list():
-    for wrong, near in [("simclear", "simclr"), ("MoCo-V2", "moco-v2"), ("barlow_twins", "barlow-twins")]:
-        with pytest.raises(ValueError, match=rf"there is no method '{wrong}': did you mean '{near}'\?"):
+    for wrong, near in [
+        ("simclear", "simclr"),
+        ("MoCo-V2", "moco-v2"),
+        ("barlow_twins", "barlow-twins"),
+    ]:
+        with pytest.raises(
+            ValueError, match=rf"there is no method '{wrong}': did you mean '{near}'\?"
+        ):
             method_class(wrong)
     with pytest.raises(ValueError, match=r"there is no method 'xyzzy': .*nearfar methods"):
         method_class("xyzzy")
@@ -97,14 +103,22 @@ def test_an_own_method_is_trained_by_name(own, build):
     loss = model.compute_loss(model(views), None)
     torch.testing.assert_close(loss, expected)
     loss.backward()
-    assert all((parameter.grad != 0).any() for key, parameter in model.named_parameters() if key.endswith("weight"))
+    assert all(
+        (parameter.grad != 0).any()
+        for key, parameter in model.named_parameters()
+        if key.endswith("weight")
+    )
 
 
 def test_a_name_is_given_once(own):
-    with pytest.raises(ValueError, match=r"already a method 'simclr', nearfar\.methods\.simclr\.SimCLR"):
+    with pytest.raises(
+        ValueError, match=r"already a method 'simclr', nearfar\.methods\.simclr\.SimCLR"
+    ):
         register_method("simclr")(Triplets)
     assert method_class("simclr") is SimCLR
-    again = dataclass(frozen=True, kw_only=True)(type("SimCLR", (SimCLR,), {"__module__": SimCLR.__module__}))
+    again = dataclass(frozen=True, kw_only=True)(
+        type("SimCLR", (SimCLR,), {"__module__": SimCLR.__module__})
+    )
     assert register_method("simclr")(again) is again  # a notebook's cell run twice
     assert method_class("simclr") is again
 
@@ -144,10 +158,15 @@ def test_what_is_no_method_is_refused(own, word, thing, said):
 
 def test_a_pairing_needs_the_networks_that_it_names(build):
     prediction = Pairing(terms=((("prediction", 0), ("projection", 1)),))
-    with pytest.raises(ValueError, match=r"the pairing uses 'prediction', but these networks make only 'projection'$"):
+    with pytest.raises(
+        ValueError,
+        match=r"the pairing uses 'prediction', but these networks make only 'projection'$",
+    ):
         Setup(loss=Spread(), pairing=prediction, projector=Head((4,)))
     key = Pairing(terms=((("projection", 0), ("key", 1)),))
-    with pytest.raises(ValueError, match=r"the pairing uses 'key', but .* only 'projection' and 'prediction'$"):
+    with pytest.raises(
+        ValueError, match=r"the pairing uses 'key', but .* only 'projection' and 'prediction'$"
+    ):
         Setup(loss=Spread(), pairing=key, projector=Head((4,)), predictor=Head((4,)))
     for part in ({"momentum": Cosine(0.9)}, {"queue_size": 5}):
         with pytest.raises(ValueError, match=r"pairing (uses|has) no 'key'"):
@@ -157,7 +176,9 @@ def test_a_pairing_needs_the_networks_that_it_names(build):
     class TwoViews(Triplets):
         views = ("strong", "weak")
 
-    with pytest.raises(ValueError, match="the pairing names view 2, but the method has views 0 to 1"):
+    with pytest.raises(
+        ValueError, match="the pairing names view 2, but the method has views 0 to 1"
+    ):
         Model(TwoViews(), nn.Identity(), 10)
 
 
@@ -167,8 +188,11 @@ def test_a_method_from_a_recipe():
         temperature=0.3, projector=(2048, 128), output_norm=True
     )
     with pytest.raises(
-        ValueError, match=r"no recipe of SimCLR 'stl10': .*here are small, cifar, cifar-solo-learn, imagenet"
+        ValueError,
+        match=r"no recipe of SimCLR 'stl10': .*here are small, cifar, cifar-solo-learn, imagenet",
     ):
         SimCLR.from_recipe("stl10")
-    with pytest.raises(ValueError, match=r"no hyperparameter of SimCLR 'temprature': did you mean 'temperature'\?"):
+    with pytest.raises(
+        ValueError, match=r"no hyperparameter of SimCLR 'temprature': did you mean 'temperature'\?"
+    ):
         SimCLR.from_recipe(temprature=0.1)

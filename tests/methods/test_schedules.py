@@ -29,10 +29,17 @@ def test_switch():
     assert [beta(epoch, 10) for epoch in (0, 4.99, 5, 10)] == [math.inf, math.inf, 2.0, 2.0]
     assert [Switch("a", "b", 0.25)(epoch, 10) for epoch in (2.4, 2.5)] == ["a", "b"]
     assert [Switch(0, 1, 0.0)(0, 10), Switch(0, 1, 1.0)(9.99, 10)] == [1, 0]
-    assert [Switch(True, False, at_epoch=1)(epoch, 200) for epoch in (0, 0.99, 1, 7)] == [True, True, False, False]
+    assert [Switch(True, False, at_epoch=1)(epoch, 200) for epoch in (0, 0.99, 1, 7)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
-def test_prototypes_stay_for_the_first_epoch_and_rows_are_stored_from_the_fifteenth(build, fake_embeddings):
+def test_prototypes_stay_for_the_first_epoch_and_rows_are_stored_from_the_fifteenth(
+    build, fake_embeddings
+):
     model = build("swav", stored=12)
     seen = []
     for epoch in (0, 0.9, 1, 14.9, 15):

@@ -21,7 +21,9 @@ def rows():
 def test_it_finds_the_share_that_it_says(rows, with_queries):
     queries = rows[::3] + 0.1 if with_queries else None
     seen = []
-    found, share = approximate_rows(rows, queries, 10, progress=lambda done, total: seen.append((done, total)))
+    found, share = approximate_rows(
+        rows, queries, 10, progress=lambda done, total: seen.append((done, total))
+    )
     exact = nearest_rows(rows, queries, 10)
     true = (found.index[:, :, None] == exact.index[:, None]).any(1).float().mean()
     assert share >= 0.98 and abs(float(true) - share) < 0.01

@@ -9,15 +9,27 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_images
 
 from nearfar.data import open_images
-from nearfar.neighbours.copies import COPY, LOCAL, altered, local_difference, pixel_difference, small_images
+from nearfar.neighbours.copies import (
+    COPY,
+    LOCAL,
+    altered,
+    local_difference,
+    pixel_difference,
+    small_images,
+)
 from nearfar.neighbours.duplicates import components
 
 
 @pytest.fixture(scope="module")
 def photographs():
     """Forty crops of two photographs, 192 px."""
-    pictures, places = load_sample_images().images, np.random.default_rng(0).integers(0, 230, (40, 2))
-    return open_images(np.stack([pictures[i % 2][y : y + 192, x : x + 192] for i, (y, x) in enumerate(places)]))
+    pictures, places = (
+        load_sample_images().images,
+        np.random.default_rng(0).integers(0, 230, (40, 2)),
+    )
+    return open_images(
+        np.stack([pictures[i % 2][y : y + 192, x : x + 192] for i, (y, x) in enumerate(places)])
+    )
 
 
 def test_the_difference_is_none_for_the_same_and_root_two_for_unrelated_images():
@@ -26,13 +38,20 @@ def test_the_difference_is_none_for_the_same_and_root_two_for_unrelated_images()
     assert pixel_difference(noise[:1], noise[1:]).item() == pytest.approx(2**0.5, rel=0.02)
     assert pixel_difference(noise, noise / 10)[0] > 1  # another contrast is another image
     plain = torch.full((1, 3, 16, 16), 200.0)
-    assert pixel_difference(plain, plain + 0.3).item() <= COPY < pixel_difference(plain, plain + 2).item()
+    assert (
+        pixel_difference(plain, plain + 0.3).item()
+        <= COPY
+        < pixel_difference(plain, plain + 2).item()
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_altered_images_are_copies_and_other_crops_are_not(photographs, channels):
     pixels = photographs.gather(torch.arange(40))[:, :channels]
-    shrunk = [small_images(open_images(one.clone()), torch.arange(40)) for one in (pixels, *altered(pixels))]
+    shrunk = [
+        small_images(open_images(one.clone()), torch.arange(40))
+        for one in (pixels, *altered(pixels))
+    ]
     assert not any(torch.equal(pixels, one) for one in altered(pixels))
     for one in shrunk[1:]:
         assert pixel_difference(shrunk[0], one).max() < COPY
@@ -72,13 +91,18 @@ def picture(request):
     return photograph if request.param == "photograph" else numbered(381506)
 
 
-@pytest.mark.parametrize(("mode", "kernel"), [("RGB", "BOX"), ("L", "BILINEAR"), ("RGB", "LANCZOS")])
+@pytest.mark.parametrize(
+    ("mode", "kernel"), [("RGB", "BOX"), ("L", "BILINEAR"), ("RGB", "LANCZOS")]
+)
 def test_copies_differ_nowhere_by_more_than_jpeg_would(picture, mode, kernel):
     picture, (width, height) = picture.convert(mode), picture.size
     kernel = Image.Resampling[kernel]
     less = picture.crop((0, 0, width - 1, height - 1))  # as where a size is rounded
     copies = [saved(picture, "JPEG", quality=quality) for quality in (30, 50, 75, 90)]
-    copies += [saved(picture, "WEBP", quality=80), picture.resize((width // 2, height // 2), kernel)]
+    copies += [
+        saved(picture, "WEBP", quality=80),
+        picture.resize((width // 2, height // 2), kernel),
+    ]
     copies += [picture.resize((2 * width // 3, 2 * height // 3), kernel)]
     copies += [less.resize((width // 2, height // 2), Image.Resampling.BILINEAR)]
     for copy in copies:
@@ -94,7 +118,9 @@ def test_one_digit_makes_another_form():
         for copy in (other, saved(other, "JPEG", quality=50), saved(other, "JPEG", quality=30)):
             assert local_difference(form, planes(copy)) > 1.5 * LOCAL
         for share in (1.5, 0.75, 0.5, 0.25):
-            copy = other.resize((round(share * other.width), round(share * other.height)), Image.Resampling.BICUBIC)
+            copy = other.resize(
+                (round(share * other.width), round(share * other.height)), Image.Resampling.BICUBIC
+            )
             assert local_difference(form, planes(copy)) > LOCAL
             assert local_difference(form, planes(saved(copy, "JPEG", quality=75))) > LOCAL
 
@@ -103,7 +129,9 @@ def test_one_digit_makes_another_form():
 def test_the_next_frame_of_a_burst_is_no_copy(share):
     picture, chance = load_sample_images().images[1], np.random.default_rng(0)
     for down, across in ((2, 0), (0, 2), (3, 3), (-5, 2)):
-        frame = picture[100 + down : 324 + down, 200 + across : 424 + across] + chance.normal(0, 3, (224, 224, 3))
+        frame = picture[100 + down : 324 + down, 200 + across : 424 + across] + chance.normal(
+            0, 3, (224, 224, 3)
+        )
         frame = Image.fromarray(frame.clip(0, 255).astype(np.uint8)).resize((int(224 * share),) * 2)
         assert local_difference(picture[100:324, 200:424].transpose(2, 0, 1), planes(frame)) > LOCAL
 

@@ -17,13 +17,17 @@ def all_pairs(rows, queries, metric):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-@pytest.mark.parametrize(("count", "k", "chunk"), [(900, 7, None), (900, 1, 899), (900, 300, 64), (5, 4, 2)])
+@pytest.mark.parametrize(
+    ("count", "k", "chunk"), [(900, 7, None), (900, 1, 899), (900, 300, 64), (5, 4, 2)]
+)
 def test_they_are_those_of_all_pairs(metric, count, k, chunk):
     rows = torch.randn(count, 16, generator=torch.Generator().manual_seed(count)) + 3
     distances = all_pairs(rows, rows, metric).fill_diagonal_(torch.inf)
     expected = distances.sort(1)
     found = nearest_rows(rows, k=k, metric=metric, chunk=chunk)
-    torch.testing.assert_close(found.distance.double(), expected.values[:, :k], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        found.distance.double(), expected.values[:, :k], rtol=1e-5, atol=1e-7
+    )
     assert (found.index == expected.indices[:, :k]).double().mean() > 0.999
     assert not (found.index == torch.arange(count)[:, None]).any()
 
@@ -42,11 +46,16 @@ def test_of_equal_distances_the_first_rows_come_first(metric, chunk):
 
 
 def test_a_copy_is_at_distance_zero_and_small_distances_have_all_their_digits():
-    rows = torch.nn.functional.normalize(torch.randn(50, 32, generator=torch.Generator().manual_seed(0)), dim=1)
+    rows = torch.nn.functional.normalize(
+        torch.randn(50, 32, generator=torch.Generator().manual_seed(0)), dim=1
+    )
     near = rows.clone()
     near[:, 0] += 1e-4
     for metric in ("cosine", "euclidean"):
-        same, close = nearest_rows(rows, rows, 1, metric=metric), nearest_rows(rows, near, 1, metric=metric)
+        same, close = (
+            nearest_rows(rows, rows, 1, metric=metric),
+            nearest_rows(rows, near, 1, metric=metric),
+        )
         assert (same.distance == 0).all() and same.index[:, 0].tolist() == list(range(50))
         exact = all_pairs(rows, near, metric).amin(1)
         torch.testing.assert_close(close.distance[:, 0].double(), exact, rtol=5e-3, atol=0)

@@ -31,7 +31,9 @@ def test_diverse_rows_are_those_of_a_plain_loop(blobs):
         near[chosen[:place]] = -1
         assert near.argmax() == chosen[place]
         assert apart[place] == pytest.approx(float(near.max()), abs=1e-5)
-    assert sorted({int(i) // 40 for i in chosen[:13]}) == list(range(9))  # all groups, and the five alone
+    assert sorted({int(i) // 40 for i in chosen[:13]}) == list(
+        range(9)
+    )  # all groups, and the five alone
 
 
 def test_diverse_rows_are_at_most_twice_as_far_as_the_best_choice():
@@ -71,7 +73,9 @@ def test_typical_rows_come_from_clusters_without_labels(blobs):
 
 def test_as_many_typical_rows_as_there_are_rows(blobs):
     assert sorted(typical_rows(blobs, 325)[0].tolist()) == list(range(325))
-    assert sorted(typical_rows(blobs[:30], 29)[0].tolist()) == sorted(set(typical_rows(blobs[:30], 29)[0].tolist()))
+    assert sorted(typical_rows(blobs[:30], 29)[0].tolist()) == sorted(
+        set(typical_rows(blobs[:30], 29)[0].tolist())
+    )
 
 
 def test_remote_rows_are_those_alone(blobs):

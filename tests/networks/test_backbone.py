@@ -16,11 +16,18 @@ from nearfar.networks import build_backbone, layer_scales
         ("small", 96, 4, 256),
         ("resnet18", 32, 2, 512),
         ("resnetv2_50", 32, 3, 2048),
-        ("mobilenetv3_small_050", 32, 3, 1024),  # timm's own num_features says 288, its output has 1024
+        (
+            "mobilenetv3_small_050",
+            32,
+            3,
+            1024,
+        ),  # timm's own num_features says 288, its output has 1024
         ("convnext_atto", 64, 5, 320),
     ],
 )
-def test_features_of_each_kind_of_net(name: str, image_size: int, channels: int, features: int) -> None:
+def test_features_of_each_kind_of_net(
+    name: str, image_size: int, channels: int, features: int
+) -> None:
     backbone = build_backbone(name, image_size=image_size, channels=channels)
     out = backbone(torch.rand(2, channels, image_size, image_size))
     assert out.shape == (2, features)
@@ -33,8 +40,13 @@ def test_resnet_stem_follows_the_image_size(caplog: pytest.LogCaptureFixture) ->
     small, large = (build_backbone("resnet18", image_size=size, channels=3) for size in (63, 64))
     assert small.net.conv1.weight.shape == (64, 3, 3, 3) and small.net.conv1.stride == (1, 1)
     assert isinstance(small.net.maxpool, nn.Identity)
-    assert large.net.conv1.weight.shape == (64, 3, 7, 7) and isinstance(large.net.maxpool, nn.MaxPool2d)
-    assert "3x3 stem with stride 1 and no max-pool" in caplog.messages[0] and "63 px" in caplog.messages[0]
+    assert large.net.conv1.weight.shape == (64, 3, 7, 7) and isinstance(
+        large.net.maxpool, nn.MaxPool2d
+    )
+    assert (
+        "3x3 stem with stride 1 and no max-pool" in caplog.messages[0]
+        and "63 px" in caplog.messages[0]
+    )
     assert "its own stem" in caplog.messages[1]
     feature_maps = small.net.forward_features(torch.rand(1, 3, 32, 32))
     assert feature_maps.shape == (1, 512, 4, 4)  # 32 px halved three times, not five
@@ -65,7 +77,9 @@ def test_feature_maps_are_kept_in_channels_last_order() -> None:
         ("resnet18", 32, 0, "1 or more"),
     ],
 )
-def test_bad_names_and_sizes_are_refused(name: str, image_size: int, channels: int, message: str) -> None:
+def test_bad_names_and_sizes_are_refused(
+    name: str, image_size: int, channels: int, message: str
+) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         build_backbone(name, image_size=image_size, channels=channels)
     assert "\n" not in str(caught.value)
@@ -76,7 +90,11 @@ class Own(nn.Module):
 
     def __init__(self, channels: int = 3, out: int = 7) -> None:
         super().__init__()
-        self.conv, self.norm, self.out = nn.Conv2d(channels, 5, 3), nn.BatchNorm2d(5), nn.Linear(5, out)
+        self.conv, self.norm, self.out = (
+            nn.Conv2d(channels, 5, 3),
+            nn.BatchNorm2d(5),
+            nn.Linear(5, out),
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.out(self.norm(self.conv(images)).relu().mean((2, 3)))
@@ -115,7 +133,10 @@ def test_a_module_becomes_a_backbone_with_its_weights_and_stays_as_it_was(tmp_pa
     ("module", "message"),
     [
         (Own(channels=1), "'.*Own' cannot take images of 16 px and 3 channels: "),
-        (nn.Conv2d(3, 4, 3), r"Conv2d' must return features \[batch, dim\] as floats; .* \[2, 4, 14, 14\]"),
+        (
+            nn.Conv2d(3, 4, 3),
+            r"Conv2d' must return features \[batch, dim\] as floats; .* \[2, 4, 14, 14\]",
+        ),
         (Lambda(lambda x: (x.flatten(1),)), "it gives a tuple"),
         (Lambda(lambda x: x.flatten(1).argmax(1, keepdim=True)), r"torch.int64 \[2, 1\]"),
         (Lambda(threading.Lock()), "cannot be copied: "),
@@ -127,7 +148,9 @@ def test_modules_that_are_no_backbone_are_refused(module: nn.Module, message: st
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("size", "name", "stride"), [(96, "", 2), (96, "-small-stem", 1), (32, "", 1)])
+@pytest.mark.parametrize(
+    ("size", "name", "stride"), [(96, "", 2), (96, "-small-stem", 1), (32, "", 1)]
+)
 def test_a_small_stem_can_be_asked_for_at_any_size(size, name, stride):
     """SCE takes the 3x3 stem for STL-10's 96 px too."""
     backbone = build_backbone(f"resnet18{name}", image_size=size, channels=3)
@@ -138,25 +161,52 @@ def test_a_small_stem_can_be_asked_for_at_any_size(size, name, stride):
 @pytest.mark.parametrize(
     ("name", "size", "depths"),
     [  # counted by hand, from the projector down
-        ("small", 96, {"blocks.1.conv1.weight": 1, "blocks.0.norm2.bias": 2, "conv.weight": 3, "norm.weight": 3}),
+        (
+            "small",
+            96,
+            {
+                "blocks.1.conv1.weight": 1,
+                "blocks.0.norm2.bias": 2,
+                "conv.weight": 3,
+                "norm.weight": 3,
+            },
+        ),
         (
             "resnet18",
             64,
-            {"layer4.1.conv2.weight": 1, "layer4.0.bn1.bias": 2, "layer1.0.bn2.bias": 8, "conv1.weight": 9},
+            {
+                "layer4.1.conv2.weight": 1,
+                "layer4.0.bn1.bias": 2,
+                "layer1.0.bn2.bias": 8,
+                "conv1.weight": 9,
+            },
         ),
-        ("convnext_atto", 64, {"head.norm.weight": 1, "stages.3.blocks.1.norm.weight": 2, "stem.0.weight": 14}),
+        (
+            "convnext_atto",
+            64,
+            {"head.norm.weight": 1, "stages.3.blocks.1.norm.weight": 2, "stem.0.weight": 14},
+        ),
         (
             "vit_tiny_patch16_224",
             64,
-            {"norm.weight": 1, "blocks.11.norm1.bias": 1, "blocks.0.norm1.bias": 12, "pos_embed": 13},
+            {
+                "norm.weight": 1,
+                "blocks.11.norm1.bias": 1,
+                "blocks.0.norm1.bias": 12,
+                "pos_embed": 13,
+            },
         ),
     ],
 )
-def test_the_rate_falls_by_the_decay_with_each_layer(name: str, size: int, depths: dict[str, int]) -> None:
+def test_the_rate_falls_by_the_decay_with_each_layer(
+    name: str, size: int, depths: dict[str, int]
+) -> None:
     net = build_backbone(name, image_size=size, channels=3).net
     by_id = layer_scales(net, 0.5)
     scales = {key: by_id[id(weights)] for key, weights in net.named_parameters()}
-    assert {key: scales[key] for key in depths} == {key: 0.5**depth for key, depth in depths.items()}
+    assert {key: scales[key] for key in depths} == {
+        key: 0.5**depth for key, depth in depths.items()
+    }
     assert layer_scales(net, 1.0) == {}
 
 
@@ -165,11 +215,18 @@ def test_the_rate_falls_by_the_decay_with_each_layer(name: str, size: int, depth
     [
         ("resnet18", 64, ["conv1", "bn1", "layer1"], ["layer2", "layer3", "layer4"]),
         ("convnext_atto", 64, ["stem", "stages.0"], ["stages.1", "stages.2", "stages.3", "head"]),
-        ("vit_tiny_patch16_224", 64, ["cls_token", "pos_embed", "patch_embed", "blocks.0."], ["blocks.11.", "norm"]),
+        (
+            "vit_tiny_patch16_224",
+            64,
+            ["cls_token", "pos_embed", "patch_embed", "blocks.0."],
+            ["blocks.11.", "norm"],
+        ),
         ("small", 96, ["conv", "norm", "blocks.0"], ["blocks.1"]),
     ],
 )
-def test_the_first_two_stages_stay_and_the_rest_trains(name: str, size: int, frozen: list, free: list) -> None:
+def test_the_first_two_stages_stay_and_the_rest_trains(
+    name: str, size: int, frozen: list, free: list
+) -> None:
     backbone = build_backbone(name, image_size=size, channels=3)
     backbone.freeze(2)
     still = {key for key, weights in backbone.net.named_parameters() if not weights.requires_grad}
@@ -183,11 +240,15 @@ def test_the_first_two_stages_stay_and_the_rest_trains(name: str, size: int, fro
     optimizer.step()
     after = backbone.net.state_dict()
     moved = {key for key in before if not torch.equal(before[key], after[key])}
-    assert moved and not {key for key in moved if key.startswith(tuple(frozen))}  # statistics of the norms included
+    assert moved and not {
+        key for key in moved if key.startswith(tuple(frozen))
+    }  # statistics of the norms included
 
 
 def test_too_many_stages_or_none_known_give_one_line() -> None:
-    with pytest.raises(ValueError, match="--frozen 5 leaves nothing of 'resnet18' to train: it has 5 stages"):
+    with pytest.raises(
+        ValueError, match="--frozen 5 leaves nothing of 'resnet18' to train: it has 5 stages"
+    ):
         build_backbone("resnet18", image_size=64, channels=3).freeze(5)
     with pytest.raises(ValueError, match=r"Own' has no stages that timm knows: use --frozen 0"):
         build_backbone(Own(), image_size=16, channels=3).freeze(1)

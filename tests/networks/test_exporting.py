@@ -24,7 +24,9 @@ def encoder_of(name: str, size: int, channels: int) -> tuple[Encoder, torch.Tens
     torch.manual_seed(0)
     images = photographs(5, size, channels)
     moments = (0.4, 0.5, 0.6)[:channels], (0.2, 0.25, 0.3)[:channels]
-    encoder = Encoder(build_backbone(name, image_size=size, channels=channels), size, channels, *moments)
+    encoder = Encoder(
+        build_backbone(name, image_size=size, channels=channels), size, channels, *moments
+    )
     with torch.no_grad():
         encoder(images)
     return encoder.eval(), images
@@ -34,7 +36,9 @@ def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     encoder, images = encoder_of("test_vit", 64, 1)  # the small net: tests/commands
     said = export_onnx(encoder, tmp_path / "net.onnx", images)
-    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        tmp_path / "net.onnx", providers=["CPUExecutionProvider"]
+    )
     for count in (1, 5):
         (features,) = session.run(["features"], {"images": images[:count].numpy()})
         with torch.no_grad():
@@ -69,8 +73,12 @@ class Stubborn(nn.Module):
 
 
 def test_what_cannot_be_traced_gets_one_line(tmp_path):
-    encoder = Encoder(build_backbone(Stubborn(), image_size=8, channels=1), 8, 1, [0.5], [0.2]).eval()
-    with pytest.raises(ValueError, match=r"torch\.export cannot take the encoder .*Stubborn: ") as caught:
+    encoder = Encoder(
+        build_backbone(Stubborn(), image_size=8, channels=1), 8, 1, [0.5], [0.2]
+    ).eval()
+    with pytest.raises(
+        ValueError, match=r"torch\.export cannot take the encoder .*Stubborn: "
+    ) as caught:
         export_program(encoder, tmp_path / "net.pt2", photographs(2, 8, 1))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="timm cannot build"):

@@ -15,7 +15,9 @@ def convolutions(encoder, size):
     torch.manual_seed(0)
     net, seen = build_backbone(encoder, image_size=size, channels=3), []
     hooks = [
-        module.register_forward_hook(lambda module, given, out: seen.append((module, given[0].detach())))
+        module.register_forward_hook(
+            lambda module, given, out: seen.append((module, given[0].detach()))
+        )
         for module in net.modules()
         if isinstance(module, nn.Conv2d)
     ]
@@ -43,5 +45,7 @@ def test_bfloat16_agrees_with_float32_in_every_convolution(encoder, size):
     cases = convolutions(encoder, size)
     assert len(cases) >= 5
     for conv, images in cases:
-        for exact, half in zip(results(conv, images, False), results(conv, images, True), strict=True):
+        for exact, half in zip(
+            results(conv, images, False), results(conv, images, True), strict=True
+        ):
             assert 0 < (half - exact).norm() < exact.norm() / 128, conv

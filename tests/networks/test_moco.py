@@ -20,7 +20,9 @@ def test_the_momentum_encoder_starts_as_a_copy_without_gradient() -> None:
     torch.testing.assert_close(momentum_encoder(rows), online(rows))
     assert not momentum_encoder(rows).requires_grad
     assert not any(p.requires_grad for p in momentum_encoder.parameters())
-    assert {p.data_ptr() for p in momentum_encoder.parameters()}.isdisjoint(p.data_ptr() for p in online.parameters())
+    assert {p.data_ptr() for p in momentum_encoder.parameters()}.isdisjoint(
+        p.data_ptr() for p in online.parameters()
+    )
     assert all(p.requires_grad for p in online.parameters())
     again = MomentumEncoder(networks())
     again.load_state_dict(momentum_encoder.state_dict())
@@ -35,13 +37,17 @@ def test_it_follows_by_momentum_parameter_by_parameter() -> None:
         for p in online.parameters():
             p.data.add_(torch.randn_like(p))
         expected = [
-            momentum * old + (1 - momentum) * p.detach() for old, p in zip(expected, online.parameters(), strict=True)
+            momentum * old + (1 - momentum) * p.detach()
+            for old, p in zip(expected, online.parameters(), strict=True)
         ]
         momentum_encoder.update(online, momentum)
     for own, wanted in zip(momentum_encoder.parameters(), expected, strict=True):
         torch.testing.assert_close(own.data, wanted)
     momentum_encoder.update(online, 0.0)
-    assert all(torch.equal(p, q) for p, q in zip(momentum_encoder.parameters(), online.parameters(), strict=True))
+    assert all(
+        torch.equal(p, q)
+        for p, q in zip(momentum_encoder.parameters(), online.parameters(), strict=True)
+    )
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         momentum_encoder.update(online, 1.5)
     with pytest.raises(ValueError, match="other parameters"):
@@ -109,14 +115,18 @@ def test_each_group_is_normalised_by_its_own_statistics(shape: tuple[int, ...]) 
     norm = SplitBatchNorm(5, groups=3).double()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
-    rows = torch.randn(shape, dtype=torch.float64) * torch.arange(1, 13).view(-1, *[1] * (len(shape) - 1))
+    rows = torch.randn(shape, dtype=torch.float64) * torch.arange(1, 13).view(
+        -1, *[1] * (len(shape) - 1)
+    )
     out = norm(rows)
     over = [0, 2, 3][: len(shape) - 1]
     per_channel = (1, -1, 1, 1)[: len(shape)]
     for start in (0, 4, 8):
         part = rows[start : start + 4]
         mean, var = part.mean(over, keepdim=True), part.var(over, keepdim=True, unbiased=False)
-        wanted = (part - mean) / (var + 1e-5).sqrt() * norm.weight.view(per_channel) + norm.bias.view(per_channel)
+        wanted = (part - mean) / (var + 1e-5).sqrt() * norm.weight.view(
+            per_channel
+        ) + norm.bias.view(per_channel)
         torch.testing.assert_close(out[start : start + 4], wanted)
 
 
@@ -133,7 +143,9 @@ def test_one_group_and_eval_mode_are_plain_batch_norm() -> None:
         SplitBatchNorm(3, groups=0)
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "regnetx_002"])  # plain layers, and timm's fused ones with an activation
+@pytest.mark.parametrize(
+    "name", ["resnet10t", "regnetx_002"]
+)  # plain layers, and timm's fused ones with an activation
 def test_converted_nets_keep_state_and_meaning(name: str) -> None:
     torch.manual_seed(0)
     net = timm.create_model(name, num_classes=0)
@@ -143,7 +155,11 @@ def test_converted_nets_keep_state_and_meaning(name: str) -> None:
     split = split_batch_norm(timm.create_model(name, num_classes=0), 2)
     assert list(split.state_dict()) == names
     assert not any(type(m) is nn.BatchNorm2d for m in split.modules())
-    fresh = {key: value for key, value in net.state_dict().items() if "running" not in key and "num_b" not in key}
+    fresh = {
+        key: value
+        for key, value in net.state_dict().items()
+        if "running" not in key and "num_b" not in key
+    }
     split.load_state_dict(fresh, strict=False)
     torch.testing.assert_close(split.eval()(images), wanted)
     torch.testing.assert_close(split.train()(images), halves, atol=1e-4, rtol=1e-4)

@@ -30,7 +30,9 @@ def multiply_adds(net: nn.Module, image_size: int) -> int:
         ("medium", {8: 1, 24: 3, 32: 4, 64: 4, 96: 4, 224: 4}),
     ],
 )
-def test_larger_images_end_as_small_maps_and_cost_little_more(name: str, lasts: dict[int, int]) -> None:
+def test_larger_images_end_as_small_maps_and_cost_little_more(
+    name: str, lasts: dict[int, int]
+) -> None:
     for size, last in lasts.items():
         net = build_backbone(name, image_size=size, channels=3).net.eval()
         assert net.forward_features(torch.zeros(1, 3, size, size)).shape == (1, 256, last, last)
@@ -38,7 +40,8 @@ def test_larger_images_end_as_small_maps_and_cost_little_more(name: str, lasts: 
 
 
 @pytest.mark.parametrize(
-    ("name", "millions", "parameters"), [("tiny", 8, 0.29e6), ("small", 17, 0.83e6), ("medium", 45, 1.2e6)]
+    ("name", "millions", "parameters"),
+    [("tiny", 8, 0.29e6), ("small", 17, 0.83e6), ("medium", 45, 1.2e6)],
 )
 def test_cost_at_32_pixels(name: str, millions: float, parameters: float) -> None:
     net = build_backbone(name, image_size=32, channels=3).net
@@ -49,7 +52,9 @@ def test_cost_at_32_pixels(name: str, millions: float, parameters: float) -> Non
 @pytest.mark.parametrize(("size", "side"), [(32, 3), (64, 4)])
 def test_directions_of_the_patches_come_out_uncorrelated_and_equally_large(size, side):
     torch.manual_seed(0)
-    images = torch.nn.functional.avg_pool2d(torch.randn(200, 3, size + 4, size + 4), 5, 1)  # neighbours are alike
+    images = torch.nn.functional.avg_pool2d(
+        torch.randn(200, 3, size + 4, size + 4), 5, 1
+    )  # neighbours are alike
     net = SmallNet(size)
     before = net.conv.weight.clone()
     whiten_stem(net, images)

@@ -19,16 +19,25 @@ MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 def weights(channels: int = 3) -> dict[str, Tensor]:
     net = build_backbone("small", image_size=8, channels=channels).net
-    return {name: value.clone(memory_format=torch.contiguous_format) for name, value in net.state_dict().items()}
+    return {
+        name: value.clone(memory_format=torch.contiguous_format)
+        for name, value in net.state_dict().items()
+    }
 
 
-def loaded(file: Path, caplog: pytest.LogCaptureFixture, channels: int = 3) -> tuple[nn.Module, str]:
+def loaded(
+    file: Path, caplog: pytest.LogCaptureFixture, channels: int = 3
+) -> tuple[nn.Module, str]:
     """A small net that starts from a file, and the line on what fitted."""
     caplog.set_level("INFO", logger="nearfar")
-    return build_backbone("small", image_size=8, channels=channels, init=file).net, caplog.messages[-1]
+    return build_backbone("small", image_size=8, channels=channels, init=file).net, caplog.messages[
+        -1
+    ]
 
 
-def test_everything_of_a_safetensors_file_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_everything_of_a_safetensors_file_is_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     saved = weights()
     save_file(saved, tmp_path / "w.safetensors")
     net, report = loaded(tmp_path / "w.safetensors", caplog)
@@ -36,7 +45,9 @@ def test_everything_of_a_safetensors_file_is_loaded(tmp_path: Path, caplog: pyte
     assert f"{len(saved)} of {len(saved)} tensors loaded" in report and ";" not in report
 
 
-def test_prefix_wrapping_and_leftovers_of_a_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_prefix_wrapping_and_leftovers_of_a_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     saved = weights()
     content = {f"module.encoder.{name}": value for name, value in saved.items()}
     content["module.encoder.fc.weight"] = torch.zeros(10, 256)
@@ -45,12 +56,18 @@ def test_prefix_wrapping_and_leftovers_of_a_checkpoint(tmp_path: Path, caplog: p
     torch.save({"epoch": 3, "state_dict": content}, tmp_path / "w.pth")
     net, report = loaded(tmp_path / "w.pth", caplog)
     assert torch.equal(net.conv.weight, saved["conv.weight"])
-    assert "1 missing (norm.bias)" in report and "1 not used (fc.weight)" in report and "\n" not in report
+    assert (
+        "1 missing (norm.bias)" in report
+        and "1 not used (fc.weight)" in report
+        and "\n" not in report
+    )
     assert "1 of another shape (norm.weight [32] for [64])" in report
 
 
 @pytest.mark.parametrize(("given", "wanted"), [(3, 1), (1, 3)])
-def test_other_channels_get_an_adapted_first_convolution(tmp_path: Path, caplog, given: int, wanted: int) -> None:
+def test_other_channels_get_an_adapted_first_convolution(
+    tmp_path: Path, caplog, given: int, wanted: int
+) -> None:
     saved = weights(channels=given)
     torch.save(saved, tmp_path / "w.pth")
     net, report = loaded(tmp_path / "w.pth", caplog, wanted)
@@ -67,7 +84,9 @@ class Payload:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_with_code_is_refused_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"conv.weight": Payload()}, tmp_path / "w.pth")
     (tmp_path / "plain.pth").write_bytes(pickle.dumps(Payload()))
@@ -87,12 +106,22 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, monkeypatch: 
     [
         ("broken.safetensors", b"\x00" * 50, "cannot read weights"),
         ("empty.pth", b"", "cannot read weights"),
-        ("other.pth", {"layer1.weight": torch.zeros(3)}, r"nothing in .*other.pth fits.*layer1.weight"),
+        (
+            "other.pth",
+            {"layer1.weight": torch.zeros(3)},
+            r"nothing in .*other.pth fits.*layer1.weight",
+        ),
         ("tensor.pth", torch.zeros(3), "cannot read weights"),
-        ("nan.pth", {"norm.bias": torch.full((64,), torch.nan)}, "are not finite numbers: norm.bias"),
+        (
+            "nan.pth",
+            {"norm.bias": torch.full((64,), torch.nan)},
+            "are not finite numbers: norm.bias",
+        ),
     ],
 )
-def test_files_that_do_not_fit_are_refused(tmp_path: Path, name: str, content, message: str) -> None:
+def test_files_that_do_not_fit_are_refused(
+    tmp_path: Path, name: str, content, message: str
+) -> None:
     if isinstance(content, bytes):
         (tmp_path / name).write_bytes(content)
     else:
@@ -139,7 +168,9 @@ def test_features_are_those_of_timms_own_net(tmp_path: Path, name: str, argument
     images = (pixels / 255 - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
     with torch.no_grad():
         torch.testing.assert_close(encoder(pixels), pooled(net, images), rtol=1e-3, atol=1e-4)
-        save_encoder(tmp_path / "run", encoder)  # and so they are after saving, without the weights' folder
+        save_encoder(
+            tmp_path / "run", encoder
+        )  # and so they are after saving, without the weights' folder
         (tmp_path / "hub" / "model.safetensors").unlink()
         torch.testing.assert_close(load_encoder(tmp_path / "run")(pixels), encoder(pixels))
 
@@ -158,12 +189,18 @@ def test_grayscale_images_get_the_sum_of_the_colour_kernels(tmp_path: Path) -> N
 
 def test_a_vision_transformer_gets_its_positions_at_another_size(tmp_path: Path) -> None:
     pretrained(tmp_path, "vit_tiny_patch16_224", img_size=64)
-    own = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=0, img_size=96).eval()
-    backbone = build_backbone("vit_tiny_patch16_224", image_size=96, channels=3, init=tmp_path).eval()
+    own = timm.create_model(
+        f"local-dir:{tmp_path}", pretrained=True, num_classes=0, img_size=96
+    ).eval()
+    backbone = build_backbone(
+        "vit_tiny_patch16_224", image_size=96, channels=3, init=tmp_path
+    ).eval()
     images = torch.rand(2, 3, 96, 96)
     with torch.no_grad():
         torch.testing.assert_close(backbone(images), own(images), rtol=1e-3, atol=1e-4)
-    plain = build_backbone("vit_tiny_patch16_224", image_size=96, channels=3, init=tmp_path / "model.safetensors")
+    plain = build_backbone(
+        "vit_tiny_patch16_224", image_size=96, channels=3, init=tmp_path / "model.safetensors"
+    )
     torch.testing.assert_close(plain.net.pos_embed, own.pos_embed)
 
 
@@ -180,7 +217,10 @@ def test_a_small_stem_gives_on_small_patches_what_the_large_one_gives(
     caplog.set_level("INFO", logger="nearfar")
     net = pretrained(tmp_path, "resnet18")
     small = build_backbone("resnet18", image_size=32, channels=channels, init=tmp_path).net
-    assert f"1 adapted (conv1.weight [64, {channels}, 7, 7] to [64, {channels}, 3, 3])" in caplog.messages[-1]
+    assert (
+        f"1 adapted (conv1.weight [64, {channels}, 7, 7] to [64, {channels}, 3, 3])"
+        in caplog.messages[-1]
+    )
     large = net.conv1.weight.sum(1, keepdim=True) if channels == 1 else net.conv1.weight
     shrink = resizing(7, 3)
     # Patches that shrinking to 3x3 loses nothing of: there the two kernels must agree to the last digit.
@@ -194,7 +234,9 @@ def test_a_small_stem_gives_on_small_patches_what_the_large_one_gives(
 
 @pytest.mark.parametrize(("size", "side"), [(24, 3), (96, 6), (224, 14)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_the_weights_of_the_package_are_fitted_to_any_size(size: int, side: int, channels: int) -> None:
+def test_the_weights_of_the_package_are_fitted_to_any_size(
+    size: int, side: int, channels: int
+) -> None:
     """The first convolution gives on a resized patch what it gave before; all else is as it is stored."""
     theirs = load_encoder(Path(nearfar.__file__).parent / "weights" / "small").backbone.net
     own = build_backbone("small", image_size=size, channels=channels, init="nearfar").net
@@ -205,13 +247,17 @@ def test_the_weights_of_the_package_are_fitted_to_any_size(size: int, side: int,
     before = stem.sum(1, keepdim=True) if channels == 1 else stem
     resize = resizing(before.shape[-1], side)
     patches = torch.randn(20, channels, min(resize.shape))
-    patches = patches @ resize if side < before.shape[-1] else patches  # of which shrinking loses nothing
+    patches = (
+        patches @ resize if side < before.shape[-1] else patches
+    )  # of which shrinking loses nothing
     given = torch.einsum("ncp,ocp->no", patches @ resize.T, own.conv.weight.flatten(2))
     wanted = torch.einsum("ncp,ocp->no", patches, before.flatten(2))
     torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))
 
 
-def test_timms_weights_and_a_hub_name_go_through_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timms_weights_and_a_hub_name_go_through_timm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cache of the Hub is played by a folder: what timm asks for by name is handed out from there."""
     net = pretrained(tmp_path, "resnet10t")
     asked = []
@@ -232,13 +278,19 @@ def test_timms_weights_and_a_hub_name_go_through_timm(tmp_path: Path, monkeypatc
 
 def test_without_a_network_there_is_one_line_on_what_to_do() -> None:
     for init, name in (("timm", "timm/resnet10t.c3_in1k"), ("hf:someone/net", "someone/net")):
-        with pytest.raises(ValueError, match=rf"hf download {name} --local-dir FOLDER.*--init FOLDER") as caught:
+        with pytest.raises(
+            ValueError, match=rf"hf download {name} --local-dir FOLDER.*--init FOLDER"
+        ) as caught:
             build_backbone("resnet10t", image_size=64, channels=3, init=init)
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "size"), [("medium", 48), ("resnet18", 32), ("test_convnext", 64)])
-def test_a_run_brings_its_architecture_and_normalisation(tmp_path: Path, name: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "size"), [("medium", 48), ("resnet18", 32), ("test_convnext", 64)]
+)
+def test_a_run_brings_its_architecture_and_normalisation(
+    tmp_path: Path, name: str, size: int
+) -> None:
     """A run's folder, and one in timm's form alone, as it comes from the Hub; at another size too."""
     run, hub = tmp_path / "run", tmp_path / "hub"
     encoder = Encoder(build_backbone(name, image_size=size, channels=3), size, 3, MEAN, STD).eval()
@@ -260,20 +312,30 @@ def test_a_run_brings_its_architecture_and_normalisation(tmp_path: Path, name: s
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
     hub = tmp_path / "hub"
     pretrained(hub, "resnet10t")
-    with pytest.raises(ValueError, match="are of 'resnet10t', not of 'resnet18': leave --encoder out"):
+    with pytest.raises(
+        ValueError, match="are of 'resnet10t', not of 'resnet18': leave --encoder out"
+    ):
         find_weights(str(hub), "resnet18")
-    with pytest.raises(ValueError, match="nearfar has no weights for the encoder 'medium': give --encoder small"):
+    with pytest.raises(
+        ValueError, match="nearfar has no weights for the encoder 'medium': give --encoder small"
+    ):
         find_weights("nearfar", "medium")
     with pytest.raises(ValueError, match="timm has no weights for the encoder 'small'"):
         find_weights("timm", "small")
-    with pytest.raises(ValueError, match=r"timm has no weights for the encoder 'resnet18\.of_mine'"):
+    with pytest.raises(
+        ValueError, match=r"timm has no weights for the encoder 'resnet18\.of_mine'"
+    ):
         find_weights("timm", "resnet18.of_mine")
     with pytest.raises(FileNotFoundError, match=r"no starting weights at .*absent"):
         find_weights(str(tmp_path / "absent"))
     with pytest.raises(FileNotFoundError, match="has the run finished"):
         find_weights(str(tmp_path))
-    (hub / "config.json").write_text(json.dumps({"architectures": ["ViTModel"], "model_type": "vit"}))
-    with pytest.raises(ValueError, match=r"is not in timm's form: its config.json names no architecture"):
+    (hub / "config.json").write_text(
+        json.dumps({"architectures": ["ViTModel"], "model_type": "vit"})
+    )
+    with pytest.raises(
+        ValueError, match=r"is not in timm's form: its config.json names no architecture"
+    ):
         find_weights(str(hub))
     (hub / "config.json").write_text(json.dumps({"architecture": "resnet10t"}))
     (hub / "model.safetensors").write_bytes(b"\0" * 50)

@@ -16,7 +16,13 @@ import nearfar
 from nearfar.networks import Encoder, build_backbone, load_encoder, save_encoder
 
 
-def saved(folder: Path, name: str | nn.Module = "small", size: int = 8, channels: int = 3, value_range=None) -> Encoder:
+def saved(
+    folder: Path,
+    name: str | nn.Module = "small",
+    size: int = 8,
+    channels: int = 3,
+    value_range=None,
+) -> Encoder:
     """An encoder with moved statistics, in eval mode, written into a folder."""
     torch.manual_seed(0)
     moments = (0.4, 0.5, 0.6, 0.3, 0.2)[:channels], (0.2, 0.25, 0.3, 0.2, 0.1)[:channels]
@@ -44,7 +50,9 @@ def described(folder: Path) -> dict:
         ("vit_tiny_patch16_224", 32, 3),
     ],
 )
-def test_nearfar_and_timm_build_the_same_net_again(tmp_path: Path, name: str, size: int, channels: int) -> None:
+def test_nearfar_and_timm_build_the_same_net_again(
+    tmp_path: Path, name: str, size: int, channels: int
+) -> None:
     encoder = saved(tmp_path, name, size, channels)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "encoder.safetensors"]
     again = load_encoder(tmp_path)
@@ -60,7 +68,10 @@ def test_nearfar_and_timm_build_the_same_net_again(tmp_path: Path, name: str, si
     assert again.backbone.architecture.small_stem == encoder.backbone.architecture.small_stem
     config = resolve_model_data_config(net)
     assert config["input_size"] == (channels, size, size)
-    assert (config["mean"], config["std"]) == (encoder.mean.flatten().tolist(), encoder.std.flatten().tolist())
+    assert (config["mean"], config["std"]) == (
+        encoder.mean.flatten().tolist(),
+        encoder.std.flatten().tolist(),
+    )
 
 
 @pytest.mark.parametrize(("name", "size"), [("small", 96), ("resnet18", 32), ("resnetv2_18", 32)])
@@ -77,7 +88,10 @@ def test_timms_transform_makes_the_images_that_the_encoder_sees(tmp_path: Path) 
     encoder = saved(tmp_path, "small", 32)
     net = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     rough = torch.rand(3, 12, 8)
-    photo = (torch.nn.functional.interpolate(rough[None], scale_factor=8, mode="bicubic").clamp(0, 1) * 255).byte()
+    photo = (
+        torch.nn.functional.interpolate(rough[None], scale_factor=8, mode="bicubic").clamp(0, 1)
+        * 255
+    ).byte()
     image = create_transform(**resolve_model_data_config(net))(to_pil_image(photo[0]))
     assert (image - encoder.preprocess(photo)[0]).abs().mean() < 0.01
 
@@ -85,13 +99,26 @@ def test_timms_transform_makes_the_images_that_the_encoder_sees(tmp_path: Path) 
 def test_the_description_says_what_timm_needs_and_nothing_of_others_weights(tmp_path: Path) -> None:
     saved(tmp_path, "resnet18.a1_in1k", 64, 1, value_range=(0, 4095))
     about = described(tmp_path)
-    assert (about["architecture"], about["num_features"], about["value_range"]) == ("resnet18", 512, [0, 4095])
+    assert (about["architecture"], about["num_features"], about["value_range"]) == (
+        "resnet18",
+        512,
+        [0, 4095],
+    )
     assert about["nearfar"] == nearfar.__version__
-    assert not about["pretrained_cfg"].keys() & {"license", "tag", "paper_ids", "hf_hub_id", "url", "origin_url"}
+    assert not about["pretrained_cfg"].keys() & {
+        "license",
+        "tag",
+        "paper_ids",
+        "hf_hub_id",
+        "url",
+        "origin_url",
+    }
     assert load_encoder(tmp_path).value_range == [0, 4095]
 
 
-def test_a_source_tree_that_is_not_installed_saves_its_encoders(tmp_path: Path, monkeypatch) -> None:
+def test_a_source_tree_that_is_not_installed_saves_its_encoders(
+    tmp_path: Path, monkeypatch
+) -> None:
     def only_others(name, known=importlib.metadata.Distribution.from_name):
         if name == "nearfar":
             raise importlib.metadata.PackageNotFoundError(name)
@@ -132,7 +159,9 @@ def test_damaged_weights_give_one_clear_line(tmp_path: Path, content: bytes | st
         saved(tmp_path / "other", "tiny")
         content = (tmp_path / "other" / file.name).read_bytes()
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(ValueError, match=r"encoder.safetensors is damaged or not of small") as caught:
+    with pytest.raises(
+        ValueError, match=r"encoder.safetensors is damaged or not of small"
+    ) as caught:
         load_encoder(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -171,7 +200,11 @@ class Net(nn.Module):
 def test_an_encoder_of_ones_own_is_loaded_into_a_copy_of_what_is_given(tmp_path: Path) -> None:
     encoder, given = saved(tmp_path, Net()), Net()
     about = described(tmp_path)
-    assert about["object"] == f"{Net.__module__}.Net" and "architecture" not in about and about["num_features"] == 6
+    assert (
+        about["object"] == f"{Net.__module__}.Net"
+        and "architecture" not in about
+        and about["num_features"] == 6
+    )
     untouched = given.conv.weight.clone()
     again = load_encoder(tmp_path, given)
     images = torch.randint(0, 256, (4, 3, 11, 9), dtype=torch.uint8)
@@ -183,10 +216,15 @@ def test_an_encoder_of_ones_own_is_loaded_into_a_copy_of_what_is_given(tmp_path:
 def test_an_encoder_of_ones_own_is_asked_for_and_must_fit(tmp_path: Path) -> None:
     saved(tmp_path / "own", Net())
     saved(tmp_path / "named")
-    line = rf"^this run's encoder is an object of your own \({Net.__module__}\.Net\): give it again, "
+    line = (
+        rf"^this run's encoder is an object of your own \({Net.__module__}\.Net\): give it again, "
+    )
     with pytest.raises(ValueError, match=line + r"e\.g\. nearfar\.load\(run, encoder=Net\(\)\)$"):
         load_encoder(tmp_path / "own")
-    for other, words in ((Net(width=5), "is damaged or not of .*Net: .*size mismatch"), (nn.Linear(2, 2), "fails")):
+    for other, words in (
+        (Net(width=5), "is damaged or not of .*Net: .*size mismatch"),
+        (nn.Linear(2, 2), "fails"),
+    ):
         with pytest.raises(ValueError, match=words) as caught:
             load_encoder(tmp_path / "own", other)
         assert "\n" not in str(caught.value)
@@ -196,7 +234,9 @@ def test_an_encoder_of_ones_own_is_asked_for_and_must_fit(tmp_path: Path) -> Non
 
 def test_nothing_is_imported_for_the_name_in_a_file(tmp_path: Path) -> None:
     saved(tmp_path, Net())
-    (tmp_path / "config.json").write_text(json.dumps(described(tmp_path) | {"object": "antigravity.Net"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(described(tmp_path) | {"object": "antigravity.Net"})
+    )
     with pytest.raises(ValueError, match=r"encoder=Net\(\)"):
         load_encoder(tmp_path)
     load_encoder(tmp_path, Net())

@@ -19,11 +19,20 @@ from tests.pages.conftest import browser  # noqa: F401
 def run(tmp_path_factory):
     """A run on random images, the last ten of which are copies of the first with more and more noise."""
     chance = np.random.default_rng(0)
-    images = np.kron(chance.integers(0, 256, (50, 4, 4), dtype=np.uint8), np.ones((1, 4, 4), dtype=np.uint8))
+    images = np.kron(
+        chance.integers(0, 256, (50, 4, 4), dtype=np.uint8), np.ones((1, 4, 4), dtype=np.uint8)
+    )
     noise = chance.normal(0, 1, (10, 16, 16)) * np.arange(10)[:, None, None]
     images[40:] = (images[:10] + noise).clip(0, 255)
     np.save(folder := tmp_path_factory.mktemp("data") / "images.npy", images)
-    options = dict(epochs=1, batch_size=16, held_out=8, encoder="small", method="simclr", console=Console(quiet=True))
+    options = dict(
+        epochs=1,
+        batch_size=16,
+        held_out=8,
+        encoder="small",
+        method="simclr",
+        console=Console(quiet=True),
+    )
     return nearfar.pretrain(folder, out=tmp_path_factory.mktemp("runs") / "run", **options)
 
 
@@ -42,9 +51,14 @@ def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_pa
         at = usual if place == sum(far <= usual for far in likenesses) else at
         copies, alike = groups_at(links, len(known.images), at)
         assert sorted(browser.run(count % "copies")) == sorted(map(len, copies))
-        expected = sorted(len({min(next((c for c in copies if row in c), [row])) for row in group}) for group in alike)
+        expected = sorted(
+            len({min(next((c for c in copies if row in c), [row])) for row in group})
+            for group in alike
+        )
         assert sorted(browser.run(count % "alike")) == sorted(min(size, 24) for size in expected)
-        assert f"--distance {'' if at else '0'}" in browser.run("document.getElementById('command').textContent")
+        assert f"--distance {'' if at else '0'}" in browser.run(
+            "document.getElementById('command').textContent"
+        )
     assert browser.console() == []
 
 
@@ -76,14 +90,21 @@ def copies(tmp_path):
 
 
 def test_click_and_keys_choose_what_is_kept_and_the_list_follows(copies, browser, tmp_path, quiet):  # noqa: F811
-    found = nearfar.find_duplicates(copies, orientations=True, out=tmp_path / "page.html", console=quiet)
+    found = nearfar.find_duplicates(
+        copies, orientations=True, out=tmp_path / "page.html", console=quiet
+    )
     kinds = dict(zip(map(os.path.basename, found["path"]), found["kind"], strict=True))
     assert sum(kind in ("turned", "mirrored") for kind in kinds.values()) == 7
     browser.console()
     browser.visit(tmp_path / "page.html")
     assert browser.run(COUNT) == [11]
     first, again, odd = "000.png", "000 again.png", "000 '\\xff%41\\n.png"
-    state = {f"Keep {first}": "true", f"Keep {again}": "false", f"Keep {odd}": "false", "Keep 000.jpg": "true"}
+    state = {
+        f"Keep {first}": "true",
+        f"Keep {again}": "false",
+        f"Keep {odd}": "false",
+        "Keep 000.jpg": "true",
+    }
     assert dict(browser.run(STATE)) == state  # none of the turned and mirrored ones
     saved = """(() => { window.saved = null; HTMLAnchorElement.prototype.click = () => {};
         const keep = (blob) => blob.arrayBuffer().then((b) => { window.saved = [...new Uint8Array(b)]; });
@@ -105,10 +126,14 @@ def test_click_and_keys_choose_what_is_kept_and_the_list_follows(copies, browser
     browser.run(f"{press}.click()", again)  # the last that shows it upright
     assert "always kept" in browser.run("document.getElementById('live').textContent")
     assert listed() == [os.fsencode(copies / name) for name in (ODD, "000.jpg", first)]
-    assert "xargs -0 rm -- < to-remove.list" in browser.run("document.getElementById('removing').textContent")
+    assert "xargs -0 rm -- < to-remove.list" in browser.run(
+        "document.getElementById('removing').textContent"
+    )
     for width in (1400, 400):
         browser.call("window/rect", width=width, height=900)
-        assert browser.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert browser.run(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
     assert browser.console() == []
 
 
@@ -123,7 +148,9 @@ def test_the_picture_of_a_difference_shows_where_it_is(copies, browser, tmp_path
         const d = one.getContext('2d').getImageData(x, y, 24, 48).data;
         return d.reduce((sum, v, i) => sum + (i %% 4 < 3 ? v : 0), 0) / (d.length * 3 / 4); })])"""
     same = browser.run(strength % "copies")
-    assert len(same) == 10 and max(max(row[1:]) for row in same) < 25  # of 255: noise of JPEG, four times as strong
+    assert (
+        len(same) == 10 and max(max(row[1:]) for row in same) < 25
+    )  # of 255: noise of JPEG, four times as strong
     [row] = [row for row in browser.run(strength % "alike") if "001" in row[0]]
     assert row[1] > 150 and max(row[2:]) < 25
     assert browser.console() == []

@@ -18,7 +18,13 @@ from nearfar.pages.map import levels, square_around, z_order_keys
 
 COUNT = 700
 TYPES = {"u2": "<u2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
-HOSTILE = ["</script><script>alert(1)</script>", "<!--<script>", "a\"b'c&amp;\\", "\u2028\u2029\n\t", "\ud800 lone"]
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "a\"b'c&amp;\\",
+    "\u2028\u2029\n\t",
+    "\ud800 lone",
+]
 
 
 def images_of(count=COUNT, side=12, **more):
@@ -35,7 +41,10 @@ def labelled(count=COUNT, side=12):
 
 
 def data_of(page):
-    found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(encoding="utf-8"))
+    found = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>',
+        page.read_text(encoding="utf-8"),
+    )
     assert len(found) == 1
     return json.loads(found[0])
 
@@ -49,7 +58,9 @@ def points():
 def written(request, tmp_path_factory, points):
     path = tmp_path_factory.mktemp("maps") / request.param
     neighbours = np.stack([np.roll(np.arange(COUNT), -1), np.full(COUNT, -1)], 1)
-    write_map_page(path, points, labelled(), columns={"odd": np.arange(COUNT) / 7}, neighbours=neighbours)
+    write_map_page(
+        path, points, labelled(), columns={"odd": np.arange(COUNT) / 7}, neighbours=neighbours
+    )
     return path
 
 
@@ -65,7 +76,9 @@ def part(written, key):
 def sheet(written, name, number):
     if not written.suffix:
         return Image.open(written / "pictures" / name / f"{number}.png")
-    return Image.open(io.BytesIO(base64.b64decode(data_of(written)["sheets"]["urls"][number].split(",")[1])))
+    return Image.open(
+        io.BytesIO(base64.b64decode(data_of(written)["sheets"]["urls"][number].split(",")[1]))
+    )
 
 
 def numbers(given):
@@ -100,14 +113,20 @@ def test_sheets_hold_the_thumbnails_of_all_images_and_in_a_folder_of_each_level(
         sheets = [np.array(sheet(written, name, number)) for number in range(-(-len(rows) // 256))]
         for place, i in enumerate(rows):
             row, column = divmod(place % 256, 16)
-            assert sheets[place // 256][row * 12 + 5, column * 12 + 5].tolist() == [i % 256, i // 256 * 64, 50]
+            assert sheets[place // 256][row * 12 + 5, column * 12 + 5].tolist() == [
+                i % 256,
+                i // 256 * 64,
+                50,
+            ]
 
 
 def test_the_page_asks_for_nothing_elsewhere(written):
     page = written if written.suffix else written / "index.html"
     text = page.read_text(encoding="utf-8")
     assert text.count("</script>") == 3 and (written.suffix or len(text) < 100_000)
-    assert not re.search(r"https?://|//cdn|<link|@import|\bfetch\(|XMLHttpRequest|import\(|<script[^>]+src", text)
+    assert not re.search(
+        r"https?://|//cdn|<link|@import|\bfetch\(|XMLHttpRequest|import\(|<script[^>]+src", text
+    )
     assert "default-src 'none'" in text and "{{" not in text
     assert [column["name"] for column in data_of(page)["columns"]] == ["label", "odd"]
 
@@ -117,7 +136,9 @@ def test_hostile_names_come_back_as_they_are_and_end_no_script(tmp_path):
     images = images_of(5, names=HOSTILE, labels=np.arange(5), class_names=classes)
     write_map_page(tmp_path / "map.html", torch.randn(5, 2), images, note="</p><b>")
     assert part(tmp_path / "map.html", "names-0") == HOSTILE
-    assert [one["name"] for one in data_of(tmp_path / "map.html")["columns"][0]["classes"]] == classes
+    assert [
+        one["name"] for one in data_of(tmp_path / "map.html")["columns"][0]["classes"]
+    ] == classes
     text = (tmp_path / "map.html").read_text(encoding="utf-8")
     assert text.count("</script>") == 3 and "&lt;/p&gt;&lt;b&gt;</p>" in text
 
@@ -155,7 +176,9 @@ def test_a_full_page_of_noisy_photographs_stays_below_30_megabytes(tmp_path):
 def test_photographs_in_a_folder_are_jpeg_and_few_are_held_at_a_time(tmp_path, monkeypatch):
     read = []
     gather = Images.gather
-    monkeypatch.setattr(Images, "gather", lambda self, index: read.append(len(index)) or gather(self, index))
+    monkeypatch.setattr(
+        Images, "gather", lambda self, index: read.append(len(index)) or gather(self, index)
+    )
     write_map_page(tmp_path / "map", torch.randn(COUNT, 2), images_of(side=40))
     assert max(read) <= 256
     assert Image.open(tmp_path / "map/pictures/all/0.jpg").size == (640, 640)

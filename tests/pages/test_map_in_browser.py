@@ -31,7 +31,9 @@ def ring_page(path):
     columns = {"score": score, "site": ["north", "south"] * 30, "kept": np.linspace(0, 1, COUNT)}
     neighbours = (np.arange(COUNT)[:, None] + [1, 2, -1]) % COUNT
     places = torch.stack([3 * angle.cos(), 2 * angle.sin()], 1)
-    write_map_page(path, places, images, note="A <b>map</b> & more", columns=columns, neighbours=neighbours)
+    write_map_page(
+        path, places, images, note="A <b>map</b> & more", columns=columns, neighbours=neighbours
+    )
     return path if path.suffix else path / "index.html"
 
 
@@ -90,12 +92,18 @@ def test_points_are_seen_in_the_colours_of_their_classes(page):
 def pixel_of(page, element):
     """The colour in the middle of an element on the screen."""
     middle = "(({x, y, width, height}) => [x + width / 2, y + height / 2])"
-    x, y = page.run(middle + "(document.querySelector(arguments[0]).getBoundingClientRect())", element)
+    x, y = page.run(
+        middle + "(document.querySelector(arguments[0]).getBoundingClientRect())", element
+    )
     return page.screenshot()[round(y), round(x)].astype(int)
 
 
 def settle(browser):
-    browser.call("execute/async", script="requestAnimationFrame(() => requestAnimationFrame(arguments[0]))", args=[])
+    browser.call(
+        "execute/async",
+        script="requestAnimationFrame(() => requestAnimationFrame(arguments[0]))",
+        args=[],
+    )
 
 
 def test_names_are_text_and_hovering_shows_the_right_image(page):
@@ -117,7 +125,10 @@ def test_names_are_text_and_hovering_shows_the_right_image(page):
 def test_legend_hides_a_class(page):
     page.run("document.querySelectorAll('#classes button')[1].click()")
     assert page.run("nearfar.shown") == 40
-    assert page.run("document.querySelectorAll('#classes button')[1].getAttribute('aria-pressed')") == "false"
+    assert (
+        page.run("document.querySelectorAll('#classes button')[1].getAttribute('aria-pressed')")
+        == "false"
+    )
     page.mouse(*place(page, 1))
     settle(page)
     assert page.run("nearfar.selected") != NAMES[1]
@@ -145,7 +156,12 @@ def test_a_click_shows_path_and_neighbours_that_can_be_walked(page, i):
     page.run("document.querySelectorAll('#strip-images button')[2].click()")
     page.wait(f"nearfar.strip[0] === '{NAMES[i + 2]}'")
     page.wait("nearfar.loaded > 0")
-    assert np.abs(pixel_of(page, "#strip-images canvas") - np.array([4 * i + 8, 247 - 4 * i, 50])).max() <= 2
+    assert (
+        np.abs(
+            pixel_of(page, "#strip-images canvas") - np.array([4 * i + 8, 247 - 4 * i, 50])
+        ).max()
+        <= 2
+    )
     click(page, "back")
     page.wait(f"nearfar.strip[0] === '{NAMES[i]}'")
     click(page, "select-strip")
@@ -165,7 +181,12 @@ def test_box_and_lasso_replace_add_and_intersect(page):
     page.drag([(left, top), (right, top), (right, bottom), (left, bottom)], ALT)
     assert chosen(page) == [6, 7, 8]
     choose(page, "how", "add")
-    page.drag([(x, y) for x, y in (place(page, 45) + np.array(step) for step in [(-8, -8), (8, -8), (0, 12)])])
+    page.drag(
+        [
+            (x, y)
+            for x, y in (place(page, 45) + np.array(step) for step in [(-8, -8), (8, -8), (0, 12)])
+        ]
+    )
     assert chosen(page) == [6, 7, 8, 45]
     assert page.run("document.getElementById('live').textContent") == "4 selected"
     click(page, "invert")
@@ -201,10 +222,15 @@ def test_legend_and_search_select(page):
 def test_colour_by_a_number_and_select_a_range(page):
     choose(page, "colour", 2)
     page.wait("document.getElementById('legend').hidden")
-    tints = [page.run("nearfar.tint(nearfar.find(arguments[0])).slice(0, 3)", NAMES[i]) for i in (0, 7, 30, 59)]
+    tints = [
+        page.run("nearfar.tint(nearfar.find(arguments[0])).slice(0, 3)", NAMES[i])
+        for i in (0, 7, 30, 59)
+    ]
     assert tints[0] == [47, 111, 219] and tints[3] == [242, 163, 27] and tints[1] == [138, 143, 152]
     assert np.abs(np.array(tints[2]) - (184, 87, 159)).max() < 8
-    page.run("[['from', 5], ['to', 9]].forEach(([id, v]) => { document.getElementById(id).value = v; })")
+    page.run(
+        "[['from', 5], ['to', 9]].forEach(([id, v]) => { document.getElementById(id).value = v; })"
+    )
     page.run("document.querySelector('#scale button').click()")
     assert chosen(page) == [5, 6, 8, 9]
 
@@ -226,11 +252,16 @@ def test_selection_as_list_and_csv(page):
     run = "const done = arguments[0]; nearfar.%s().then(done);"
     lines = page.call("execute/async", script=run % "listText", args=[]).splitlines()
     assert numbers(lines) == [7, 8]
-    rows = list(csv.DictReader(io.StringIO(page.call("execute/async", script=run % "csvText", args=[]))))
+    rows = list(
+        csv.DictReader(io.StringIO(page.call("execute/async", script=run % "csvText", args=[])))
+    )
     rows.sort(key=lambda row: row["name"])
     assert [row["name"] for row in rows] == NAMES[7:9]
     assert [row["label"] for row in rows] == CLASSES[1:]
-    assert [row["score"] for row in rows] == ["", "8"] and [row["site"] for row in rows] == ["south", "north"]
+    assert [row["score"] for row in rows] == ["", "8"] and [row["site"] for row in rows] == [
+        "south",
+        "north",
+    ]
     assert float(rows[0]["x"]) == pytest.approx(3 * np.cos(7 * 2 * np.pi / 60), abs=1e-4)
 
 
@@ -243,7 +274,10 @@ def test_the_table_lists_what_is_shown_or_selected_in_the_order_of_values(page):
     first = "document.querySelector('#rows tr td:nth-child(3)').textContent"
     page.wait(f"document.querySelector('#rows tr') && {first} === '{NAMES[59]}'")
     assert page.run("document.getElementById('table-count').textContent") == "1\u201360 of 60 shown"
-    assert page.run("document.querySelector('#rows tr:last-child td:nth-child(3)').textContent") == NAMES[7]
+    assert (
+        page.run("document.querySelector('#rows tr:last-child td:nth-child(3)').textContent")
+        == NAMES[7]
+    )
     page.run("document.querySelectorAll('#rows input')[1].click()")
     assert chosen(page) == [58]
     page.press(ESCAPE)  # T moved the focus into the table
@@ -291,7 +325,11 @@ def test_regions_and_images_are_drawn(page):
     def thumbnails():
         screen = page.screenshot()[60:, :740].reshape(-1, 3)
         found, counts = np.unique(screen, axis=0, return_counts=True)
-        return {tuple(map(int, c)): n for c, n in zip(found, counts, strict=True) if tuple(map(int, c)) in wanted}
+        return {
+            tuple(map(int, c)): n
+            for c, n in zip(found, counts, strict=True)
+            if tuple(map(int, c)) in wanted
+        }
 
     page.wait("nearfar.loaded > 0 && nearfar.settled")
     large = thumbnails()
@@ -321,7 +359,10 @@ def test_a_folder_without_webgl_draws_on_a_plain_canvas(tmp_path, browser):
         x, y = browser.run("nearfar.screen(5)")
         assert np.abs(browser.screenshot()[round(y), round(x)].astype(int) - 255).max() > 60
     finally:
-        remove = {"cmd": "Page.removeScriptToEvaluateOnNewDocument", "params": {"identifier": added}}
+        remove = {
+            "cmd": "Page.removeScriptToEvaluateOnNewDocument",
+            "params": {"identifier": added},
+        }
         browser.call("goog/cdp/execute", **remove)
 
 

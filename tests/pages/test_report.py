@@ -18,7 +18,9 @@ from nearfar.pages import report, write_map_page
 from nearfar.pages.report import write_report
 from nearfar.pages.template import number
 
-SETTINGS = dict(data="some/where/photos", out="runs/<out>", method="saclr", encoder="small", init=None)
+SETTINGS = dict(
+    data="some/where/photos", out="runs/<out>", method="saclr", encoder="small", init=None
+)
 SETTINGS |= dict(image_size=32, channels=3, epochs=10)
 RESULTS = {
     "raw_pixels": {"knn": 0.9541, "one_label": 0.661, "one_label_std": 0.034},
@@ -30,8 +32,12 @@ RESULTS = {
 
 def health(**changes):
     """Measures of a good run on 256 held-out images."""
-    usual = dict(images=256, feature_dim=128, embedding_dim=64, effective_rank=60.0, embedding_rank=40.0)
-    usual |= dict(feature_spread=0.7, embedding_spread=0.95, alignment=0.3, uniformity=-3.2, own_view=0.9)
+    usual = dict(
+        images=256, feature_dim=128, embedding_dim=64, effective_rank=60.0, embedding_rank=40.0
+    )
+    usual |= dict(
+        feature_spread=0.7, embedding_spread=0.95, alignment=0.3, uniformity=-3.2, own_view=0.9
+    )
     usual |= dict(rankme=31.0, lidar=52.0)
     return usual | changes
 
@@ -41,7 +47,8 @@ def write_run(folder, last_health=None, **files):
     first = health(own_view=0.1, effective_rank=9.0, embedding_spread=0.4)
     lines = [{"step": 0, "epoch": 0.0, "health": first}]
     lines += [
-        {"step": i, "epoch": i / 10, "loss": 5 - i / 30, "lr": 0.01, "images_per_second": 900.0} for i in range(1, 101)
+        {"step": i, "epoch": i / 10, "loss": 5 - i / 30, "lr": 0.01, "images_per_second": 900.0}
+        for i in range(1, 101)
     ]
     lines += [{"step": 100, "epoch": 10.0, "health": last_health or health()}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -57,7 +64,9 @@ def report_of(folder):
 
 def text_of(page):
     """What a reader sees: no style, no tags, no attributes."""
-    without = re.sub(r"<style>.*?</style>|<iframe.*?</iframe>|<title>.*?</title>", " ", page, flags=re.DOTALL)
+    without = re.sub(
+        r"<style>.*?</style>|<iframe.*?</iframe>|<title>.*?</title>", " ", page, flags=re.DOTALL
+    )
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", without)))
 
 
@@ -65,7 +74,10 @@ def test_a_healthy_run_with_everything(tmp_path):
     skipped = "a/broken.png\tcannot identify\n<b>b</b>.png\tempty\n"
     environment = json.dumps({"versions": {"torch": "9.9"}, "hardware": {"cores": 7}})
     folder = write_run(
-        tmp_path / "run", results__json=json.dumps(RESULTS), skipped__txt=skipped, environment__json=environment
+        tmp_path / "run",
+        results__json=json.dumps(RESULTS),
+        skipped__txt=skipped,
+        environment__json=environment,
     )
     page = report_of(folder)
     text = text_of(page)
@@ -102,7 +114,9 @@ def test_an_unhealthy_run_is_named_in_its_colour(tmp_path, changes, tone, state)
 def test_curves_go_through_the_logged_numbers(tmp_path):
     page = report_of(write_run(tmp_path / "run"))
     titles = re.findall(r"<figcaption><h3>(.*?)</h3>", page)
-    of_health = "Effective rank, Spread, Positive-pair retrieval, Alignment, Uniformity, RankMe, LiDAR"
+    of_health = (
+        "Effective rank, Spread, Positive-pair retrieval, Alignment, Uniformity, RankMe, LiDAR"
+    )
     assert titles == ["Loss", "Learning rate", *of_health.split(", ")]
     assert "RankMe: 31 at epoch 10" in page and "LiDAR: 52 at epoch 10" in page
     assert "loss: 4.967 at epoch 0.1" in page and "loss: 1.667 at epoch 10" in page
@@ -111,7 +125,9 @@ def test_curves_go_through_the_logged_numbers(tmp_path):
 
 def test_higher_values_lie_higher_inside_the_axes_and_gaps_are_left_out(tmp_path):
     losses = [1.0, 9.0, math.nan, 4.0]
-    lines = [{"step": i, "epoch": 5.0 * i, "loss": loss, "lr": 0.5} for i, loss in enumerate(losses)]
+    lines = [
+        {"step": i, "epoch": 5.0 * i, "loss": loss, "lr": 0.5} for i, loss in enumerate(losses)
+    ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = report_of(tmp_path)
     loss, rate = (
@@ -119,9 +135,14 @@ def test_higher_values_lie_higher_inside_the_axes_and_gaps_are_left_out(tmp_path
         for points in re.findall(r'points="(.*?)"', page)
     )
     ticks = dict(
-        re.findall(r'<text x="40" y="([\d.]+)" text-anchor="end">(.*?)</text>', page.partition("<h3>Learning")[0])
+        re.findall(
+            r'<text x="40" y="([\d.]+)" text-anchor="end">(.*?)</text>',
+            page.partition("<h3>Learning")[0],
+        )
     )
-    zero, ten = (next(float(y) - 4 for y, tick in ticks.items() if tick == shown) for shown in ("0", "10"))
+    zero, ten = (
+        next(float(y) - 4 for y, tick in ticks.items() if tick == shown) for shown in ("0", "10")
+    )
     assert [x for x, _ in loss] == pytest.approx(
         [46, 46 + 274 / 3, 320], abs=0.1
     )  # epochs 0, 5 and 15 of an axis to 15
@@ -146,7 +167,11 @@ def test_an_unlabelled_run_has_no_table_and_one_just_begun_has_a_report(tmp_path
     bare = tmp_path / "bare"
     bare.mkdir()
     text = text_of(report_of(bare))
-    assert "bare" in text and "No verdict" in text and "Training" not in text.replace("training has", "")
+    assert (
+        "bare" in text
+        and "No verdict" in text
+        and "Training" not in text.replace("training has", "")
+    )
 
 
 def test_the_interactive_map_is_embedded_whole(tmp_path):
@@ -161,7 +186,9 @@ def test_the_interactive_map_is_embedded_whole(tmp_path):
 
 def test_a_run_on_the_way_shows_its_epochs_a_still_map_and_the_first_skipped_images(tmp_path):
     lines = "".join(f"{i}.png\tbad\n" for i in range(500))
-    folder = write_run(tmp_path / "run", config__yaml=yaml.safe_dump(SETTINGS | {"epochs": 40}), skipped__txt=lines)
+    folder = write_run(
+        tmp_path / "run", config__yaml=yaml.safe_dump(SETTINGS | {"epochs": 40}), skipped__txt=lines
+    )
     (folder / "map.png").write_bytes(b"\x89PNG")
     page = report_of(folder)
     text = text_of(page)
@@ -194,14 +221,20 @@ def test_a_damaged_file_does_not_take_the_report_with_it(file, text, tmp_path):
     (folder / name).write_text(text)
     page = report_of(folder)
     assert "a/broken.png" in page
-    if file != "metrics" and text[:2] in ("{", "[[", "11"):  # lines of metrics that are none are passed over
+    if file != "metrics" and text[:2] in (
+        "{",
+        "[[",
+        "11",
+    ):  # lines of metrics that are none are passed over
         assert f"{name} is damaged and left out" in page
 
 
 @pytest.fixture
 def encoder():
     torch.manual_seed(0)
-    return Encoder(build_backbone("small", image_size=24, channels=3), 24, 3, [0.5] * 3, [0.25] * 3).eval()
+    return Encoder(
+        build_backbone("small", image_size=24, channels=3), 24, 3, [0.5] * 3, [0.25] * 3
+    ).eval()
 
 
 @pytest.fixture
@@ -230,13 +263,17 @@ def test_the_six_nearest_are_found_without_the_query_itself(encoder, pixels, tmp
         for kind, rows in features.items():
             near = [position[i] for i in query[kind]]
             expected = brute_force(rows, position[query["image"]], 6)
-            assert [max(i, 1) for i in near] == [max(i, 1) for i in expected]  # 0 and 1 are copies, equally near
+            assert [max(i, 1) for i in near] == [
+                max(i, 1) for i in expected
+            ]  # 0 and 1 are copies, equally near
     figures = re.findall(r'<figure class="near">.*?</figure>', report_of(tmp_path), re.DOTALL)
     for query, figure in zip(found["queries"], figures, strict=True):
         alts = re.findall(r'<img src="data:image/jpeg;base64,[^"]+" alt="([^"]+)"', figure)
         shown = found["pictures"][str(query["image"])]["name"]
         assert (
-            alts[0] == f"Query: {shown}" and len(alts) == 13 and shown not in [alt[-len(shown) :] for alt in alts[1:]]
+            alts[0] == f"Query: {shown}"
+            and len(alts) == 13
+            and shown not in [alt[-len(shown) :] for alt in alts[1:]]
         )
     shown = found["pictures"][str(found["queries"][0]["image"])]
     image = np.array(Image.open(io.BytesIO(base64.b64decode(shown["url"].split(",")[1]))))
@@ -244,7 +281,9 @@ def test_the_six_nearest_are_found_without_the_query_itself(encoder, pixels, tmp
     assert image.shape == (24, 24, 3) and np.abs(image.mean((0, 1)) - own.mean((0, 1))).max() < 3
 
 
-def test_the_same_seed_asks_for_the_same_images_and_few_images_have_few_neighbours(encoder, pixels, tmp_path):
+def test_the_same_seed_asks_for_the_same_images_and_few_images_have_few_neighbours(
+    encoder, pixels, tmp_path
+):
     written = []
     for seed, count in ((0, 40), (0, 40), (1, 40), (0, 3), (0, 1)):
         folder = tmp_path / str(len(written))

@@ -20,7 +20,12 @@ def test_a_page_runs_nothing_but_the_scripts_that_it_names():
     own = script("duplicates.js")
     digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
     text = page(
-        "duplicates.html", title=HOSTILE, about=HOSTILE, data={HOSTILE: HOSTILE, "links": []}, left=0, scripts=[own]
+        "duplicates.html",
+        title=HOSTILE,
+        about=HOSTILE,
+        data={HOSTILE: HOSTILE, "links": []},
+        left=0,
+        scripts=[own],
     )
     [allowed] = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert allowed == (
@@ -33,7 +38,9 @@ def test_a_page_runs_nothing_but_the_scripts_that_it_names():
 
 
 def test_a_value_is_text_and_one_that_is_missing_is_an_error(tmp_path):
-    assert "<script>" not in section("verdict", verdict=SimpleNamespace(state=HOSTILE, words=HOSTILE))
+    assert "<script>" not in section(
+        "verdict", verdict=SimpleNamespace(state=HOSTILE, words=HOSTILE)
+    )
     with pytest.raises(UndefinedError):
         section("neighbours", found={"searched": 1})
     with pytest.raises(UndefinedError):
@@ -42,7 +49,8 @@ def test_a_value_is_text_and_one_that_is_missing_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "url", ["javascript:x", "data:image/svg+xml;base64,AA==", "data:text/html,x", "http://a/b.png", 5]
+    "url",
+    ["javascript:x", "data:image/svg+xml;base64,AA==", "data:text/html,x", "http://a/b.png", 5],
 )
 def test_an_image_is_in_the_page_itself(url):
     with pytest.raises(ValueError, match="is none"):
@@ -55,6 +63,8 @@ def test_html_stands_in_templates():
         nodes = list(ast.walk(ast.parse(path.read_text())))
         prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         texts = [
-            n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in prose
+            n.value
+            for n in nodes
+            if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in prose
         ]
         assert not [text for text in texts if tag.search(text)], path.name

@@ -14,7 +14,9 @@ def inputs(rows, keys, dim, dtype=torch.float32):
     query = torch.randn(rows, dim, generator=generator)
     others = 3 * (query + torch.randn(rows, dim, generator=generator)) if keys is None else None
     queue = normalize(torch.randn(keys or 1, dim, generator=generator), dim=1)
-    return query.to(dtype).requires_grad_(), (queue if others is None else others).to(dtype).requires_grad_()
+    return query.to(dtype).requires_grad_(), (queue if others is None else others).to(
+        dtype
+    ).requires_grad_()
 
 
 def queue_by_matrix(query, keys, temperature):
@@ -27,11 +29,19 @@ def batch_by_matrix(query, keys, temperature, key_temperature=0.05):
     itself = torch.eye(len(q), dtype=torch.bool)
     logits = q @ k.T / temperature
     weights = (k @ k.T / key_temperature).masked_fill(itself, -math.inf).softmax(1)
-    return logits.diagonal(), logits.masked_fill(itself, -math.inf).logsumexp(1), (weights * logits).sum(1)
+    return (
+        logits.diagonal(),
+        logits.masked_fill(itself, -math.inf).logsumexp(1),
+        (weights * logits).sum(1),
+    )
 
 
 def weighted(results):
-    return sum((r * torch.linspace(k + 0.5, 2, len(r)).to(r)).sum() for k, r in enumerate(results) if r.requires_grad)
+    return sum(
+        (r * torch.linspace(k + 0.5, 2, len(r)).to(r)).sum()
+        for k, r in enumerate(results)
+        if r.requires_grad
+    )
 
 
 @pytest.fixture(params=["usual tiles", "small tiles", "nothing saved"])
@@ -58,8 +68,14 @@ CASES = {  # rows, keys (None: those of the batch), width
 def test_values_and_gradient_equal_the_full_matrix(tiles, shape, temperature, dtype):
     query, keys = inputs(*shape, dtype=dtype)
     exact, in_batch = query.detach().double().requires_grad_(), shape[1] is None
-    found = attend_in_batch(query, keys, temperature, 0.05) if in_batch else attend(query, keys, temperature)
-    expected = (batch_by_matrix if in_batch else queue_by_matrix)(exact, keys.detach().double(), temperature)
+    found = (
+        attend_in_batch(query, keys, temperature, 0.05)
+        if in_batch
+        else attend(query, keys, temperature)
+    )
+    expected = (batch_by_matrix if in_batch else queue_by_matrix)(
+        exact, keys.detach().double(), temperature
+    )
     # in float32 the logits themselves are rounded to about 1e-7 / temperature
     tolerance = 1e-11 if dtype == torch.float64 else max(2e-6, 4e-7 / temperature)
     for ours, theirs in zip(found, expected, strict=True):
@@ -79,7 +95,11 @@ def test_values_and_gradient_equal_the_full_matrix(tiles, shape, temperature, dt
 @pytest.mark.parametrize("keys", [10, None])
 def test_only_the_query_gets_a_gradient_once_and_autocast_stays_outside(keys):
     query, keys, both = *inputs(4, keys, 5), keys is None
-    call = (lambda: attend_in_batch(query, keys, 0.2, 0.1)) if both else (lambda: attend(query, keys, 0.2))
+    call = (
+        (lambda: attend_in_batch(query, keys, 0.2, 0.1))
+        if both
+        else (lambda: attend(query, keys, 0.2))
+    )
     results = call()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert all(torch.equal(a, b) for a, b in zip(results, call(), strict=True))

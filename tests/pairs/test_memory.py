@@ -42,12 +42,16 @@ REDUCTIONS = {
     "cosine": lambda a, b: pairs.log_sum_exp(a, b, 0.1)[1].mean(),
     "running maximum": lambda a, b: pairs.log_sum_exp(a, b, 0.005)[1].mean(),
     "cauchy": lambda a, b: pairs.weighted_sum(a, b, torch.ones(2, len(a)), pairs.cauchy())[1],
-    "weighted": lambda a, b: pairs.weighted_sum(a, b, torch.ones(2, len(a)), pairs.gaussian(0.5))[1],
+    "weighted": lambda a, b: pairs.weighted_sum(a, b, torch.ones(2, len(a)), pairs.gaussian(0.5))[
+        1
+    ],
     "sampled": lambda a, b: pairs.sampled_sum(
         a, b, pairs.sample_others(len(a), 1), torch.ones(2, len(a)), pairs.gaussian(0.5)
     )[1],
     "logistic": lambda a, b: pairs.logistic_sum(a, b, torch.tensor(5.0), torch.tensor(-10.0))[1],
-    "tempered": lambda a, b: pairs.per_image_log_sum_exp(a, b, torch.full((len(a),), 0.2))[1].mean(),
+    "tempered": lambda a, b: pairs.per_image_log_sum_exp(a, b, torch.full((len(a),), 0.2))[
+        1
+    ].mean(),
     "across": lambda a, b: pairs.log_sum_exp(a, b, 0.1, across=True)[1].mean(),
 }
 
@@ -97,5 +101,9 @@ def test_attention_holds_one_tile():
 def test_keys_of_the_batch_fit_the_budget_too():
     query, keys = torch.randn(4500, 512, requires_grad=True), torch.randn(4500, 512)
     with Live(query, keys) as live:
-        (gradient,) = torch.autograd.grad(sum(pairs.attend_in_batch(query, keys, 0.1, 0.07)).sum(), query)
-    assert live.peak - gradient.nbytes < 2**24 + 16 * 2 * 4500  # one more [batch, dim] would be 9 MiB, B x B 77 MiB
+        (gradient,) = torch.autograd.grad(
+            sum(pairs.attend_in_batch(query, keys, 0.1, 0.07)).sum(), query
+        )
+    assert (
+        live.peak - gradient.nbytes < 2**24 + 16 * 2 * 4500
+    )  # one more [batch, dim] would be 9 MiB, B x B 77 MiB

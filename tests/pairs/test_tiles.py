@@ -36,13 +36,18 @@ def double(tensors):
 
 
 def relative(values, references):
-    values, references = (torch.cat([part.double().flatten() for part in parts]) for parts in (values, references))
+    values, references = (
+        torch.cat([part.double().flatten() for part in parts]) for parts in (values, references)
+    )
     return ((values - references).norm() / references.norm()).item()
 
 
 def weigh(results):
     """A scalar in which every entry of every result has its own weight."""
-    scale = [torch.linspace(0.5 + k, 1.5, r.numel(), dtype=r.dtype).reshape(r.shape) for k, r in enumerate(results)]
+    scale = [
+        torch.linspace(0.5 + k, 1.5, r.numel(), dtype=r.dtype).reshape(r.shape)
+        for k, r in enumerate(results)
+    ]
     return sum((result * weights).sum() for result, weights in zip(results, scale, strict=True))
 
 
@@ -81,11 +86,15 @@ class LogSumExp:
         self.temperature, self.across, self.group = temperature, across, group
 
     def ours(self, first, second):
-        return log_sum_exp(first, second, self.temperature, across=self.across, group_size=self.group)
+        return log_sum_exp(
+            first, second, self.temperature, across=self.across, group_size=self.group
+        )
 
     def plain(self, first, second):
         logs = cosines(first, second) / self.temperature
-        sums = logs.masked_fill(masked(len(first), self.across, self.group), -torch.inf).logsumexp(1)
+        sums = logs.masked_fill(masked(len(first), self.across, self.group), -torch.inf).logsumexp(
+            1
+        )
         return logs.diagonal(len(first)), sums.view(2, -1)
 
 
@@ -99,10 +108,15 @@ class Weighted:
         return torch.linspace(0.1, 2.0, 2 * len(first), dtype=torch.float64).view(2, -1)
 
     def others(self, batch):
-        return (torch.arange(batch)[:, None] + 1 + torch.tensor([2, 0, 5, 1])[: batch - 1] % (batch - 1)) % batch
+        return (
+            torch.arange(batch)[:, None] + 1 + torch.tensor([2, 0, 5, 1])[: batch - 1] % (batch - 1)
+        ) % batch
 
     def ours(self, first, second):
-        given = (self.weights(first).to(torch.promote_types(first.dtype, torch.float32)), self.kernel)
+        given = (
+            self.weights(first).to(torch.promote_types(first.dtype, torch.float32)),
+            self.kernel,
+        )
         if self.sampled:
             return sampled_sum(first, second, self.others(len(first)), *given)
         return weighted_sum(first, second, *given, group_size=self.group)
@@ -131,7 +145,9 @@ class PerImage:
 
     def plain(self, first, second):
         cos = cosines(first, second)
-        logits = (cos / self.temperatures(first).repeat(2)[:, None]).masked_fill(masked(len(first)), -torch.inf)
+        logits = (cos / self.temperatures(first).repeat(2)[:, None]).masked_fill(
+            masked(len(first)), -torch.inf
+        )
         mean = (logits.softmax(1) * cos).sum(1)
         return cos.diagonal(len(first)), logits.logsumexp(1).view(2, -1), mean.view(2, -1)
 
@@ -148,17 +164,24 @@ class Logistic:
     def plain(self, first, second, scale, bias):
         cos = cosines(first, second)
         total = (
-            softplus(scale * cos + bias, threshold=50).masked_fill(masked(len(first), self.across, self.group), 0).sum()
+            softplus(scale * cos + bias, threshold=50)
+            .masked_fill(masked(len(first), self.across, self.group), 0)
+            .sum()
         )
         return cos.diagonal(len(first)), total / 2 if self.across else total
 
 
-CASES = {f"log-sum-exp, {t}": LogSumExp(t) for t in (1.0, 0.1, 0.01)}  # the last with a running maximum
+CASES = {
+    f"log-sum-exp, {t}": LogSumExp(t) for t in (1.0, 0.1, 0.01)
+}  # the last with a running maximum
 CASES["log-sum-exp across"] = LogSumExp(0.1, across=True)
 CASES |= {f"weighted, {name}": Weighted(kernel) for name, kernel in KERNELS.items()}
 CASES |= {f"sampled, {name}": Weighted(kernel, True) for name, kernel in KERNELS.items()}
 CASES["per image"] = PerImage()
-CASES |= {f"logistic {numbers}": Logistic(*numbers) for numbers in [(5.0, -10.0), (100.0, -10.0), (1.0, 3.0)]}
+CASES |= {
+    f"logistic {numbers}": Logistic(*numbers)
+    for numbers in [(5.0, -10.0), (100.0, -10.0), (1.0, 3.0)]
+}
 CASES["logistic across"] = Logistic(10.0, 0.0, across=True)
 GROUPED = {
     "log-sum-exp": lambda group: LogSumExp(0.1, group=group),
@@ -172,7 +195,9 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 def inputs_of(case, batch, dim, dtype=torch.float64):
     wide, numbers = torch.promote_types(dtype, torch.float32), vars(case).get("numbers", ())
-    return views(batch, dim, dtype) + [torch.tensor(n, dtype=wide, requires_grad=True) for n in numbers]
+    return views(batch, dim, dtype) + [
+        torch.tensor(n, dtype=wide, requires_grad=True) for n in numbers
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,19 +213,25 @@ def test_values_and_gradients_equal_the_full_matrix(monkeypatch, case, batch, di
     exact = double(inputs)
     results, expected = case.ours(*inputs), case.plain(*exact)
     kernel, numbers = vars(case).get("kernel"), vars(case).get("numbers", (10,))
-    size = 1 / vars(case).get("temperature", 1 / numbers[0])  # of the exponents, which are themselves rounded
+    size = 1 / vars(case).get(
+        "temperature", 1 / numbers[0]
+    )  # of the exponents, which are themselves rounded
     if kernel:
         size = kernel.scale if kernel.unit else log_similarity(kernel, *exact).abs().max().item()
     tolerance = max(1.5e-6, 1.2e-7 * size) if dtype == torch.float32 else 1e-11
     for result, value in zip(results, expected, strict=True):
         assert result.dtype == dtype and relative([result], [value]) < tolerance
-    assert [result.requires_grad for result in results] == [k < case.results for k in range(len(results))]
+    assert [result.requires_grad for result in results] == [
+        k < case.results for k in range(len(results))
+    ]
     loss = weigh(results[: case.results])
     gradients = torch.autograd.grad(loss, inputs, retain_graph=True)
     wanted = torch.autograd.grad(weigh(expected[: case.results]), exact)
     assert relative(gradients[:2], wanted[:2]) < tolerance
     for gradient, value in zip(gradients[2:], wanted[2:], strict=True):
-        torch.testing.assert_close(gradient.double(), value, rtol=20 * tolerance, atol=20 * tolerance)
+        torch.testing.assert_close(
+            gradient.double(), value, rtol=20 * tolerance, atol=20 * tolerance
+        )
     again = torch.autograd.grad(loss, inputs)
     assert all(torch.equal(a, b) for a, b in zip(gradients, again, strict=True))
     with pytest.raises(RuntimeError, match="one backward pass"):
@@ -211,7 +242,9 @@ def test_values_and_gradients_equal_the_full_matrix(monkeypatch, case, batch, di
     ("batch", "group", "tile"), [(4, 2, 512), (130, 2, 512), (24, 12, 5), (60, 6, 13), (9, 9, 512)]
 )
 @pytest.mark.parametrize("case", GROUPED.values(), ids=GROUPED)
-def test_negatives_of_a_group_equal_the_full_matrix_with_a_mask(monkeypatch, case, batch, group, tile):
+def test_negatives_of_a_group_equal_the_full_matrix_with_a_mask(
+    monkeypatch, case, batch, group, tile
+):
     """Many groups in a tile, many tiles in a group, and one group, which is the batch."""
     monkeypatch.setitem(blocks.TILE_ROWS, "cpu", tile)
     monkeypatch.setattr(blocks, "FEWEST_ROWS", 64 if tile == 512 else 4)
@@ -235,12 +268,19 @@ def test_smaller_groups_are_less_work(monkeypatch):
         return sum(len(tile.x) * len(tile.y) for tile in made)
 
     # each pair once, but for those on a diagonal of tiles; smaller groups share tiles of 128 images
-    assert [pairs(group) for group in (1024, 512, 128, 2)] == [10 * 512**2, 6 * 512**2, 24 * 128**2, 24 * 128**2]
+    assert [pairs(group) for group in (1024, 512, 128, 2)] == [
+        10 * 512**2,
+        6 * 512**2,
+        24 * 128**2,
+        24 * 128**2,
+    ]
 
 
 @pytest.mark.parametrize("group", [1, 0, 3, 8])
 def test_groups_that_do_not_fit_are_refused(group):
-    with pytest.raises(ValueError, match=f"group_size must be 2 or more and divide the batch of 4, got {group}"):
+    with pytest.raises(
+        ValueError, match=f"group_size must be 2 or more and divide the batch of 4, got {group}"
+    ):
         log_sum_exp(*views(4, 3), 0.1, group_size=group)
 
 
@@ -254,7 +294,10 @@ def test_low_precision_is_accumulated_in_float32_and_autocast_stays_outside(case
         assert result.dtype == torch.float32 and relative([result], [value]) < 5e-6
     gradients = torch.autograd.grad(weigh(results[: case.results]), inputs)
     assert [gradient.dtype for gradient in gradients] == [tensor.dtype for tensor in inputs]
-    assert relative(gradients, torch.autograd.grad(weigh(expected[: case.results]), exact)) < torch.finfo(dtype).eps
+    assert (
+        relative(gradients, torch.autograd.grad(weigh(expected[: case.results]), exact))
+        < torch.finfo(dtype).eps
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = torch.autograd.grad(weigh(case.ours(*inputs)[: case.results]), inputs)
     assert all(torch.equal(a, b) for a, b in zip(gradients, inside, strict=True))
@@ -283,7 +326,9 @@ def test_kept_tiles_are_those_made_again(monkeypatch):
 def test_loss_scaling_does_not_overflow_float16():
     """The stored gradient stays float32 until the incoming one has multiplied it."""
     inputs, weights, scale = views(200, 16, torch.float16), torch.full((2, 200), 1e-9), 2.0**30
-    gradients = torch.autograd.grad(scale * weighted_sum(*inputs, weights, gaussian(0.5))[1], inputs)
+    gradients = torch.autograd.grad(
+        scale * weighted_sum(*inputs, weights, gaussian(0.5))[1], inputs
+    )
     wide = [tensor.detach().float().requires_grad_() for tensor in inputs]
     expected = torch.autograd.grad(scale * weighted_sum(*wide, weights, gaussian(0.5))[1], wide)
     assert relative(gradients, expected) < 1e-3
@@ -302,7 +347,9 @@ def test_across_gives_two_direction_info_nce_and_the_siglip_loss():
     first, second = views(23, 12)
     signs, dots = 2 * torch.eye(23) - 1, normalize(first, dim=1) @ normalize(second, dim=1).T
     positive, (rows, columns) = log_sum_exp(first, second, 0.07, across=True)
-    info_nce = (torch.logaddexp(rows, positive) + torch.logaddexp(columns, positive) - 2 * positive).mean() / 2
+    info_nce = (
+        torch.logaddexp(rows, positive) + torch.logaddexp(columns, positive) - 2 * positive
+    ).mean() / 2
     entropies = [cross_entropy(logits / 0.07, torch.arange(23)) for logits in (dots, dots.T)]
     torch.testing.assert_close(info_nce, sum(entropies) / 2)
     scale, bias = torch.tensor(10.0).double(), torch.tensor(-10.0).double()
@@ -342,7 +389,10 @@ def test_a_share_is_less_work(monkeypatch):
     monkeypatch.setitem(blocks.TILE_ROWS, "cpu", 1)
 
     def pairs():
-        return sum(len(tile.x) * len(tile.y) for tile in blocks.Blocks(*both, unit=True, shared=True).tiles())
+        return sum(
+            len(tile.x) * len(tile.y)
+            for tile in blocks.Blocks(*both, unit=True, shared=True).tiles()
+        )
 
     assert pairs() == 17 * 35
     with shared_rows([slice(0, 6), slice(6, 12), slice(12, 17)], 1):

@@ -21,7 +21,9 @@ def test_both_forms_give_the_same_objects_and_splits(coco_folder, voc_folder, sc
             for key in ("bbox", "category_id", "area"):
                 assert [each[key] for each in one.objects] == [each[key] for each in other.objects]
             kind, x, y, s = scenes[int(one.path.stem)][1][0]
-            assert one.objects[0]["bbox"] == [x, y, s, s] and one.objects[0]["category_id"] == kind + 1
+            assert (
+                one.objects[0]["bbox"] == [x, y, s, s] and one.objects[0]["category_id"] == kind + 1
+            )
     assert len(pair[0]) == 2
     assert len(pair[0].images[1].counted) == 2 and not pair[1].images[1].counted  # difficult in VOC
 
@@ -56,8 +58,15 @@ def test_runs_are_read_as_lists_and_compressed(coco_folder, tmp_path):
     flat = drawn.T.flatten()
     runs = np.diff([0, *(np.flatnonzero(np.diff(flat)) + 1), flat.size]).tolist()
     for counts in ([0] * int(flat[0]) + runs, packed.decode()):
-        file = spoiled(coco_folder, tmp_path, change("segmentation", {"size": [64, 64], "counts": counts}))
-        found = [each["segmentation"] for part in open_annotated(file) for one in part.images for each in one.objects]
+        file = spoiled(
+            coco_folder, tmp_path, change("segmentation", {"size": [64, 64], "counts": counts})
+        )
+        found = [
+            each["segmentation"]
+            for part in open_annotated(file)
+            for one in part.images
+            for each in one.objects
+        ]
         assert sum(bool((mask.decode(each) == drawn).all()) for each in found) == 1
 
 
@@ -101,12 +110,18 @@ def change(key, value):
     [
         (lambda content: content.pop("images"), "as COCO json"),
         (lambda content: content["images"][0].update(file_name="gone.png"), "gone.png"),
-        (lambda content: content["images"][0].update(width=60), "64 x 64 pixels, the annotations say 60 x 64"),
+        (
+            lambda content: content["images"][0].update(width=60),
+            "64 x 64 pixels, the annotations say 60 x 64",
+        ),
         (change("bbox", [1, 2, "3", 4]), "annotation 2: bbox must be 4 numbers"),
         (change("bbox", [1, 2, float("nan"), 4]), "bbox must be 4 numbers"),
         (change("category_id", 7), "unknown category 7"),
         (change("image_id", 99), "does not list"),
-        (change("segmentation", {"size": [64, 64], "counts": [5, 10**12]}), "annotation 2: RLE counts exceed"),
+        (
+            change("segmentation", {"size": [64, 64], "counts": [5, 10**12]}),
+            "annotation 2: RLE counts exceed",
+        ),
         (change("segmentation", [[1, 2, 3]]), "three points"),
         (change("keypoints", [1, 2]), "keypoints must be 6 numbers"),
     ],
@@ -121,8 +136,14 @@ def test_a_flip_moves_boxes_masks_and_keypoints():
     swaps = mirrored(("nose", "left_eye", "right_eye"))
     assert swaps == [0, 2, 1]
     points = torch.tensor([[[5.0, 2.0, 2.0], [4.0, 1.0, 2.0], [0.0, 0.0, 0.0]]])
-    target = {"boxes": torch.tensor([[1.0, 2.0, 4.0, 6.0]]), "masks": torch.eye(8)[None], "keypoints": points}
+    target = {
+        "boxes": torch.tensor([[1.0, 2.0, 4.0, 6.0]]),
+        "masks": torch.eye(8)[None],
+        "keypoints": points,
+    }
     image, out = flipped(torch.arange(8.0).expand(3, 8, 8), target, swaps)
-    assert image[0, 0].tolist() == list(range(7, -1, -1)) and out["boxes"].tolist() == [[4, 2, 7, 6]]
+    assert image[0, 0].tolist() == list(range(7, -1, -1)) and out["boxes"].tolist() == [
+        [4, 2, 7, 6]
+    ]
     assert out["masks"][0, 0, 7] == 1
     assert out["keypoints"][0].tolist() == [[3, 2, 2], [0, 0, 0], [4, 1, 2]]

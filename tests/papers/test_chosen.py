@@ -84,7 +84,12 @@ CHOOSE = {
     "simclr-1/few": [50, 70], "simclr-2/few": [61, 61], "simclr-1/many": [80, 80], "simclr-2/many": [10, 90],
     "dcl-1/few": [50, 50], "dcl-2/few": [50, 50], "dcl-1/many": [1, 2], "dcl-2/many": [2, 2],
 }  # fmt: skip
-RATE = {"simclr-1/many": [3, 3], "simclr-2/many": [2, 3], "dcl-1/many": [5, 5], "dcl-2/many": [5, 6]}
+RATE = {
+    "simclr-1/many": [3, 3],
+    "simclr-2/many": [2, 3],
+    "dcl-1/many": [5, 5],
+    "dcl-2/many": [5, 6],
+}
 
 
 def test_each_cell_takes_the_trial_with_the_best_mean_in_its_column(tmp_path):
@@ -94,8 +99,13 @@ def test_each_cell_takes_the_trial_with_the_best_mean_in_its_column(tmp_path):
     found = {cell.place: dict(cell.settings) for cell in rate.cells()}
     assert found["simclr-1/many"]["temperature"] == 0.1 and found["simclr-1/many"]["lr"] == 0.01
     assert found["dcl-2/many"]["temperature"] == 0.5 and found["dcl-2/many"]["lr"] == 0.02
-    assert rate.choices["dcl-2/many"] == "temperature 0.5" and rate.rows["dcl-2"].title == "DCL, lr 0.02"
-    few = OWN.replace("chosen: choose\n    columns: {many: {", "chosen: choose\n    columns: {few: {")
+    assert (
+        rate.choices["dcl-2/many"] == "temperature 0.5"
+        and rate.rows["dcl-2"].title == "DCL, lr 0.02"
+    )
+    few = OWN.replace(
+        "chosen: choose\n    columns: {many: {", "chosen: choose\n    columns: {few: {"
+    )
     (tmp_path / "own.yaml").write_text(few)
     (cell, *_) = resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path).cells()
     assert cell.settings["temperature"] == 0.5  # 61 against a mean of 60 with the better seed
@@ -111,8 +121,13 @@ def test_choices_follow_one_another_and_another_column_takes_the_first(tmp_path)
     written(tmp_path, RATE, "rate")
     fresh = resolved(read_paper(tmp_path / "own.yaml").tables["fresh"], tmp_path)
     chosen = {"simclr": "temperature 0.1, lr 0.01", "other": "temperature 0.5, lr 0.02"}
-    assert fresh.choices == {f"{row}/{column}": one for row, one in chosen.items() for column in ("many", "five")}
-    assert {(cell.settings["temperature"], cell.settings["lr"]) for cell in fresh.cells()} == {(0.1, 0.01), (0.5, 0.02)}
+    assert fresh.choices == {
+        f"{row}/{column}": one for row, one in chosen.items() for column in ("many", "five")
+    }
+    assert {(cell.settings["temperature"], cell.settings["lr"]) for cell in fresh.cells()} == {
+        (0.1, 0.01),
+        (0.5, 0.02),
+    }
 
 
 def test_a_choice_waits_for_all_trials(tmp_path):
@@ -127,7 +142,11 @@ def test_a_choice_waits_for_all_trials(tmp_path):
 @pytest.mark.parametrize(
     ("was", "becomes", "words"),
     [
-        ("trials: *trials_of_two", "trials: [{temperature: 0.1}]", "rate: every row needs as many trials in choose"),
+        (
+            "trials: *trials_of_two",
+            "trials: [{temperature: 0.1}]",
+            "rate: every row needs as many trials in choose",
+        ),
         (", among: dcl", "", "rate; there are {'simclr': 2, 'other': 0}"),
         ("among: dcl", "among: decl", "rate; there are {'simclr': 2, 'other': 0}"),
         ("    chosen: rate\n", "", "fresh, row other: `among` needs a table in `chosen`"),
@@ -146,7 +165,12 @@ def test_a_page_says_what_was_chosen_and_corrects_its_claims(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
     written(tmp_path, CHOOSE)
     written(tmp_path, RATE, "rate")
-    numbers = {"simclr/many": [60, 62], "other/many": [70, 72.1], "simclr/five": [50, 52], "other/five": [50.5, 53]}
+    numbers = {
+        "simclr/many": [60, 62],
+        "other/many": [70, 72.1],
+        "simclr/five": [50, 52],
+        "other/five": [50.5, 53],
+    }
     written(tmp_path, numbers, "fresh")
     own = read_paper(tmp_path / "own.yaml")
     path = write_outcome(own, own.tables["fresh"], [], tmp_path)
@@ -195,7 +219,11 @@ def test_one_command_chooses_and_runs_with_fresh_seeds(tmp_path, monkeypatch):
     assert all("--held-out 128" in one["seeds"]["0"]["commands"][1] for one in trials.values())
     (seed,) = outcome["cells"]["simclr/digits"]["seeds"]
     pretrain, evaluate = outcome["cells"]["simclr/digits"]["seeds"][seed]["commands"]
-    assert f"--temperature {temperature}" in pretrain and "--group-size 2" in pretrain and "--seed 100" in pretrain
+    assert (
+        f"--temperature {temperature}" in pretrain
+        and "--group-size 2" in pretrain
+        and "--seed 100" in pretrain
+    )
     assert seed == "100" and "--held-out" not in evaluate
 
 
@@ -223,7 +251,15 @@ def test_an_experiment_is_fair(table):
         own = settings_of(table, row)
         for trial in table.trials(row):
             theirs = settings_of(trials, trial.name)
-            for setting in ("method", "views", "small_views", "queue_size", "negatives", "batch_size", "crop_size"):
+            for setting in (
+                "method",
+                "views",
+                "small_views",
+                "queue_size",
+                "negatives",
+                "batch_size",
+                "crop_size",
+            ):
                 assert theirs.get(setting) == own.get(setting), (row, trial.name, setting)
 
 
@@ -238,10 +274,18 @@ def test_equal_passes_are_equal():
     passes = {}
     for row in EXPERIMENTS.tables["5"].rows.values():
         settings = settings_of(EXPERIMENTS.tables["5"], row.name)
-        numbers = {name: value for name, value in settings.items() if name in ("symmetric", "small_views")}
-        pairing = method_class(settings["method"]).from_recipe("small", **numbers).setup(100).pairing
+        numbers = {
+            name: value for name, value in settings.items() if name in ("symmetric", "small_views")
+        }
+        pairing = (
+            method_class(settings["method"]).from_recipe("small", **numbers).setup(100).pairing
+        )
         sizes = [view.size for view in plan(settings["views"], 64, 3).views]
         online = sum((sizes[view] / 64) ** 2 for view in pairing.online_views)
         passes[row.name] = settings["epochs"] * (online + len(pairing.momentum_views))
-    equal = [value for name, value in passes.items() if name.endswith("-passes") or name in ("moco-m", "lorac")]
+    equal = [
+        value
+        for name, value in passes.items()
+        if name.endswith("-passes") or name in ("moco-m", "lorac")
+    ]
     assert len(equal) == 6 and min(equal) == pytest.approx(max(equal), rel=0.005)

@@ -23,7 +23,9 @@ GRAFTS = {  # Montgomery, Design and Analysis of Experiments, example 4.1: four 
 def test_a_difference_is_that_of_randomised_blocks():
     grafts = {(pressure, "yield"): seeds(numbers) for pressure, numbers in GRAFTS.items()}
     found = compare(grafts, ("8500", "yield"), ("9100", "yield"))
-    assert found.variance == pytest.approx(7.33, abs=0.005)  # the book's mean square of errors, 15 degrees of freedom
+    assert found.variance == pytest.approx(
+        7.33, abs=0.005
+    )  # the book's mean square of errors, 15 degrees of freedom
     assert found.mean == pytest.approx(92.82 - 85.77, abs=0.005)
     assert found.half() == pytest.approx(2.131 * (2 * 7.33 / 6) ** 0.5, abs=0.005)
 
@@ -50,7 +52,9 @@ def seeds(numbers):
 
 def judged(tmp_path, a, b, change=lambda table: None, **claim):
     table = read_paper(written(tmp_path, change)).tables["table-1"]
-    return judge(Claim(text="", column="a", **claim), table, {("x", "a"): seeds(a), ("y", "a"): seeds(b)})
+    return judge(
+        Claim(text="", column="a", **claim), table, {("x", "a"): seeds(a), ("y", "a"): seeds(b)}
+    )
 
 
 def test_a_claim_holds_where_the_interval_says_so(tmp_path):
@@ -80,10 +84,16 @@ def test_what_was_not_run_is_not_judged(tmp_path):
 def test_the_best_is_judged_against_the_row_that_speaks_most_against_it():
     table = paper("lorac").tables["table-3"]
     claim = next(one for one in table.claims if one.best == "lorac" and one.column == "p1-top1")
-    numbers = {"lorac": [60, 61.5, 62], "moco-v2": [60.2, 61.1, 61.9], "moco-v1": [60.6, 61.2, 62.9]}
+    numbers = {
+        "lorac": [60, 61.5, 62],
+        "moco-v2": [60.2, 61.1, 61.9],
+        "moco-v1": [60.6, 61.2, 62.9],
+    }
     values = {(row, "p1-top1"): seeds(given) for row, given in numbers.items()}
     found = judge(claim, table.small, values)
-    assert found.holds == "not decided" and found.words.startswith("against MoCo v1: difference -0.4 %")
+    assert found.holds == "not decided" and found.words.startswith(
+        "against MoCo v1: difference -0.4 %"
+    )
     values["swav", "p1-top1"] = seeds([])
     assert judge(claim, table.small, values).holds == "not run"
     values["swav", "p1-top1"] = seeds([70, 71.4, 72.1])
@@ -106,7 +116,9 @@ def test_a_margin_is_compared_with_the_end_of_the_interval(tmp_path):
         (B, A, lower, "not_worse", 0.2, "yes"),
         (A, B, lower, "not_worse", 0.2, "no"),
     ):
-        found = judged(tmp_path, first, second, *([change] if change else []), **{kind: ("x", "y", margin)})
+        found = judged(
+            tmp_path, first, second, *([change] if change else []), **{kind: ("x", "y", margin)}
+        )
         assert found.holds == holds
 
 
@@ -121,11 +133,19 @@ def test_counts_of_one_run_are_compared_and_equal_within_one_per_cent(tmp_path):
 
 def test_a_claim_is_judged_on_the_data_that_stands_for_the_papers_without_cells_of_other_data():
     table = paper("sce").tables["table-5"]
-    claim = next(one for one in table.claims if one.text == "SCE is better than ReSSL on ImageNet100")
-    values = {("sce", "imagenette"): seeds([61.0, 62.0, 63.0]), ("ressl", "imagenette"): seeds([50.0, 51.0, 52.5])}
+    claim = next(
+        one for one in table.claims if one.text == "SCE is better than ReSSL on ImageNet100"
+    )
+    values = {
+        ("sce", "imagenette"): seeds([61.0, 62.0, 63.0]),
+        ("ressl", "imagenette"): seeds([50.0, 51.0, 52.5]),
+    }
     found = judge(claim, table.small, values)
     assert found.holds == "yes" and found.words.startswith("on Imagenette: difference +10.8 %")
-    wild = {("sce", "cifar10"): seeds([10.0, 90.0, 20.0]), ("ressl", "cifar10"): seeds([50.0, 1.0, 99.0])}
+    wild = {
+        ("sce", "cifar10"): seeds([10.0, 90.0, 20.0]),
+        ("ressl", "cifar10"): seeds([50.0, 1.0, 99.0]),
+    }
     assert judge(claim, table.small, values | wild) == found
     same = {("moco-v2", "imagenette"): seeds([10.0, 90.0, 20.0])}
     assert judge(claim, table.small, values | same).holds == "not decided"
@@ -134,7 +154,10 @@ def test_a_claim_is_judged_on_the_data_that_stands_for_the_papers_without_cells_
 def test_a_difference_has_the_unit_of_its_column():
     table = paper("lorac").tables["figure-3"]
     claim = next(one for one in table.claims if one.better == ("moco-m", "beta-2"))
-    values = {("moco-m", "nuclear"): seeds([12.3, 12.2]), ("beta-2", "nuclear"): seeds([12.0, 12.1])}
+    values = {
+        ("moco-m", "nuclear"): seeds([12.3, 12.2]),
+        ("beta-2", "nuclear"): seeds([12.0, 12.1]),
+    }
     assert "difference +0.2 norm," in judge(claim, table.small, values).words
 
 
@@ -144,8 +167,12 @@ def test_p_is_that_of_students_test_of_pairs(tmp_path):
     assert better.p == pytest.approx(stats.ttest_rel(x, y).pvalue)
     margin = judged(tmp_path, x, y, not_worse=("x", "y", 0.5))
     assert margin.p == pytest.approx(stats.ttest_rel([one + 0.5 for one in x], y).pvalue)
-    within = judged(tmp_path, A, B, within=("x", "y", 3.0))  # two one-sided tests, each at half the level
-    assert within.p == pytest.approx(2 * stats.ttest_rel(A, [one + 3 for one in B], alternative="less").pvalue)
+    within = judged(
+        tmp_path, A, B, within=("x", "y", 3.0)
+    )  # two one-sided tests, each at half the level
+    assert within.p == pytest.approx(
+        2 * stats.ttest_rel(A, [one + 3 for one in B], alternative="less").pvalue
+    )
     interval = stats.ttest_rel(x, y).confidence_interval(0.95)
     assert better.interval == pytest.approx((interval.low, interval.high))
     assert better.difference == pytest.approx(statistics.mean(x) - statistics.mean(y))
@@ -165,7 +192,12 @@ def test_the_best_of_many_equal_rows_is_seldom_refuted():
 
 
 def test_holms_correction_is_that_of_his_paper():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]  # adjusted: 0.03, 0.06, 0.06, 0.02
+    assert holm([0.01, 0.04, 0.03, 0.005]) == [
+        True,
+        False,
+        False,
+        True,
+    ]  # adjusted: 0.03, 0.06, 0.06, 0.02
     assert holm([0.04]) == [True] and holm([0.04, 0.5]) == [False, False] and holm([]) == []
     generator = np.random.default_rng(0)
     wrong = sum(any(holm(list(generator.uniform(size=40)))) for _ in range(1000))
@@ -175,13 +207,21 @@ def test_holms_correction_is_that_of_his_paper():
 def test_the_error_of_the_test_images_is_that_of_the_bootstrap():
     generator = np.random.default_rng(0)
     chance = generator.uniform(0.2, 1, size=400)
-    first, second = ([generator.uniform(size=400) < chance - gain for _ in range(3)] for gain in (0.0, 0.1))
+    first, second = (
+        [generator.uniform(size=400) < chance - gain for _ in range(3)] for gain in (0.0, 0.1)
+    )
     none = Difference(mean=10.0, error=0.0, freedom=4, variance=0.0, cells=2)
     found = with_test_images(none, first, second)
     drawn = generator.integers(400, size=(4000, 400))
     means = 100 * (np.mean(first, 0)[drawn] - np.mean(second, 0)[drawn]).mean(1)
-    assert found.error == pytest.approx(means.std(), rel=0.05) and found.freedom == 399 and found.mean == 10
-    both = with_test_images(Difference(mean=10.0, error=3.0, freedom=4, variance=1.0, cells=2), first, second)
+    assert (
+        found.error == pytest.approx(means.std(), rel=0.05)
+        and found.freedom == 399
+        and found.mean == 10
+    )
+    both = with_test_images(
+        Difference(mean=10.0, error=3.0, freedom=4, variance=1.0, cells=2), first, second
+    )
     assert both.error == pytest.approx((9 + found.error**2) ** 0.5) and 4 < both.freedom < 403
 
 
@@ -190,7 +230,10 @@ def test_a_verdict_takes_the_test_images_in_where_it_has_them(tmp_path):
     claim = Claim(text="", column="a", better=("x", "y"))
     values = {("x", "a"): seeds(A), ("y", "a"): seeds(B)}
     generator = np.random.default_rng(0)
-    right = {place: {str(seed): generator.uniform(size=50) < 0.8 for seed in range(3)} for place in values}
+    right = {
+        place: {str(seed): generator.uniform(size=50) < 0.8 for seed in range(3)}
+        for place in values
+    }
     assert judge(claim, table, values).holds == "yes"
     wide = judge(claim, table, values, right)
     assert wide.holds == "not decided" and wide.difference == pytest.approx(1.1)
@@ -207,7 +250,10 @@ def test_a_margin_that_should_be_larger_is_compared_with_the_other_by_welch():
         ("sce", "cifar10-25k"): [70.3, 71.1, 70.8],
         ("ressl", "cifar10-25k"): [69.5, 70.9, 70.0],
     }
-    gains = [np.subtract(numbers["sce", where], numbers["ressl", where]) for where in ("cifar10", "cifar10-25k")]
+    gains = [
+        np.subtract(numbers["sce", where], numbers["ressl", where])
+        for where in ("cifar10", "cifar10-25k")
+    ]
     found = judge(claim, table.small, {place: seeds(given) for place, given in numbers.items()})
     welch = stats.ttest_ind(*gains, equal_var=False)
     interval = welch.confidence_interval(0.95)

@@ -23,12 +23,16 @@ TASKS = ("detect", "segment", "keypoints")
 def run(coco_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "scenes"
     options = dict(epochs=1, batch_size=8, held_out=0, encoder="small", image_size=64, crop_size=64)
-    return nearfar.pretrain(str(coco_folder / "images"), out=str(out), console=Console(quiet=True), **options)
+    return nearfar.pretrain(
+        str(coco_folder / "images"), out=str(out), console=Console(quiet=True), **options
+    )
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    small = replace(DETECTORS["small"], sides=(64,), longest=64, batch_size=2, channels=16, regions=16)
+    small = replace(
+        DETECTORS["small"], sides=(64,), longest=64, batch_size=2, channels=16, regions=16
+    )
     monkeypatch.setitem(DETECTORS, "small", small)
 
 
@@ -57,7 +61,9 @@ def test_all_three_from_this_run_and_from_random_weights(run, coco_folder, quiet
 def test_the_report_needs_no_other_protocol(run, coco_folder, quiet):
     (run.path / "results.json").unlink(missing_ok=True)
     once, again = (
-        nearfar.transfer(run, coco_folder, protocol="detect", epochs=1, limit=4, baselines=False, console=quiet)
+        nearfar.transfer(
+            run, coco_folder, protocol="detect", epochs=1, limit=4, baselines=False, console=quiet
+        )
         for _ in range(2)
     )
     assert once["trained"]["detect_AP"] == again["trained"]["detect_AP"]
@@ -66,7 +72,9 @@ def test_the_report_needs_no_other_protocol(run, coco_folder, quiet):
     assert "Objects found" in (run.path / "report.html").read_text()
 
 
-def test_mistakes_are_one_line_and_change_nothing(run, coco_folder, voc_folder, images_file, complaint):
+def test_mistakes_are_one_line_and_change_nothing(
+    run, coco_folder, voc_folder, images_file, complaint
+):
     before = sorted(run.path.rglob("*"))
     for words, said in (
         ([coco_folder, "--protocol", "detect", "knn"], "there is no protocol 'knn'"),
@@ -74,7 +82,10 @@ def test_mistakes_are_one_line_and_change_nothing(run, coco_folder, voc_folder, 
         ([coco_folder / "images", "--protocol", "detect"], "no annotations in"),
         ([coco_folder / "missing", "--protocol", "detect"], "there is no"),
         ([coco_folder, "--protocol", "detect", "--detector", "smal"], "did you mean 'small'"),
-        ([coco_folder, "--protocol", "detect", "--epochs", "0"], "--epochs must be a finite number above 0"),
+        (
+            [coco_folder, "--protocol", "detect", "--epochs", "0"],
+            "--epochs must be a finite number above 0",
+        ),
         ([voc_folder, "--protocol", "segment"], "boxes without segmentations"),
         ([voc_folder, "--protocol", "keypoints"], "no keypoints"),
         ([voc_folder, "--protocol", "detect"], "6.jpg"),
@@ -94,7 +105,12 @@ def truth(*boxes, crowd=()):
 
 
 def found(*boxes, scores=(0.9, 0.8)):
-    return [[{"bbox": list(box), "category_id": 1, "score": one} for box, one in zip(boxes, scores, strict=False)]]
+    return [
+        [
+            {"bbox": list(box), "category_id": 1, "score": one}
+            for box, one in zip(boxes, scores, strict=False)
+        ]
+    ]
 
 
 FIRST, SECOND = (0, 0, 50, 50), (100, 100, 50, 50)

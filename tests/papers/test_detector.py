@@ -8,7 +8,13 @@ from torch import nn
 
 from nearfar.networks import Encoder, build_backbone
 from nearfar.papers.annotations import open_annotated
-from nearfar.papers.detection import average_precision, detector_optimizer, find_objects, fit_detector, rate_factor
+from nearfar.papers.detection import (
+    average_precision,
+    detector_optimizer,
+    find_objects,
+    fit_detector,
+    rate_factor,
+)
 from nearfar.papers.detector import DETECTORS, TASKS, FeatureMaps, build_detector, detector_settings
 
 SMALL_IMAGES = dict(sides=(64,), longest=64, batch_size=2, steps=1, workers=0, regions=8)
@@ -33,8 +39,12 @@ def test_every_setting_takes_one_step(coco_folder, name, task):
     trunk = detector.backbone.maps.backbone.net
     torch.testing.assert_close(trunk.state_dict(), one.backbone.net.state_dict())
     fit_detector(detector, train, settings)
-    assert not torch.equal(trunk.conv.weight, one.backbone.net.conv.weight)  # all stages are trained
-    assert all(torch.equal(value, before[key]) for key, value in one.state_dict().items())  # in a copy
+    assert not torch.equal(
+        trunk.conv.weight, one.backbone.net.conv.weight
+    )  # all stages are trained
+    assert all(
+        torch.equal(value, before[key]) for key, value in one.state_dict().items()
+    )  # in a copy
     found = find_objects(detector, test)
     assert 0 <= average_precision(test, found, TASKS[task])["AP"] <= 1
 
@@ -42,15 +52,25 @@ def test_every_setting_takes_one_step(coco_folder, name, task):
 def test_the_papers_detectors_of_a_resnet_50():
     one = encoder("resnet50", 224)
     lorac = build_detector(one, replace(DETECTORS["lorac"], **SMALL_IMAGES), "segment", 2)
-    norms = [module for module in lorac.backbone.pyramid.modules() if isinstance(module, nn.BatchNorm2d)]
+    norms = [
+        module for module in lorac.backbone.pyramid.modules() if isinstance(module, nn.BatchNorm2d)
+    ]
     assert len(norms) == 8  # four maps, two convolutions each
     assert lorac.rpn.anchor_generator.sizes == ((32,), (64,), (128,), (256,), (512,))
     assert lorac.roi_heads.box_roi_pool.scales == [1 / 4, 1 / 8, 1 / 16, 1 / 32]
     sce = build_detector(one, replace(DETECTORS["sce"], **SMALL_IMAGES), "segment", 2)
-    assert sce.backbone.out_channels == 1024 and sce.rpn.anchor_generator.sizes == ((32, 64, 128, 256, 512),)
-    assert sce.roi_heads.box_head.stage is sce.roi_heads.mask_head.stage is sce.backbone.maps.backbone.net.layer4
+    assert sce.backbone.out_channels == 1024 and sce.rpn.anchor_generator.sizes == (
+        (32, 64, 128, 256, 512),
+    )
+    assert (
+        sce.roi_heads.box_head.stage
+        is sce.roi_heads.mask_head.stage
+        is sce.backbone.maps.backbone.net.layer4
+    )
     with torch.no_grad():
-        assert sce.roi_heads.mask_predictor(sce.roi_heads.mask_head(torch.zeros(2, 1024, 14, 14))).shape[2:] == (14, 14)
+        assert sce.roi_heads.mask_predictor(
+            sce.roi_heads.mask_head(torch.zeros(2, 1024, 14, 14))
+        ).shape[2:] == (14, 14)
 
 
 def test_anchors_stand_where_the_maps_are():
@@ -59,13 +79,20 @@ def test_anchors_stand_where_the_maps_are():
     images, _ = detector.transform([torch.zeros(3, 480, 640)])
     maps = list(detector.backbone(images.tensors).values())
     anchors = detector.rpn.anchor_generator(images, maps)[0]
-    first = anchors[: maps[0].shape[2] * maps[0].shape[3] * 6].view(maps[0].shape[2], maps[0].shape[3], 6, 4)
+    first = anchors[: maps[0].shape[2] * maps[0].shape[3] * 6].view(
+        maps[0].shape[2], maps[0].shape[3], 6, 4
+    )
     centres = (first[..., :2] + first[..., 2:]) / 2
-    assert centres[1, 2, 0].tolist() == [28, 14] and detector.roi_heads.box_roi_pool.scales[0] == 1 / 14
+    assert (
+        centres[1, 2, 0].tolist() == [28, 14]
+        and detector.roi_heads.box_roi_pool.scales[0] == 1 / 14
+    )
 
 
 def test_one_line_for_a_transformer_and_for_an_unknown_setting():
-    with pytest.raises(ValueError, match=r"'vit_tiny_patch16_224' has feature maps of one size only: .*ResNets"):
+    with pytest.raises(
+        ValueError, match=r"'vit_tiny_patch16_224' has feature maps of one size only: .*ResNets"
+    ):
         build_detector(encoder("vit_tiny_patch16_224", 32), DETECTORS["small"], "detect", 1)
     with pytest.raises(ValueError, match="C4 detector takes small or a ResNet"):
         build_detector(encoder("mobilenetv3_small_050"), DETECTORS["sce"], "detect", 1)
@@ -78,7 +105,8 @@ def test_one_line_for_a_transformer_and_for_an_unknown_setting():
 def test_a_detector_learns_the_images_that_it_was_trained_on(coco_folder):
     train, _ = open_annotated(coco_folder)
     settings = replace(
-        DETECTORS["small"], **{**TINY, "steps": 40, "regions": 32, "proposals": (100, 50), "kept": (100, 50)}
+        DETECTORS["small"],
+        **{**TINY, "steps": 40, "regions": 32, "proposals": (100, 50), "kept": (100, 50)},
     )
     detector = build_detector(encoder("small"), settings, "detect", 2)
     fit_detector(detector, train, settings)
@@ -89,14 +117,18 @@ def test_norms_have_their_own_weight_decay():
     detector = build_detector(encoder("small"), DETECTORS["lorac"], "detect", 2)
     rest, norms = detector_optimizer(detector, DETECTORS["lorac"]).param_groups
     assert (rest["weight_decay"], norms["weight_decay"]) == (1e-4, 0)
-    assert sum(one.numel() for one in norms["params"]) == 2 * (64 * 3 + 256 * 3 + 6 * 256)  # trunk; six in the pyramid
+    assert sum(one.numel() for one in norms["params"]) == 2 * (
+        64 * 3 + 256 * 3 + 6 * 256
+    )  # trunk; six in the pyramid
 
 
 def test_the_learning_rate_rises_and_falls_twice():
     settings = replace(DETECTORS["lorac"], warmup=10)
     rates = [rate_factor(step, 90, settings) for step in range(90)]
     assert rates[0] == 1e-3 and rates[10] == rates[59] == 1
-    assert rates[60] == rates[79] == pytest.approx(0.1) and rates[80] == rates[89] == pytest.approx(0.01)
+    assert rates[60] == rates[79] == pytest.approx(0.1) and rates[80] == rates[89] == pytest.approx(
+        0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +149,8 @@ def test_strides_and_channels(name, image_size, strides, channels):
     side = 2 * strides[-1]
     with torch.no_grad():
         assert [one.shape[1:] for one in maps(torch.zeros(1, 1, side, side))] == [
-            (dim, side // stride, side // stride) for dim, stride in zip(channels, strides, strict=True)
+            (dim, side // stride, side // stride)
+            for dim, stride in zip(channels, strides, strict=True)
         ]
 
 

@@ -22,7 +22,8 @@ def test_pictures_of_runs_stand_side_by_side_in_their_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "drawn"), [("saclr/table-8", False), ("sigclr/table-3", True), ("lorac/figure-3", True)]
+    ("name", "drawn"),
+    [("saclr/table-8", False), ("sigclr/table-3", True), ("lorac/figure-3", True)],
 )
 def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path, name, drawn):
     table = paper(name.split("/")[0]).tables[name.split("/")[1]]

@@ -16,7 +16,9 @@ from nearfar.training.run_folder import CHECKPOINT
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("measured") / "run"
-    options = dict(method="saclr", limit=256, epochs=2, log_every=1, held_out=0, precision="32-true")
+    options = dict(
+        method="saclr", limit=256, epochs=2, log_every=1, held_out=0, precision="32-true"
+    )
     return nearfar.pretrain("digits", out=folder, console=Console(quiet=True), **options)
 
 
@@ -38,7 +40,8 @@ def test_a_curve_is_the_key_of_the_metrics(run):
     curve = MEASURES["curve"](dict(metric="loss"), run.path)
     assert curve == [line["loss"] for line in run.metrics] and len(curve) == 2
     positive, partition = (
-        MEASURES["curve"](dict(metric=f"monitored.{key}"), run.path) for key in ("positive", "partition")
+        MEASURES["curve"](dict(metric=f"monitored.{key}"), run.path)
+        for key in ("positive", "partition")
     )
     assert all(0 < value <= 1 for value in positive + partition) and partition[0] != partition[1]
     with pytest.raises(ValueError, match=r"metrics.jsonl has no monitored.negatives"):
@@ -54,13 +57,22 @@ def test_the_projector_of_a_run_is_that_of_its_last_step(run):
     pixels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8)
     state = torch.load(run.path / CHECKPOINT, weights_only=True)["model"]
     rows = encoder(pixels)
-    first = {name.removeprefix("online.1."): value for name, value in state.items() if name.startswith("online.1.")}
+    first = {
+        name.removeprefix("online.1."): value
+        for name, value in state.items()
+        if name.startswith("online.1.")
+    }
     torch.testing.assert_close(dict(projector.state_dict()), first, rtol=0, atol=0)
-    assert projector(rows).shape == (4, run.settings.hyperparameters["projector"][-1]) and not projector.training
+    assert (
+        projector(rows).shape == (4, run.settings.hyperparameters["projector"][-1])
+        and not projector.training
+    )
 
 
 def test_the_plane_is_measured_on_the_test_images(run, monkeypatch):
-    monkeypatch.setattr("nearfar.papers.measures.map_images", partial(nearfar.map_images, epochs=2, num_views=2))
+    monkeypatch.setattr(
+        "nearfar.papers.measures.map_images", partial(nearfar.map_images, epochs=2, num_views=2)
+    )
     (run.path / "plane.html").write_text("left by a measurement that was stopped")
     found = MEASURES["plane"]({}, run.path)
     numbers = json.loads((run.path / "plane.json").read_text())
@@ -78,16 +90,24 @@ def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, mon
     given = dict(method="simclr", encoder="tiny", image_size=16, batch_size=128)
     assert 0 < MEASURES["loss-share"](given, tmp_path) < 100
     monkeypatch.setattr("nearfar.papers.measures._fastest", lambda step: 0.5)
-    monkeypatch.setattr("nearfar.papers.measures._rate", lambda given: given["batch_size"] / 2.0)  # 2 s for any step
-    assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 512))
+    monkeypatch.setattr(
+        "nearfar.papers.measures._rate", lambda given: given["batch_size"] / 2.0
+    )  # 2 s for any step
+    assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(
+        100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 512)
+    )
     large = given | dict(encoder="resnet18")
-    assert MEASURES["loss-share"](large, tmp_path) == pytest.approx(100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 32))
+    assert MEASURES["loss-share"](large, tmp_path) == pytest.approx(
+        100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 32)
+    )
 
 
 def test_the_first_trial_of_a_process_gives_no_time(tmp_path, monkeypatch):
     speeds = iter([99.0, 50.0, 20.0])
     monkeypatch.setattr("nearfar.papers.measures.SECONDS", 0.0)
-    monkeypatch.setattr("nearfar.papers.measures.training_speed", lambda *given, **how: next(speeds))
+    monkeypatch.setattr(
+        "nearfar.papers.measures.training_speed", lambda *given, **how: next(speeds)
+    )
     given = dict(method="simclr", encoder="tiny", batch_size=100)
     assert MEASURES["step-time"](given, tmp_path) == 1000 * 100 / 50
     MEASURES["step-memory"](given, tmp_path)
@@ -95,9 +115,16 @@ def test_the_first_trial_of_a_process_gives_no_time(tmp_path, monkeypatch):
 
 
 def test_the_learned_numbers_of_a_loss_end_where_the_metrics_do(tmp_path):
-    options = dict(method="sigclr", learn_temperature=True, temperature=0.2, bias=-5.0, limit=64, batch_size=32)
+    options = dict(
+        method="sigclr", learn_temperature=True, temperature=0.2, bias=-5.0, limit=64, batch_size=32
+    )
     run = nearfar.pretrain(
-        "digits", out=tmp_path / "run", epochs=2, log_every=1, console=Console(quiet=True), **options
+        "digits",
+        out=tmp_path / "run",
+        epochs=2,
+        log_every=1,
+        console=Console(quiet=True),
+        **options,
     )
     for name, start in (("temperature", 0.2), ("bias", -5.0)):
         found = [line["monitored"][name] for line in run.metrics if "monitored" in line]

@@ -80,7 +80,10 @@ def check(number, source):
     elif name == "claims":
         what, _, words = what.partition(" of ")
         every = [
-            claim for table in pages.tables_in(PAPERS).values() for claim in table["claims"] if words in claim["text"]
+            claim
+            for table in pages.tables_in(PAPERS).values()
+            for claim in table["claims"]
+            if words in claim["text"]
         ]
         tested = [claim for claim in every if "p" in claim]
         counts = Counter(claim["holds"] for claim in every)
@@ -91,7 +94,9 @@ def check(number, source):
     elif name == "bench":
         case, batch, dim = what.rsplit(" ", 2)
         rows = json.loads((DOCS / "benchmark-losses.json").read_text())["rows"]
-        (row,) = [r for r in rows if (r["case"], r["batch"], r["dim"]) == (case, int(batch), int(dim))]
+        (row,) = [
+            r for r in rows if (r["case"], r["batch"], r["dim"]) == (case, int(batch), int(dim))
+        ]
         assert int(number) == round(1000 * row["median"])
     else:
         values = values_of(name)
@@ -100,7 +105,9 @@ def check(number, source):
         found = statistics.mean(values[first].values())
         if second:
             _, table = table_of(f"{name}.json")
-            judgement = judge(Claim(text="", better=("/".join(first), "/".join(second[0]))), table, values)
+            judgement = judge(
+                Claim(text="", better=("/".join(first), "/".join(second[0]))), table, values
+            )
             found = judgement.difference
             assert verdict is None or (judgement.holds in ("yes", "no")) == (verdict == "decided")
         digits = len(number.partition(".")[2])
@@ -118,7 +125,10 @@ def test_every_number_of_the_page_has_its_source():
     assert not re.findall(r"\d+\.\d+", MARKED.sub("", re.sub(r"\]\([^)]*\)", "]", text)))
     sentences = re.split(r"(?<=[.;:]) ", " ".join(text.split()))
     for sentence in sentences:
-        if "decided" in re.sub(r"<!-- .*? -->", "", sentence).replace("are decided", "") and "points" in sentence:
+        if (
+            "decided" in re.sub(r"<!-- .*? -->", "", sentence).replace("are decided", "")
+            and "points" in sentence
+        ):
             assert "decided -->" in sentence or "<!-- claims" in sentence, sentence
 
 

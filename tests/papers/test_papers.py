@@ -18,7 +18,10 @@ OWN = {
             "protocol": ["knn"],
             "metric": "knn",
             "common": {"recipe": "cifar", "batch_size": 64},
-            "columns": {"a": {"data": "cifar10"}, "b": {"data": "cifar100", "run": {"batch_size": 128}}},
+            "columns": {
+                "a": {"data": "cifar10"},
+                "b": {"data": "cifar100", "run": {"batch_size": 128}},
+            },
             "rows": {
                 "x": {
                     "title": "X",
@@ -30,7 +33,12 @@ OWN = {
                 "z": {"title": "Z", "paper": {"b": 3}},
             },
             "claims": [{"text": "y is better", "column": "a", "better": ["y", "x"]}],
-            "small": {"common": {"epochs": 2}, "columns": {"a": {"data": "digits"}}, "seeds": 3, "rows": ["x"]},
+            "small": {
+                "common": {"epochs": 2},
+                "columns": {"a": {"data": "digits"}},
+                "seeds": 3,
+                "rows": ["x"],
+            },
         }
     },
 }
@@ -48,7 +56,13 @@ def test_settings_are_merged_from_left_to_right(tmp_path):
     table = read_paper(written(tmp_path)).tables["table-1"]
     full = {(cell.row, cell.column): dict(cell.settings) for cell in table.cells()}
     common = {"epochs": 1000, "recipe": "cifar"}
-    assert full["x", "a"] == {**common, "batch_size": 64, "data": "cifar10", "method": "simclr", "lr": 1}
+    assert full["x", "a"] == {
+        **common,
+        "batch_size": 64,
+        "data": "cifar10",
+        "method": "simclr",
+        "lr": 1,
+    }
     assert full["y", "a"] == {**common, "batch_size": 64, "data": "cifar10", "method": "saclr"}
     assert set(full) == {("x", "a"), ("y", "a")}  # where the paper has numbers
     (small,) = table.small.cells()
@@ -58,8 +72,12 @@ def test_settings_are_merged_from_left_to_right(tmp_path):
 
 def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
     table = read_paper(written(tmp_path)).tables["table-1"]
-    linear = read_paper(written(tmp_path, lambda one: one.update(metric="linear"))).tables["table-1"]
-    other = read_paper(written(tmp_path, lambda one: one["common"].update(seed=1))).tables["table-1"]
+    linear = read_paper(written(tmp_path, lambda one: one.update(metric="linear"))).tables[
+        "table-1"
+    ]
+    other = read_paper(written(tmp_path, lambda one: one["common"].update(seed=1))).tables[
+        "table-1"
+    ]
     assert [cell.key for cell in table.cells()] == [cell.key for cell in linear.cells()]
     assert table.cells()[0].reading != linear.cells()[0].reading
     assert table.cells()[0].key != other.cells()[0].key
@@ -68,16 +86,34 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda table: table.update(protocl=[]), "table-1: there is no key 'protocl': did you mean 'protocol'"),
+        (
+            lambda table: table.update(protocl=[]),
+            "table-1: there is no key 'protocl': did you mean 'protocol'",
+        ),
         (lambda table: table.pop("source"), "argument: 'source'"),
         (lambda table: table["rows"]["x"]["paper"].update(c=1), "row x: there is no column c"),
-        (lambda table: table["claims"][0].update(better=["w", "x"]), "names a row w that is not there"),
-        (lambda table: table["claims"][0].pop("better"), "needs one of better, not_worse, within, best and more"),
-        (lambda table: table["small"].update(rows=["z"]), "the row z that is to be run is not there or has no run"),
+        (
+            lambda table: table["claims"][0].update(better=["w", "x"]),
+            "names a row w that is not there",
+        ),
+        (
+            lambda table: table["claims"][0].pop("better"),
+            "needs one of better, not_worse, within, best and more",
+        ),
+        (
+            lambda table: table["small"].update(rows=["z"]),
+            "the row z that is to be run is not there or has no run",
+        ),
         (lambda table: table.update(measure="curves"), "measure must be one of run, variables"),
         (lambda table: table.update(seeds=0), "seeds must be 1 or more, not 0"),
-        (lambda table: table["rows"]["x"].update(run=3), "row x: run takes names with values, not 3"),
-        (lambda table: table.update(cells={"x a": {"rum": {}}}), "cell x a: there is no key 'rum': did you mean 'run'"),
+        (
+            lambda table: table["rows"]["x"].update(run=3),
+            "row x: run takes names with values, not 3",
+        ),
+        (
+            lambda table: table.update(cells={"x a": {"rum": {}}}),
+            "cell x a: there is no key 'rum': did you mean 'run'",
+        ),
         (lambda table: table.update(rows=3), "expected names with values"),
     ],
 )
@@ -92,11 +128,21 @@ def test_every_run_of_a_paper_has_settings_that_exist(name):
     for table in paper(name).tables.values():
         for one in filter(None, (table, table.small)):
             check_cells(one)
-            assert {cell.settings.get("data", "digits") for cell in one.cells()} <= {*paper(name).data, "digits"}
+            assert {cell.settings.get("data", "digits") for cell in one.cells()} <= {
+                *paper(name).data,
+                "digits",
+            }
 
 
 def test_numbers_that_are_older_than_random_samples_count_as_run_only_where_nothing_was_sampled():
-    for name, table, size, again in (("saclr", "table-15", "small", True), ("methods", "digits", "full", False)):
+    for name, table, size, again in (
+        ("saclr", "table-15", "small", True),
+        ("methods", "digits", "full", False),
+    ):
         cell = paper(name).tables[table].at(size).cells()[0]
-        found = {f"{cell.row}/{cell.column}": {"seeds": {"0": {"value": 1.0}, "1": {"value": 2.0, "versions": {}}}}}
+        found = {
+            f"{cell.row}/{cell.column}": {
+                "seeds": {"0": {"value": 1.0}, "1": {"value": 2.0, "versions": {}}}
+            }
+        }
         assert [has(found, cell, seed) for seed in (0, 1, 2)] == [not again, True, False]

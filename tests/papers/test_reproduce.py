@@ -65,8 +65,13 @@ def test_what_there_is_is_listed_without_running_anything(tmp_path, monkeypatch)
     assert {"saclr/table-7", "saclr/figure-2", "sigclr/table-4"} <= set(listed)
     assert listed["saclr/table-3"]["data"] == ["cifar10", "cifar100"]
     assert listed["saclr/table-1"]["state"] == "not run"
-    held = [claim["holds"] for claim in json.loads((committed / "saclr/table-7.json").read_text())["claims"]]
-    assert listed["saclr/table-7"]["state"] == f"run (claims: yes {held.count('yes')}), in docs/papers"
+    held = [
+        claim["holds"]
+        for claim in json.loads((committed / "saclr/table-7.json").read_text())["claims"]
+    ]
+    assert (
+        listed["saclr/table-7"]["state"] == f"run (claims: yes {held.count('yes')}), in docs/papers"
+    )
     for path in committed.glob("*/*.json"):
         words = "small scale" if path.stem.endswith(".small") else "run"
         assert words in listed[f"{path.parent.name}/{path.stem.removesuffix('.small')}"]["state"]
@@ -91,7 +96,9 @@ def again(reproduced, tmp_path, monkeypatch):
     """A copy of that folder to work in, where no run may be made; and what was returned."""
     shutil.copytree(reproduced[0], tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nearfar.papers.runs.run_tasks", lambda *args: pytest.fail("it was run already"))
+    monkeypatch.setattr(
+        "nearfar.papers.runs.run_tasks", lambda *args: pytest.fail("it was run already")
+    )
     return reproduced[1]
 
 
@@ -100,14 +107,23 @@ def test_a_table_is_written_with_paper_and_ours(again):
     (number,) = first["cells"]["simclr/digits"]["seeds"].values()
     run = next(Path("reproduced/runs").glob("simclr-digits-*-0"))
     assert number["value"] == 100 * json.loads((run / "results.json").read_text())["trained"]["knn"]
-    assert number["commands"][0].startswith("nearfar pretrain digits --keep-colour 0 --epochs 1 --limit 128")
+    assert number["commands"][0].startswith(
+        "nearfar pretrain digits --keep-colour 0 --epochs 1 --limit 128"
+    )
     assert first["cells"]["simclr/photos"]["seeds"] == {}
     (linear,) = again["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()
-    assert linear["commands"] == number["commands"] and "--protocol knn linear" in number["commands"][1]
+    assert (
+        linear["commands"] == number["commands"]
+        and "--protocol knn linear" in number["commands"][1]
+    )
     words = Path("reproduced/own/table-1.md").read_text()
-    assert f"| SimCLR | 98.50 | {number['value']:.2f} | {number['value'] - 98.5:+.2f} | 70 |" in words
+    assert (
+        f"| SimCLR | 98.50 | {number['value']:.2f} | {number['value'] - 98.5:+.2f} | 70 |" in words
+    )
     assert "| Theirs | 97.00 ± 0.50 |" in words and "data/photos: a folder of photographs" in words
-    assert "|  | digits, ours |" in Path("reproduced/own/table-3.md").read_text()  # a paper without numbers
+    assert (
+        "|  | digits, ours |" in Path("reproduced/own/table-3.md").read_text()
+    )  # a paper without numbers
     assert "\n\nTheirs; Others: from elsewhere." in words
     assert [cell["seeds"]["0"]["value"] for cell in second["cells"].values()] == [1, 1000]
     assert [claim["holds"] for claim in second["claims"]] == ["yes"]
@@ -117,12 +133,20 @@ def test_a_table_is_written_with_paper_and_ours(again):
 
 
 def test_nothing_is_run_twice_and_the_written_table_keeps_the_numbers(again, monkeypatch):
-    assert nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"] == again["own/table-2"]["cells"]
+    assert (
+        nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
+        == again["own/table-2"]["cells"]
+    )
     for path in Path("reproduced/runs").rglob("measured.json"):
         path.unlink()
     monkeypatch.setattr("nearfar.papers.runs.machine", lambda: "another machine")
-    assert nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"] == again["own/table-2"]["cells"]
-    assert f"on {machine()}." in Path("reproduced/own/table-2.md").read_text()  # the one that measured
+    assert (
+        nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
+        == again["own/table-2"]["cells"]
+    )
+    assert (
+        f"on {machine()}." in Path("reproduced/own/table-2.md").read_text()
+    )  # the one that measured
     Path("mine.yaml").write_text(OWN)  # another table with the same run
     found = nearfar.reproduce("mine.yaml/table-3")["mine/table-3"]["cells"]
     assert found == again["own/table-3"]["cells"]
@@ -132,7 +156,10 @@ def test_a_number_says_what_it_was_made_with_and_which_test_images_were_right(ag
     (number,) = again["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()
     right = unpacked(number["right"])
     assert 100 * right.mean() == pytest.approx(number["value"]) and len(right) == 360
-    assert number["versions"]["torch"] == importlib.metadata.version("torch") and number["threads"] >= 1
+    assert (
+        number["versions"]["torch"] == importlib.metadata.version("torch")
+        and number["threads"] >= 1
+    )
     assert set(number) >= {"commit", "date", "hardware"}
 
 
@@ -144,7 +171,9 @@ def test_tables_can_be_judged_anew_without_running_anything(again):
     judged = nearfar.reproduce("own.yaml", run=False)
     assert list(judged) == ["own/table-2"] and judged["own/table-2"]["claims"][0]["holds"] == "no"
     words = Path("reproduced/claims.md").read_text()
-    assert "| a paper | 1 | 0 | 1 | 0 | 0 |" in words and "[Table 2](own/table-2.md) | **no**" in words
+    assert (
+        "| a paper | 1 | 0 | 1 | 0 | 0 |" in words and "[Table 2](own/table-2.md) | **no**" in words
+    )
     assert "0 claims were tested" in words  # counts have no interval
 
 
@@ -163,9 +192,14 @@ def test_a_number_in_another_unit_is_not_taken_for_that_of_the_table(tmp_path):
     tables = {}
     for unit in ("MiB", "GB"):
         path = tmp_path / f"{unit.lower()}.yaml"
-        path.write_text(OWN.replace("measure: variables", f"measure: loss-memory\n    unit: {unit}"))
+        path.write_text(
+            OWN.replace("measure: variables", f"measure: loss-memory\n    unit: {unit}")
+        )
         tables[unit] = read_paper(path).tables["table-2"]
-    known = {(cell.key, cell.reading): {"0": {"value": 7.0, "versions": {}}} for cell in tables["MiB"].cells()}
+    known = {
+        (cell.key, cell.reading): {"0": {"value": 7.0, "versions": {}}}
+        for cell in tables["MiB"].cells()
+    }
     lacking: dict[str, dict] = {unit: {} for unit in tables}
     for unit, table in tables.items():
         add_tasks(lacking[unit], table, tmp_path, tmp_path, known)
@@ -176,7 +210,10 @@ def test_a_number_in_another_unit_is_not_taken_for_that_of_the_table(tmp_path):
     ("words", "told"),
     [
         (["saclr/table-33"], "there is no table of saclr 'table-33': did you mean 'table-3'"),
-        (["saclr/table-3", "--only", "simclrr"], "saclr/table-3 runs, 'simclrr': did you mean 'simclr'"),
+        (
+            ["saclr/table-3", "--only", "simclrr"],
+            "saclr/table-3 runs, 'simclrr': did you mean 'simclr'",
+        ),
         (["saclr/table-1", "--scale", "small"], "saclr/table-1 has no small scale"),
         (["missing.yaml"], "missing.yaml"),
     ],
@@ -190,17 +227,33 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, complai
 @pytest.mark.parametrize(
     ("was", "becomes", "told"),
     [
-        ("metric: knn", "metric: knnn", "row simclr, column digits: there is no metric 'knnn': did you mean 'knn'"),
-        ("epochs: 1,", "epochz: 1,", "there is no setting or hyperparameter 'epochz': did you mean 'epochs'"),
+        (
+            "metric: knn",
+            "metric: knnn",
+            "row simclr, column digits: there is no metric 'knnn': did you mean 'knn'",
+        ),
+        (
+            "epochs: 1,",
+            "epochz: 1,",
+            "there is no setting or hyperparameter 'epochz': did you mean 'epochs'",
+        ),
         ("epochs: 1,", "epochs: 0,", "--epochs must be 1e-06 to 1000000000, not 0"),
         ("method: simclr}", "temperature: 0.1}", "method is missing"),
-        ("method: simclr}", "method: simclr, temperature: hot}", "--temperature must be a number, not 'hot'"),
+        (
+            "method: simclr}",
+            "method: simclr, temperature: hot}",
+            "--temperature must be a number, not 'hot'",
+        ),
         (
             "metric: knn",
             "metric: knn\n    evaluate: {limmit: 3}",
             "no option of evaluate 'limmit': did you mean 'limit'",
         ),
-        ("metric: knn", "metric: lost\n    measure: curve", "there is no metric 'lost': did you mean 'loss'"),
+        (
+            "metric: knn",
+            "metric: lost\n    measure: curve",
+            "there is no metric 'lost': did you mean 'loss'",
+        ),
         ("metric: knn", "metric: knn\n    measure: detect", "there is no protocol 'knn'"),
     ],
 )
@@ -217,11 +270,15 @@ def test_a_paper_that_cannot_be_run_is_refused_before_anything_runs(
 def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     """By its own error, and by a top-5 accuracy, which is measured from 100 classes on."""
     monkeypatch.chdir(tmp_path)
-    own = OWN.replace("protocol: [knn]\n    metric: knn", "protocol: [finetune-50]\n    metric: finetune_50_top5")
+    own = OWN.replace(
+        "protocol: [knn]\n    metric: knn", "protocol: [finetune-50]\n    metric: finetune_50_top5"
+    )
 
     def run(commands, words, environment, log):
         if words[2] == "evaluate":
-            Path(words[3], "results.json").write_text(json.dumps({"trained": {"finetune_50": 0.5, "linear": 0.25}}))
+            Path(words[3], "results.json").write_text(
+                json.dumps({"trained": {"finetune_50": 0.5, "linear": 0.25}})
+            )
         if "row" in words[-2]:
             log.write_text("nearfar: it is too large\n")
             raise subprocess.CalledProcessError(1, words)
@@ -243,13 +300,17 @@ def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN.replace("epochs: 1,", "epochs: 100000,"))
     command = [sys.executable, "-m", "nearfar", "reproduce", "own.yaml/table-1", "--jobs", "1"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as reproduce:
-        while not any(path.stat().st_size for path in tmp_path.glob("reproduced/runs/*/metrics.jsonl")):
+        while not any(
+            path.stat().st_size for path in tmp_path.glob("reproduced/runs/*/metrics.jsonl")
+        ):
             assert reproduce.poll() is None
             time.sleep(0.1)
         reproduce.terminate()
         assert reproduce.wait(60) == 128 + signal.SIGTERM
     written = tmp_path / "reproduced"
-    assert (written / "own/table-1.md").is_file() and (written / "claims.md").is_file()  # what there is so far
+    assert (written / "own/table-1.md").is_file() and (
+        written / "claims.md"
+    ).is_file()  # what there is so far
     (run,) = tmp_path.glob("reproduced/runs/simclr-digits-*-0/")
     with owned(run):  # nobody else has it
         assert (run / "checkpoints").is_dir()

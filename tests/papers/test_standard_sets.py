@@ -6,7 +6,13 @@ import torch
 from PIL import Image
 
 from nearfar.data.images import sample
-from nearfar.papers.standard_sets import STANDARD_SETS, VOC_CLASSES, features_in_pieces, open_standard, standard_set
+from nearfar.papers.standard_sets import (
+    STANDARD_SETS,
+    VOC_CLASSES,
+    features_in_pieces,
+    open_standard,
+    standard_set,
+)
 
 FITTED = dict(image_size=8, channels=3)
 
@@ -22,7 +28,9 @@ def labels_of(split):
 
 def write_dtd(root):
     for part, count in (("train", 4), ("val", 2), ("test", 3)):
-        names = [f"{kind}/{kind}_{part}{i}.jpg" for kind in ("banded", "dotted") for i in range(count)]
+        names = [
+            f"{kind}/{kind}_{part}{i}.jpg" for kind in ("banded", "dotted") for i in range(count)
+        ]
         for name in names:
             picture(root / "dtd/dtd/images" / name, 200 if name[0] == "b" else 40)
         file = root / f"dtd/dtd/labels/{part}1.txt"
@@ -39,9 +47,13 @@ def write_voc(root, train=6, test=4):
         names = [f"{part}{i:03d}" for i in range(count)]
         (folder / f"ImageSets/Main/{part}.txt").write_text("".join(f"{name}\n" for name in names))
         for i, name in enumerate(names):
-            shown = [("cat", 0)] * (i % 3 != 1) + [("dog", 0)] * (i % 3 != 0) + [("bus", 1)] * (i == 0)
+            shown = (
+                [("cat", 0)] * (i % 3 != 1) + [("dog", 0)] * (i % 3 != 0) + [("bus", 1)] * (i == 0)
+            )
             picture(folder / f"JPEGImages/{name}.jpg", [0, 250, 125][i % 3])
-            things = "".join(f"<object><name>{k}</name><difficult>{d}</difficult></object>" for k, d in shown)
+            things = "".join(
+                f"<object><name>{k}</name><difficult>{d}</difficult></object>" for k, d in shown
+            )
             (folder / f"Annotations/{name}.xml").write_text(f"<annotation>{things}</annotation>")
 
 
@@ -59,7 +71,9 @@ def test_dtd_has_three_splits(tmp_path):
 def test_voc_labels_are_1_for_there_0_for_difficult_and_minus_1(tmp_path):
     write_voc(tmp_path)
     splits = open_standard(standard_set("torchvision:voc2007")[1], tmp_path)
-    assert list(splits) == ["train", "validation", "test"] and [len(s.images) for s in splits.values()] == [6, 6, 4]
+    assert list(splits) == ["train", "validation", "test"] and [
+        len(s.images) for s in splits.values()
+    ] == [6, 6, 4]
     cat, dog, bus = (VOC_CLASSES.index(name) for name in ("cat", "dog", "bus"))
     matrix = splits["test"].matrix
     assert matrix.shape == (4, 20) and matrix[:, cat].tolist() == [1, -1, 1, 1]
@@ -75,7 +89,9 @@ def test_caltech_is_drawn_30_of_each_class_and_the_rest(tmp_path):
     for kind in ("accordion", "ant"):
         (tmp_path / f"caltech101/Annotations/{kind}").mkdir()
     splits = open_standard(STANDARD_SETS["caltech101"], tmp_path, seed=3)
-    assert labels_of(splits["train"]) == [0] * 30 + [1] * 30 and labels_of(splits["test"]) == [0] * 3 + [1]
+    assert labels_of(splits["train"]) == [0] * 30 + [1] * 30 and labels_of(splits["test"]) == [
+        0
+    ] * 3 + [1]
     again = open_standard(STANDARD_SETS["caltech101"], tmp_path, seed=3)
     rows = set(splits["train"].images.indices)
     assert splits["train"].images.indices == again["train"].images.indices
@@ -99,10 +115,15 @@ def test_the_tables_of_the_papers():
     assert mean == {"aircraft", "caltech101", "flowers102", "pets"}
     assert len(STANDARD_SETS) == 12 and STANDARD_SETS["voc2007"].metric == "eleven_point_map"
     long = {name for name, one in STANDARD_SETS.items() if one.steps == 30_000}
-    assert standard_set("torchvision:OxfordIIITPet")[0] == "pets" and standard_set("photos/") is None
+    assert (
+        standard_set("torchvision:OxfordIIITPet")[0] == "pets" and standard_set("photos/") is None
+    )
     with pytest.raises(ValueError, match="did you mean 'flowers102'"):
         standard_set("torchvision:flower102")
-    assert long == {"cars", "cifar10", "cifar100", "food101", "sun397"} and STANDARD_SETS["places365"].steps is None
+    assert (
+        long == {"cars", "cifar10", "cifar100", "food101", "sun397"}
+        and STANDARD_SETS["places365"].steps is None
+    )
 
 
 def means(pixels):

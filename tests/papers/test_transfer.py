@@ -14,8 +14,12 @@ ROWS = ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
 @pytest.fixture(scope="module")
 def run(images_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "halves"
-    options = dict(epochs=1, batch_size=16, held_out=0, encoder="small", method="simclr", channels=3)
-    return nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), precision="32-true", **options)
+    options = dict(
+        epochs=1, batch_size=16, held_out=0, encoder="small", method="simclr", channels=3
+    )
+    return nearfar.pretrain(
+        images_file, out=str(out), console=Console(quiet=True), precision="32-true", **options
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +30,9 @@ def short(monkeypatch):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_rival_has_a_row_beside_earlier_results(run, quiet, threads):
     before = nearfar.evaluate(run, protocol=("knn",), console=quiet)
-    with use_threads(threads):  # on two, MKL's eigenvalues of features that are mostly zero did not converge
+    with use_threads(
+        threads
+    ):  # on two, MKL's eigenvalues of features that are mostly zero did not converge
         results = nearfar.transfer(run, protocol=("transfer", "low-shot"), console=quiet)
     assert list(results) == ROWS
     for row, numbers in results.items():
@@ -36,21 +42,32 @@ def test_every_rival_has_a_row_beside_earlier_results(run, quiet, threads):
     assert results["raw_pixels"]["transfer"] > 0.95  # bright above or below: one line parts them
 
 
-def test_a_data_set_of_torchvision_has_columns_of_its_own_and_a_limit_is_a_fixed_sample(run, tmp_path, quiet):
+def test_a_data_set_of_torchvision_has_columns_of_its_own_and_a_limit_is_a_fixed_sample(
+    run, tmp_path, quiet
+):
     write_dtd(tmp_path)
     options = dict(root=str(tmp_path), console=quiet)
     results = nearfar.transfer(run, "torchvision:dtd", **options)
     assert results["colour_histogram"] == {"transfer_dtd": 1.0}  # light red and dark blue
     assert set(results["trained"]) == {"transfer_dtd"} <= set(run.results["trained"])
-    first, again = (nearfar.transfer(run, "torchvision:dtd", limit=5, baselines=False, **options) for _ in range(2))
+    first, again = (
+        nearfar.transfer(run, "torchvision:dtd", limit=5, baselines=False, **options)
+        for _ in range(2)
+    )
     assert first == again and 0 <= first["trained"]["transfer_dtd"] <= 1
 
 
 def test_voc_is_measured_by_average_precision(run, tmp_path, quiet):
     write_voc(tmp_path, train=12, test=6)
     options = dict(root=str(tmp_path), console=quiet)
-    results = nearfar.transfer(run, "torchvision:voc2007", protocol=("transfer", "low-shot"), **options)
-    assert results["colour_histogram"]["transfer_voc2007"] == results["raw_pixels"]["transfer_voc2007"] == 1.0
+    results = nearfar.transfer(
+        run, "torchvision:voc2007", protocol=("transfer", "low-shot"), **options
+    )
+    assert (
+        results["colour_histogram"]["transfer_voc2007"]
+        == results["raw_pixels"]["transfer_voc2007"]
+        == 1.0
+    )
     assert results["colour_histogram"]["low_shot_all_voc2007"] == 1.0
     assert "low_shot_16_voc2007_std" in results["trained"]
     with pytest.raises(ValueError, match="transfer-sgd needs one label an image"):

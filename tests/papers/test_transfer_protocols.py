@@ -36,7 +36,9 @@ def by_scikit_learn(train, validation, test, penalties):
     """The protocol with scikit-learn's classifier."""
     scores = []
     for penalty in penalties:
-        model = LogisticRegression(C=1 / penalty, tol=1e-6, max_iter=5000).fit(train[0].numpy(), train[1])
+        model = LogisticRegression(C=1 / penalty, tol=1e-6, max_iter=5000).fit(
+            train[0].numpy(), train[1]
+        )
         scores.append(model.score(validation[0].numpy(), validation[1]))
     penalty = penalties[int(np.argmax(scores))]
     both = torch.cat([train[0], validation[0]]).numpy(), np.concatenate([train[1], validation[1]])
@@ -52,7 +54,11 @@ def test_transfer_is_that_of_scikit_learn(splits):
 
 
 def test_the_papers_grids():
-    assert len(PENALTIES) == 45 and PENALTIES[0] == pytest.approx(1e-6) and PENALTIES[-1] == pytest.approx(1e5)
+    assert (
+        len(PENALTIES) == 45
+        and PENALTIES[0] == pytest.approx(1e-6)
+        and PENALTIES[-1] == pytest.approx(1e5)
+    )
     assert np.diff(np.log10(PENALTIES)) == pytest.approx(0.25)
     assert len(RATES) == 7 and RATES[0] == pytest.approx(0.1) and RATES[-1] == pytest.approx(100)
 
@@ -63,7 +69,9 @@ def test_the_metric_chooses_and_is_reported():
     y = np.array([0] * 30 + [1] * 3)
     part = (x, y)
     both = (10.0, 1000.0)
-    assert transfer_accuracy(part, part, part, metric="mean_per_class", penalties=both).chosen == 10.0
+    assert (
+        transfer_accuracy(part, part, part, metric="mean_per_class", penalties=both).chosen == 10.0
+    )
     lost = transfer_accuracy(part, part, part, metric="mean_per_class", penalties=(1000.0,))
     assert lost.score == 0.5
     assert transfer_accuracy(part, part, part, penalties=(1000.0,)).score == pytest.approx(30 / 33)
@@ -81,7 +89,8 @@ def test_several_labels_are_measured_by_average_precision(clouds):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [(transfer_accuracy, {"penalties": (0.1,)}), (transfer_sgd_accuracy, {"steps": 200})]
+    ("kind", "options"),
+    [(transfer_accuracy, {"penalties": (0.1,)}), (transfer_sgd_accuracy, {"steps": 200})],
 )
 def test_the_last_fit_uses_the_validation_images_too(kind, options):
     train, validation = (torch.eye(3)[[0, 1]], ["a", "b"]), (torch.eye(3), ["a", "b", "c"])
@@ -104,14 +113,22 @@ def test_all_images_are_one_svm_for_each_class_on_unit_features(clouds):
     for label in range(4):
         svm = LinearSVC(C=0.5, class_weight={True: 2, False: 1}, max_iter=2000, random_state=0)
         svm.fit(normalize(train_x.numpy()), train_y == label)
-        expected.append(area_precision(test_y == label, svm.decision_function(normalize(test_x.numpy()))))
+        expected.append(
+            area_precision(test_y == label, svm.decision_function(normalize(test_x.numpy())))
+        )
     found = low_shot_precision((train_x * 7, train_y), (test_x * 3, test_y), shots=())
-    assert found[None].mean == pytest.approx(np.mean(expected), abs=1e-4) and found[None].deviation == 0
+    assert (
+        found[None].mean == pytest.approx(np.mean(expected), abs=1e-4)
+        and found[None].deviation == 0
+    )
 
 
 def test_more_shots_are_better_and_a_seed_is_a_result(clouds):
     found = low_shot_precision(clouds[:2], clouds[2:], shots=(2, 16))
-    assert found[2].mean < found[16].mean < found[None].mean and found[2].deviation > found[16].deviation > 0
+    assert (
+        found[2].mean < found[16].mean < found[None].mean
+        and found[2].deviation > found[16].deviation > 0
+    )
     assert found == low_shot_precision(clouds[:2], clouds[2:], shots=(2, 16))
 
 
@@ -119,9 +136,9 @@ def test_one_label_an_image_is_a_matrix_with_one_1_in_a_row(clouds):
     train_x, train_y, test_x, test_y = (part[:200] for part in clouds)
     matrices = [np.where(y[:, None] == np.arange(4), 1, -1) for y in (train_y, test_y)]
     matrices[0][0] = np.where(matrices[0][0] == 1, 1, 0)  # difficult counts as not there
-    assert low_shot_precision((train_x, train_y), (test_x, test_y), shots=(4,)) == low_shot_precision(
-        (train_x, matrices[0]), (test_x, matrices[1]), shots=(4,)
-    )
+    assert low_shot_precision(
+        (train_x, train_y), (test_x, test_y), shots=(4,)
+    ) == low_shot_precision((train_x, matrices[0]), (test_x, matrices[1]), shots=(4,))
 
 
 def test_every_class_gets_its_positives_and_an_image_of_two_may_come_twice():
@@ -138,7 +155,9 @@ def test_a_class_that_training_lacks_is_found_by_chance():
 
 
 THERE = np.array([True, False, True, False, False, True])
-SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])  # precision 1, 1/2, 2/3, 2/4, 2/5, 3/6 at recall 1/3 ... 1
+SCORES = np.array(
+    [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+)  # precision 1, 1/2, 2/3, 2/4, 2/5, 3/6 at recall 1/3 ... 1
 
 
 def test_by_hand():
@@ -176,16 +195,22 @@ def test_difficult_images_and_classes_that_nothing_shows_are_left_out():
 def test_accuracies_by_name():
     scores, truth = np.eye(3)[[0, 0, 0, 2]], np.array(["a", "a", "b", "c"])
     assert measure("accuracy", truth, scores, np.array(["a", "b", "c"])) == 0.75
-    assert measure("mean_per_class", truth, scores, np.array(["a", "b", "c"])) == pytest.approx(2 / 3)
+    assert measure("mean_per_class", truth, scores, np.array(["a", "b", "c"])) == pytest.approx(
+        2 / 3
+    )
 
 
 def test_the_results_of_a_protocol_by_name(clouds):
     train, test = (clouds[0][:200], clouds[1][:200]), (clouds[2][:200], clouds[3][:200])
     shots = low_shot_precision(train, test, seed=1)
     parts = [(train[0][part], train[1][part]) for part in (slice(80), slice(80, None))]
-    found = protocol_results("low-shot", {"train": parts[0], "validation": parts[1], "test": test}, seed=1)
+    found = protocol_results(
+        "low-shot", {"train": parts[0], "validation": parts[1], "test": test}, seed=1
+    )
     expected = {f"low_shot_{k or 'all'}": score.mean for k, score in shots.items()}
-    expected |= {f"low_shot_{k}_std": score.deviation for k, score in shots.items() if k is not None}
+    expected |= {
+        f"low_shot_{k}_std": score.deviation for k, score in shots.items() if k is not None
+    }
     assert found == pytest.approx(expected)
     sgd = protocol_results("transfer-sgd", {"train": train, "test": test}, steps=50, seed=1)
     assert sgd == {"transfer_sgd": transfer_sgd_accuracy(train, None, test, steps=50, seed=1).score}
@@ -202,10 +227,16 @@ def test_every_penalty_of_the_path_gives_scikit_learns_optimum(clouds, count, di
     x = torch.cat([clouds[0][:count], noise], 1)[:, :dim] * torch.logspace(-1, 1, dim) + 3
     y = torch.from_numpy(clouds[1][:count])
     test = x.flip(0) + 0.1
-    for penalty, classify in zip(FEW_PENALTIES, regularisation_path(x, y, 4, FEW_PENALTIES), strict=True):
-        best = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=20_000).fit(x.double().numpy(), y.numpy())
+    for penalty, classify in zip(
+        FEW_PENALTIES, regularisation_path(x, y, 4, FEW_PENALTIES), strict=True
+    ):
+        best = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=20_000).fit(
+            x.double().numpy(), y.numpy()
+        )
         expected = torch.from_numpy(best.predict_proba(test.double().numpy()))
-        torch.testing.assert_close(torch.softmax(classify(test).double(), 1), expected, rtol=0, atol=1e-3)
+        torch.testing.assert_close(
+            torch.softmax(classify(test).double(), 1), expected, rtol=0, atol=1e-3
+        )
 
 
 def test_classes_of_several_labels_are_fitted_each_on_its_own_without_what_is_not_known(clouds):
@@ -215,7 +246,9 @@ def test_classes_of_several_labels_are_fitted_each_on_its_own_without_what_is_no
     [classify] = regularisation_path(x, torch.from_numpy(y), 3, [2.0])
     for column in range(3):
         known = y[:, column] != 0
-        best = LogisticRegression(C=0.5, tol=1e-10, max_iter=10_000).fit(x[known].double().numpy(), y[known, column])
+        best = LogisticRegression(C=0.5, tol=1e-10, max_iter=10_000).fit(
+            x[known].double().numpy(), y[known, column]
+        )
         expected = torch.from_numpy(best.decision_function(x.double().numpy()))
         torch.testing.assert_close(classify(x)[:, column].double(), expected, rtol=2e-3, atol=2e-3)
 

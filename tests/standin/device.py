@@ -24,10 +24,32 @@ import nearfar
 NAME = "standin"
 SOURCE = str(Path(nearfar.__file__).parent)
 CPU = torch.device("cpu")
-MAY_MIX = {"aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::_copy_from_and_resize"}  # from device to device
-WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::unique_consecutive"}
-WAITS |= {"aten::_unique2", "aten::unique_dim", "aten::is_nonzero", "aten::bincount", "aten::repeat_interleave"}
-WAITS |= {"aten::_linalg_check_errors", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::linalg_eig"}
+MAY_MIX = {
+    "aten::copy_",
+    "aten::_to_copy",
+    "aten::_copy_from",
+    "aten::_copy_from_and_resize",
+}  # from device to device
+WAITS = {
+    "aten::_local_scalar_dense",
+    "aten::equal",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::unique_consecutive",
+}
+WAITS |= {
+    "aten::_unique2",
+    "aten::unique_dim",
+    "aten::is_nonzero",
+    "aten::bincount",
+    "aten::repeat_interleave",
+}
+WAITS |= {
+    "aten::_linalg_check_errors",
+    "aten::_linalg_eigh",
+    "aten::_linalg_svd",
+    "aten::linalg_eig",
+}
 _watched: list[list[tuple[str, str]]] = []
 _numbers = torch.Generator()  # of the device's own random numbers
 _there = False
@@ -67,12 +89,18 @@ class StandIn(Tensor):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """CUDA makes a number a tensor of the CPU and waits until it is sent, where a tensor says which are set."""
-        if _watched and not isinstance(value, Tensor) and any(isinstance(x, Tensor) for x in tree.tree_leaves(index)):
+        if (
+            _watched
+            and not isinstance(value, Tensor)
+            and any(isinstance(x, Tensor) for x in tree.tree_leaves(index))
+        ):
             _note("__setitem__")
         super().__setitem__(index, value)
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, given: tuple = (), named: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, given: tuple = (), named: dict | None = None
+    ) -> Any:
         return _on_cpu(function, given, named or {})
 
 
@@ -84,19 +112,25 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
     if held and name not in MAY_MIX:
         for leaf in leaves:
             if isinstance(leaf, Tensor) and not isinstance(leaf, StandIn) and leaf.dim() > 0:
-                raise RuntimeError(f"{name}: Expected all tensors to be on the same device, found {NAME}:0 and cpu")
+                raise RuntimeError(
+                    f"{name}: Expected all tensors to be on the same device, found {NAME}:0 and cpu"
+                )
     to = named.get("device")
     to_cpu = (name == "aten::_to_copy" and to is not None and torch.device(to).type == "cpu") or (
         name == "aten::copy_" and not isinstance(given[0], StandIn)
     )
-    if _watched and (to_cpu or name in WAITS or _by_mask(name, given) or _is_sent(name, given, named)):
+    if _watched and (
+        to_cpu or name in WAITS or _by_mask(name, given) or _is_sent(name, given, named)
+    ):
         _note(name)
     raw = {key: _raw(value) for key, value in named.items() if key != "pin_memory"}
     if to is not None:
         raw["device"] = CPU
     with _own_numbers(function):
         result = function(*_raw(given), **raw)
-    assert all(leaf.shape == leaf.raw.shape for leaf in held.values()), f"{name} changes the shape of what it is given"
+    assert all(leaf.shape == leaf.raw.shape for leaf in held.values()), (
+        f"{name} changes the shape of what it is given"
+    )
     if to_cpu:
         return given[0] if name == "aten::copy_" else result
     return tree.tree_map_only(
@@ -121,7 +155,9 @@ def _is_sent(name: str, given: tuple, named: dict) -> bool:
     if name == "aten::copy_":
         from_cpu = not isinstance(given[1], StandIn)
         return (
-            from_cpu and given[1].dim() > 0 and not (given[2] if len(given) > 2 else named.get("non_blocking", False))
+            from_cpu
+            and given[1].dim() > 0
+            and not (given[2] if len(given) > 2 else named.get("non_blocking", False))
         )
     from_cpu = name == "aten::_to_copy" and not isinstance(given[0], StandIn)
     return from_cpu and not named.get("non_blocking", False)
@@ -135,12 +171,16 @@ def _by_mask(name: str, given: tuple) -> bool:
     """Whether an indexing asks the device how many values a mask holds."""
     if name not in ("aten::index", "aten::index_put_", "aten::_index_put_impl_"):
         return False
-    return any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in given[1])
+    return any(
+        isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in given[1]
+    )
 
 
 def _note(name: str) -> None:
     """Note a synchronisation with the innermost line of the project that asked for it."""
-    lines = [frame.line or "" for frame in traceback.extract_stack() if frame.filename.startswith(SOURCE)]
+    lines = [
+        frame.line or "" for frame in traceback.extract_stack() if frame.filename.startswith(SOURCE)
+    ]
     for notes in _watched:
         notes.append((name, lines[-1] if lines else "a test"))
 
@@ -231,7 +271,9 @@ _library = torch.library.Library("aten", "IMPL")
 def _made(function: Any) -> Any:
     """A function that makes a tensor, for the device."""
 
-    def made(*given: Any, device: Any = None, pin_memory: Any = None, layout: Any = None, **named: Any) -> Tensor:
+    def made(
+        *given: Any, device: Any = None, pin_memory: Any = None, layout: Any = None, **named: Any
+    ) -> Tensor:
         with _own_numbers(function):
             return StandIn(function(*given, **named, device=CPU))
 
@@ -259,7 +301,11 @@ for _name in (
 ):
     _library.impl(
         _name,
-        _made(getattr(getattr(torch.ops.aten, _name.split(".")[0]), (_name + ".default").split(".")[1])),
+        _made(
+            getattr(
+                getattr(torch.ops.aten, _name.split(".")[0]), (_name + ".default").split(".")[1]
+            )
+        ),
         "PrivateUse1",
     )
 for _name in ("randperm", "tril_indices", "triu_indices"):
@@ -273,7 +319,12 @@ def _lower(name: str) -> None:
     def cast(*given: Any) -> Any:
         dtype = torch.get_autocast_dtype(NAME)
         with torch.autocast(NAME, enabled=False):
-            return function(*(v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for v in given))
+            return function(
+                *(
+                    v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v
+                    for v in given
+                )
+            )
 
     _library.impl(name, cast, "AutocastPrivateUse1")
 

@@ -28,11 +28,15 @@ CPU = torch.device("cpu")
 def test_the_gpu_is_taken_where_there_is_one(monkeypatch):
     assert [find_device(asked).type for asked in ("auto", "gpu", "cpu")] == [NAME, NAME, "cpu"]
     assert gpu_names() == [NAME] and build_fabric("auto", "32-true").device == DEVICE
-    with pytest.raises(ValueError, match=f"--accelerator xpu: torch finds no such device.*{NAME} and the CPU"):
+    with pytest.raises(
+        ValueError, match=f"--accelerator xpu: torch finds no such device.*{NAME} and the CPU"
+    ):
         find_device("xpu")
     monkeypatch.setattr("tests.standin.device._there", False)
     assert find_device("auto").type == "cpu" and gpu_names() == []
-    with pytest.raises(ValueError, match=r"--accelerator gpu: torch finds no such device.*the CPU alone"):
+    with pytest.raises(
+        ValueError, match=r"--accelerator gpu: torch finds no such device.*the CPU alone"
+    ):
         find_device("gpu")
 
 
@@ -62,7 +66,10 @@ def test_the_stand_in_counts_what_waits_for_it(waits, action):
 
 
 def test_several_processes_train_where_they_can():
-    with pytest.raises(ValueError, match=f"--devices 2: several processes do not train on {NAME}; use --accelerator"):
+    with pytest.raises(
+        ValueError,
+        match=f"--devices 2: several processes do not train on {NAME}; use --accelerator",
+    ):
         build_fabric("auto", "32-true", devices=2)
 
 
@@ -70,7 +77,10 @@ def test_a_device_without_bfloat16_takes_float16():
     of_the_cpu = half_precision(CPU)
     assert half_precision(DEVICE) == "bf16-mixed"
     with available(without=[torch.bfloat16]):
-        assert half_precision(DEVICE) == "16-mixed" and half_precision(CPU) == of_the_cpu in ("bf16-mixed", None)
+        assert half_precision(DEVICE) == "16-mixed" and half_precision(CPU) == of_the_cpu in (
+            "bf16-mixed",
+            None,
+        )
         with pytest.raises(ValueError, match="has no bfloat16 on this machine; use 16-mixed"):
             check_precision(DEVICE, "bf16-mixed")
 
@@ -85,10 +95,16 @@ def test_a_device_without_float64_computes_what_needs_it_on_the_cpu():
     made = torch.Generator().manual_seed(0)
     z1, z2 = (torch.randn(24, 4, generator=made) for _ in range(2))
     wmse, near = whitened(z1, z2), nearest_rows(z1, k=3, metric="euclidean").index
-    queries, keys, queue = torch.randn(3, 8, 4, generator=made), torch.randn(8, 4, generator=made), z1
+    queries, keys, queue = (
+        torch.randn(3, 8, 4, generator=made),
+        torch.randn(8, 4, generator=made),
+        z1,
+    )
     lorac = float(LORAC()(queries, keys, queue))
     with available(without=[torch.float64]):
-        assert in_float64(z1.to(NAME)).device.type == "cpu" and in_float64(z1).dtype == torch.float64
+        assert (
+            in_float64(z1.to(NAME)).device.type == "cpu" and in_float64(z1).dtype == torch.float64
+        )
         assert whitened(z1.to(NAME), z2.to(NAME)) == pytest.approx(wmse, rel=1e-6)
         assert torch.equal(nearest_rows(z1.to(NAME), k=3, metric="euclidean").index.cpu(), near)
         found = float(LORAC()(queries.to(NAME), keys.to(NAME), queue.to(NAME)))
@@ -99,12 +115,16 @@ def test_a_device_without_float64_computes_what_needs_it_on_the_cpu():
 def test_how_a_run_computes_on_a_device():
     """torch's optimisers as one kernel on GPUs, but not where a gradient is scaled; nothing special on the CPU."""
     taken = {
-        (device.type, precision): [name for name, one in setup_of(device, precision)._asdict().items() if one.value]
+        (device.type, precision): [
+            name for name, one in setup_of(device, precision)._asdict().items() if one.value
+        ]
         for device in (CPU, DEVICE, torch.device("cuda"), torch.device("mps"))
         for precision in ("32-true", "bf16-mixed", "16-mixed")
     }
     assert all(taken["cpu", precision] == [] for precision in ("32-true", "bf16-mixed", "16-mixed"))
-    assert taken["mps", "32-true"] == taken["mps", "bf16-mixed"] == taken[NAME, "32-true"] == ["fused"]
+    assert (
+        taken["mps", "32-true"] == taken["mps", "bf16-mixed"] == taken[NAME, "32-true"] == ["fused"]
+    )
     assert taken["cuda", "32-true"] == ["fused", "pinned"]
     assert taken["cuda", "bf16-mixed"] == ["channels_last", "fused", "pinned"]
     assert taken["cuda", "16-mixed"] == ["channels_last", "pinned"]
@@ -124,7 +144,10 @@ def test_doctor_tells_the_device_and_why(capsys):
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
         (RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"), True),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+            True,
+        ),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     ],
 )

@@ -11,7 +11,15 @@ from nearfar.networks import SmallNet
 from nearfar.training.step import GradientStep
 
 FITS = 10  # views whose graph the memory holds
-SETTINGS = dict(method="simclr", encoder="tiny", epochs=1, batch_size=16, held_out=16, precision="32-true", log_every=1)
+SETTINGS = dict(
+    method="simclr",
+    encoder="tiny",
+    epochs=1,
+    batch_size=16,
+    held_out=16,
+    precision="32-true",
+    log_every=1,
+)
 
 
 @pytest.fixture
@@ -21,7 +29,9 @@ def little_memory(monkeypatch):
 
     def limited(self, images):
         if torch.is_grad_enabled() and images.device.type != "cpu" and len(images) > FITS:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...")
+            raise torch.cuda.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ..."
+            )
         return forward(self, images)
 
     monkeypatch.setattr(SmallNet, "forward", limited)
@@ -29,13 +39,19 @@ def little_memory(monkeypatch):
 
 @pytest.mark.parametrize("micro_batch", [None, 8])
 def test_out_of_memory_names_what_helps(micro_batch, little_memory, images_file, tmp_path, capsys):
-    options = SETTINGS | {"accelerator": "gpu"} | ({} if micro_batch is None else {"micro_batch": micro_batch})
+    options = (
+        SETTINGS
+        | {"accelerator": "gpu"}
+        | ({} if micro_batch is None else {"micro_batch": micro_batch})
+    )
     assert main(["pretrain", images_file, "--out", str(tmp_path / "run"), *as_words(options)]) == 1
     [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("nearfar: ")]
     assert "out of memory" in said and "try --micro-batch auto" in said
 
 
-def test_auto_finds_a_size_and_trains_as_that_size_does(little_memory, images_file, tmp_path, monkeypatch):
+def test_auto_finds_a_size_and_trains_as_that_size_does(
+    little_memory, images_file, tmp_path, monkeypatch
+):
     """Two views of 16 images, of 8 and of 4: 8 views fit and 16 do not."""
     tried, gradient = [], GradientStep._gradient
 

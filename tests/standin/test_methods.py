@@ -28,7 +28,9 @@ def train(name, folder, accelerator):
     options |= dict(batch_size=16, micro_batch=8, log_every=1)
     if hasattr(method_class(name).from_recipe("small"), "queue_size"):
         options["queue_size"] = 32
-    run = nearfar.pretrain(images, method=name, out=str(folder), console=Console(quiet=True), **options)
+    run = nearfar.pretrain(
+        images, method=name, out=str(folder), console=Console(quiet=True), **options
+    )
     return [line["loss"] for line in run.metrics if "loss" in line]
 
 

@@ -24,8 +24,18 @@ RUNS = {  # a momentum encoder and a queue; numbers of each image and a loss tha
 
 
 def begin(data, out, accelerator, **options):
-    settings = dict(epochs=2, batch_size=16, held_out=16, log_every=1, encoder="tiny", precision="32-true", seed=3)
-    return nearfar.pretrain(data, out=out, accelerator=accelerator, console=QUIET, **(settings | options))
+    settings = dict(
+        epochs=2,
+        batch_size=16,
+        held_out=16,
+        log_every=1,
+        encoder="tiny",
+        precision="32-true",
+        seed=3,
+    )
+    return nearfar.pretrain(
+        data, out=out, accelerator=accelerator, console=QUIET, **(settings | options)
+    )
 
 
 @contextmanager
@@ -48,7 +58,10 @@ def same_metrics(run, other, tolerance):
     for one, two in zip(run.metrics, other.metrics, strict=True):
         for key in {"loss", "lr"} & one.keys():
             assert one[key] == pytest.approx(two[key], rel=10 * tolerance["rtol"])
-        measured, wanted = ({k: v for k, v in line.get("health", {}).items() if v is not None} for line in (one, two))
+        measured, wanted = (
+            {k: v for k, v in line.get("health", {}).items() if v is not None}
+            for line in (one, two)
+        )
         assert measured == pytest.approx(wanted, rel=0.02, abs=0.02)
     assert run.verdict.state == other.verdict.state
 
@@ -60,9 +73,13 @@ def test_a_run_goes_on_elsewhere(name, there_first, images_file, tmp_path, toler
     first, second = ("gpu", "cpu") if there_first else ("cpu", "gpu")
     whole = begin(images_file, tmp_path / "whole", "cpu", **RUNS[name])
     begin_and_stop(images_file, tmp_path / "parts", first, **RUNS[name])
-    saved = torch.load(tmp_path / "parts" / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
+    saved = torch.load(
+        tmp_path / "parts" / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True
+    )
     assert {x.device.type for x in saved["model"].values()} == {"cpu"}
-    same_metrics(nearfar.resume(tmp_path / "parts", accelerator=second, console=QUIET), whole, tolerance)
+    same_metrics(
+        nearfar.resume(tmp_path / "parts", accelerator=second, console=QUIET), whole, tolerance
+    )
 
 
 def test_a_run_resumed_on_the_gpu_is_an_uninterrupted_one_to_the_last_bit(images_file, tmp_path):
@@ -90,10 +107,17 @@ def test_a_run_on_a_gpu_that_is_gone_names_the_way_out(images_file, tmp_path):
 def test_half_precision_trains_as_on_the_cpu(precision, images_file, tmp_path):
     """Losses in float32 of embeddings in half precision; float16 with a scaled gradient, whose scale is saved."""
     asked = [("cpu", "32-true"), ("cpu", precision), ("gpu", precision)]
-    runs = [begin(images_file, tmp_path / "-".join(one), one[0], precision=one[1], epochs=1, seed=1) for one in asked]
+    runs = [
+        begin(images_file, tmp_path / "-".join(one), one[0], precision=one[1], epochs=1, seed=1)
+        for one in asked
+    ]
     full, one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
-    assert one == pytest.approx(two, rel=0.02) and one == pytest.approx(full, rel=0.1) and one != full
-    saved = torch.load(runs[2].path / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
+    assert (
+        one == pytest.approx(two, rel=0.02) and one == pytest.approx(full, rel=0.1) and one != full
+    )
+    saved = torch.load(
+        runs[2].path / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True
+    )
     assert ("scale" in saved["precision"]) == (precision == "16-mixed")
 
 
@@ -104,7 +128,10 @@ def test_images_that_workers_decode_and_views_of_ones_own(tmp_path, tolerance):
         Image.fromarray(image).save(tmp_path / "images" / f"{number}.png")
     options = dict(image_size=16, batch_size=8, held_out=0, epochs=1)
     for name, more in {"files": dict(cache=False, workers=0), "own": dict(views=mirrored)}.items():
-        runs = [begin(tmp_path / "images", tmp_path / f"{name}-{w}", w, **options, **more) for w in ("cpu", "gpu")]
+        runs = [
+            begin(tmp_path / "images", tmp_path / f"{name}-{w}", w, **options, **more)
+            for w in ("cpu", "gpu")
+        ]
         one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
         assert len(one) == 3 and one == pytest.approx(two, rel=tolerance["rtol"])
 
@@ -126,7 +153,9 @@ def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device,
     with without_gpu():
         here = np.load(trained.embed(out=trained.path / "here.npz", console=QUIET))
     key = next(name for name in here if here[name].ndim == 2)
-    np.testing.assert_allclose(there[key], here[key], rtol=tolerance["rtol"], atol=10 * tolerance["atol"])
+    np.testing.assert_allclose(
+        there[key], here[key], rtol=tolerance["rtol"], atol=10 * tolerance["atol"]
+    )
     pixels = torch.from_numpy(np.load(images_file)["images"])[:, None]
     encoder = nearfar.load(trained)
     assert {x.device.type for x in encoder.state_dict().values()} == {"cpu"}
@@ -141,7 +170,10 @@ def test_every_protocol_gives_the_accuracies_of_the_cpu(trained, monkeypatch):
     with without_gpu():
         here = trained.evaluate(protocol=PROTOCOLS, console=QUIET)
     assert there.keys() == here.keys() and len(there["trained"]) == 9
-    for row, numbers in here.items():  # one test image of 16 more or less, where a GPU rounds in another way
+    for (
+        row,
+        numbers,
+    ) in here.items():  # one test image of 16 more or less, where a GPU rounds in another way
         assert there[row] == pytest.approx(numbers, abs=0.07 if REAL else 1e-6)
 
 
@@ -172,7 +204,13 @@ def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkey
         return load_map(page.with_suffix(".safetensors")).coordinates
 
     there = drawn("there")
-    new = trained.map(images_file, out=tmp_path / "new.html", onto=tmp_path / "there.html", limit=20, console=QUIET)
+    new = trained.map(
+        images_file,
+        out=tmp_path / "new.html",
+        onto=tmp_path / "there.html",
+        limit=20,
+        console=QUIET,
+    )
     assert new.is_file()
     with without_gpu():
         here = drawn("here")
@@ -183,4 +221,6 @@ def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkey
 
 @pytest.mark.parametrize("to", ["safetensors", "torch", "timm"])
 def test_an_encoder_trained_there_is_exported(to, trained, tmp_path):
-    assert trained.export(to=to, out=tmp_path / f"net{dict(safetensors='.safetensors', torch='.pt2').get(to, '')}")
+    assert trained.export(
+        to=to, out=tmp_path / f"net{dict(safetensors='.safetensors', torch='.pt2').get(to, '')}"
+    )

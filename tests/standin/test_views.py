@@ -30,7 +30,9 @@ OPERATIONS = {
 
 
 def pictures(channels, height, width=None, count=6, bits=8):
-    made = torch.rand(count, channels, height, width or height, generator=torch.Generator().manual_seed(height))
+    made = torch.rand(
+        count, channels, height, width or height, generator=torch.Generator().manual_seed(height)
+    )
     smooth = F.avg_pool2d(made, 5, stride=1, padding=2, count_include_pad=False)
     return (smooth * 255).round().to(torch.uint8) if bits == 8 else smooth
 
@@ -53,12 +55,21 @@ def same(there, here, device, share=0.0):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_gives_the_views_of_the_cpu(name, channels, bits, device):
     images = pictures(channels, 24, 32, bits=bits)
-    the_plan = ViewPlan(name, (View(size=20, **OPERATIONS[name]), View(size=11, **OPERATIONS[name])))
+    the_plan = ViewPlan(
+        name, (View(size=20, **OPERATIONS[name]), View(size=11, **OPERATIONS[name]))
+    )
     here = views_of(images, the_plan)
     there = views_of(images.to(device), the_plan)
-    same(there, here, device, share=2e-3 if name == "solarize" else 0.0)  # a value at its threshold may tip over
+    same(
+        there, here, device, share=2e-3 if name == "solarize" else 0.0
+    )  # a value at its threshold may tip over
     part = slice(2, 5)  # of a batch that processes share
-    same(views_of(images[part].to(device), the_plan, rows=part, total=6), [view[part] for view in here], device, 2e-3)
+    same(
+        views_of(images[part].to(device), the_plan, rows=part, total=6),
+        [view[part] for view in here],
+        device,
+        2e-3,
+    )
 
 
 @pytest.mark.parametrize(("size", "bits"), [(32, 8), (72, 16)])
@@ -70,14 +81,21 @@ def test_a_plan_gives_the_views_of_the_cpu(name, size, bits, device):
 
 def test_large_images_of_8_bits_are_resized_to_whole_numbers_on_the_cpu_alone(device):
     images, the_plan = pictures(3, 72), plan("weak", 72, 3)
-    for one, other in zip(views_of(images.to(device), the_plan), views_of(images, the_plan), strict=True):
+    for one, other in zip(
+        views_of(images.to(device), the_plan), views_of(images, the_plan), strict=True
+    ):
         assert 0.1 / 255 < (one.cpu() - other).abs().max() * 0.2 < 1.01 / 255  # rounded twice
 
 
 def test_crops_that_workers_made_give_the_views_of_the_cpu(device):
     the_plan = compose(["strong-gamma", "local-4"], 32, 3)
     crops = [pictures(3, view.size) for view in the_plan.views]
-    same(views_of([crop.to(device) for crop in crops], the_plan), views_of(crops, the_plan), device, 2e-3)
+    same(
+        views_of([crop.to(device) for crop in crops], the_plan),
+        views_of(crops, the_plan),
+        device,
+        2e-3,
+    )
 
 
 def test_a_function_of_ones_own_runs_on_the_device_and_repeats_itself(device):
@@ -91,7 +109,9 @@ def test_a_function_of_ones_own_runs_on_the_device_and_repeats_itself(device):
     before = torch.rand(2, device=device).cpu()
     torch.manual_seed(1)
     there, again = (views_of(images.to(device), function) for _ in range(2))
-    assert torch.equal(torch.rand(2, device=device).cpu(), before)  # the global generators are put back
+    assert torch.equal(
+        torch.rand(2, device=device).cpu(), before
+    )  # the global generators are put back
     assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(there, again, strict=True))
     same(there[:1], views_of(images, function)[:1], device)
     noise = (there[1].cpu() * 0.2 + 0.4 - images / 255) / 0.1
@@ -104,4 +124,6 @@ def test_images_are_resized_as_on_the_cpu(height, width, device):
     there, here = resize_square(images.to(device), 32), resize_square(images, 32)
     assert there.dtype == torch.uint8 and (there.cpu().int() - here.int()).abs().max() <= 1
     floats = images / 255
-    torch.testing.assert_close(resize_square(floats.to(device), 32).cpu(), resize_square(floats, 32))
+    torch.testing.assert_close(
+        resize_square(floats.to(device), 32).cpu(), resize_square(floats, 32)
+    )

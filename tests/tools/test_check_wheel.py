@@ -14,7 +14,9 @@ SHEET = "nearfar/pages/templates/style.css"
 
 @pytest.fixture(scope="module")
 def sources():
-    listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     names = [name.removeprefix("src/") for name in listed.split()]
     assert SHEET in names and any(name.endswith(".yaml") for name in names)
     return names

@@ -13,7 +13,10 @@ from tools.interface import ROOMS, interface_page, options_of, public_names, sig
 
 PAGE = Path(__file__).parents[2] / "docs" / "interface.md"
 NAMES = 8  # at most, in one room
-MORE = {"losses": 19, "pairs": 15}  # a loss for each paper; the reductions, kernels and samples behind them
+MORE = {
+    "losses": 19,
+    "pairs": 15,
+}  # a loss for each paper; the reductions, kernels and samples behind them
 
 
 def test_the_committed_page_is_the_interface():
@@ -42,13 +45,19 @@ def _is_a_method(value):
 
 
 def test_every_registered_method_is_exported():
-    listed = {name for name in public_names("methods") if _is_a_method(getattr(nearfar.methods, name))}
+    listed = {
+        name for name in public_names("methods") if _is_a_method(getattr(nearfar.methods, name))
+    }
     assert len(listed) == len(method_names())
 
 
 def test_every_public_function_has_a_docstring():
     rooms = [importlib.import_module(f"nearfar.{room}") for room in ROOMS]
-    shown = [getattr(room, name) for room in rooms for name in public_names(room.__name__.partition(".")[2])]
+    shown = [
+        getattr(room, name)
+        for room in rooms
+        for name in public_names(room.__name__.partition(".")[2])
+    ]
     assert not [one.__name__ for one in shown if inspect.isroutine(one) and not inspect.getdoc(one)]
 
 
@@ -61,6 +70,13 @@ def test_options_and_signatures_are_written_as_they_are_given():
 
     def drawn(rows, *, out=None): ...
 
-    drawn.__annotations__ = {"rows": "Float[Tensor, 'a b']", "out": "str | None", "return": "tuple['A', int]"}
-    assert signature("f", drawn) == "f(rows: Float[Tensor, 'a b'], *, out: str | None = None) -> tuple['A', int]"
+    drawn.__annotations__ = {
+        "rows": "Float[Tensor, 'a b']",
+        "out": "str | None",
+        "return": "tuple['A', int]",
+    }
+    assert (
+        signature("f", drawn)
+        == "f(rows: Float[Tensor, 'a b'], *, out: str | None = None) -> tuple['A', int]"
+    )
     assert signature("Stopped", nearfar.TrainingStopped) == "Stopped"

@@ -26,7 +26,11 @@ def read(text):
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)
-    return tuple(int(width) for width in text.split("-")) if re.fullmatch(r"\d+(-\d+)+", text) else text
+    return (
+        tuple(int(width) for width in text.split("-"))
+        if re.fullmatch(r"\d+(-\d+)+", text)
+        else text
+    )
 
 
 def equal(read_number, value):
@@ -47,26 +51,48 @@ def test_rows_say_what_the_methods_declare():
         assert ("queue" in needs) == (setup.queue_size is not None)
         assert ("predictor" in needs) == (setup.predictor is not None)
         assert ("index" in needs) == setup.needs_index
-        counted = [part.split(" ") if part[0].isdigit() else ["1", part] for part in views.split(" + ")]
+        counted = [
+            part.split(" ") if part[0].isdigit() else ["1", part] for part in views.split(" + ")
+        ]
         assert [word for count, word in counted for _ in range(int(count))] == list(method.views)
         shown = dict(part.split(" ") for part in numbers.split(", ")) if numbers != "-" else {}
         for number, text in shown.items():
             assert equal(read(text), getattr(method, number)), (name, number)
         hidden = {field.name for field in fields(cls)} - set(shown)
-        assert all(getattr(method, number) in (None, (), False, (512, 128)) for number in hidden), name
-        assert (0 if differences == "-" else int(differences)) == len(re.findall(r"\s\(\d\)\s", cls.__doc__))
+        assert all(getattr(method, number) in (None, (), False, (512, 128)) for number in hidden), (
+            name
+        )
+        assert (0 if differences == "-" else int(differences)) == len(
+            re.findall(r"\s\(\d\)\s", cls.__doc__)
+        )
 
 
 def test_every_paper_recipe_has_a_table_with_the_source_of_each_number():
     tables = re.split(r"^### ", methods_page(), flags=re.MULTILINE)[1:]
-    named = {tuple(table.split("\n")[0].split(" --recipe ")): table.split("\n## ")[0] for table in tables}
-    declared = {(name, key) for name in method_names() for key in method_class(name).recipes if key != "small"}
+    named = {
+        tuple(table.split("\n")[0].split(" --recipe ")): table.split("\n## ")[0] for table in tables
+    }
+    declared = {
+        (name, key)
+        for name in method_names()
+        for key in method_class(name).recipes
+        if key != "small"
+    }
     assert set(named) == declared
     for (name, key), table in named.items():
         recipe = method_class(name).recipe(key)
-        rows = {line[0].strip("`"): line[1:] for line in map(cells, table.splitlines()) if line and "`" in line[0]}
-        assert rows["encoder"][0].startswith(recipe.encoder) and rows["optimizer"][0] == recipe.optimizer
-        assert rows["lr"][0].startswith(f"{recipe.lr:g}") and rows["epochs"][0] == str(recipe.epochs)
+        rows = {
+            line[0].strip("`"): line[1:]
+            for line in map(cells, table.splitlines())
+            if line and "`" in line[0]
+        }
+        assert (
+            rows["encoder"][0].startswith(recipe.encoder)
+            and rows["optimizer"][0] == recipe.optimizer
+        )
+        assert rows["lr"][0].startswith(f"{recipe.lr:g}") and rows["epochs"][0] == str(
+            recipe.epochs
+        )
         assert rows["batch_size"][0].startswith(str(recipe.batch_size))
         for number, value in recipe.hyperparameters.items():
             assert equal(read(rows[number][0]), value)

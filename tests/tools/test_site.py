@@ -19,12 +19,18 @@ def pages_of(nav):
     """The pages of a navigation, in order."""
     if isinstance(nav, str):
         return [nav]
-    return [page for one in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(one)]
+    return [
+        page for one in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(one)
+    ]
 
 
 def test_every_page_is_in_the_navigation_once():
     docs = ROOT / "docs"
-    there = {str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent != docs / "results"}
+    there = {
+        str(path.relative_to(docs))
+        for path in docs.rglob("*.md")
+        if path.parent != docs / "results"
+    }
     named = pages_of(SITE["nav"])
     assert there == set(named) and len(named) == len(there)
 
@@ -53,7 +59,10 @@ def tree():
 def test_the_page_shows_the_signature_and_the_documentation_that_pretrain_has(tree):
     shown, real = tree["commands.pretrain.pretrain"], inspect.signature(nearfar.pretrain)
     assert [one.name for one in shown.parameters] == list(real.parameters)
-    assert [one.kind.value for one in shown.parameters][:2] == ["positional or keyword", "keyword-only"]
+    assert [one.kind.value for one in shown.parameters][:2] == [
+        "positional or keyword",
+        "keyword-only",
+    ]
     for one in shown.parameters:
         default = real.parameters[one.name].default
         assert one.default == (None if default is inspect.Parameter.empty else repr(default))
@@ -125,7 +134,8 @@ Columns "rank": from 1.
     assert docstrings.as_markdown(text, ["rows"]) == markdown
     numpy = "Two.\n\nParameters\n----------\nfirst, second : numbers\nthird : text"
     assert (
-        docstrings.as_markdown(numpy, []) == "Two.\n\n\n**Parameters**\n\n- `first, second`: numbers\n- `third`: text"
+        docstrings.as_markdown(numpy, [])
+        == "Two.\n\n\n**Parameters**\n\n- `first, second`: numbers\n- `third`: text"
     )
 
 
@@ -139,5 +149,7 @@ def test_a_page_that_loads_from_elsewhere_is_refused():
         '<img alt="a" src=//a.org/a.png>',
         '<link href="http://a.org/a.css">',
     ):
-        with pytest.raises(offline.PluginError, match=r"index\.md loads from elsewhere: .*//a\.org/a\."):
+        with pytest.raises(
+            offline.PluginError, match=r"index\.md loads from elsewhere: .*//a\.org/a\."
+        ):
             offline.on_post_page(output=plain + part, page=page)

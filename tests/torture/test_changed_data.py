@@ -18,7 +18,15 @@ from tests.pictures import encoded, noise, tar
 from tests.steps import at_step
 
 COUNT = 24
-SETTINGS = dict(epochs=2, batch_size=8, held_out=4, encoder="small", log_every=1, precision="32-true", image_size=8)
+SETTINGS = dict(
+    epochs=2,
+    batch_size=8,
+    held_out=4,
+    encoder="small",
+    log_every=1,
+    precision="32-true",
+    image_size=8,
+)
 
 
 def save(path, number, **options):
@@ -39,14 +47,21 @@ def as_folder(place):
 
 def as_tar(place, numbers=range(COUNT)):
     place.mkdir(exist_ok=True)
-    members = [(f"{name:04d}.bmp", encoded(noise(number, 12), "bmp")) for name, number in enumerate(numbers)]
+    members = [
+        (f"{name:04d}.bmp", encoded(noise(number, 12), "bmp"))
+        for name, number in enumerate(numbers)
+    ]
     tar(place / "train-0.tar", members)
 
 
 def as_parquet(place, numbers=range(COUNT)):
     place.mkdir(exist_ok=True)
     table = Table.from_dict(
-        {"image": [{"bytes": encoded(noise(number, 12), "bmp"), "path": None} for number in numbers]}
+        {
+            "image": [
+                {"bytes": encoded(noise(number, 12), "bmp"), "path": None} for number in numbers
+            ]
+        }
     )
     table.to_parquet(place / "train-0.parquet")
 
@@ -67,7 +82,11 @@ def as_tiff(place):
 
 def as_npz(place, numbers=range(COUNT), labels=range(COUNT)):
     place.mkdir(exist_ok=True)
-    np.savez(place / "all.npz", images=np.stack([noise(number, 12) for number in numbers]), labels=np.array(labels))
+    np.savez(
+        place / "all.npz",
+        images=np.stack([noise(number, 12) for number in numbers]),
+        labels=np.array(labels),
+    )
 
 
 def as_npy(place, numbers=range(COUNT)):
@@ -86,8 +105,14 @@ def swapped():
 FOLDER = {  # what happens, and what the line says of it
     "a file added": (lambda f: save(f / "a/99.bmp", 99), "1 image added: first a/99.bmp"),
     "a file removed": (lambda f: (f / "b/01.bmp").unlink(), "1 image removed: first b/01.bmp"),
-    "a file renamed": (lambda f: (f / "a/00.bmp").rename(f / "a/zz.bmp"), "1 image added, 1 removed: first a/00.bmp"),
-    "two files swapped": (lambda f: swap(f / "a/00.bmp", f / "b/01.bmp"), "2 images changed: first a/00.bmp"),
+    "a file renamed": (
+        lambda f: (f / "a/00.bmp").rename(f / "a/zz.bmp"),
+        "1 image added, 1 removed: first a/00.bmp",
+    ),
+    "two files swapped": (
+        lambda f: swap(f / "a/00.bmp", f / "b/01.bmp"),
+        "2 images changed: first a/00.bmp",
+    ),
     "the same size and time": (
         lambda f: (
             before := (f / "a/04.bmp").stat(),
@@ -96,7 +121,10 @@ FOLDER = {  # what happens, and what the line says of it
         ),
         "1 image changed: first a/04.bmp",
     ),
-    "a file cut off": (lambda f: os.truncate(f / "a/00.bmp", 100), "1 image changed: first a/00.bmp"),
+    "a file cut off": (
+        lambda f: os.truncate(f / "a/00.bmp", 100),
+        "1 image changed: first a/00.bmp",
+    ),
 }
 OTHERS = {
     "a member of a tar changed": (
@@ -104,17 +132,40 @@ OTHERS = {
         lambda f: as_tar(f, one_other()),
         "1 image changed: first train/train-0/0017",
     ),
-    "rows of a table swapped": (as_parquet, lambda f: as_parquet(f, swapped()), "2 images changed: first train/000000"),
-    "an array's image changed": (as_npy, lambda f: as_npy(f, one_other()), "1 image changed: first 000017"),
-    "the middle of an image": (as_tiff, lambda f: black(f / "07.tif", 9000, 9000), "1 image changed: first 07.tif"),
-    "an image of an .npz": (as_npz, lambda f: as_npz(f, one_other()), "1 image changed: first 000017"),
+    "rows of a table swapped": (
+        as_parquet,
+        lambda f: as_parquet(f, swapped()),
+        "2 images changed: first train/000000",
+    ),
+    "an array's image changed": (
+        as_npy,
+        lambda f: as_npy(f, one_other()),
+        "1 image changed: first 000017",
+    ),
+    "the middle of an image": (
+        as_tiff,
+        lambda f: black(f / "07.tif", 9000, 9000),
+        "1 image changed: first 07.tif",
+    ),
+    "an image of an .npz": (
+        as_npz,
+        lambda f: as_npz(f, one_other()),
+        "1 image changed: first 000017",
+    ),
     "an array cut": (as_npy, lambda f: as_npy(f, range(20)), "4 images removed: first 000020"),
 }
 CHANGES = {name: (as_folder, *told) for name, told in FOLDER.items()} | OTHERS
 SAME = {
     "touched": lambda f: [path.touch() for path in f.glob("*/*")],
-    "copied": lambda f: (shutil.copytree(f, f.parent / "c"), shutil.rmtree(f), (f.parent / "c").rename(f)),
-    "a text and a hidden image": lambda f: ((f / "a/notes.txt").write_text("mine"), save(f / ".trash/1.bmp", 9)),
+    "copied": lambda f: (
+        shutil.copytree(f, f.parent / "c"),
+        shutil.rmtree(f),
+        (f.parent / "c").rename(f),
+    ),
+    "a text and a hidden image": lambda f: (
+        (f / "a/notes.txt").write_text("mine"),
+        save(f / ".trash/1.bmp", 9),
+    ),
     "linked": lambda f: (f.rename(f.parent / "there"), f.symlink_to(f.parent / "there")),
 }
 
@@ -149,7 +200,9 @@ def test_a_change_is_refused_and_may_be_let_through(name, stopped, quiet):
         nearfar.resume(run, console=quiet)
     assert f"({says}" in str(caught.value) and "\n" not in str(caught.value)
     assert not (run / "encoder.safetensors").exists()
-    assert (nearfar.resume(run, data_changed=True, console=quiet).path / "encoder.safetensors").is_file()
+    assert (
+        nearfar.resume(run, data_changed=True, console=quiet).path / "encoder.safetensors"
+    ).is_file()
 
 
 @pytest.mark.parametrize("name", ["a file added", "the middle of an image"])

@@ -67,7 +67,10 @@ def command(chance):
     method = chance.choice(method_names()) if verb == "pretrain" else None
     words += ["--method", method] if method else []
     arguments = verb_app(verb, [method] if method else ()).assemble_argument_collection()
-    options = sorted({name.lstrip("-") for one in arguments for name in one.names if name.startswith("--")} | {"help"})
+    options = sorted(
+        {name.lstrip("-") for one in arguments for name in one.names if name.startswith("--")}
+        | {"help"}
+    )
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
         kind = chance.random()
         if kind < 0.05:
@@ -86,7 +89,9 @@ def command(chance):
 
 def run(words):
     """Exit code and what was printed."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
+    )
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main(words)
@@ -96,7 +101,10 @@ def run(words):
 
 
 def listing(folder):
-    return {path: path.is_file() and (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+    return {
+        path: path.is_file() and (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+    }
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -53,7 +53,11 @@ def fill(folder, free=0):
 
 
 def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "ballast"}
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "ballast"
+    }
 
 
 COMMANDS = {
@@ -79,10 +83,21 @@ def test_what_is_there_stays(command, free, place, capsys):
         assert free and not said
     else:
         assert code == (1 if free else 2)
-        assert said.count("\n") == 1 and "No space left" in said and said.startswith("nearfar: cannot write")
+        assert (
+            said.count("\n") == 1
+            and "No space left" in said
+            and said.startswith("nearfar: cannot write")
+        )
         changed = {path.name for path in after if after[path] != before.get(path)}
         assert changed <= (
-            {"results.json", "features.safetensors", "map.html", "map.png", "map.json", "map.safetensors"}
+            {
+                "results.json",
+                "features.safetensors",
+                "map.html",
+                "map.png",
+                "map.json",
+                "map.safetensors",
+            }
             if free
             else set()
         )

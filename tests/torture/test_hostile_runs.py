@@ -16,7 +16,15 @@ from tests.pictures import png
 RAN = "document.documentElement.dataset.ran=1"
 NAME = f"<img src=x onerror={RAN}>\"'&amp;"  # as a file or a class may be called
 PAYLOAD = f"'\"></script></style></title></iframe><script>{RAN}</script><img src=x onerror={RAN}><a href=javascript:1>"
-PAGES = ("report.html", "map.html", "views.html", "duplicates.html", "clusters.html", "selected.html", "alike.html")
+PAGES = (
+    "report.html",
+    "map.html",
+    "views.html",
+    "duplicates.html",
+    "clusters.html",
+    "selected.html",
+    "alike.html",
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +38,9 @@ def run(tmp_path_factory):
     (place / f"broken{NAME}.png").write_bytes(b"x")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        options = dict(epochs=1, batch_size=8, held_out=6, encoder="tiny", precision="32-true", workers=0)
+        options = dict(
+            epochs=1, batch_size=8, held_out=6, encoder="tiny", precision="32-true", workers=0
+        )
         run = nearfar.pretrain(str(folder / "data"), out=str(folder / "run"), **options)
         nearfar.evaluate(run, protocol=["knn"])
         nearfar.map_images(run, epochs=1)
@@ -59,7 +69,9 @@ class Page(HTMLParser):
         for name, value in attributes:
             if name.startswith("on") or (name == "style" and "url(" in value):
                 self.found.append(f"{tag} {name}={value}")
-            if name in ("src", "href") and not value.startswith(("data:image/", "file:///", "map/index.html")):
+            if name in ("src", "href") and not value.startswith(
+                ("data:image/", "file:///", "map/index.html")
+            ):
                 self.found.append(f"{tag} {name}={value}")
             if name == "srcdoc":
                 assert {*known["sandbox"].split()} <= {"allow-scripts", "allow-downloads"}
@@ -68,7 +80,10 @@ class Page(HTMLParser):
 def is_safe(page):
     parsed = Page(page)
     assert "default-src 'none'" in parsed.policy
-    assert "script-src" not in parsed.policy or "'unsafe" not in parsed.policy.partition("script-src")[2]
+    assert (
+        "script-src" not in parsed.policy
+        or "'unsafe" not in parsed.policy.partition("script-src")[2]
+    )
     assert parsed.found == []
 
 
@@ -117,7 +132,9 @@ def hostile(text, name):
         lines = [json.loads(line) for line in text.splitlines()]
         for place, line in enumerate(lines):
             for one in changed(line):
-                yield "".join(json.dumps(each) + "\n" for each in [*lines[:place], one, *lines[place + 1 :]])
+                yield "".join(
+                    json.dumps(each) + "\n" for each in [*lines[:place], one, *lines[place + 1 :]]
+                )
     elif name.endswith(".json"):
         yield from map(json.dumps, changed(json.loads(text)))
     elif name.endswith(".yaml"):
@@ -127,7 +144,14 @@ def hostile(text, name):
         yield f"{PAYLOAD}\t{PAYLOAD}\n"
 
 
-FILES = ["config.yaml", "metrics.jsonl", "results.json", "neighbours.json", "environment.json", "skipped.txt"]
+FILES = [
+    "config.yaml",
+    "metrics.jsonl",
+    "results.json",
+    "neighbours.json",
+    "environment.json",
+    "skipped.txt",
+]
 FILES += ["views.json", "map.html", "map.json", "config.json"]
 
 
@@ -135,7 +159,14 @@ FILES += ["views.json", "map.html", "map.json", "config.json"]
 def test_nothing_in_a_file_of_a_run_folder_becomes_part_of_the_report(name, run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run")
     text = (folder / name).read_text(encoding="utf-8")
-    detection = {"boxes": {"results": {"trained": {"ap": 0.5}}, "detector": "x", "train_images": 1, "test_images": 2}}
+    detection = {
+        "boxes": {
+            "results": {"trained": {"ap": 0.5}},
+            "detector": "x",
+            "train_images": 1,
+            "test_images": 2,
+        }
+    }
     if name == "results.json":
         text = json.dumps(json.loads(text) | {"detection": detection})
     count = 0
@@ -155,7 +186,12 @@ VERBS = {
 DAMAGE = [
     ("config.json", None, DEEP, ["embed", "evaluate"]),
     ("config.json", "pretrained_cfg", [1], ["embed"]),
-    ("config.json", "pretrained_cfg", {"architecture": "nearfar_small", "input_size": True}, ["embed"]),
+    (
+        "config.json",
+        "pretrained_cfg",
+        {"architecture": "nearfar_small", "input_size": True},
+        ["embed"],
+    ),
     ("config.json", "model_args", [1], ["embed"]),
     ("config.yaml", "method", ["simclr"], ["embed", "evaluate", "resume"]),
     ("config.yaml", "method", None, ["evaluate", "resume"]),
@@ -172,7 +208,12 @@ DAMAGE = [
     ("checkpoints/last.ckpt", "pace", {"steps": "x"}, ["resume"]),
     ("checkpoints/last.ckpt", "optimizer", {"state": [1]}, ["resume"]),
     ("checkpoints/last.ckpt", "optimizer", {"state": {0: {"momentum": "x"}}}, ["resume"]),
-    ("checkpoints/last.ckpt", "optimizer", {"state": {0: {"momentum": torch.zeros(3)}}}, ["resume"]),
+    (
+        "checkpoints/last.ckpt",
+        "optimizer",
+        {"state": {0: {"momentum": torch.zeros(3)}}},
+        ["resume"],
+    ),
 ]
 
 

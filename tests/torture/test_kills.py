@@ -24,8 +24,12 @@ from nearfar.training import loop, run_folder
 from tests.pictures import png, tar
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["nearfar.commands.pretrain", "nearfar.cli", "sklearn", "matplotlib.figure", "datasets"])
-SETTINGS = dict(epochs=6, batch_size=8, held_out=8, encoder="tiny", log_every=1, precision="32-true")
+SERVER.set_forkserver_preload(
+    ["nearfar.commands.pretrain", "nearfar.cli", "sklearn", "matplotlib.figure", "datasets"]
+)
+SETTINGS = dict(
+    epochs=6, batch_size=8, held_out=8, encoder="tiny", log_every=1, precision="32-true"
+)
 STREAM = dict(method="simclr", stream=True, workers=0)  # else a killed run leaves its reader
 METHODS = {
     "saclr-row": dict(method="saclr", scale="row"),
@@ -83,7 +87,9 @@ def move_in(place: bool, data: str, out: str, **options: object) -> None:
 
 
 def started(data, out, *first, target=train, **options):
-    process = SERVER.Process(target=target, args=(*first, str(data), str(out)), kwargs=SETTINGS | options)
+    process = SERVER.Process(
+        target=target, args=(*first, str(data), str(out)), kwargs=SETTINGS | options
+    )
     process.start()
     return process
 
@@ -105,7 +111,10 @@ def losses(out):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    folder, images = tmp_path_factory.mktemp("photos"), [(f"{number:02d}.png", png(number)) for number in range(40)]
+    folder, images = (
+        tmp_path_factory.mktemp("photos"),
+        [(f"{number:02d}.png", png(number)) for number in range(40)],
+    )
     for name, content in images:
         (folder / name).write_bytes(content)
     tar(folder.with_suffix(".tar"), images)
@@ -143,7 +152,9 @@ def whole(photos, tmp_path_factory):
         ("stream-of-two-processes", signal.SIGKILL, 1),
     ],
 )
-def test_killed_at_random_moments_and_resumed_is_uninterrupted(name, number, times, photos, whole, tmp_path):
+def test_killed_at_random_moments_and_resumed_is_uninterrupted(
+    name, number, times, photos, whole, tmp_path
+):
     weights, logged, seconds = whole(name)
     moments = random.Random(f"{number} {name}")
     out = tmp_path / "run"
@@ -154,7 +165,9 @@ def test_killed_at_random_moments_and_resumed_is_uninterrupted(name, number, tim
             os.kill(process.pid, number)
         process.join(LONG)
         assert process.exitcode is not None
-    assert finished(data_of(name, photos), out, **METHODS[name]) == weights, out.with_suffix(".log").read_text()
+    assert finished(data_of(name, photos), out, **METHODS[name]) == weights, out.with_suffix(
+        ".log"
+    ).read_text()
     assert losses(out) == logged
 
 
@@ -165,7 +178,11 @@ def test_one_of_two_processes_owns_the_folder(photos, whole, tmp_path):
         process.join(LONG)
     assert sorted(process.exitcode for process in both) == [0, 2]
     winner = next(process for process in both if process.exitcode == 0)
-    said = [line for line in out.with_suffix(".log").read_text().splitlines() if line.startswith("nearfar: ")]
+    said = [
+        line
+        for line in out.with_suffix(".log").read_text().splitlines()
+        if line.startswith("nearfar: ")
+    ]
     assert len(said) == 1 and f"being written by process {winner.pid} " in said[0]
     assert (out / "encoder.safetensors").read_bytes() == whole("saclr-row")[0]
     assert losses(out) == whole("saclr-row")[1]
@@ -180,9 +197,9 @@ def test_a_run_that_is_stopped_before_it_trains_leaves_nothing(where, number, ph
     process = started(photos, out, f"nearfar.{where}", number, target=stop_in, **METHODS["moco-v2"])
     process.join(LONG)
     assert process.exitcode == 130
-    assert [line for line in out.with_suffix(".log").read_text().splitlines() if "nearfar" in line] == [
-        "nearfar: stopped"
-    ]
+    assert [
+        line for line in out.with_suffix(".log").read_text().splitlines() if "nearfar" in line
+    ] == ["nearfar: stopped"]
     assert not out.exists()
 
 
@@ -191,7 +208,11 @@ def test_a_folder_that_is_renamed_while_it_trains(place, photos, whole, tmp_path
     out, moved = tmp_path / "run", tmp_path / "run-moved"
     process = started(photos, out, place, target=move_in, **METHODS["saclr-row"])
     process.join(LONG)
-    said = [line for line in out.with_suffix(".log").read_text().splitlines() if line.startswith("nearfar: ")]
+    said = [
+        line
+        for line in out.with_suffix(".log").read_text().splitlines()
+        if line.startswith("nearfar: ")
+    ]
     assert process.exitcode == 1
     assert len(said) == 1 and f"the run folder {out} was renamed or removed" in said[0]
     assert out.is_dir() == place and not (place and list(out.iterdir()))
@@ -208,7 +229,11 @@ def test_a_terminal_that_closes_leaves_a_checkpoint(photos, tmp_path):
     command = [sys.executable, "-m", "nearfar", "pretrain", str(photos), "--out", str(out), *words]
     attach = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
     process = subprocess.Popen(
-        [sys.executable, "-c", attach, *command], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        [sys.executable, "-c", attach, *command],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
     )
     os.close(theirs)
     deadline = time.monotonic() + LONG

@@ -27,12 +27,23 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def chunk(kind, content):
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def png(width, height, depth=8, colour=2, content=b"", extra=b""):
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + extra + chunk(b"IDAT", zlib.compress(content)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + head
+        + extra
+        + chunk(b"IDAT", zlib.compress(content))
+        + chunk(b"IEND", b"")
+    )
 
 
 def resized(form, place, code, width, height):
@@ -53,7 +64,8 @@ def wide(kind, value):
 
 
 WHOLE = {
-    form: encoded(NOISE, form) for form in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "ICO", "TGA", "PCX")
+    form: encoded(NOISE, form)
+    for form in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "ICO", "TGA", "PCX")
 }
 
 READ = {  # read, with the value of the first pixel in the second of three channels, within 3
@@ -73,7 +85,9 @@ READ = {  # read, with the value of the first pixel in the second of three chann
     "clear.png": (encoded(Image.new("RGBA", (16, 16), (0, 0, 0, 0)), "PNG"), 255),
     "gray-clear.png": (encoded(Image.new("LA", (16, 16), (0, 0)), "PNG"), 255),
     "animated.webp": (
-        encoded(GREEN, "WEBP", lossless=True, save_all=True, append_images=[NOISE.resize((16, 16))]),
+        encoded(
+            GREEN, "WEBP", lossless=True, save_all=True, append_images=[NOISE.resize((16, 16))]
+        ),
         200,
     ),
     "really-a.png.jpg": (encoded(GREEN, "PNG"), 200),
@@ -143,8 +157,12 @@ def test_damaged_images_never_stop_the_others(tmp_path, form, capfd):
     for number in range(60):
         data = bytearray(WHOLE[form])
         for _ in range(chance.choice((1, 3, 30))):
-            data[chance.randrange(min(len(data), chance.choice((60, 10**6))))] = chance.randrange(256)
-        files[f"{number}.{form.lower()}"] = bytes(data[: chance.choice((10**6, chance.randrange(len(data))))])
+            data[chance.randrange(min(len(data), chance.choice((60, 10**6))))] = chance.randrange(
+                256
+            )
+        files[f"{number}.{form.lower()}"] = bytes(
+            data[: chance.choice((10**6, chance.randrange(len(data))))]
+        )
     kept, skipped = held(open_images(put(tmp_path / "in", files), image_size=16, channels=3))
     assert "good.png" in kept and kept | set(skipped) == set(files)
     assert capfd.readouterr().err == ""
@@ -156,14 +174,25 @@ NOTES = {"info": {"features": {"img": {"_type": "Image"}}}}
 
 
 def noted(notes):
-    return pa.table({"img": pa.array(CELLS, IMAGE)}).replace_schema_metadata({"huggingface": json.dumps(notes)})
+    return pa.table({"img": pa.array(CELLS, IMAGE)}).replace_schema_metadata(
+        {"huggingface": json.dumps(notes)}
+    )
 
 
 TABLES = {  # a table, and how many images it holds; None: it is refused
     "good": (pa.table({"img": pa.array(CELLS, IMAGE)}), 4),
-    "nulls": (pa.table({"img": pa.array([None, *CELLS[:2], {"bytes": None, "path": None}], IMAGE)}), 2),
+    "nulls": (
+        pa.table({"img": pa.array([None, *CELLS[:2], {"bytes": None, "path": None}], IMAGE)}),
+        2,
+    ),
     "paths": (
-        pa.table({"img": pa.array([*CELLS, *({"path": p} for p in ("", "\0", "/", "..", "x" * 9999))], IMAGE)}),
+        pa.table(
+            {
+                "img": pa.array(
+                    [*CELLS, *({"path": p} for p in ("", "\0", "/", "..", "x" * 9999))], IMAGE
+                )
+            }
+        ),
         4,
     ),
     "all null": (pa.table({"img": pa.array([None] * 4, IMAGE)}), None),
@@ -171,7 +200,10 @@ TABLES = {  # a table, and how many images it holds; None: it is refused
     "no columns": (pa.table({}), None),
     "no images": (pa.table({"a": [1, 2]}), None),
     "binary": (pa.table({"img": pa.array([c["bytes"] for c in CELLS], pa.binary())}), 4),
-    "float labels": (pa.table({"img": pa.array(CELLS, IMAGE), "label": [0.0, float("nan"), float("inf"), 1.0]}), 4),
+    "float labels": (
+        pa.table({"img": pa.array(CELLS, IMAGE), "label": [0.0, float("nan"), float("inf"), 1.0]}),
+        4,
+    ),
     "notes": (noted(NOTES), 4),
     "notes of no type": (noted({"info": {"features": {"img": {"_type": "Nonsense"}}}}), None),
 }
@@ -194,7 +226,9 @@ def test_damaged_tables_are_refused_by_the_name_of_the_file(tmp_path):
         data = bytearray(whole)
         for _ in range(1 + number % 5):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        (tmp_path / "b.parquet").write_bytes(data if number % 3 else data[: chance.randrange(len(data))])
+        (tmp_path / "b.parquet").write_bytes(
+            data if number % 3 else data[: chance.randrange(len(data))]
+        )
         try:
             held(open_images(tmp_path))
         except ValueError as error:
@@ -206,7 +240,10 @@ def test_damaged_tables_are_refused_by_the_name_of_the_file(tmp_path):
 
 def test_damaged_tars_give_what_is_whole(tmp_path):
     fields = {"png": lambda i: CELLS[0]["bytes"], "cls": lambda i: b"%d" % i}
-    tar(tmp_path / "whole.tar", [(f"{i:02d}.{end}", made(i)) for i in range(30) for end, made in fields.items()])
+    tar(
+        tmp_path / "whole.tar",
+        [(f"{i:02d}.{end}", made(i)) for i in range(30) for end, made in fields.items()],
+    )
     whole, chance = (tmp_path / "whole.tar").read_bytes(), random.Random(0)
     (tmp_path / "whole.tar").unlink()
     for number in range(60):
@@ -226,7 +263,9 @@ def test_damaged_tars_give_what_is_whole(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"no data", random.Random(1).randbytes(20_000)], ids=["empty", "text", "noise"]
 )
-def test_the_command_line_ends_in_one_line_and_leaves_no_run_folder(tmp_path, complaint, name, content):
+def test_the_command_line_ends_in_one_line_and_leaves_no_run_folder(
+    tmp_path, complaint, name, content
+):
     source = put(tmp_path / "in", {name: content}) / name
     if name == "folder":
         source = put(tmp_path / "folder", {"a.png": content})
@@ -243,16 +282,23 @@ MEASURED = """
 """
 
 
-@pytest.mark.parametrize(("depth", "colour"), [(16, 0), (16, 6), (8, 3)], ids=["grayscale", "clear", "palette"])
+@pytest.mark.parametrize(
+    ("depth", "colour"), [(16, 0), (16, 6), (8, 3)], ids=["grayscale", "clear", "palette"]
+)
 def test_large_images_of_few_bytes_share_the_memory(tmp_path, depth, colour):
     """Four threads, each with 36 million pixels from 100 kB: grayscale of 16 bits alone took 1 GB in each thread."""
     side, values = 6000, {0: 1, 3: 1, 6: 4}[colour]
     palette = chunk(b"PLTE", bytes(range(48))) if colour == 3 else b""
-    data = png(side, side, depth, colour, (b"\0" + b"\1" * (side * values * depth // 8)) * side, palette)
+    data = png(
+        side, side, depth, colour, (b"\0" + b"\1" * (side * values * depth // 8)) * side, palette
+    )
     assert len(data) < 2_000_000
     folder = put(tmp_path / "in", {f"{number}.png": data for number in range(4)})
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(MEASURED), str(folder)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", textwrap.dedent(MEASURED), str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     count, skipped, megabytes = map(int, done.stdout.split())
     assert (count, skipped) == (4, 0) and megabytes < 800, done.stdout
@@ -265,7 +311,18 @@ def test_a_folder_whose_name_is_not_utf8_is_trained_on_and_drawn(tmp_path, capsy
     for number in range(24):
         (folder / f"{number}.png").write_bytes(encoded(noise(number)))
     run = str(tmp_path / "run")
-    words = ["--encoder", "tiny", "--epochs", "1", "--batch-size", "8", "--precision", "32-true", "--out", run]
+    words = [
+        "--encoder",
+        "tiny",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "8",
+        "--precision",
+        "32-true",
+        "--out",
+        run,
+    ]
     assert main(["pretrain", str(folder), *words]) == 0, capsys.readouterr().err
     assert main(["map", run]) == 0, capsys.readouterr().err
     assert "ph\\udcff" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

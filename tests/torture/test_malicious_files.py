@@ -26,7 +26,9 @@ from nearfar.messages import load_yaml
 from tests.pictures import tar
 
 IMAGE = io.BytesIO()
-Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(IMAGE, "PNG")
+Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(
+    IMAGE, "PNG"
+)
 GOOD = IMAGE.getvalue()
 
 
@@ -63,7 +65,11 @@ def zipped(members):
     return file.getvalue()
 
 
-PAYLOADS = {"pickle": lambda mark: pickle.dumps(Payload(mark)), "objects": array_of_objects, "torch": checkpoint}
+PAYLOADS = {
+    "pickle": lambda mark: pickle.dumps(Payload(mark)),
+    "objects": array_of_objects,
+    "torch": checkpoint,
+}
 NAMES = ["a.npy", "a.npz", "a.parquet", "a.tar", "a.pkl", "in/a.png", "in/a.tif"]
 
 
@@ -99,12 +105,22 @@ def test_a_pickle_inside_an_archive_is_never_loaded(tmp_path, payload):
     assert images.names == ["a/0"] and [name for name, _ in images.skipped] == ["a/1"]
     cells = [{"bytes": data, "path": None} for data in (content, GOOD)]
     for notes in (
-        {"pandas": json.dumps({"columns": [{"name": "img", "pandas_type": "object", "numpy_type": "object"}]})},
-        {"huggingface": json.dumps({"info": {"features": {"img": {"_type": "os.system", "command": "x"}}}})},
+        {
+            "pandas": json.dumps(
+                {"columns": [{"name": "img", "pandas_type": "object", "numpy_type": "object"}]}
+            )
+        },
+        {
+            "huggingface": json.dumps(
+                {"info": {"features": {"img": {"_type": "os.system", "command": "x"}}}}
+            )
+        },
         {"huggingface": content},
         {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": content},
     ):
-        pq.write_table(pa.table({"img": cells}).replace_schema_metadata(notes), tmp_path / "a.parquet")
+        pq.write_table(
+            pa.table({"img": cells}).replace_schema_metadata(notes), tmp_path / "a.parquet"
+        )
         try:
             assert open_images(tmp_path / "a.parquet").names == ["000001"]
         except ValueError as error:
@@ -117,8 +133,16 @@ def test_nothing_outside_the_source_is_read_or_written(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     before = sorted(path.name for path in tmp_path.iterdir())
-    paths = ["../secret.png", str(tmp_path / "secret.png"), "file:///etc/passwd", "http://127.0.0.1/a.png", "~/a.png"]
-    cells = [{"bytes": None, "path": path} for path in paths] + [{"bytes": GOOD, "path": "../../written.png"}]
+    paths = [
+        "../secret.png",
+        str(tmp_path / "secret.png"),
+        "file:///etc/passwd",
+        "http://127.0.0.1/a.png",
+        "~/a.png",
+    ]
+    cells = [{"bytes": None, "path": path} for path in paths] + [
+        {"bytes": GOOD, "path": "../../written.png"}
+    ]
     pq.write_table(pa.table({"image": cells}), folder / "a.parquet")
     assert open_images(folder / "a.parquet").names == ["000005"]
     link = tarfile.TarInfo("link.png")
@@ -151,7 +175,10 @@ LIMITED = """
 def bomb(kind, path):
     """Write a small file that claims or unpacks to gigabytes."""
     if kind == "zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w") as file:
+        with (
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+            archive.open("images.npy", "w") as file,
+        ):
             np.lib.format.write_array_header_1_0(
                 file, {"descr": "|u1", "fortran_order": False, "shape": (10**9, 64, 64)}
             )
@@ -159,7 +186,11 @@ def bomb(kind, path):
                 file.write(bytes(2**20))
     elif kind == "sparse":
         info = tarfile.TarInfo("a.png")
-        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(2**50)}
+        info.pax_headers = {
+            "GNU.sparse.major": "1",
+            "GNU.sparse.minor": "0",
+            "GNU.sparse.realsize": str(2**50),
+        }
         info.size = 512
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as file:
             file.addfile(info, io.BytesIO(b"1\n0\n512\n".ljust(512, b"\0")))
@@ -176,12 +207,16 @@ def bomb(kind, path):
         pq.write_table(pa.table({"image": cells}), path, use_dictionary=True, compression="zstd")
 
 
-@pytest.mark.parametrize(("kind", "ending"), [("zip", "npz"), ("sparse", "tar"), ("gzip", "tar"), ("table", "parquet")])
+@pytest.mark.parametrize(
+    ("kind", "ending"), [("zip", "npz"), ("sparse", "tar"), ("gzip", "tar"), ("table", "parquet")]
+)
 def test_a_bomb_takes_little_memory(tmp_path, kind, ending):
     bomb(kind, tmp_path / f"a.{ending}")
     assert (tmp_path / f"a.{ending}").stat().st_size < 2_000_000
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LIMITED), str(tmp_path / f"a.{ending}")], capture_output=True, text=True
+        [sys.executable, "-c", textwrap.dedent(LIMITED), str(tmp_path / f"a.{ending}")],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and done.stdout.startswith("refused:"), done.stderr
     assert int(done.stdout.split()[-1]) < 400
@@ -190,8 +225,12 @@ def test_a_bomb_takes_little_memory(tmp_path, kind, ending):
 @pytest.fixture
 def finished(tmp_path):
     """A run folder."""
-    options = dict(epochs=1, limit=64, held_out=0, batch_size=16, encoder="small", precision="32-true")
-    return nearfar.pretrain("digits", out=tmp_path / "run", console=Console(quiet=True), **options).path
+    options = dict(
+        epochs=1, limit=64, held_out=0, batch_size=16, encoder="small", precision="32-true"
+    )
+    return nearfar.pretrain(
+        "digits", out=tmp_path / "run", console=Console(quiet=True), **options
+    ).path
 
 
 def refused(capsys, *words):
@@ -225,7 +264,8 @@ def test_pipes_and_devices_are_not_read_as_settings_or_names(tmp_path, finished,
 
 
 BILLION = "a: &a [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
-    f"{name}: &{name} [{', '.join(9 * ['*' + before])}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{name}: &{name} [{', '.join(9 * ['*' + before])}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 

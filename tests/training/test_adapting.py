@@ -28,29 +28,42 @@ def weights(tmp_path):
 
 
 def run(images_file, out, quiet, **options):
-    usual = dict(epochs=2, batch_size=16, held_out=16, log_every=1, method="simclr", precision="32-true")
+    usual = dict(
+        epochs=2, batch_size=16, held_out=16, log_every=1, method="simclr", precision="32-true"
+    )
     return nearfar.pretrain(images_file, out=str(out), console=quiet, **(usual | options))
 
 
-def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(weights, images_file, tmp_path, quiet):
+def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(
+    weights, images_file, tmp_path, quiet
+):
     adapted = run(images_file, tmp_path / "run", quiet, init=str(weights), adapt=True)
     settings, about = adapted.settings, adapted.encoder
     assert (settings.encoder, settings.optimizer) == ("resnet10t", "adamw")
     assert (settings.frozen, settings.layer_decay) == (2, 0.7)
     assert settings.warmup_epochs == pytest.approx(0.2)
     assert settings.lr == pytest.approx(3e-4 * (16 / 256) ** 0.5)
-    assert settings.mean == pytest.approx([0.4]) and settings.std == pytest.approx([0.25])  # the images are grayscale
+    assert settings.mean == pytest.approx([0.4]) and settings.std == pytest.approx(
+        [0.25]
+    )  # the images are grayscale
     assert about.mean.item() == pytest.approx(0.4) and about.std.item() == pytest.approx(0.25)
-    before, after = (load_file(path / "encoder.safetensors") for path in (adapted.path / "starting", adapted.path))
+    before, after = (
+        load_file(path / "encoder.safetensors")
+        for path in (adapted.path / "starting", adapted.path)
+    )
     first = ("conv1.", "bn1.", "layer1.")
     for key, value in before.items():
         assert torch.equal(value, after[key]) == key.startswith(first), key
     given = load_file(weights / "model.safetensors")
-    torch.testing.assert_close(before["conv1.0.weight"], given["conv1.0.weight"].sum(1, keepdim=True))
+    torch.testing.assert_close(
+        before["conv1.0.weight"], given["conv1.0.weight"].sum(1, keepdim=True)
+    )
     assert torch.equal(before["layer4.0.conv1.weight"], given["layer4.0.conv1.weight"])
 
 
-def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_path, quiet, monkeypatch):
+def test_each_layer_has_its_rate_under_the_schedule(
+    weights, images_file, tmp_path, quiet, monkeypatch
+):
     rates = []
     step = torch.optim.SGD.step
 
@@ -60,15 +73,26 @@ def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_pa
 
     monkeypatch.setattr(torch.optim.SGD, "step", watched)
     done = run(
-        images_file, tmp_path / "run", quiet, init=str(weights), layer_decay=0.5, frozen=1, optimizer="sgd", lr=0.1
+        images_file,
+        tmp_path / "run",
+        quiet,
+        init=str(weights),
+        layer_decay=0.5,
+        frozen=1,
+        optimizer="sgd",
+        lr=0.1,
     )
     logged = [line["lr"] for line in done.metrics if "lr" in line]
     assert len(rates) == len(logged) == 8
     for groups, lr in zip(rates, logged, strict=True):
-        assert dict(groups) == pytest.approx({0.5**depth: lr * 0.5**depth for depth in range(5)})  # head and 4 blocks
+        assert dict(groups) == pytest.approx(
+            {0.5**depth: lr * 0.5**depth for depth in range(5)}
+        )  # head and 4 blocks
 
 
-def test_stopped_and_resumed_without_the_weights_is_uninterrupted(weights, images_file, tmp_path, quiet):
+def test_stopped_and_resumed_without_the_weights_is_uninterrupted(
+    weights, images_file, tmp_path, quiet
+):
     whole = run(images_file, tmp_path / "whole", quiet, init=str(weights), adapt=True)
     with at_step(5), pytest.raises(nearfar.TrainingStopped):
         run(images_file, tmp_path / "parts", quiet, init=str(weights), adapt=True)
@@ -83,7 +107,16 @@ def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path, quiet):
     first = run(images_file, tmp_path / "first", quiet, encoder="small", epochs=1)
     with pytest.raises(ValueError, match="without starting weights"):
         run(images_file, tmp_path / "no", quiet, init=str(first.path), whiten=True)
-    second = run(images_file, tmp_path / "second", quiet, init=str(first.path), adapt=True, lr=0.0, limit=40, epochs=1)
+    second = run(
+        images_file,
+        tmp_path / "second",
+        quiet,
+        init=str(first.path),
+        adapt=True,
+        lr=0.0,
+        limit=40,
+        epochs=1,
+    )
     assert second.settings.encoder == "small"
     assert second.settings.mean == pytest.approx(first.encoder.mean.flatten().tolist())
     one, two = (load_file(one.path / "encoder.safetensors") for one in (first, second))
@@ -96,11 +129,15 @@ def test_a_run_starts_from_the_weights_of_the_package(images_file, tmp_path, qui
     assert started.settings.encoder == "small" and not started.settings.whiten
     assert started.settings.mean == pytest.approx([float(package.mean.mean())])
     trained, shipped = (one.backbone.net.blocks.state_dict() for one in (started.encoder, package))
-    assert all(torch.equal(trained[name], shipped[name]) for name in trained if name.endswith("weight"))
+    assert all(
+        torch.equal(trained[name], shipped[name]) for name in trained if name.endswith("weight")
+    )
 
 
 def test_adapting_needs_weights_and_a_net_that_has_some(images_file, complaint):
-    assert "--adapt starts from existing weights: give --init timm" in complaint("pretrain", images_file, "--adapt")
+    assert "--adapt starts from existing weights: give --init timm" in complaint(
+        "pretrain", images_file, "--adapt"
+    )
     words = ["pretrain", images_file, "--init", "timm"]
     assert "timm has no weights for the encoder 'small'" in complaint(*words, "--encoder", "small")
     error = complaint(*words, "--epochs", "1")  # resnet18, and no network
@@ -108,7 +145,16 @@ def test_adapting_needs_weights_and_a_net_that_has_some(images_file, complaint):
 
 
 def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_file, tmp_path, quiet):
-    done = run(images_file, tmp_path / "run", quiet, encoder="resnet10t", mean=[0.3], std=[0.2], frozen=1, epochs=1)
+    done = run(
+        images_file,
+        tmp_path / "run",
+        quiet,
+        encoder="resnet10t",
+        mean=[0.3],
+        std=[0.2],
+        frozen=1,
+        epochs=1,
+    )
     assert (done.encoder.mean.item(), done.encoder.std.item()) == pytest.approx((0.3, 0.2))
     net = done.encoder.backbone.net
     assert net.bn1.num_batches_tracked == 0 < net.layer1[0].bn1.num_batches_tracked
@@ -124,7 +170,17 @@ def test_sizes_that_are_chosen_fit_the_patches(tmp_path, quiet, images_file):
     assert size_step("vit_small_patch14_dinov2.lvd142m") == 14
     images = np.random.default_rng(0).integers(0, 255, (40, 20, 20, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images)
-    done = run(tmp_path / "images.npz", tmp_path / "run", quiet, encoder="vit_tiny_patch16_224", epochs=1)
+    done = run(
+        tmp_path / "images.npz", tmp_path / "run", quiet, encoder="vit_tiny_patch16_224", epochs=1
+    )
     assert (done.settings.image_size, done.settings.crop_size) == (16, 16)
-    with pytest.raises(ValueError, match=r"Input height \(20\) should be divisible by patch size \(16\)"):
-        run(tmp_path / "images.npz", tmp_path / "no", quiet, encoder="vit_tiny_patch16_224", image_size=20)
+    with pytest.raises(
+        ValueError, match=r"Input height \(20\) should be divisible by patch size \(16\)"
+    ):
+        run(
+            tmp_path / "images.npz",
+            tmp_path / "no",
+            quiet,
+            encoder="vit_tiny_patch16_224",
+            image_size=20,
+        )

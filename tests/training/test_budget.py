@@ -24,8 +24,12 @@ def machine(monkeypatch):
     """Images per second by (encoder, image size), and how much faster bfloat16 is; what was tried is listed."""
     speeds, tried = {"bf16-mixed": 1.0, "compiled": 1.0}, []
 
-    def speed(method, encoder, views, *, image_size, crop_size, precision, compiled=False, **options):
-        rate = speeds[encoder, image_size] * (speeds["bf16-mixed"] if precision == "bf16-mixed" else 1.0)
+    def speed(
+        method, encoder, views, *, image_size, crop_size, precision, compiled=False, **options
+    ):
+        rate = speeds[encoder, image_size] * (
+            speeds["bf16-mixed"] if precision == "bf16-mixed" else 1.0
+        )
         if compiled:
             return rate * speeds["compiled"]
         tried.append((encoder, image_size, precision))
@@ -53,17 +57,24 @@ def test_the_largest_that_leaves_epochs_enough(machine):
     assert choose(given, 2000, 0.1).image_size == RUNGS[0][1]  # not even that: still the fastest
     found = choose(given, 2000, 1.01 * enough / 200)
     assert (found.encoder, found.image_size, found.crop_size) == (*RUNGS[2], RUNGS[2][1] * 2 // 3)
-    assert choose(given, None, 1e9).image_size == RUNGS[0][1]  # a number of images that is not known
+    assert (
+        choose(given, None, 1e9).image_size == RUNGS[0][1]
+    )  # a number of images that is not known
     tried.clear()
     assert choose(given, 2000, 1.01 * enough / 50).encoder == "resnet18"
-    assert tried == [(*rung, "32-true") for rung in RUNGS[:5]]  # and nothing behind the first that does not fit
+    assert tried == [
+        (*rung, "32-true") for rung in RUNGS[:5]
+    ]  # and nothing behind the first that does not fit
 
 
 def test_the_medium_net_where_a_run_sees_200_000_images_of_32_pixels(machine):
     speeds, _ = machine
     speeds |= {("small", 32): 900.0, ("medium", 32): 400.0}
     given = Settings("cifar", precision="32-true")
-    found = [choose(given, 50_000, seconds, rungs(given, 32, False)).encoder for seconds in (490.0, 510.0)]
+    found = [
+        choose(given, 50_000, seconds, rungs(given, 32, False)).encoder
+        for seconds in (490.0, 510.0)
+    ]
     assert found == ["small", "medium"]
     assert (
         choose(given, 1000, 260.0, rungs(given, 32, False)).encoder == "medium"
@@ -73,13 +84,23 @@ def test_the_medium_net_where_a_run_sees_200_000_images_of_32_pixels(machine):
 def test_what_is_given_is_not_chosen(machine):
     _, tried = machine
     assert rungs(Settings("photos", encoder="vit", image_size=64), 500, True) == [("vit", 64, 64)]
-    assert [size for _, size, _ in rungs(Settings("photos", encoder="vit"), 500, True)] == [96, 144, 192, 240]
+    assert [size for _, size, _ in rungs(Settings("photos", encoder="vit"), 500, True)] == [
+        96,
+        144,
+        192,
+        240,
+    ]
     assert rungs(Settings("photos", image_size=64), 500, True)[0] == ("small", 64, 64)
-    assert {size for _, size, _ in rungs(Settings("photos"), 150, True)} == {96, 144}  # never larger than they are
+    assert {size for _, size, _ in rungs(Settings("photos"), 150, True)} == {
+        96,
+        144,
+    }  # never larger than they are
     assert rungs(Settings("photos"), 8, False) == [("small", 8, 8)]
     assert rungs(Settings("photos"), 32, False) == [("small", 32, 24), ("medium", 32, 24)]
     assert rungs(Settings("photos", epochs=5.0, crop_size=32), 32, False) == [("small", 32, 32)]
-    assert rungs(Settings("photos", recipe="cifar", encoder="resnet18"), 32, False) == [("resnet18", 32, 32)]
+    assert rungs(Settings("photos", recipe="cifar", encoder="resnet18"), 32, False) == [
+        ("resnet18", 32, 32)
+    ]
     assert rungs(Settings("photos", epochs=5.0), 500, True) == [("small", 96, 64)]
     given = Settings("photos", encoder="vit", image_size=64, epochs=5.0, precision="32-true")
     assert choose(given, 2000, 60.0).rate is None and tried == []
@@ -103,7 +124,10 @@ def test_a_cpu_without_bfloat16_is_not_slowed_down_by_its_trial(machine, monkeyp
     speeds |= {("small", 32): 900.0, ("medium", 32): 400.0}
     given = Settings("cifar", accelerator="cpu", compile=False)
     found = choose(given, 50_000, 3600.0, rungs(given, 32, False))
-    assert (found.encoder, found.precision) == ("medium", "32-true") and "no bfloat16" in found.reason
+    assert (found.encoder, found.precision) == (
+        "medium",
+        "32-true",
+    ) and "no bfloat16" in found.reason
     assert tried == [("small", 32, "32-true"), ("medium", 32, "32-true")]
 
 
@@ -114,9 +138,13 @@ def test_torch_compiles_a_long_run_where_that_pays(machine, gain, seconds, compi
     speeds, _ = machine
     speeds |= {RUNGS[0]: 100.0, RUNGS[1]: 1.0, "compiled": gain}
     found = choose(Settings("photos", precision="32-true"), 2000, seconds)
-    assert found.compiled == compiled and found.rate == pytest.approx(100.0 * (gain if compiled else 1.0))
+    assert found.compiled == compiled and found.rate == pytest.approx(
+        100.0 * (gain if compiled else 1.0)
+    )
     assert ("1.2 times as fast compiled" in found.reason) == compiled
-    assert not choose(Settings("photos", precision="32-true", compile=False), 2000, seconds).compiled
+    assert not choose(
+        Settings("photos", precision="32-true", compile=False), 2000, seconds
+    ).compiled
 
 
 def test_a_failing_compiler_leaves_the_run_as_it_is(machine, monkeypatch):
@@ -139,12 +167,19 @@ def test_where_float32_does_not_fit_half_precision_is_taken_for_that(machine):
     speeds |= dict.fromkeys(RUNGS, 0.0)
     assert choose(Settings("photos", compile=False), 2000, 1.0).rate == 0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "training_speed", lambda *a, precision, **k: 50.0 * (precision == "bf16-mixed"))
+        patch.setattr(
+            budget, "training_speed", lambda *a, precision, **k: 50.0 * (precision == "bf16-mixed")
+        )
         found = choose(Settings("photos", compile=False), 2000, 1.0)
-    assert (found.precision, found.reason) == ("bf16-mixed", ", bf16-mixed as float32 does not fit into the memory")
+    assert (found.precision, found.reason) == (
+        "bf16-mixed",
+        ", bf16-mixed as float32 does not fit into the memory",
+    )
 
 
-def test_a_trial_has_the_batch_and_the_parts_that_are_given(images_file, tmp_path, quiet, monkeypatch):
+def test_a_trial_has_the_batch_and_the_parts_that_are_given(
+    images_file, tmp_path, quiet, monkeypatch
+):
     """Where not even a trial fits into the memory, the run begins all the same."""
     seen = set()
 
@@ -154,7 +189,9 @@ def test_a_trial_has_the_batch_and_the_parts_that_are_given(images_file, tmp_pat
 
     monkeypatch.setattr(budget.GradientStep, "__call__", full)
     with pytest.raises(torch.OutOfMemoryError):
-        nearfar.pretrain(images_file, out=tmp_path / "run", epochs=1, batch_size=16, micro_batch=4, console=quiet)
+        nearfar.pretrain(
+            images_file, out=tmp_path / "run", epochs=1, batch_size=16, micro_batch=4, console=quiet
+        )
     assert seen == {(16, 4)}
 
 
@@ -183,7 +220,13 @@ def test_a_trial_trains_in_either_precision_and_logs_nothing(caplog):
     caplog.set_level("INFO", "nearfar")
     for precision in ("32-true", "bf16-mixed"):
         rate = training_speed(
-            SIMCLR, "small", plan("strong", 16, 3), image_size=16, crop_size=16, channels=3, precision=precision
+            SIMCLR,
+            "small",
+            plan("strong", 16, 3),
+            image_size=16,
+            crop_size=16,
+            channels=3,
+            precision=precision,
         )
         assert 1 < rate < 1e7
     assert not caplog.records and not logging.getLogger("nearfar").disabled
@@ -191,14 +234,25 @@ def test_a_trial_trains_in_either_precision_and_logs_nothing(caplog):
 
 def test_a_run_with_minutes_writes_what_it_did(images_file, tmp_path, quiet):
     run = nearfar.pretrain(
-        images_file, minutes=0.1, out=str(tmp_path / "run"), method="simclr", batch_size=16, console=quiet
+        images_file,
+        minutes=0.1,
+        out=str(tmp_path / "run"),
+        method="simclr",
+        batch_size=16,
+        console=quiet,
     )
     config = yaml.safe_load((run.path / "config.yaml").read_text())
     last = max(line["epoch"] for line in run.metrics)
     assert config["minutes"] is None and config["epochs"] == pytest.approx(last)
-    assert config["precision"] == "32-true" and config["encoder"] == "small" and config["crop_size"] == 8
+    assert (
+        config["precision"] == "32-true"
+        and config["encoder"] == "small"
+        and config["crop_size"] == 8
+    )
     rates = [line["lr"] for line in run.metrics if "lr" in line]
-    assert rates[-1] < max(rates)  # test_progress.py holds that it ends with the time, by a clock of its own
+    assert rates[-1] < max(
+        rates
+    )  # test_progress.py holds that it ends with the time, by a clock of its own
 
 
 def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, quiet, monkeypatch):
@@ -211,9 +265,20 @@ def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, quiet, monkeyp
     monkeypatch.setattr("nearfar.training.job.launch", launch)
     with pytest.raises(InterruptedError):
         nearfar.pretrain(
-            images_file, method="simclr", recipe="cifar", batch_size=16, out=str(tmp_path / "run"), console=quiet
+            images_file,
+            method="simclr",
+            recipe="cifar",
+            batch_size=16,
+            out=str(tmp_path / "run"),
+            console=quiet,
         )
     settings = seen[0].settings
     assert settings.epochs == 1000 and seen[0].seconds is None
-    assert (settings.encoder, settings.optimizer, settings.sync_batch_norm) == ("resnet50", "lars", True)
-    assert seen[0].views == plan("simclr-cifar", settings.image_size, 1)  # the paper's, not fitted to small grey images
+    assert (settings.encoder, settings.optimizer, settings.sync_batch_norm) == (
+        "resnet50",
+        "lars",
+        True,
+    )
+    assert seen[0].views == plan(
+        "simclr-cifar", settings.image_size, 1
+    )  # the paper's, not fitted to small grey images

@@ -19,7 +19,9 @@ GATHERED = [name for name in CASES if hasattr(make(name), "gather")]
 def as_rank(rank, work):
     """What a rank sends, in order: operation, shape, type; every tensor must lie in one piece, as NCCL wants it."""
     sent = []
-    own = {name: getattr(dist, name) for name in ("all_gather", "all_reduce", "broadcast", "barrier")}
+    own = {
+        name: getattr(dist, name) for name in ("all_gather", "all_reduce", "broadcast", "barrier")
+    }
 
     def note(name, tensor):
         assert tensor.is_contiguous()
@@ -27,7 +29,9 @@ def as_rank(rank, work):
 
     def all_gather(parts, tensor, *given, **named):
         note("all_gather", tensor)
-        assert {(part.shape, part.dtype) for part in parts} == {(tensor.shape, tensor.dtype)} and len(parts) == WORLD
+        assert {(part.shape, part.dtype) for part in parts} == {
+            (tensor.shape, tensor.dtype)
+        } and len(parts) == WORLD
         own["all_gather"](parts, tensor, *given, **named)
         for part in parts:  # the fake group leaves them as they are: memory that was never written
             part.copy_(tensor)
@@ -87,6 +91,8 @@ def test_a_loss_alone_sends_alike_on_every_rank(name):
         torch.manual_seed(rank)  # what is sampled must not decide
         loss = make(name)
         loss.gather = True
-        loss(*(x + rank if x.is_floating_point() and x.requires_grad else x for x in inputs(name))).backward()
+        loss(
+            *(x + rank if x.is_floating_point() and x.requires_grad else x for x in inputs(name))
+        ).backward()
 
     assert same_order(work)

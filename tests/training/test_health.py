@@ -10,26 +10,42 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from nearfar.training.health import Health, effective_rank, lidar, measure_health, rankme, spread, verdict
+from nearfar.training.health import (
+    Health,
+    effective_rank,
+    lidar,
+    measure_health,
+    rankme,
+    spread,
+    verdict,
+)
 
 
 def unit_rows(count, dim, seed=0):
-    return F.normalize(torch.randn(count, dim, generator=torch.Generator().manual_seed(seed)).double(), dim=1)
+    return F.normalize(
+        torch.randn(count, dim, generator=torch.Generator().manual_seed(seed)).double(), dim=1
+    )
 
 
 # ---- the measures
 
 
 def test_effective_rank_is_the_entropy_of_the_singular_values():
-    x = torch.randn(50, 12, generator=torch.Generator().manual_seed(1)).double() * torch.logspace(0, -3, 12)
+    x = torch.randn(50, 12, generator=torch.Generator().manual_seed(1)).double() * torch.logspace(
+        0, -3, 12
+    )
     values = np.linalg.svd(x.numpy() - x.numpy().mean(0), compute_uv=False)
     share = values / values.sum()
     expected = np.exp(-(share * np.log(share)).sum())
     assert effective_rank(x) == pytest.approx(expected, rel=1e-6)
-    assert effective_rank(x.T - x.T.mean(0)) == pytest.approx(effective_rank(x.T), rel=1e-6)  # more columns than rows
+    assert effective_rank(x.T - x.T.mean(0)) == pytest.approx(
+        effective_rank(x.T), rel=1e-6
+    )  # more columns than rows
     assert effective_rank(torch.full((10, 4), 0.3)) == effective_rank(torch.zeros(10, 4)) == 1.0
     signs = torch.cat([torch.eye(5), -torch.eye(5)])  # centred, five equal singular values
-    assert effective_rank(signs) == pytest.approx(5) == effective_rank(signs + 7.0)  # an offset does not count
+    assert (
+        effective_rank(signs) == pytest.approx(5) == effective_rank(signs + 7.0)
+    )  # an offset does not count
 
 
 def test_spread_is_what_the_mean_direction_leaves():
@@ -46,7 +62,9 @@ def test_alignment_uniformity_and_own_view_follow_their_definitions():
     z2 = F.normalize(z1 + 0.8 * z2, dim=1)
     health = measure_health(3 * z1, 0.5 * z2, z1)
     a, b = z1.numpy(), z2.numpy()
-    assert health.alignment == pytest.approx(np.mean([((p - q) ** 2).sum() for p, q in zip(a, b, strict=True)]))
+    assert health.alignment == pytest.approx(
+        np.mean([((p - q) ** 2).sum() for p, q in zip(a, b, strict=True)])
+    )
     pairs = [np.exp(-2 * ((a[i] - a[j]) ** 2).sum()) for i in range(30) for j in range(i)]
     assert health.uniformity == pytest.approx(np.log(np.mean(pairs)))
     found = [np.argmin(((b - p) ** 2).sum(1)) == i for i, p in enumerate(a)]
@@ -61,7 +79,9 @@ def test_unrelated_views_are_found_by_chance_and_tied_ones_never():
     assert health.alignment == pytest.approx(2, abs=0.05)
     assert measure_health(torch.ones(20, 4), torch.ones(20, 4), torch.ones(20, 4)).own_view == 0
     z = unit_rows(1500, 4)
-    assert measure_health(z, z, z) == measure_health(z[:1024], z[:1024], z[:1024])  # the first images alone
+    assert measure_health(z, z, z) == measure_health(
+        z[:1024], z[:1024], z[:1024]
+    )  # the first images alone
     with pytest.raises(ValueError, match="two images"):
         measure_health(z[:1], z[:1], z[:1])
 
@@ -131,7 +151,9 @@ def test_lidar_of_one_point_is_one_and_of_bad_numbers_none():
     broken = normal(4, 10, 6)
     broken[0, 0, 0] = math.inf
     assert math.isnan(lidar(broken))
-    assert math.isnan(lidar(1e20 * normal(8, 16, 256)))  # a run that diverges: the covariance cannot be factorised
+    assert math.isnan(
+        lidar(1e20 * normal(8, 16, 256))
+    )  # a run that diverges: the covariance cannot be factorised
     with pytest.raises(ValueError, match="two views of two images"):
         lidar(normal(1, 10, 6))
 
@@ -150,9 +172,15 @@ START = Health(400, 128, 64, 78.0, 36.0, 0.2, 0.04, 0.002, -0.01, 0.03)
         ({"embedding_spread": 0.3}, "partly collapsed"),
         ({"embedding_rank": 2.5}, "partly collapsed"),
         ({"effective_rank": 2.5}, "partly collapsed"),
-        ({"embedding_rank": 2.5, "embedding_dim": 3}, "healthy"),  # 2.5 of 3 dimensions is all there is
+        (
+            {"embedding_rank": 2.5, "embedding_dim": 3},
+            "healthy",
+        ),  # 2.5 of 3 dimensions is all there is
         ({"own_view": 0.0025}, "not learning"),  # chance
-        ({"own_view": 0.05}, "not learning"),  # what the untrained network reached, within its error
+        (
+            {"own_view": 0.05},
+            "not learning",
+        ),  # what the untrained network reached, within its error
         ({"own_view": 0.15}, "healthy"),
         ({"images": 10, "own_view": 1.0}, "unclear"),
         ({"images": 10, "embedding_spread": 0.001}, "collapsed"),
@@ -170,8 +198,15 @@ def test_what_was_before_training_counts():
     assert verdict(START, START).state == "not learning"
     assert verdict(START).state == "collapsed"  # alone it cannot be told from a collapse
     words = verdict(GOOD, START).words
-    assert "40.0%" in words and "chance 0.2%" in words and "3.0% before training" in words and "30 of 64" in words
-    assert verdict(replace(GOOD, rankme=1.0, lidar=1.0), START) == verdict(GOOD, START)  # no part of the verdict
+    assert (
+        "40.0%" in words
+        and "chance 0.2%" in words
+        and "3.0% before training" in words
+        and "30 of 64" in words
+    )
+    assert verdict(replace(GOOD, rankme=1.0, lidar=1.0), START) == verdict(
+        GOOD, START
+    )  # no part of the verdict
     assert verdict(replace(GOOD, own_view=0.9), replace(GOOD, own_view=0.9)).healthy
     assert verdict(replace(GOOD, own_view=0.2)).healthy  # no measures from before training
     assert not verdict(replace(GOOD, own_view=0.05)).healthy
@@ -204,7 +239,9 @@ def train(loss, steps, lr=1e-3):
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     images = torch.tensor(load_digits().images / 16, dtype=torch.float32)
-    backbone = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU())
+    backbone = nn.Sequential(
+        nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()
+    )
     head = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 32))
     model = nn.Sequential(backbone, head)
 
@@ -238,7 +275,9 @@ def test_a_run_made_to_collapse_is_called_collapsed():
     before, after = train(attraction, 150)
     assert verdict(after, before).state == "collapsed"
     assert verdict(after).state == "collapsed"
-    assert after.alignment < 0.01 and after.uniformity > -0.05  # perfect alignment of a single point
+    assert (
+        after.alignment < 0.01 and after.uniformity > -0.05
+    )  # perfect alignment of a single point
 
 
 def test_a_run_that_cannot_move_is_not_learning():

@@ -40,12 +40,16 @@ SETTINGS = dict(
 
 def same_run(one, two):
     for key in ("loss", "lr"):
-        numbers = [torch.tensor([line[key] for line in run.metrics if key in line]) for run in (one, two)]
+        numbers = [
+            torch.tensor([line[key] for line in run.metrics if key in line]) for run in (one, two)
+        ]
         assert len(numbers[0]) > 0
         torch.testing.assert_close(*numbers, rtol=1e-3, atol=1e-4)
     weights = [load_file(run.path / "encoder.safetensors") for run in (one, two)]
     for key, value in weights[0].items():
-        torch.testing.assert_close(weights[1][key], value, rtol=1e-2, atol=1e-3, msg=lambda text, key=key: key + text)
+        torch.testing.assert_close(
+            weights[1][key], value, rtol=1e-2, atol=1e-3, msg=lambda text, key=key: key + text
+        )
 
 
 def interrupt():
@@ -88,8 +92,19 @@ def test_stopped_on_one_process_resumed_by_torchrun_on_two(images_file, on_one, 
     run = tmp_path / "run"
     with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped):
         nearfar.pretrain(images_file, out=str(run), console=quiet, **SETTINGS)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "nearfar", "pretrain"]
-    done = subprocess.run([*torchrun, "--resume", str(run), "--json"], env=QUIET_CORES, capture_output=True, text=True)
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "nearfar",
+        "pretrain",
+    ]
+    done = subprocess.run(
+        [*torchrun, "--resume", str(run), "--json"], env=QUIET_CORES, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("epoch 3.0/3") == 1  # only the first process speaks
     assert json.loads(done.stdout)["path"] == str(run)
@@ -101,11 +116,19 @@ def test_two_nodes_on_one_machine_are_one_process(images_file, on_one, tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         head = f"127.0.0.1:{free.getsockname()[1]}"
-    command = ["bash", str(EXAMPLES / "torchrun.sh"), str(images_file), str(tmp_path / "run"), *as_words(SETTINGS)]
+    command = [
+        "bash",
+        str(EXAMPLES / "torchrun.sh"),
+        str(images_file),
+        str(tmp_path / "run"),
+        *as_words(SETTINGS),
+    ]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     of_all = QUIET_CORES | {"NODES": "2", "HEAD": head, "PER_NODE": "1", "PATH": path}
     nodes = [
-        subprocess.Popen(command, env=of_all | {"NODE": str(node)}, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env=of_all | {"NODE": str(node)}, stderr=subprocess.PIPE, text=True
+        )
         for node in range(2)
     ]
     for node in nodes:
@@ -129,7 +152,9 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
     said = [line for line in err if line.startswith("nearfar: ")]
     assert not [line for line in err if "torch/" in line]
     assert len(said) == 1 and "of 2" in said[0] and "--resume" in said[0]
-    assert json.loads(out) == {"error": said[0].removeprefix("nearfar: ")}  # and no progress beside it
+    assert json.loads(out) == {
+        "error": said[0].removeprefix("nearfar: ")
+    }  # and no progress beside it
     assert not multiprocessing.active_children()
 
 
@@ -140,8 +165,12 @@ def failing(images):
 
 
 def test_a_process_that_fails_ends_the_others_with_one_line(images_file, tmp_path, quiet):
-    with pytest.raises(nearfar.ProcessLost, match=r"process 2 of 2 failed: .*no views today.*--resume") as raised:
-        nearfar.pretrain(images_file, out=tmp_path / "run", console=quiet, **SETTINGS, devices=2, views=failing)
+    with pytest.raises(
+        nearfar.ProcessLost, match=r"process 2 of 2 failed: .*no views today.*--resume"
+    ) as raised:
+        nearfar.pretrain(
+            images_file, out=tmp_path / "run", console=quiet, **SETTINGS, devices=2, views=failing
+        )
     assert len(str(raised.value).splitlines()) == 1 and not multiprocessing.active_children()
 
 

@@ -24,14 +24,25 @@ METHODS = {  # with numbers of each image, a queue and a momentum encoder, store
 
 
 def run(images_file, out, quiet, **options):
-    settings = dict(epochs=2, batch_size=16, held_out=16, log_every=2, encoder="tiny", seed=3, precision="32-true")
+    settings = dict(
+        epochs=2,
+        batch_size=16,
+        held_out=16,
+        log_every=2,
+        encoder="tiny",
+        seed=3,
+        precision="32-true",
+    )
     return nearfar.pretrain(images_file, out=str(out), console=quiet, **(settings | options))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path, quiet):
     whole = run(images_file, tmp_path / "whole", quiet, **METHODS[name])
-    with at_step(5), pytest.raises(nearfar.TrainingStopped, match="--resume"):  # in the middle of the second epoch
+    with (
+        at_step(5),
+        pytest.raises(nearfar.TrainingStopped, match="--resume"),
+    ):  # in the middle of the second epoch
         run(images_file, tmp_path / "parts", quiet, **METHODS[name])
     assert nearfar.Run(tmp_path / "parts").metrics[-1]["step"] < 6
     parts = nearfar.resume(tmp_path / "parts", console=quiet)
@@ -63,7 +74,14 @@ def test_a_loss_that_is_not_finite_stops_the_run(images_file, tmp_path, quiet):
 
 def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path, quiet):
     """On a net whose normalisation knows no batch, whole batches and micro-batches log the same losses."""
-    options = dict(encoder="convnext_atto", optimizer="adamw", lr=1e-4, epochs=1, image_size=32, projector=(16,))
+    options = dict(
+        encoder="convnext_atto",
+        optimizer="adamw",
+        lr=1e-4,
+        epochs=1,
+        image_size=32,
+        projector=(16,),
+    )
     whole = run(images_file, tmp_path / "whole", quiet, **options)
     parts = run(images_file, tmp_path / "parts", quiet, **options, micro_batch=5)
     one, two = ([line["loss"] for line in r.metrics if "loss" in line] for r in (whole, parts))
@@ -74,15 +92,24 @@ def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path, qu
     asked = [("32-true", 0), ("32-true", 1), ("bf16-mixed", 0)]
     options = dict(method="simclr", epochs=6, limit=800, encoder="tiny", console=quiet)
     runs = [
-        nearfar.pretrain("digits", precision=precision, seed=seed, out=str(tmp_path / f"{precision}-{seed}"), **options)
+        nearfar.pretrain(
+            "digits",
+            precision=precision,
+            seed=seed,
+            out=str(tmp_path / f"{precision}-{seed}"),
+            **options,
+        )
         for precision, seed in asked
     ]
-    exact, other, fast = (torch.tensor([line["loss"] for line in run.metrics if "loss" in line]) for run in runs)
+    exact, other, fast = (
+        torch.tensor([line["loss"] for line in run.metrics if "loss" in line]) for run in runs
+    )
     assert not torch.equal(exact, fast)  # bfloat16 was used
     assert (exact - fast).abs().max() < (exact - other).abs().max()
     assert abs(exact[-1] - fast[-1]) < 0.02 * exact[-1]
     exact, fast = (
-        nearfar.evaluate(run, protocol=["knn"], baselines=False, console=quiet)["trained"]["knn"] for run in runs[::2]
+        nearfar.evaluate(run, protocol=["knn"], baselines=False, console=quiet)["trained"]["knn"]
+        for run in runs[::2]
     )
     assert exact > 0.8 and abs(exact - fast) < 0.03
 
@@ -92,7 +119,9 @@ def test_the_rate_starts_and_drops_as_the_recipe_says(images_file, tmp_path, qui
     class Dropping(SimCLR):
         """With a recipe of 30 epochs, of which a run of three has the shape."""
 
-        recipes: ClassVar = {"small": Recipe("", epochs=30, warmup_start=0.5, lr_drops=(20,), lr_drop=0.2)}
+        recipes: ClassVar = {
+            "small": Recipe("", epochs=30, warmup_start=0.5, lr_drops=(20,), lr_drop=0.2)
+        }
 
     options = dict(method=Dropping(), lr=1e-3, warmup_epochs=1.0, log_every=1, epochs=3)
     made = run(images_file, tmp_path / "run", quiet, **options)
@@ -102,7 +131,9 @@ def test_the_rate_starts_and_drops_as_the_recipe_says(images_file, tmp_path, qui
     assert rates == pytest.approx(rising + [1e-3] * steps + [2e-4] * steps)
 
 
-def test_a_run_keeps_its_number_of_threads_until_another_is_given(images_file, tmp_path, quiet, monkeypatch, capsys):
+def test_a_run_keeps_its_number_of_threads_until_another_is_given(
+    images_file, tmp_path, quiet, monkeypatch, capsys
+):
     before, used = torch.get_num_threads(), []
     advance = loop.TrainingProgress.advance
 
@@ -114,7 +145,9 @@ def test_a_run_keeps_its_number_of_threads_until_another_is_given(images_file, t
 
     def fastest(number):
         monkeypatch.setattr(threads, "_chosen", None)  # whatever a test before has measured
-        monkeypatch.setattr(threads, "_trial", lambda count, at_most: 1.0 if count == number else 2.0)
+        monkeypatch.setattr(
+            threads, "_trial", lambda count, at_most: 1.0 if count == number else 2.0
+        )
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(loop.TrainingProgress, "advance", watched)
@@ -135,7 +168,9 @@ def test_a_run_keeps_its_number_of_threads_until_another_is_given(images_file, t
         torch.set_num_threads(before)
 
 
-def test_a_compiled_encoder_trains_and_is_saved_as_any_other(images_file, tmp_path, quiet, monkeypatch):
+def test_a_compiled_encoder_trains_and_is_saved_as_any_other(
+    images_file, tmp_path, quiet, monkeypatch
+):
     """By torch's front end alone: the back end, which makes kernels, takes a minute."""
     whole = run(images_file, tmp_path / "whole", quiet, micro_batch=8)
     compiled, compile = [], torch.compile
@@ -162,6 +197,8 @@ def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, quie
         raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found")
 
     monkeypatch.setattr(torch, "compile", without_compiler)
-    with pytest.raises(ValueError, match=r"--compile does not work on this machine: .*No working C"):
+    with pytest.raises(
+        ValueError, match=r"--compile does not work on this machine: .*No working C"
+    ):
         run(images_file, tmp_path / "run", quiet, compile=True)
     assert not (tmp_path / "run").exists()

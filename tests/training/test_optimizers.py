@@ -47,8 +47,12 @@ def test_the_momentum_encoder_is_left_out_and_shared_parameters_stand_once():
 
 def test_constant_modules_are_marked():
     net, predictor = Head((8, 2)).build(4), Head((4, 2)).build(2)
-    optimizer = build_optimizer("sgd", [net, predictor], lr=0.1, weight_decay=0.1, constant=[predictor])
-    constant = {id(p) for group in optimizer.param_groups if group["constant_lr"] for p in group["params"]}
+    optimizer = build_optimizer(
+        "sgd", [net, predictor], lr=0.1, weight_decay=0.1, constant=[predictor]
+    )
+    constant = {
+        id(p) for group in optimizer.param_groups if group["constant_lr"] for p in group["params"]
+    }
     assert constant == {id(p) for p in predictor.parameters()}
 
 
@@ -70,7 +74,9 @@ def test_zero_gradient_moves_only_what_decays(name):
 def test_biases_and_norms_can_decay_and_have_a_rate_of_their_own():
     net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     before = [p.detach().clone() for p in net.parameters()]
-    optimizer = build_optimizer("sgd", net, lr=0.1, weight_decay=0.5, decay_all=True, vector_lr=0.024)
+    optimizer = build_optimizer(
+        "sgd", net, lr=0.1, weight_decay=0.5, decay_all=True, vector_lr=0.024
+    )
     for group in optimizer.param_groups:
         group["lr"] *= group["lr_scale"]
     for p in net.parameters():
@@ -154,7 +160,11 @@ def test_larc_clip_is_solo_learn(decay):
     slow, fast, vector = params = parameters((4, 3), (6, 6), (5,))
     before = [p.detach().clone() for p in params]
     optimizer = build_optimizer("larc-clip", nn.ParameterList(params), lr=0.3, weight_decay=decay)
-    slow.grad, fast.grad, vector.grad = 100 * torch.randn_like(slow), 1e-3 * torch.randn_like(fast), vector.data.clone()
+    slow.grad, fast.grad, vector.grad = (
+        100 * torch.randn_like(slow),
+        1e-3 * torch.randn_like(fast),
+        vector.data.clone(),
+    )
     optimizer.step()
     ratio = 0.02 * before[0].norm() / (slow.grad.norm() + decay * before[0].norm())
     torch.testing.assert_close(slow.data, before[0] - ratio * (slow.grad + decay * before[0]))
@@ -172,7 +182,9 @@ def test_a_tenth_of_a_loss_is_a_tenth_of_the_rate_and_ten_times_the_decay_where_
         moved = []
         for scale, lr, decay in ((0.1, 0.3, 1e-4), (1.0, 0.03, 1e-3)):
             weight = nn.Parameter(start.clone())
-            optimizer = build_optimizer("larc-clip", nn.ParameterList([weight]), lr=lr, weight_decay=decay)
+            optimizer = build_optimizer(
+                "larc-clip", nn.ParameterList([weight]), lr=lr, weight_decay=decay
+            )
             for _ in range(2):
                 weight.grad = scale * size * gradient
                 optimizer.step()
@@ -183,12 +195,18 @@ def test_a_tenth_of_a_loss_is_a_tenth_of_the_rate_and_ten_times_the_decay_where_
 @pytest.mark.parametrize(
     ("name", "share", "numbers"),
     [
-        ("lars", 2.0, dict(vector_lr=2.0)),  # SimCLR and BYOL on ImageNet, whose code adds the two views up
+        (
+            "lars",
+            2.0,
+            dict(vector_lr=2.0),
+        ),  # SimCLR and BYOL on ImageNet, whose code adds the two views up
         ("lars", 0.2, dict(vector_lr=0.2)),  # SogCLR on ImageNet at temperature 0.1
         ("larc", 0.6, {}),  # SogCLR on CIFAR at temperature 0.3, all parameters adapted
     ],
 )
-def test_recipes_whose_code_has_another_multiple_of_the_loss_make_the_same_steps(name, share, numbers):
+def test_recipes_whose_code_has_another_multiple_of_the_loss_make_the_same_steps(
+    name, share, numbers
+):
     """Theirs: decay 0.01 on `share` times the gradient. Ours: the decay divided by it, another rate for vectors."""
     ends = []
     for scale, decay, more in ((share, 0.01, {}), (1.0, 0.01 / share, numbers)):
@@ -219,7 +237,9 @@ def test_singular_values_end_close_to_one(shape):
     assert values.min() > 0.6
     assert values.max() < 1.25
     inside = left.mT @ out @ right.mT  # the singular vectors are those of the input
-    torch.testing.assert_close(inside, torch.diag_embed(inside.diagonal(dim1=1, dim2=2)), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        inside, torch.diag_embed(inside.diagonal(dim1=1, dim2=2)), rtol=0, atol=1e-4
+    )
     assert not orthogonal(torch.zeros(2, 3, 5)).any()
     torch.testing.assert_close(orthogonal(matrices * 1e4), out)
 
@@ -247,7 +267,10 @@ def test_vectors_move_as_by_adamw_and_convolutions_as_their_matrix():
     flat = nn.Parameter(net[0].weight.detach().flatten(1).clone())
     mine = build_optimizer("muon", net, lr=0.02, weight_decay=0.05)
     vectors = [p for p in twin.parameters() if p.ndim == 1]
-    adamw, matrix = torch.optim.AdamW(vectors, lr=0.02, weight_decay=0.0), Muon([flat], lr=0.02, weight_decay=0.05)
+    adamw, matrix = (
+        torch.optim.AdamW(vectors, lr=0.02, weight_decay=0.0),
+        Muon([flat], lr=0.02, weight_decay=0.05),
+    )
     for _ in range(3):
         gradients = [torch.randn_like(p) for p in net.parameters()]
         for p, q, g in zip(net.parameters(), twin.parameters(), gradients, strict=True):
@@ -267,7 +290,9 @@ def test_vectors_move_as_by_adamw_and_convolutions_as_their_matrix():
 def test_learning_rate_rules():
     assert scaled_lr(0.06, 512, "linear") == pytest.approx(0.12)
     assert scaled_lr(0.3, 256, "linear", reference=64) == pytest.approx(1.2)  # SigCLR
-    assert scaled_lr(0.075, 128, "sqrt", reference=1) == pytest.approx(0.848528, rel=1e-6)  # SACLR on ImageNet
+    assert scaled_lr(0.075, 128, "sqrt", reference=1) == pytest.approx(
+        0.848528, rel=1e-6
+    )  # SACLR on ImageNet
     assert scaled_lr(0.1, 64, "none") == 0.1
 
 
@@ -277,7 +302,11 @@ def test_warmup_then_cosine_in_exact_numbers():
     assert factors[6] == pytest.approx((1 + math.sqrt(0.5)) / 2)
     assert factors[8] == pytest.approx(0.5)  # halfway down
     assert factors[12] == pytest.approx(0.0)
-    assert [rate_factor(step, 2, 2) for step in range(3)] == [0.5, 1.0, 1.0]  # a run that is all warm-up
+    assert [rate_factor(step, 2, 2) for step in range(3)] == [
+        0.5,
+        1.0,
+        1.0,
+    ]  # a run that is all warm-up
 
 
 def test_the_warmup_never_exceeds_the_peak_between_two_steps():
@@ -293,5 +322,9 @@ def test_drops_take_the_place_of_the_cosine():
     """MoCo v1's fall to a tenth, those of W-MSE's code to a fifth; SwAV's scripts begin at 0.3 of 4.8."""
     factors = [rate_factor(step, 20, 2, drops=[12, 16]) for step in (0, 1, 2, 11, 12, 15, 16, 19)]
     assert factors == pytest.approx([0.5, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
-    assert [rate_factor(step, 20, 2, 0.0, [12, 16], 0.2) for step in (11, 12, 16)] == pytest.approx([1, 0.2, 0.04])
-    assert [rate_factor(step, 12, 4, start=1 / 16) for step in (0, 3)] == pytest.approx([1 / 16 + 15 / 64, 1])
+    assert [rate_factor(step, 20, 2, 0.0, [12, 16], 0.2) for step in (11, 12, 16)] == pytest.approx(
+        [1, 0.2, 0.04]
+    )
+    assert [rate_factor(step, 12, 4, start=1 / 16) for step in (0, 3)] == pytest.approx(
+        [1 / 16 + 15 / 64, 1]
+    )

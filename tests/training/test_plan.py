@@ -26,21 +26,31 @@ def some(count, size=8, channels=1):
 def begun(data, tmp_path, monkeypatch, **options):
     """The settings with which training would begin, and what was said; nothing is trained."""
     seen = []
-    monkeypatch.setattr("nearfar.training.job.launch", lambda job, *given, **named: seen.append(job))
-    monkeypatch.setattr("nearfar.commands.pretrain._finish", lambda folder, *rest: nearfar.Run(folder))
+    monkeypatch.setattr(
+        "nearfar.training.job.launch", lambda job, *given, **named: seen.append(job)
+    )
+    monkeypatch.setattr(
+        "nearfar.commands.pretrain._finish", lambda folder, *rest: nearfar.Run(folder)
+    )
     console = Console(file=io.StringIO(), width=500)
     options = dict(epochs=1, encoder="small", precision="32-true") | options
     nearfar.pretrain(data, out=str(tmp_path / "run"), console=console, **options)
     images, held_out = seen[0].sets
-    assert len(images) >= seen[0].settings.batch_size >= 2 and (held_out is None or len(held_out) >= 2)
+    assert len(images) >= seen[0].settings.batch_size >= 2 and (
+        held_out is None or len(held_out) >= 2
+    )
     return seen[0].settings, console.file.getvalue()
 
 
-@pytest.mark.parametrize(("count", "batch", "held_out"), [(2, 2, 0), (19, 8, 0), (20, 8, 2), (285, 256, 28)])
+@pytest.mark.parametrize(
+    ("count", "batch", "held_out"), [(2, 2, 0), (19, 8, 0), (20, 8, 2), (285, 256, 28)]
+)
 def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, monkeypatch):
     settings, said = begun(some(count), tmp_path, monkeypatch)
     assert (settings.batch_size, settings.held_out) == (batch, held_out)
-    assert (f"--batch-size {batch}, for {count - held_out} training images" in said) == (batch < 256)
+    assert (f"--batch-size {batch}, for {count - held_out} training images" in said) == (
+        batch < 256
+    )
     assert ("too few for a validation set" in said) == (held_out == 0)
 
 
@@ -51,7 +61,9 @@ def test_ten_images_train(tmp_path, quiet):
 
 
 def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatch):
-    settings, _ = begun(some(110), tmp_path / "a", monkeypatch, method="wmse")  # 99 to train on, 64 features
+    settings, _ = begun(
+        some(110), tmp_path / "a", monkeypatch, method="wmse"
+    )  # 99 to train on, 64 features
     assert settings.batch_size == 99 and settings.hyperparameters["projector"] == (512, 64)
     settings, said = begun(some(40), tmp_path / "b", monkeypatch, method="wmse")
     assert settings.batch_size == 36 and settings.hyperparameters["projector"] == (512, 32)
@@ -70,7 +82,13 @@ def test_a_trial_of_speed_has_enough_images_for_the_loss(monkeypatch):
     monkeypatch.setattr(budget, "training_speed", speed)
     given = Settings("digits", method="wmse", precision="32-true")
     views = plan("strong+strong", 8, 1)
-    options = dict(candidates=[("small", 8, 8)], channels=1, images=40, seconds=1.0, console=Console(quiet=True))
+    options = dict(
+        candidates=[("small", 8, 8)],
+        channels=1,
+        images=40,
+        seconds=1.0,
+        console=Console(quiet=True),
+    )
     assert budget.choose_machine(given, WMSE(), lambda *_: views, **options).rate > 0
     assert tried == [64, 256]
 
@@ -94,16 +112,31 @@ def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch):
         (dict(batch_size=37), "larger than the 36 images"),
         (dict(method="saclr", negatives=36), "36 negatives per image need a batch of at least 37"),
         (dict(method="wmse", batch_size=32, projector=(64,)), "more than 64 images at a time"),
-        (dict(method="moco-v2", norm_groups=30, batch_size=16), "--batch-size 16 does not work: .*normalisation"),
-        (dict(data=some(600), method="moco-v2", norm_groups=8, batch_size=300), "--batch-size 300 does not work: "),
-        (dict(data=some(600), group_size=64, batch_size=300), "--batch-size 300 does not work: .*group"),
+        (
+            dict(method="moco-v2", norm_groups=30, batch_size=16),
+            "--batch-size 16 does not work: .*normalisation",
+        ),
+        (
+            dict(data=some(600), method="moco-v2", norm_groups=8, batch_size=300),
+            "--batch-size 300 does not work: ",
+        ),
+        (
+            dict(data=some(600), group_size=64, batch_size=300),
+            "--batch-size 300 does not work: .*group",
+        ),
         (dict(minutes=1), "--minutes and --epochs"),
         (dict(batch_size=2, devices=3, accelerator="cpu"), "counts the images of all processes"),
         (dict(micro_batch="auto", devices=2, accelerator="cpu"), "one process"),
-        (dict(micro_batch=4, devices=2, accelerator="cpu", sync_batch_norm=True), "sync-batch-norm"),
+        (
+            dict(micro_batch=4, devices=2, accelerator="cpu", sync_batch_norm=True),
+            "sync-batch-norm",
+        ),
         (dict(encoder="resnet18", whiten=True), "--whiten is for the encoders tiny, small, medium"),
         (dict(data=np.zeros((40, 8, 8), dtype=np.uint8)), "all of one colour"),
-        (dict(method="lorac", large_views=5000), "5002 views of each image are too many: at most 100"),
+        (
+            dict(method="lorac", large_views=5000),
+            "5002 views of each image are too many: at most 100",
+        ),
         (dict(data=some(1)), "too few"),
         (dict(method="simclr", views=lambda pixels: [pixels / 255]), "1 views, but simclr needs 2"),
     ],
@@ -112,12 +145,18 @@ def test_what_cannot_be_leaves_no_folder(options, says, tmp_path, quiet):
     data = options.pop("data", some(40))
     settings = dict(epochs=1, encoder="small", precision="32-true")
     with pytest.raises(ValueError, match=says):
-        nearfar.pretrain(data, out=str(tmp_path / "runs" / "run"), console=quiet, **settings | options)
+        nearfar.pretrain(
+            data, out=str(tmp_path / "runs" / "run"), console=quiet, **settings | options
+        )
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("kind", "says"), [("broken", "can be read"), ("one", "too few"), ("run", "is a run folder")])
-def test_data_to_train_nothing_on_is_refused_before_a_measurement(kind, says, trained, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "says"), [("broken", "can be read"), ("one", "too few"), ("run", "is a run folder")]
+)
+def test_data_to_train_nothing_on_is_refused_before_a_measurement(
+    kind, says, trained, tmp_path, monkeypatch
+):
     monkeypatch.setattr("nearfar.training.plan.choose_machine", None)
     folder = trained.path if kind == "run" else tmp_path / "photos"
     folder.mkdir(exist_ok=True)
@@ -138,22 +177,40 @@ def test_every_kind_of_loss_is_tried_with_few_images(name, tmp_path, monkeypatch
 
 def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path, quiet):
     shared = dict(limit=256, batch_size=64, encoder="tiny", whiten=True, console=quiet)
-    runs = [nearfar.pretrain("digits", out=str(tmp_path / f"{n}"), epochs=n, **shared) for n in (1, 2)]
+    runs = [
+        nearfar.pretrain("digits", out=str(tmp_path / f"{n}"), epochs=n, **shared) for n in (1, 2)
+    ]
     first, second = (nearfar.load(run).backbone.net.conv.weight for run in runs)
-    assert torch.equal(first, second) and torch.equal(first[9:18], -first[:9])  # 9 pixels a patch, both signs
-    plain = nearfar.pretrain("digits", out=str(tmp_path / "plain"), epochs=1, **shared | {"whiten": False})
+    assert torch.equal(first, second) and torch.equal(
+        first[9:18], -first[:9]
+    )  # 9 pixels a patch, both signs
+    plain = nearfar.pretrain(
+        "digits", out=str(tmp_path / "plain"), epochs=1, **shared | {"whiten": False}
+    )
     assert not torch.equal(nearfar.load(plain).backbone.net.conv.weight[:9], first[:9])
     compared = encoders_by_row(runs[0], None, baselines=True)
-    assert torch.equal(compared["untrained"].backbone.net.conv.weight, first)  # so began the training too
+    assert torch.equal(
+        compared["untrained"].backbone.net.conv.weight, first
+    )  # so began the training too
 
 
 @pytest.mark.parametrize(
     ("encoder", "channels", "whitened"),
-    [("small", 3, True), ("medium", 3, True), ("small", 1, False), ("tiny", 3, False), ("resnet18", 3, False)],
+    [
+        ("small", 3, True),
+        ("medium", 3, True),
+        ("small", 1, False),
+        ("tiny", 3, False),
+        ("resnet18", 3, False),
+    ],
 )
-def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, whitened, tmp_path, quiet):
+def test_our_nets_begin_whitened_by_default_on_colour_images(
+    encoder, channels, whitened, tmp_path, quiet
+):
     images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, channels), np.uint8)
-    job, _ = plan_run(Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), quiet, 0.0)
+    job, _ = plan_run(
+        Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), quiet, 0.0
+    )
     assert job.settings.whiten is whitened
 
 
@@ -169,11 +226,15 @@ def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, 
         ({"views": replace(plan("simclr+simclr", 8, 3), keep_colour=0.75)}, 8, 0.75),
     ],
 )
-def test_some_photographs_keep_their_colours_in_all_views(options, size, share, tmp_path, monkeypatch):
+def test_some_photographs_keep_their_colours_in_all_views(
+    options, size, share, tmp_path, monkeypatch
+):
     settings, _ = begun(some(40, size, channels=3), tmp_path, monkeypatch, **options)
     assert settings.keep_colour == chosen_views(settings.views, settings).keep_colour == share
 
 
 def test_a_function_of_views_decides_on_colours_itself(tmp_path, quiet):
     with pytest.raises(ValueError, match="not for a callable"):
-        nearfar.pretrain(some(40), out=tmp_path / "run", views=lambda x: [x, x], keep_colour=0.5, console=quiet)
+        nearfar.pretrain(
+            some(40), out=tmp_path / "run", views=lambda x: [x, x], keep_colour=0.5, console=quiet
+        )

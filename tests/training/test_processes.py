@@ -15,7 +15,13 @@ from tests.steps import descend
 BATCH, STEPS, IMAGES = 13, 2, 40  # an odd batch: one process holds a row more
 SPLIT = ("moco-v2", "jcl", "lorac", "sce")
 IN_PARTS = ("simclr", "sigclr", "sogclr", "moco-v2")
-SMALLER = {"queue_size": 20, "projector": (16, 6), "predictor": (8, 6), "num_prototypes": 10, "stored": 8}
+SMALLER = {
+    "queue_size": 20,
+    "projector": (16, 6),
+    "predictor": (8, 6),
+    "num_prototypes": 10,
+    "stored": 8,
+}
 
 
 class Backbone(nn.Sequential):
@@ -34,7 +40,9 @@ def build(name: str, synced: bool, groups: int = 0) -> Model:
         del options["predictor"]
     if groups:
         options |= {"norm_groups": groups, "small_views": 1}
-        options = {key: value for key, value in options.items() if key in method.__dataclass_fields__}
+        options = {
+            key: value for key, value in options.items() if key in method.__dataclass_fields__
+        }
     backbone = nn.Sequential(Backbone(), nn.BatchNorm1d(12)) if groups else Backbone()
     backbone.num_features = 12
     model = Model(method(**options), backbone, IMAGES).double()
@@ -50,7 +58,12 @@ def build(name: str, synced: bool, groups: int = 0) -> Model:
 
 
 def train(
-    name: str, rank: int, world: int, synced: bool = False, micro: int | None = None, groups: int = 0
+    name: str,
+    rank: int,
+    world: int,
+    synced: bool = False,
+    micro: int | None = None,
+    groups: int = 0,
 ) -> dict[str, torch.Tensor]:
     model, batch = build(name, synced, groups), 12 if groups else BATCH
     if groups:  # the online networks' statistics are not what this is about
@@ -68,7 +81,9 @@ def work(rank: int, world: int, path: str, names: list[str]) -> None:
         for synced in (False, True):
             states[name, synced] = train(name, rank, world, synced)
     for name in IN_PARTS:
-        states[name, "parts"] = train(name, rank, world, micro=3)  # 7 rows make three parts, 6 make two
+        states[name, "parts"] = train(
+            name, rank, world, micro=3
+        )  # 7 rows make three parts, 6 make two
     for name in SPLIT:
         states[name, "groups"] = train(name, rank, world, groups=4)
     torch.save(states, f"{path}/{rank}.pt")
@@ -79,7 +94,11 @@ def same(state, expected):
     assert state.keys() == expected.keys()
     for key in expected:
         torch.testing.assert_close(
-            state[key], expected[key], rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}"
+            state[key],
+            expected[key],
+            rtol=1e-8,
+            atol=1e-10,
+            msg=lambda text, key=key: f"{key}: {text}",
         )
 
 
@@ -106,7 +125,9 @@ def test_two_processes_in_micro_batches_are_one(name, two_processes):
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_batch_statistics_of_groups_shuffled_over_two_processes_are_those_of_one(name, two_processes):
+def test_batch_statistics_of_groups_shuffled_over_two_processes_are_those_of_one(
+    name, two_processes
+):
     one, whole = train(name, 0, 1, groups=4), train(name, 0, 1, groups=1)
     assert (one["losses"] - whole["losses"]).abs().min() > 1e-6  # the groups do matter
     for states in two_processes:
@@ -117,7 +138,9 @@ def test_groups_that_the_processes_do_not_divide_are_refused(monkeypatch):
     monkeypatch.setattr(batch_norm, "world_size", lambda: 3)
     with pytest.raises(ValueError, match="norm_groups 4 do not divide among 3 processes"):
         build("moco-v2", False, groups=4)
-    with pytest.raises(ValueError, match="norm_groups 3: a batch of 7 does not divide among 3 processes"):
+    with pytest.raises(
+        ValueError, match="norm_groups 3: a batch of 7 does not divide among 3 processes"
+    ):
         build("moco-v2", False, groups=3)
 
 
@@ -128,6 +151,8 @@ def test_micro_batches_have_the_gradient_of_the_batch(name):
 
 
 def test_split_normalisation_keeps_its_groups():
-    net = split_batch_norm(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), 2).append(nn.BatchNorm1d(4))
+    net = split_batch_norm(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), 2).append(
+        nn.BatchNorm1d(4)
+    )
     sync_batch_norm(net)
     assert [type(module) for module in net] == [nn.Linear, SplitBatchNorm, SyncBatchNorm]

@@ -28,7 +28,9 @@ def test_a_notebook_shows_lines(notebook, recwarn):
         for step in range(1, 11):
             progress.update(loss=2.5, rate=300.0, waiting=0.0)
             progress.advance(step)
-    assert "first step done" in shown[0] and "epoch 2.0/2" in shown[-1] and "300 images/s" in shown[-1]
+    assert (
+        "first step done" in shown[0] and "epoch 2.0/2" in shown[-1] and "300 images/s" in shown[-1]
+    )
     with waiting(console, "choosing"):
         pass
     assert not recwarn.list  # rich warns of a bar that it cannot show
@@ -36,7 +38,9 @@ def test_a_notebook_shows_lines(notebook, recwarn):
 
 def test_a_bar_moves_on_a_terminal_and_in_a_notebook_with_widgets(notebook, monkeypatch):
     console, _ = notebook
-    assert not shows_bars(console) and not shows_bars(Console(force_terminal=False, force_jupyter=False))
+    assert not shows_bars(console) and not shows_bars(
+        Console(force_terminal=False, force_jupyter=False)
+    )
     assert shows_bars(Console(force_terminal=True, force_jupyter=False))
     monkeypatch.setattr("nearfar.training.progress.find_spec", lambda name: object())
     assert shows_bars(console)
@@ -82,14 +86,18 @@ def test_a_run_ends_with_its_time(speed):
     positions, seconds, steps = run(pace, clock, speed)
     assert 960 < seconds < 1025
     moves = [b - a for a, b in pairwise(positions)]
-    assert min(moves) > 0 and max(moves) < 1.35 * max(moves[0], moves[-1], 5)  # never back, and no jump
+    assert min(moves) > 0 and max(moves) < 1.35 * max(
+        moves[0], moves[-1], 5
+    )  # never back, and no jump
     assert pace.position(steps) == pytest.approx(1000)  # the schedule ends with the last step
     assert 1000 - positions[-1] < 2 * max(moves[-1], 1e-9)
 
 
 def test_no_more_steps_than_asked_for():
     clock = Clock()
-    _, seconds, steps = run(Pace(1000, seconds=1000.0, most=1500, clock=clock), clock, lambda now: 0.1)
+    _, seconds, steps = run(
+        Pace(1000, seconds=1000.0, most=1500, clock=clock), clock, lambda now: 0.1
+    )
     assert steps == 1500 and seconds == pytest.approx(150)
 
 

@@ -35,7 +35,9 @@ def test_no_hyperparameter_is_called_like_a_setting(tmp_path, quiet):
         lr: float = 1.0
         seed: int = 3
 
-    with pytest.raises(ValueError, match=r"Mine's field lr and seed has the name of a setting: rename it"):
+    with pytest.raises(
+        ValueError, match=r"Mine's field lr and seed has the name of a setting: rename it"
+    ):
         nearfar.pretrain("digits", method=Mine(), out=tmp_path / "run", console=quiet)
     assert not (tmp_path / "run").exists()
 
@@ -64,7 +66,10 @@ def test_a_value_of_another_type_or_out_of_range(given, says, unchecked):
 def test_the_signature_and_the_documentation_have_every_setting():
     parameters = inspect.signature(nearfar.pretrain).parameters
     assert [*parameters] == [*NAMES, "console", "hyperparameters"]
-    assert parameters["log_every"].default == 10 and parameters["data"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert (
+        parameters["log_every"].default == 10
+        and parameters["data"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    )
     documented = inspect.getdoc(nearfar.pretrain)
     assert all(f"\n    {name}: " in documented for name in NAMES)
 
@@ -76,9 +81,13 @@ def test_the_command_line_has_every_setting():
 
 def test_a_mistyped_setting_is_named_with_the_nearest(quiet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"no setting or hyperparameter 'epoch': did you mean 'epochs'"):
+    with pytest.raises(
+        ValueError, match=r"no setting or hyperparameter 'epoch': did you mean 'epochs'"
+    ):
         nearfar.pretrain("digits", epoch=3, console=quiet)
-    with pytest.raises(ValueError, match=r"no setting or hyperparameter 'negative': did you mean 'negatives'"):
+    with pytest.raises(
+        ValueError, match=r"no setting or hyperparameter 'negative': did you mean 'negatives'"
+    ):
         nearfar.pretrain("digits", method="saclr", negative=3, console=quiet)
     assert not list(tmp_path.iterdir())
 
@@ -117,7 +126,9 @@ def test_a_file_with_an_odd_value(line, says, tmp_path, unchecked):
 
 def test_settings_that_are_yet_to_be_chosen():
     assert {"batch_size", "epochs", "out"} <= set(Settings("photos").unchosen())
-    assert not {"data", "minutes", "init", "batch_size"} & set(Settings("photos", batch_size=8).unchosen())
+    assert not {"data", "minutes", "init", "batch_size"} & set(
+        Settings("photos", batch_size=8).unchosen()
+    )
 
 
 @pytest.mark.parametrize(

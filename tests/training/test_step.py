@@ -32,7 +32,9 @@ class Backbone(nn.Module):
         self.seen += len(images)
         if torch.is_grad_enabled():
             self.spared -= 1
-            if len(images) > self.limit and self.spared < 0:  # with 7 images only once the loss has moved its state
+            if (
+                len(images) > self.limit and self.spared < 0
+            ):  # with 7 images only once the loss has moved its state
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return self.dropout(self.linear(images.flatten(1))).tanh()
 
@@ -88,7 +90,11 @@ def test_frozen_statistics_make_micro_batches_exact():
 
 def test_running_statistics_move_once_for_each_micro_batch():
     for micro, parts in ((None, 1), (4, 4)):
-        counts = [value for key, value in train("simclr", micro, norm="live")[1].items() if "tracked" in key]
+        counts = [
+            value
+            for key, value in train("simclr", micro, norm="live")[1].items()
+            if "tracked" in key
+        ]
         assert counts and all(count == STEPS * parts for count in counts)
 
 
@@ -108,12 +114,16 @@ def test_both_passes_see_the_same_views_and_dropout(monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(without_graph, with_graph, strict=True))
 
 
-@pytest.mark.parametrize(("micro", "parts"), [(4, [4, 3, 3, 3]), (6, [5, 4, 4]), (1, [3, 2, 2, 2, 2, 2])])
+@pytest.mark.parametrize(
+    ("micro", "parts"), [(4, [4, 3, 3, 3]), (6, [5, 4, 4]), (1, [3, 2, 2, 2, 2, 2])]
+)
 def test_parts_are_of_nearly_equal_size_and_no_image_is_alone(micro, parts, monkeypatch):
     """A single image has no batch statistics."""
     sizes = []
     forward = Backbone.forward
-    monkeypatch.setattr(Backbone, "forward", lambda self, x: sizes.append(len(x) // 2) or forward(self, x))
+    monkeypatch.setattr(
+        Backbone, "forward", lambda self, x: sizes.append(len(x) // 2) or forward(self, x)
+    )
     train("simclr", micro, norm="live")
     assert sizes == 2 * STEPS * parts
 

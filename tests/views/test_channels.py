@@ -28,18 +28,26 @@ def test_floats_give_the_views_of_their_bytes(side, channels):
 def test_one_channel_is_lost_and_becomes_its_mean():
     images = torch.rand(200, 4, 8, 8, generator=seeded())
     still = dict(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
-    [view] = make_views(images, ViewPlan("drop", (View(drop=0.5, **still),)), seeded(), [0.0] * 4, [1.0] * 4)
+    [view] = make_views(
+        images, ViewPlan("drop", (View(drop=0.5, **still),)), seeded(), [0.0] * 4, [1.0] * 4
+    )
     flat = view.flatten(2).std(2) < 1e-6
     assert flat.sum(1).max() == 1 and 70 < flat.sum() < 130
     assert (flat.sum(0) > 8).all()  # each of the four in its turn
     torch.testing.assert_close(view.mean((2, 3)), images.mean((2, 3)))
     torch.testing.assert_close(view[~flat], images[~flat])
-    [grayscale] = make_views(images[:, :1], ViewPlan("drop", (View(drop=1.0, **still),)), seeded(), [0.0], [1.0])
+    [grayscale] = make_views(
+        images[:, :1], ViewPlan("drop", (View(drop=1.0, **still),)), seeded(), [0.0], [1.0]
+    )
     torch.testing.assert_close(grayscale, images[:, :1])
 
 
 def test_other_channels_get_views_that_mix_none():
-    assert fit_views(("strong", "weak", "small"), 64, 13) == ("channels", "channels-weak", "channels-small")
+    assert fit_views(("strong", "weak", "small"), 64, 13) == (
+        "channels",
+        "channels-weak",
+        "channels-small",
+    )
     assert fit_views(("strong", "weak"), 32, 2) == ("channels", "channels-weak")
     strong, weak = plan("channels+channels-weak", 64, 13).views
     assert strong.hue == strong.saturation == strong.grayscale == 0 < strong.drop

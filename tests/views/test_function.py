@@ -35,7 +35,9 @@ def test_the_views_are_what_the_function_gives_normalised(pictures):
     torch.manual_seed(int(torch.randint(2**62, (), generator=seeded(3))))
     first, second = torchvision_views(images)
     for ours, theirs in zip(made, (first / 255, second), strict=True):
-        torch.testing.assert_close(ours, v2.functional.normalize(theirs, MEAN, STD), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            ours, v2.functional.normalize(theirs, MEAN, STD), atol=1e-5, rtol=1e-5
+        )
 
 
 def test_only_the_generator_decides_and_the_global_one_is_put_back(pictures):
@@ -53,7 +55,9 @@ def test_only_the_generator_decides_and_the_global_one_is_put_back(pictures):
 def test_parts_of_a_batch_do_not_share_their_numbers(pictures):
     """The same images at two places of a batch: with one seed for both they would get the same noise."""
     images, views = pictures(4, 3, 32)[:2], ViewFunction(noisy, 32, 3)
-    parts = [make_views(images, views, seeded(), MEAN, STD, slice(at, at + 2), 8)[0] for at in (0, 2, 2)]
+    parts = [
+        make_views(images, views, seeded(), MEAN, STD, slice(at, at + 2), 8)[0] for at in (0, 2, 2)
+    ]
     assert not torch.equal(parts[0], parts[1]) and torch.equal(parts[1], parts[2])
 
 
@@ -78,7 +82,10 @@ def test_a_function_that_can_be_pickled_reaches_another_process(pictures):
     [
         (lambda images: images, "must return as many views each time, in a list, not a Tensor"),
         (lambda images: [], "must return as many views .* not 0 views"),
-        (lambda images: [images[:1]], r"must give views \[2, 3, side, side\] .* not torch.uint8 \[1, 3, 16, 16\]"),
+        (
+            lambda images: [images[:1]],
+            r"must give views \[2, 3, side, side\] .* not torch.uint8 \[1, 3, 16, 16\]",
+        ),
         (lambda images: [images[:, :, :8]], r"not torch.uint8 \[2, 3, 8, 16\]"),
         (lambda images: [images.numpy()], "not a ndarray"),
         (lambda images: [images.int()], "uint8 or floats in 0..1, not torch.int32"),
@@ -95,4 +102,6 @@ def test_functions_that_give_no_views_are_refused(function, words):
 
 def test_crops_cannot_be_given_to_a_function(pictures):
     with pytest.raises(ValueError, match="from whole images, not from crops"):
-        make_views([pictures(2, 3, 32)] * 2, ViewFunction(torchvision_views, 32, 3), seeded(), MEAN, STD)
+        make_views(
+            [pictures(2, 3, 32)] * 2, ViewFunction(torchvision_views, 32, 3), seeded(), MEAN, STD
+        )

@@ -38,7 +38,9 @@ def test_a_crop_is_torchvisions_resized_crop(pictures, height, width, size, chan
     flip = torch.rand(12, generator=generator) < 0.5
     ours = crop(images, box, size, flip)
     assert ours.shape == (12, channels, size, size)
-    for image, (top, left, tall, wide), mirrored, mine in zip(images, box.tolist(), flip, ours, strict=True):
+    for image, (top, left, tall, wide), mirrored, mine in zip(
+        images, box.tolist(), flip, ours, strict=True
+    ):
         theirs = V.resized_crop(image, top, left, tall, wide, [size, size], antialias=True)
         theirs = V.horizontal_flip(theirs) if mirrored else theirs
         assert (mine - theirs / 255).abs().max() <= STEP
@@ -79,7 +81,9 @@ def test_bytes_become_what_pillow_makes_of_the_centre_square(shape):
     raw = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     side, (top, left) = min(shape), [(length - min(shape)) // 2 for length in shape]
     square = Image.fromarray(raw).crop((left, top, left + side, top + side))
-    expected = torch.tensor(np.asarray(square.resize((24, 24), Image.Resampling.BICUBIC))).permute(2, 0, 1)
+    expected = torch.tensor(np.asarray(square.resize((24, 24), Image.Resampling.BICUBIC))).permute(
+        2, 0, 1
+    )
     ours = resize_square(torch.from_numpy(raw).permute(2, 0, 1)[None], 24)[0]
     assert ours.dtype == torch.uint8 and (ours.int() - expected.int()).abs().max() <= 1
 

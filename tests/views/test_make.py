@@ -20,7 +20,9 @@ def test_every_plan_runs_on_every_kind_of_image(pictures, name):
         images = pictures(3, channels, size)
         the_plan = plan(name, size, channels)
         views = make_views(images, the_plan, seeded(), [0.5] * channels, [0.25] * channels)
-        assert [view.shape for view in views] == [(3, channels, v.size, v.size) for v in the_plan.views]
+        assert [view.shape for view in views] == [
+            (3, channels, v.size, v.size) for v in the_plan.views
+        ]
         for view in views:
             assert view.dtype == torch.float32
             assert view.isfinite().all()
@@ -75,7 +77,8 @@ def test_the_same_seed_gives_the_same_views_and_the_generator_moves_on(pictures)
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "channels"), [("strong-gamma", 32, 3), ("grayscale", 28, 1), ("multi-crop", 64, 3)]
+    ("name", "size", "channels"),
+    [("strong-gamma", 32, 3), ("grayscale", 28, 1), ("multi-crop", 64, 3)],
 )
 def test_rows_of_a_batch_are_what_the_whole_batch_gives_them(pictures, name, size, channels):
     images, the_plan = pictures(10, channels, size), plan(name, size, channels)
@@ -129,7 +132,9 @@ WRONG = {  # images, mean, std; what is said
 def test_crops_that_do_not_fit_the_plan_are_refused(pictures):
     two = plan("sce-multi-crop", 72, 3)
     crops = [pictures(4, 3, view.size or 72) for view in two.views]
-    with pytest.raises(ValueError, match=rf"the plan has {len(two)} views, and crops for 1 were given"):
+    with pytest.raises(
+        ValueError, match=rf"the plan has {len(two)} views, and crops for 1 were given"
+    ):
         make_views(crops[:1], two, seeded(), *unit(3))
     crops[-1] = pictures(4, 3, 40)
     with pytest.raises(ValueError, match=r"crops for this view must be \[4, 3, "):

@@ -58,7 +58,9 @@ def test_hue_at_the_corners_of_the_colour_cube_and_between_is_torchvisions():
         torch.testing.assert_close(ours, V.adjust_hue(cube, turn), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("side", "kernel", "channels"), [(32, 3, 3), (64, 7, 1), (96, 9, 3), (40, 23, 2)])
+@pytest.mark.parametrize(
+    ("side", "kernel", "channels"), [(32, 3, 3), (64, 7, 1), (96, 9, 3), (40, 23, 2)]
+)
 def test_blur_is_torchvisions_with_a_sigma_for_each_image(pictures, side, kernel, channels):
     images = pictures(4, channels, side)
     sigma = torch.tensor([0.1, 0.6, 1.1, 2.0])

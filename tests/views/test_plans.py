@@ -11,7 +11,17 @@ TABLE_2 = {
     "strong-beta": (0.5, 0.8, 0.4, 0.4, 0.2, 0.1, 0.2, 0.1, 0.2),
     "strong-gamma": (0.5, 0.8, 0.4, 0.4, 0.2, 0.1, 0.2, 0.5, 0.2),
 }
-FIELDS = ("flip", "jitter", "brightness", "contrast", "saturation", "hue", "grayscale", "blur", "solarize")
+FIELDS = (
+    "flip",
+    "jitter",
+    "brightness",
+    "contrast",
+    "saturation",
+    "hue",
+    "grayscale",
+    "blur",
+    "solarize",
+)
 
 
 @pytest.mark.parametrize("name", TABLE_2)
@@ -44,13 +54,21 @@ def test_multi_crop_sizes_are_the_papers_at_224_and_in_proportion_elsewhere():
     assert [view.scale for view in lorac] == [(0.14, 1.0)] * 3 + [(0.05, 0.14)] * 5
     sce = plan("sce-multi-crop", 224, 3).views
     assert [view.size for view in sce] == [224, 224, 192, 160, 128, 96]
-    assert [view.scale for view in sce[2:]] == [(0.172, 0.86), (0.143, 0.715), (0.114, 0.571), (0.086, 0.429)]
+    assert [view.scale for view in sce[2:]] == [
+        (0.172, 0.86),
+        (0.143, 0.715),
+        (0.114, 0.571),
+        (0.086, 0.429),
+    ]
     assert [view.size for view in plan("lorac", 32, 3).views] == [32] * 3 + [14] * 5
     assert {view.size for view in plan("multi-crop", 8, 1).views} == {8}
 
 
 def test_pairs_are_written_with_a_plus():
-    assert plan("strong+weak", 64, 3).views == (plan("strong", 64, 3).views[0], plan("weak", 64, 3).views[0])
+    assert plan("strong+weak", 64, 3).views == (
+        plan("strong", 64, 3).views[0],
+        plan("weak", 64, 3).views[0],
+    )
     assert plan("strong-alpha+strong-beta", 64, 3).views == plan("asymmetric", 64, 3).views
     assert compose(["weak", "strong", "small"], 64, 3).views[:2] == plan("weak+strong", 64, 3).views
 
@@ -80,7 +98,8 @@ def test_views_are_fitted_to_size_and_channels():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "near"), [("stong", "strong"), ("strong_alpha", "strong-alpha"), ("weak+stronk", "strong")]
+    ("wrong", "near"),
+    [("stong", "strong"), ("strong_alpha", "strong-alpha"), ("weak+stronk", "strong")],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(wrong, near):
     with pytest.raises(ValueError, match=f"did you mean '{near}'"):
@@ -100,7 +119,11 @@ def test_a_plan_is_written_as_plain_values_and_read_back():
         assert views.name == name
         assert ViewPlan.from_dict(yaml.safe_load(yaml.safe_dump(views.to_dict()))) == views
     short = ViewPlan.from_dict({"views": [{"scale": [0.5, 1], "flip": 0}, {}]})
-    assert short.views[0].scale == (0.5, 1) and short.views[1].flip == 0.5 and short.views[1].size is None
+    assert (
+        short.views[0].scale == (0.5, 1)
+        and short.views[1].flip == 0.5
+        and short.views[1].size is None
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,16 @@ def test_what_has_a_reading_direction_is_never_mirrored_or_turned(preset):
 
 
 def test_what_has_an_upper_side_keeps_it_and_the_rest_is_seen_in_all_orientations():
-    for preset, turned in {"photographs": 0, "scans": 0, "microscope": 0.75, "textures": 0.75}.items():
-        assert all((view.flip, view.flip_vertical, view.rot90) == (0.5, 0, turned) for view in views_of(preset))
+    for preset, turned in {
+        "photographs": 0,
+        "scans": 0,
+        "microscope": 0.75,
+        "textures": 0.75,
+    }.items():
+        assert all(
+            (view.flip, view.flip_vertical, view.rot90) == (0.5, 0, turned)
+            for view in views_of(preset)
+        )
 
 
 def test_textures_keep_their_scale():

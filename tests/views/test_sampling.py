@@ -16,7 +16,10 @@ def sampled(view, side=32, count=COUNT, seed=0):
 
 def close(share, expected):
     """Within five standard deviations of a share of COUNT samples."""
-    return abs(float(share) - expected) < 5 * math.sqrt(max(expected * (1 - expected), 1e-9) / COUNT) + 1e-9
+    return (
+        abs(float(share) - expected)
+        < 5 * math.sqrt(max(expected * (1 - expected), 1e-9) / COUNT) + 1e-9
+    )
 
 
 FULL = View(
@@ -75,14 +78,19 @@ def test_amounts_fill_their_ranges():
         assert high - 0.01 * width <= values.max() <= high + 1e-5, name
         assert abs(values.mean() - (low + high) / 2) < 0.015 * width, name
     assert (
-        torch.corrcoef(torch.stack([v[: int(jittered.sum())] for v, _, _ in amounts.values()])).triu(1).abs().max()
+        torch.corrcoef(torch.stack([v[: int(jittered.sum())] for v, _, _ in amounts.values()]))
+        .triu(1)
+        .abs()
+        .max()
         < 0.05
     )
 
 
 def test_all_orders_of_the_four_changes_come_equally_often():
     d = sampled(FULL)
-    kind = d.order[:, 0] * 12 + d.order[:, 1] * 4 + d.hue_place  # 0..2, 0..2 and 0..3 tell the 24 orders apart
+    kind = (
+        d.order[:, 0] * 12 + d.order[:, 1] * 4 + d.hue_place
+    )  # 0..2, 0..2 and 0..3 tell the 24 orders apart
     counts = torch.bincount(kind, minlength=36)
     counts = counts[counts > 0]
     assert len(counts) == 24
@@ -96,8 +104,12 @@ def test_crops_follow_the_distribution_of_torchvision():
     torch.manual_seed(0)
     image = torch.zeros(1, 40, 25)
     rows = [transform.make_params([image]) for _ in range(4000)]
-    theirs = torch.tensor([[row[k] for k in ("top", "left", "height", "width")] for row in rows]).double()
-    uniform = torch.rand(4000, BOX_NUMBERS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    theirs = torch.tensor(
+        [[row[k] for k in ("top", "left", "height", "width")] for row in rows]
+    ).double()
+    uniform = torch.rand(
+        4000, BOX_NUMBERS, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     ours = sample_boxes(uniform, 40, 25, (0.2, 1.0), (3 / 4, 4 / 3)).double()
     assert (ours.mean(0) - theirs.mean(0)).abs().max() < 0.4
     assert (ours.std(0) - theirs.std(0)).abs().max() < 0.3
@@ -105,7 +117,9 @@ def test_crops_follow_the_distribution_of_torchvision():
 
 def test_an_image_too_narrow_for_any_crop_gives_the_largest_central_box():
     uniform = torch.rand(1, BOX_NUMBERS, generator=torch.Generator(), dtype=torch.float64)
-    boxes = [sample_boxes(uniform, *size, (1.0, 1.0), (3 / 4, 4 / 3)) for size in ((10, 100), (90, 9))]
+    boxes = [
+        sample_boxes(uniform, *size, (1.0, 1.0), (3 / 4, 4 / 3)) for size in ((10, 100), (90, 9))
+    ]
     assert torch.cat(boxes).tolist() == [[0, 43, 10, 13], [39, 0, 12, 9]]
 
 
@@ -138,15 +152,32 @@ def test_samples_are_those_of_before_quarter_turns():
     d = sample_view(strong.views[0], table[:, 0], 32, 32)
     assert d.box.tolist() == [[8, 12, 24, 18], [12, 7, 19, 22], [1, 9, 18, 23]]
     assert d.flip.tolist() == [False, False, True]
-    factors = [[0.670837, 1.115075, 1.174051], [0.605876, 0.668861, 1.371820], [1.178494, 1.231788, 1.045443]]
+    factors = [
+        [0.670837, 1.115075, 1.174051],
+        [0.605876, 0.668861, 1.371820],
+        [1.178494, 1.231788, 1.045443],
+    ]
     torch.testing.assert_close(d.factors, torch.tensor(factors), atol=1e-6, rtol=0)
-    torch.testing.assert_close(d.hue, torch.tensor([-0.031298, 0.071311, 0.040312]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        d.hue, torch.tensor([-0.031298, 0.071311, 0.040312]), atol=1e-6, rtol=0
+    )
     assert d.noise_seed.tolist() == [1583440276466811, 5655038117985546, 8997294791670471]
 
 
 def test_some_images_keep_their_colours_in_all_views_and_the_others_are_sampled_as_without():
-    changing = View(size=8, jitter=1.0, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grayscale=0.3, drop=0.4)
-    some = uniform_table(ViewPlan("some", (changing,) * 3, 0.5), torch.Generator().manual_seed(0), 4000)
+    changing = View(
+        size=8,
+        jitter=1.0,
+        brightness=0.4,
+        contrast=0.4,
+        saturation=0.4,
+        hue=0.1,
+        grayscale=0.3,
+        drop=0.4,
+    )
+    some = uniform_table(
+        ViewPlan("some", (changing,) * 3, 0.5), torch.Generator().manual_seed(0), 4000
+    )
     none = uniform_table(ViewPlan("none", (changing,) * 3), torch.Generator().manual_seed(0), 4000)
     kept = torch.ones(4000, dtype=torch.bool)
     for view in range(3):

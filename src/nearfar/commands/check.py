@@ -65,7 +65,16 @@ def check(
 
     from nearfar.neighbours import alike_distance, find_links
     from nearfar.pages import lists
-    from nearfar.run_check import ADVICE, class_counts, defective, doubtful, labels_of, next_step, repeated, splits_of
+    from nearfar.run_check import (
+        ADVICE,
+        class_counts,
+        defective,
+        doubtful,
+        labels_of,
+        next_step,
+        repeated,
+        splits_of,
+    )
     from nearfar.run_features import open_featured, run_or_data
     from nearfar.training.progress import shown
     from nearfar.training.seeding import stream
@@ -73,7 +82,9 @@ def check(
     run, console = run_or_data(run), console or Console()
     check_seed(seed)
     page = lists.output_of(run, out, "check", lists.TABLE)
-    known = open_featured(run, data, split or "all", encoder, console, label_column=label_column, copies=True)
+    known = open_featured(
+        run, data, split or "all", encoder, console, label_column=label_column, copies=True
+    )
     images, features = known.images, normalize(known.features, dim=1)
     splits, labels = splits_of(images), labels_of(images)
     near = alike_distance(features, stream(0, "pairs"))
@@ -115,5 +126,9 @@ def check(
     if images.labels is None:
         console.print("the images have no labels, which are needed to find wrong ones")
     console.print(Text(following))
-    console.print(Text(f"look -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was moved or removed"))
+    console.print(
+        Text(
+            f"look -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was moved or removed"
+        )
+    )
     return {"problems": columns, "classes": classes, "next": following}

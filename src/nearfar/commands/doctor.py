@@ -78,7 +78,10 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         if not extra and not (version and one.specifier.contains(version, prereleases=True)):
             state = f"{version} is not {one.specifier}" if version else "is missing"
             problems.append(f"{one.name} {state}: pip install '{one.name}{one.specifier}'")
-    for place, instead in ((Path.cwd(), "run in another folder, or give --out"), (there, cache.ELSEWHERE)):
+    for place, instead in (
+        (Path.cwd(), "run in another folder, or give --out"),
+        (there, cache.ELSEWHERE),
+    ):
         try:
             check_folder(place)
         except OSError as error:
@@ -86,23 +89,31 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     machine = None
     try:
         machine = _measured(console)
-        problems += [] if machine.rate else ["there is not enough memory for a step of the small net"]
+        problems += (
+            [] if machine.rate else ["there is not enough memory for a step of the small net"]
+        )
     except (ValueError, RuntimeError) as error:
         problems.append(f"{error}; where there is a GPU, try --accelerator cpu")
     notes = []
     gpus = [describe_gpu(number) for number in range(count_gpus())]
     if shutil.which("nvidia-smi") and not gpus:
-        notes.append(f"there may be a GPU, but torch {torch.__version__} cannot use it: install the one for its driver")
+        notes.append(
+            f"there may be a GPU, but torch {torch.__version__} cannot use it: install the one for its driver"
+        )
     if free < LITTLE:
         notes.append(f"only {_size(free)} are free for the cache; {cache.ELSEWHERE}")
     kernels = _kernels()
     for kind in ["float32", "bfloat16"] if has_bfloat16(torch.device("cpu")) else ["float32"]:
         if (times := kernels[kind] / kernels["product"]) > SLOW:
             said = f"a convolution in {kind} takes {times:.0f} times as long as a matrix product of its size"
-            version = f"torch {torch.__version__} falls back to a reference kernel on this processor"
+            version = (
+                f"torch {torch.__version__} falls back to a reference kernel on this processor"
+            )
             notes.append(f"{said}: {version}; try another version, or the other --precision")
     if "OMP_NUM_THREADS" in os.environ:
-        notes.append(f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}")
+        notes.append(
+            f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}"
+        )
     device = find_device()
     setup = setup_of(device, machine.precision if machine else "32-true")
     installed = [(extra, one.name, version_of(one.name)) for extra, one in needs]
@@ -113,7 +124,9 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
             "nearfar": version_of("nearfar"),
             **{name: there for extra, name, there in installed if not extra},
         },
-        "extras": {extra: {name: there for of, name, there in installed if of == extra} for extra in extras},
+        "extras": {
+            extra: {name: there for of, name, there in installed if of == extra} for extra in extras
+        },
         "processor": hardware()["processor"],
         "cores": usable_cores(),
         "capability": torch.backends.cpu.get_cpu_capability(),
@@ -126,7 +139,11 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "reason": machine and machine.reason.removeprefix(", "),
         "convolutions": kernels,
         "cache": dict(
-            folder=folder, data_sets=sum(map(Path.is_dir, sizes)), bytes=sum(sizes.values()), free=free, freed=freed
+            folder=folder,
+            data_sets=sum(map(Path.is_dir, sizes)),
+            bytes=sum(sizes.values()),
+            free=free,
+            freed=freed,
         ),
         "notes": notes,
         "problems": problems,
@@ -146,7 +163,16 @@ def _measured(console: Console) -> Machine:
     method, _ = chosen_method(given)
     views = partial(views_at, given, method, channels=3)
     sizes = [("small", SIDE, SIDE)]
-    return choose_machine(given, method, views, candidates=sizes, channels=3, images=None, seconds=0.0, console=console)
+    return choose_machine(
+        given,
+        method,
+        views,
+        candidates=sizes,
+        channels=3,
+        images=None,
+        seconds=0.0,
+        console=console,
+    )
 
 
 def _kernels() -> dict[str, float]:
@@ -175,16 +201,25 @@ def _requirements() -> Iterator[tuple[str, Requirement]]:
     extras = ["", *metadata.get_all("Provides-Extra", [])]
     for line in metadata.get_all("Requires-Dist", []):
         one = Requirement(line)
-        wanted = [extra for extra in extras if one.marker is None or one.marker.evaluate({"extra": extra})]
+        wanted = [
+            extra for extra in extras if one.marker is None or one.marker.evaluate({"extra": extra})
+        ]
         if wanted and wanted[0] not in DEVELOPERS:
             yield wanted[0], one
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    shown = {name: found["versions"].get(name) for name in ("nearfar", "python", "torch", "torchvision", "timm")}
-    yield "versions   " + ", ".join(f"{name} {version or 'missing'}" for name, version in shown.items())
+    shown = {
+        name: found["versions"].get(name)
+        for name in ("nearfar", "python", "torch", "torchvision", "timm")
+    }
+    yield "versions   " + ", ".join(
+        f"{name} {version or 'missing'}" for name, version in shown.items()
+    )
     for name, packages in found["extras"].items():
-        yield f"optional   {name}: " + (f"pip install 'nearfar[{name}]'" if None in packages.values() else "there")
+        yield f"optional   {name}: " + (
+            f"pip install 'nearfar[{name}]'" if None in packages.values() else "there"
+        )
     yield f"processor  {found['processor']}, {found['cores']} cores to use, {found['capability']}"
     yield f"memory     {_size(found['memory']['available'])} of {_size(found['memory']['total'])} available"
     for gpu in found["gpus"]:

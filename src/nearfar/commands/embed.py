@@ -73,7 +73,9 @@ def embed(
     run, console, path = Run.of(run), console or Console(), Path(out)
     check_output(path, FORMATS[:1] if map else FORMATS)
     if map and mirrored:
-        raise ValueError("--map has the features that the map was drawn from: leave out --mirrored, or --map")
+        raise ValueError(
+            "--map has the features that the map was drawn from: leave out --mirrored, or --map"
+        )
     file = find_map("map", run.path)
     saved = load_map(file) if map else None
     known = open_featured(run, data, split, encoder, console, least=1, label_column=label_column)
@@ -81,18 +83,26 @@ def embed(
     if mirrored:
         assert known.encoder is not None
         turned = Sequential(RandomHorizontalFlip(1.0), known.encoder)
-        features = (features + features_shown(turned, images, console, "features of mirror images")) / 2
+        features = (
+            features + features_shown(turned, images, console, "features of mirror images")
+        ) / 2
     added, pictures = {}, None
     if saved is not None:
         now = origin(run.path, images)
         if now["encoder"] != saved.about.get("encoder"):
-            raise ValueError(f"the encoder of {run.path} changed since {file} was drawn: draw the map again")
+            raise ValueError(
+                f"the encoder of {run.path} changed since {file} was drawn: draw the map again"
+            )
         if now["names"] == saved.about.get("names"):
             coordinates = saved.coordinates
         else:
             assert known.encoder is not None
             own = saved.encoder(known.encoder)
-            of_map = features if own is known.encoder else features_shown(own, images, console, "features")
+            of_map = (
+                features
+                if own is known.encoder
+                else features_shown(own, images, console, "features")
+            )
             coordinates = saved.function(of_map)
         with shown(console, "comparing images") as progress:
             added, pictures = table_columns(images, features, coordinates, progress), IMAGE
@@ -138,7 +148,11 @@ def write_embeddings(
     if path.suffix == ".csv":
         embedding = {f"e{i}": features[:, i] for i in range(features.shape[1])}
     if columns is not None:
-        taken = {*known, *embedding, *(("file", "allow_pickle") if path.suffix == ".npz" else ())}  # of np.savez
+        taken = {
+            *known,
+            *embedding,
+            *(("file", "allow_pickle") if path.suffix == ".npz" else ()),
+        }  # of np.savez
         names_now = [f"table_{name}" if name in taken else name for name in columns.column_names]
         columns = columns.rename_columns(names_now)
         whole = path.suffix == ".parquet"
@@ -152,4 +166,6 @@ def write_embeddings(
             flat = pyarrow.array(np.ascontiguousarray(features).reshape(-1))
             known["embedding"] = pyarrow.FixedSizeListArray.from_arrays(flat, features.shape[1])
             table = pyarrow.table(known)
-            pyarrow.parquet.write_table(table if pictures is None else marked_as_images(table, pictures), file)
+            pyarrow.parquet.write_table(
+                table if pictures is None else marked_as_images(table, pictures), file
+            )

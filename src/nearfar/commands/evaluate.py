@@ -97,15 +97,27 @@ def evaluate(
     check_protocols(frozen)
     check_folder(run.path)
     if labels is not None and min(tuned.values(), default=100) == 100:
-        raise ValueError("--labels is for finetune-P, such as finetune-1, which --protocol does not ask for")
+        raise ValueError(
+            "--labels is for finetune-P, such as finetune-1, which --protocol does not ask for"
+        )
     if labels is not None and (what := special(labels)):
         raise ValueError(f"--labels {labels} is {what}, not a text file")
     if (probe or probe_lr) and "linear-sgd" not in protocol:
-        raise ValueError("--probe and --probe-lr are for linear-sgd, which --protocol does not ask for")
-    listed = None if labels is None else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
+        raise ValueError(
+            "--probe and --probe-lr are for linear-sgd, which --protocol does not ask for"
+        )
+    listed = (
+        None
+        if labels is None
+        else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
+    )
     chosen = probe_settings(probe or run_evaluation.usual_probe_of(settings), probe_lr)
-    how: dict[str, Any] = dict(probe=chosen, knn_temperature=knn_temperature, seed=seed, device=find_device())
-    where: dict[str, Any] = dict(share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column)
+    how: dict[str, Any] = dict(
+        probe=chosen, knn_temperature=knn_temperature, seed=seed, device=find_device()
+    )
+    where: dict[str, Any] = dict(
+        share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column
+    )
     sets = run_evaluation.open_labelled(settings, data, console, **where)
     encoders = run_evaluation.encoders_by_row(run, encoder, baselines)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
@@ -115,14 +127,20 @@ def evaluate(
         kept = predictions if row == "trained" else None
         both = *splits["train"], *splits["test"]
         with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as progress:
-            results[row] = evaluate_features(*both, frozen, **how, progress=progress, predictions=kept)
+            results[row] = evaluate_features(
+                *both, frozen, **how, progress=progress, predictions=kept
+            )
         if kept is not None:
-            leaks = run_evaluation.describe_leaks(encoders[row], sets, both[0], both[2], predictions)
+            leaks = run_evaluation.describe_leaks(
+                encoders[row], sets, both[0], both[2], predictions
+            )
     with replacing(run.path / PREDICTIONS) as unfinished:
         np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]
     run_evaluation.add_to_results(run, results)
     for one, percent in tuned.items():
-        for row, found in run_evaluation.finetuned(encoders, sets, settings, percent, listed, seed, console).items():
+        for row, found in run_evaluation.finetuned(
+            encoders, sets, settings, percent, listed, seed, console
+        ).items():
             results[row] |= found.named(one)
         run_evaluation.add_to_results(run, results)
     results = {row: numbers for row, numbers in results.items() if numbers}

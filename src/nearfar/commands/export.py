@@ -85,8 +85,12 @@ def export(
         if to == "timm":
             apart = write_hub_folder(unfinished, run, trained, path.name)
         else:
-            write = {"onnx": export_onnx, "torch": export_program, "safetensors": export_weights}[to]
-            apart = write(trained, unfinished, photographs(TRIED, trained.image_size, trained.channels))
+            write = {"onnx": export_onnx, "torch": export_program, "safetensors": export_weights}[
+                to
+            ]
+            apart = write(
+                trained, unfinished, photographs(TRIED, trained.image_size, trained.channels)
+            )
     said = f"{path} gives the same features: largest difference {apart:.1e} on {TRIED} crops of photographs"
     console.print(Text(said), highlight=False)
     return path
@@ -131,7 +135,9 @@ def push(
     with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
         folder = Path(scratch) / "model"
         apart = write_hub_folder(folder, run, run.encoder, repo, license, online=True)
-        console.print(Text(f"timm gives the same features: largest difference {apart:.1e}"), highlight=False)
+        console.print(
+            Text(f"timm gives the same features: largest difference {apart:.1e}"), highlight=False
+        )
         api = HfApi(library_name="nearfar")
         try:
             address = str(api.create_repo(repo, private=private, exist_ok=True))

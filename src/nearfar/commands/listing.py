@@ -100,11 +100,16 @@ def search_images(
         **known.files(rows),
     }
     table = Table("image", "", "most alike", "distance")
-    for query, rank, name, far in zip(*(columns[key] for key in ("query", "rank", "name", "distance")), strict=True):
+    for query, rank, name, far in zip(
+        *(columns[key] for key in ("query", "rank", "name", "distance")), strict=True
+    ):
         table.add_row(Text(query if rank == 1 else ""), str(rank), Text(name), f"{far:.4f}")
     console.print(table)
     if page is not None:
-        lines = [f"{rank}: {far:.4f}" for rank, far in zip(columns["rank"], columns["distance"], strict=True)]
+        lines = [
+            f"{rank}: {far:.4f}"
+            for rank, far in zip(columns["rank"], columns["distance"], strict=True)
+        ]
         near = lists.figures_of(known, rows, lines)
         groups = []
         for i, (name, pixels) in enumerate(zip(asked.names, asked.pixels, strict=True)):
@@ -186,7 +191,10 @@ def find_duplicates(
     run, console = run_or_data(run), console or Console()
     check_range("--distance", distance, 0, 2)
     page = lists.output_of(run, out, "duplicates", lists.TABLE, lists.FILES)
-    known, archive = open_featured(run, data, split, encoder, console, 2 if against is None else 1, copies=True), 0
+    known, archive = (
+        open_featured(run, data, split, encoder, console, 2 if against is None else 1, copies=True),
+        0,
+    )
     known = _each_once(known, console)
     if against is not None:
         known, archive = open_against(known, against, console)
@@ -195,12 +203,18 @@ def find_duplicates(
     images, features = known.images, normalize(known.features, dim=1)
     near = alike_distance(features, stream(0, "pairs")) if distance is None else distance
     if not known.pictured:
-        console.print(Text("copies are confirmed by pixels: name the images of these vectors; without, all are alike"))
+        console.print(
+            Text(
+                "copies are confirmed by pixels: name the images of these vectors; without, all are alike"
+            )
+        )
     with shown(console, "comparing images") as progress:
         how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)
         how |= dict(archive=archive, orientations=orientations, pictured=known.pictured)
         links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
-    facts = {row: facts_of(images, row) for row in sorted({row for link in links for row in link[1:3]})}
+    facts = {
+        row: facts_of(images, row) for row in sorted({row for link in links for row in link[1:3]})
+    }
     members = members_at(links, facts, images.names, near, archive)
     first = {member.group: member.row for member in reversed(members)}
     listed = [member for member in members if member.row >= archive]
@@ -208,17 +222,35 @@ def find_duplicates(
     apart = (features[beside] - features[rows]).square().sum(1) / 2
 
     def described(rows: list[int]) -> dict[str, list[Any]]:
-        sizes = {field: [getattr(facts[row], field) for row in rows] for field in ("width", "height", "bytes")}
+        sizes = {
+            field: [getattr(facts[row], field) for row in rows]
+            for field in ("width", "height", "bytes")
+        }
         return {"name": [images.names[row] for row in rows], **sizes, **known.files(rows)}
 
-    columns: dict[str, list[Any]] = {} if archive else {"group": [member.group for member in listed]}
-    columns |= {"kind": [member.kind for member in listed], "kept": [member.kept for member in listed]}
+    columns: dict[str, list[Any]] = (
+        {} if archive else {"group": [member.group for member in listed]}
+    )
+    columns |= {
+        "kind": [member.kind for member in listed],
+        "kept": [member.kept for member in listed],
+    }
     columns |= {"name": [], "distance": apart.tolist(), **described(rows)}
-    columns |= {f"archive_{field}": values for field, values in described(beside).items()} if archive else {}
-    words = [word for word in (data if isinstance(data, (list, tuple)) else [data]) if isinstance(word, (str, Path))]
+    columns |= (
+        {f"archive_{field}": values for field, values in described(beside).items()}
+        if archive
+        else {}
+    )
+    words = [
+        word
+        for word in (data if isinstance(data, (list, tuple)) else [data])
+        if isinstance(word, (str, Path))
+    ]
     options = dict(split=split, encoder=encoder, against=against, orientations=orientations or None)
     options |= {"out": page.with_stem(f"{page.stem}-new")} if out is not None else {}
-    words += as_words({name: one for name, one in options.items() if isinstance(one, (str, Path, bool))})
+    words += as_words(
+        {name: one for name, one in options.items() if isinstance(one, (str, Path, bool))}
+    )
     command = shlex.join(map(str, ["nearfar", "duplicates", run.path, *words]))
     told: dict[str, Any] = dict(archive=archive, distance=near, command=command)
     lists.write_duplicates_page(page, known, links, members, facts, **told)
@@ -226,18 +258,31 @@ def find_duplicates(
     same, pixels, again, turned, mirrored, alike = (columns["kind"].count(kind) for kind in KINDS)
     said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
     said += f", {turned} turned, {mirrored} mirrored" if orientations else ""
-    total, what = same + pixels + again + turned + mirrored, "in the archive" if archive else "copies of others"
-    others = f"{alike}" if archive else f"{len({one.group for one in members if one.kind == KINDS[-1]})} groups of"
+    total, what = (
+        same + pixels + again + turned + mirrored,
+        "in the archive" if archive else "copies of others",
+    )
+    others = (
+        f"{alike}"
+        if archive
+        else f"{len({one.group for one in members if one.kind == KINDS[-1]})} groups of"
+    )
     console.print(Text(f"{total} of {len(images) - archive} images are {what}: {said}"))
     console.print(Text(f"{others} others are nearly alike, at a distance of up to {near:.3g}"))
-    console.print(Text(f"look first -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was removed"))
+    console.print(
+        Text(f"look first -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was removed")
+    )
     if "path" in columns:
         files = page.with_suffix(lists.FILES)
-        gone = [path for path, keep in zip(columns["path"], columns["kept"], strict=True) if not keep]
+        gone = [
+            path for path, keep in zip(columns["path"], columns["kept"], strict=True) if not keep
+        ]
         lists.write_files(files, gone)
         if gone:
             command = f"to archive and then remove what is the same file, byte for byte: {lists.removing(files)}"
-            console.print(Text(command), soft_wrap=True)  # a command that is broken into lines is another command
+            console.print(
+                Text(command), soft_wrap=True
+            )  # a command that is broken into lines is another command
     return columns
 
 
@@ -306,18 +351,30 @@ def select_images(
 
     from nearfar.neighbours import diverse_rows, remote_rows, typical_rows
     from nearfar.pages import lists
-    from nearfar.run_features import nearest_shown, open_featured, places_of, queries_of, run_or_data
+    from nearfar.run_features import (
+        nearest_shown,
+        open_featured,
+        places_of,
+        queries_of,
+        run_or_data,
+    )
     from nearfar.training.progress import waiting
 
     run, console = run_or_data(run), console or Console()
     check_known("--by", by, MEANING)
-    if (images is not None and (isinstance(images, (str, Path)) or len(images) > 0)) != (by == "near"):
-        raise ValueError("--by near needs images, and nothing else does: nearfar select RUN IMAGE... --by near")
+    if (images is not None and (isinstance(images, (str, Path)) or len(images) > 0)) != (
+        by == "near"
+    ):
+        raise ValueError(
+            "--by near needs images, and nothing else does: nearfar select RUN IMAGE... --by near"
+        )
     check_seed(seed)
     page = lists.output_of(run, out, "selection", lists.TABLE, lists.FILES)
     known = open_featured(run, data, split, encoder, console)
     names = known.images.names
-    places = places_of([labelled] if isinstance(labelled, (str, Path)) else list(labelled or ()), known)
+    places = places_of(
+        [labelled] if isinstance(labelled, (str, Path)) else list(labelled or ()), known
+    )
     if missing := [word for word, row in places if row < 0]:
         near = did_you_mean(missing[0], names[:20_000], "see `nearfar embed` for the names")
         raise ValueError(f"--labelled: {missing[0]!r} is not an image of the data: {near}")
@@ -330,7 +387,9 @@ def select_images(
         others[queries.own[queries.own >= 0]] = False
         others[done] = False
         check_range("--n", n, 1, int(others.sum()))
-        found = nearest_shown(queries.features, 1, console, known.features[others], approximate=approximate)
+        found = nearest_shown(
+            queries.features, 1, console, known.features[others], approximate=approximate
+        )
         distance, order = found.distance[:, 0].sort(stable=True)
         chosen, distance = others.nonzero()[:, 0][order[:n]], distance[:n]
     elif by == "outlier":
@@ -358,7 +417,9 @@ def select_images(
     if "path" in columns:
         files = page.with_suffix(lists.FILES)
         lists.write_files(files, columns["path"])
-        console.print(Text(f"to pack copies of them into an archive: {lists.copying(files)}"), soft_wrap=True)
+        console.print(
+            Text(f"to pack copies of them into an archive: {lists.copying(files)}"), soft_wrap=True
+        )
     return columns
 
 

@@ -100,7 +100,9 @@ def map_images(
     unusual = (onto, num_views, show_channels, views, layout if layout != LAYOUTS[0] else None)
     if not of_run and any(one is not None for one in unusual):
         without = "--onto, --num-views, --show-channels, views and other layouts"
-        raise ValueError(f"{run.path} is no run, whose encoder and views the map needs: leave {without} out")
+        raise ValueError(
+            f"{run.path} is no run, whose encoder and views the map needs: leave {without} out"
+        )
     settings: Settings | None = run.settings if of_run else None
     if settings is not None and show_channels is not None:
         settings = replace(settings, show_channels=show_channels)
@@ -108,7 +110,9 @@ def map_images(
     check_range("--num-views", num_views, 2, MOST_VIEWS)
     check_range("--epochs", epochs, 1, MOST_EPOCHS)
     check_seed(seed)
-    if onto is not None and any(one is not None for one in (layout, num_views, epochs, views, label_column)):
+    if onto is not None and any(
+        one is not None for one in (layout, num_views, epochs, views, label_column)
+    ):
         without = "--layout, --num-views, --epochs, --label-column and views"
         raise ValueError(f"--onto uses an existing map as it is: leave {without} out")
     chosen: str = layout or LAYOUTS[0]
@@ -116,11 +120,17 @@ def map_images(
     if out is None:
         check_folder(run.path if of_run else Path())
     else:
-        check_output(Path(out), PAGES if Path(out).suffix else ("",), beside=BESIDE if onto is None else BESIDE[:2])
+        check_output(
+            Path(out),
+            PAGES if Path(out).suffix else ("",),
+            beside=BESIDE if onto is None else BESIDE[:2],
+        )
     table = None if columns is None else read_table(columns)
     if onto is not None and settings is not None:
         page = Path(out or run.path / "map-new.html")
-        given: dict[str, Any] = dict(split=split, table=table, limit=limit, seed=seed, encoder=encoder, console=console)
+        given: dict[str, Any] = dict(
+            split=split, table=table, limit=limit, seed=seed, encoder=encoder, console=console
+        )
         note = transform(run, data, onto, page, settings, **given)
         console.print(Text(f"{note}\nmap -> {page}"))
         return page
@@ -142,15 +152,21 @@ def map_images(
     found: dict[str, Any] = {}
     near = None
     with shown(console, "comparing images") as progress:
-        search = partial(find_nearest, approximate=approximate, report=console.print, progress=progress)
+        search = partial(
+            find_nearest, approximate=approximate, report=console.print, progress=progress
+        )
         if len(images) > 1:
             near = search(features, k=min(ATTRACTING, len(images) - 1))
             found = neighbour_columns(near)
         if near is not None and trained is not None and plan is not None:
             how: dict[str, Any] = dict(device=find_device(), progress=progress)
-            found["positive-pair retrieval"] = retrieval_column(trained, images, plan, seed, search, **how)
+            found["positive-pair retrieval"] = retrieval_column(
+                trained, images, plan, seed, search, **how
+            )
     with shown(console, "laying out the map") as progress, use_threads(fastest_threads()):
-        how = dict(neighbours=near, num_views=num_views, epochs=epochs, seed=seed, progress=progress)
+        how = dict(
+            neighbours=near, num_views=num_views, epochs=epochs, seed=seed, progress=progress
+        )
         made = lay_out(chosen, trained, images, features, plan, **how)
     index = None if near is None else near.index
     quality = map_quality(features, made.coordinates, images.labels, near=index, seed=seed)
@@ -163,7 +179,13 @@ def map_images(
     ending = ".html" if len(images) <= MOST_IMAGES else ""
     page = Path(out or (run.path / f"map{ending}" if of_run else f"{run.stem}-map{ending}"))
     with shown(console, "thumbnails") as progress:
-        how = dict(numbers={"layout": chosen}, note=note, columns=colours | found, near=index, progress=progress)
+        how = dict(
+            numbers={"layout": chosen},
+            note=note,
+            columns=colours | found,
+            near=index,
+            progress=progress,
+        )
         write_map(page, images, made.coordinates, quality, saved=made, **how)
     if out is None and of_run:
         if not page.suffix:

@@ -69,7 +69,9 @@ def pretrain(settings: Settings, console: Console) -> Run:
         with use_threads(settings.threads):
             job, model = plan_run(settings, console, began)
             if (folder / CONFIG).exists():
-                console.print(f"{folder} has no checkpoint; restarting", markup=False, highlight=False)
+                console.print(
+                    f"{folder} has no checkpoint; restarting", markup=False, highlight=False
+                )
             clear(folder)
             write_views(folder, job)
             write_start(folder, job, model, console)
@@ -146,7 +148,11 @@ def _resumable(folder: Path) -> Iterator[None]:
         if not isinstance(error, NotWrittenError):
             raise
         begun = (folder / CONFIG).is_file()
-        how = f"; free some space, then resume with: nearfar pretrain --resume {folder}" if begun else ""
+        how = (
+            f"; free some space, then resume with: nearfar pretrain --resume {folder}"
+            if begun
+            else ""
+        )
         raise NotWrittenError(f"{error}{how}") from error
 
 
@@ -157,7 +163,9 @@ def _finish(folder: Path, job: Job, console: Console) -> Run:
 
     settings, run = job.settings, Run(folder)
     encoder = load(run, encoder=None if isinstance(job.encoder, str) else job.encoder)
-    write_neighbours(folder, encoder, job.shown.sampled(settings.limit, settings.seed), settings.seed)
+    write_neighbours(
+        folder, encoder, job.shown.sampled(settings.limit, settings.seed), settings.seed
+    )
     write_report(folder)
     words = f"{run.verdict.words}\n" if run.verdict else ""
     console.print(Text(f"{words}report -> {folder / 'report.html'}"))

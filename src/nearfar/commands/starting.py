@@ -96,7 +96,9 @@ def list_methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]
     return facts
 
 
-def completion_script(shell: Literal["bash", "zsh", "fish"], *, console: Console | None = None) -> str:
+def completion_script(
+    shell: Literal["bash", "zsh", "fish"], *, console: Console | None = None
+) -> str:
     """Print a script that lets bash, zsh or fish complete commands, options and their values.
 
     Write it to the file where the shell looks for it, as below, and again after an update of nearfar or timm.
@@ -120,7 +122,9 @@ def completion_script(shell: Literal["bash", "zsh", "fish"], *, console: Console
         "accelerator": KINDS,
         "encoder": encoder_names(),
         "method": method_names(),
-        "recipe": sorted({name for method in method_names() for name in method_class(method).recipes}),
+        "recipe": sorted(
+            {name for method in method_names() for name in method_class(method).recipes}
+        ),
         "views": list(PRESETS),
     }
     app = App(name="nearfar")

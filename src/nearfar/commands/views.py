@@ -87,7 +87,14 @@ def show_views(
     check_range("--images", images, 1, MOST_SHOWN)
     check_range("--samples", samples, 1, MOST_SHOWN)
     check_seed(seed)
-    given = dict(method=method, views=views, image_size=image_size, crop_size=crop_size, channels=channels, split=split)
+    given = dict(
+        method=method,
+        views=views,
+        image_size=image_size,
+        crop_size=crop_size,
+        channels=channels,
+        split=split,
+    )
     given |= dict(value_range=value_range, show_channels=show_channels)
     given = {name: value for name, value in given.items() if value is not None}
     settings = _settings(data, given)
@@ -106,7 +113,9 @@ def _settings(data: Any, given: dict[str, Any]) -> Settings:
     from nearfar.run import Run
     from nearfar.training.settings import Settings
 
-    if isinstance(data, Run) or (isinstance(data, (str, Path)) and (Path(data) / "environment.json").is_file()):
+    if isinstance(data, Run) or (
+        isinstance(data, (str, Path)) and (Path(data) / "environment.json").is_file()
+    ):
         if "method" in given:
             given = {"views": None, "hyperparameters": {}, "recipe": "small", **given}
         return replace(Run.of(data).settings, **given)
@@ -117,13 +126,29 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     """Return the views that `pretrain` would take; where no method was named, of any number."""
     from nearfar.data.table import SMALL
     from nearfar.training.budget import rungs
-    from nearfar.training.plan import chosen_method, chosen_views, keep_colour_for, must_fit, views_for
+    from nearfar.training.plan import (
+        chosen_method,
+        chosen_views,
+        keep_colour_for,
+        must_fit,
+        views_for,
+    )
 
     method, _ = chosen_method(settings)
-    free = settings.image_size is None and few.image_size > SMALL and isinstance(settings.views, str | None)
-    chosen = few.image_size * 2 // 3 if free else rungs(settings, few.image_size, photographs=False)[0][2]
+    free = (
+        settings.image_size is None
+        and few.image_size > SMALL
+        and isinstance(settings.views, str | None)
+    )
+    chosen = (
+        few.image_size * 2 // 3
+        if free
+        else rungs(settings, few.image_size, photographs=False)[0][2]
+    )
     crop_size = settings.crop_size or chosen
-    settings = replace(settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels)
+    settings = replace(
+        settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels
+    )
     views = views_for(settings, method, crop_size, few.channels)
     plan = chosen_views(views, replace(settings, keep_colour=keep_colour_for(settings, views)))
     if method_given:

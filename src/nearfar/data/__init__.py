@@ -7,4 +7,13 @@ from nearfar.data.sources import describe, list_splits
 from nearfar.data.streams import Stream, StreamBatches, open_stream
 from nearfar.data.table import difference
 
-__all__ = ["Batches", "Images", "Stream", "difference", "list_splits", "open_images", "open_stream", "scan"]
+__all__ = [
+    "Batches",
+    "Images",
+    "Stream",
+    "difference",
+    "list_splits",
+    "open_images",
+    "open_stream",
+    "scan",
+]

@@ -87,22 +87,32 @@ class Batches:
     def __len__(self) -> int:
         return len(self.images) // self.batch_size
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Pixels | list[Pixels], Int64[Tensor, " batch"]]]:
+    def epoch(
+        self, epoch: int, start: int = 0
+    ) -> Iterator[tuple[Pixels | list[Pixels], Int64[Tensor, " batch"]]]:
         """(images, their positions) for every step from `start` on: exactly the rest of an uninterrupted epoch.
 
         With crops one tensor for each view, uint8 or float in 0..1.
         """
-        order = torch.from_numpy(np.random.default_rng([self.seed, epoch]).permutation(len(self.images)))
-        steps = order[: len(self) * self.batch_size].view(len(self), self.batch_size)[start:, self.own]
+        order = torch.from_numpy(
+            np.random.default_rng([self.seed, epoch]).permutation(len(self.images))
+        )
+        steps = order[: len(self) * self.batch_size].view(len(self), self.batch_size)[
+            start:, self.own
+        ]
         if self.takes is None:
-            with contextlib.closing(in_order(([index] for index in steps), self._gathered, 1)) as ahead:
+            with contextlib.closing(
+                in_order(([index] for index in steps), self._gathered, 1)
+            ) as ahead:
                 for [batch] in ahead:
                     yield batch
             return
         for views, index, failed in loaded(self.takes, epoch, steps, self.workers, self.pin):
             for row, why in failed.items():
                 name = self.images.names[row]
-                raise ValueError(f"'{name}' was readable when the data was opened and is not now: {why}")
+                raise ValueError(
+                    f"'{name}' was readable when the data was opened and is not now: {why}"
+                )
             yield views, index
 
     def _gathered(self, index: Int64[Tensor, " batch"]) -> tuple[Pixels, Int64[Tensor, " batch"]]:
@@ -132,15 +142,23 @@ class Takes(Dataset[Any]):
     get: gives the encoded image at a position.
     """
 
-    def __init__(self, get: Callable[[int], bytes | str], form: Form, seed: int, crops: Sequence[Crop] | None) -> None:
+    def __init__(
+        self, get: Callable[[int], bytes | str], form: Form, seed: int, crops: Sequence[Crop] | None
+    ) -> None:
         for size, scale, ratio in crops or ():
             if size < 1 or not 0 < scale[0] <= scale[1] <= 1 or not 0 < ratio[0] <= ratio[1]:
-                raise ValueError(f"a crop needs size >= 1, 0 < scale <= 1 and ratio > 0, got {(size, scale, ratio)}")
+                raise ValueError(
+                    f"a crop needs size >= 1, 0 < scale <= 1 and ratio > 0, got {(size, scale, ratio)}"
+                )
         if crops is not None and not crops:
             raise ValueError("crops must name at least one view")
         self.get, self.form, self.seed, self.crops = get, form, seed, crops
-        if crops is not None:  # decoding may shrink a JPEG: the smallest crop still has the pixels of its view
-            self.at_least = math.ceil(max(size * math.sqrt(max(r[1], 1 / r[0]) / s[0]) for size, s, r in crops))
+        if (
+            crops is not None
+        ):  # decoding may shrink a JPEG: the smallest crop still has the pixels of its view
+            self.at_least = math.ceil(
+                max(size * math.sqrt(max(r[1], 1 / r[0]) / s[0]) for size, s, r in crops)
+            )
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[int, list[Tensor] | str]:
         epoch, index = key
@@ -153,10 +171,14 @@ class Takes(Dataset[Any]):
             return index, reason(error)
 
     def _views(self, image: Image.Image | Tensor, epoch: int, index: int) -> list[Tensor]:
-        height, width = image.shape[1:] if isinstance(image, Tensor) else (image.height, image.width)
+        height, width = (
+            image.shape[1:] if isinstance(image, Tensor) else (image.height, image.width)
+        )
         views = []
         for view, (size, scale, ratio) in enumerate(self.crops or ()):
-            state = np.random.SeedSequence([self.seed, epoch, index, view]).generate_state(1, np.uint64)
+            state = np.random.SeedSequence([self.seed, epoch, index, view]).generate_state(
+                1, np.uint64
+            )
             generator = torch.Generator().manual_seed(int(state[0]))
             uniform = torch.rand(1, BOX_NUMBERS, generator=generator, dtype=torch.float64)
             [(top, left, tall, wide)] = sample_boxes(uniform, height, width, scale, ratio).tolist()
@@ -178,7 +200,9 @@ class Takes(Dataset[Any]):
         image = to_pil(data, self.at_least)
         return image.convert("L") if channels == 1 else image
 
-    def join(self, items: list[tuple[int, list[Tensor] | str]]) -> tuple[Any, Tensor, dict[int, str]]:
+    def join(
+        self, items: list[tuple[int, list[Tensor] | str]]
+    ) -> tuple[Any, Tensor, dict[int, str]]:
         """One batch; another image stands in for one that cannot be read. A process may have no share of the last one.
 
         Views are a list with one tensor for each; without crops there is one tensor.

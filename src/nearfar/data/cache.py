@@ -35,12 +35,16 @@ from nearfar.data.table import digest, read_small
 from nearfar.data.value_range import Form
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
-LIMIT = 64 * 2**30  # bytes that all data sets may take: eight of the largest that `open_images` keeps by default
+LIMIT = (
+    64 * 2**30
+)  # bytes that all data sets may take: eight of the largest that `open_images` keeps by default
 VARIABLE = "NEARFAR_CACHE_BYTES"
 FORMAT = 5  # raise it when decoding or this layout changes: older caches are then not found
 ENTRY, DIGESTS = "entry.json", "digests.arrow"
 _CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
-_NAME = re.compile(r"[.]?([0-9a-f]{32})([.]\d+[.]partial|[.]arrow|[.]range)?")  # partial: of killed builds
+_NAME = re.compile(
+    r"[.]?([0-9a-f]{32})([.]\d+[.]partial|[.]arrow|[.]range)?"
+)  # partial: of killed builds
 used: set[Path] = set()  # the data sets that this process has opened
 
 Progress = Callable[[int, int | None], None]
@@ -127,11 +131,15 @@ def _loaded(home: Path) -> tuple[Entry, Tensor | None] | None:
     return entry, pixels
 
 
-def mapped(home: Path, shape: tuple[int, ...], form: Form) -> Shaped[Tensor, "images channels size size"]:
+def mapped(
+    home: Path, shape: tuple[int, ...], form: Form
+) -> Shaped[Tensor, "images channels size size"]:
     """The pixels of a finished data set, memory-mapped; writing to them changes this process's copy alone."""
     wide = form.value_range is not None
     size = int(np.prod(shape)) * (1 + wide)
-    pixels = torch.from_file(str(_pixels_file(home, form)), shared=False, size=size, dtype=torch.uint8)
+    pixels = torch.from_file(
+        str(_pixels_file(home, form)), shared=False, size=size, dtype=torch.uint8
+    )
     return (pixels.view(torch.uint16) if wide else pixels).view(shape)
 
 
@@ -172,7 +180,9 @@ def decoded(
 
         try:
             home.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(home.with_suffix(".lock")):  # of several processes that want it, one builds
+            with FileLock(
+                home.with_suffix(".lock")
+            ):  # of several processes that want it, one builds
                 for leftover in home.parent.glob(f".{home.name}.*"):  # of builds that were killed
                     shutil.rmtree(leftover, ignore_errors=True)
                 found = there()  # another process may have built it while we waited
@@ -180,7 +190,9 @@ def decoded(
                     _build(home, images(), digests, form, lineage, wanted, store, before)
                     found = there()
         except OSError as error:
-            raise ValueError(f"cannot write the cache in '{store.folder}' ({error}); {ELSEWHERE}") from error
+            raise ValueError(
+                f"cannot write the cache in '{store.folder}' ({error}); {ELSEWHERE}"
+            ) from error
     if found is None:
         raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {ELSEWHERE}")
     return found
@@ -201,7 +213,10 @@ def _build(
     Those whose digests an earlier state of the data set holds are taken from there. Unreadable images have no pixels.
     """
     known = _decoded_before(home.parent, lineage)
-    wide, most = form.value_range is not None, min(32, max(1, _CHUNK // (form.channels * form.size**2)))
+    wide, most = (
+        form.value_range is not None,
+        min(32, max(1, _CHUNK // (form.channels * form.size**2))),
+    )
     moments: np.ndarray = np.zeros((2, form.channels), dtype=np.int64)
     problems: dict[int, str] = {}
     done = count = 0
@@ -214,11 +229,18 @@ def _build(
         except Exception as error:  # decoders raise anything on damaged data
             return reason(error)
 
-    chunks = in_order(_chunks(zip(images, digests, strict=True), most), made, store.workers or usable_cores())
+    chunks = in_order(
+        _chunks(zip(images, digests, strict=True), most), made, store.workers or usable_cores()
+    )
     with replacing(home) as part:
         part.mkdir()
         file = _pixels_file(part, form)
-        with contextlib.closing(chunks), without_warnings(), only_python_writes(), open(file, "wb") as pixels:
+        with (
+            contextlib.closing(chunks),
+            without_warnings(),
+            only_python_writes(),
+            open(file, "wb") as pixels,
+        ):
             for pieces in chunks:
                 whole = [one for one in pieces if not isinstance(one, str)]
                 problems |= {done + i: one for i, one in enumerate(pieces) if isinstance(one, str)}
@@ -237,7 +259,9 @@ def _build(
         if not wanted:
             file.unlink()
         marks = [mark for row, mark in enumerate(digests) if row not in problems]
-        pyarrow.feather.write_feather(pyarrow.table({"digest": pyarrow.array(marks, pyarrow.string())}), part / DIGESTS)
+        pyarrow.feather.write_feather(
+            pyarrow.table({"digest": pyarrow.array(marks, pyarrow.string())}), part / DIGESTS
+        )
         (part / ENTRY).write_text(json.dumps(asdict(entry)), encoding="utf-8")
     _tidy(home, lineage)
 
@@ -262,7 +286,9 @@ def moments_of(block: np.ndarray) -> np.ndarray:
     return np.stack([values.sum((0, 2, 3)), (values * values).sum((0, 2, 3))])
 
 
-def statistics(moments: np.ndarray, count: int, largest: int = 255) -> tuple[list[float], list[float]]:
+def statistics(
+    moments: np.ndarray, count: int, largest: int = 255
+) -> tuple[list[float], list[float]]:
     """Mean and standard deviation per channel in 0..1 from sums [2, channels] of values and squares in 0..largest."""
     if count == 0:
         return [0.0] * moments.shape[1], [0.0] * moments.shape[1]
@@ -276,7 +302,9 @@ def _decoded_before(folder: Path, lineage: str) -> Mapping[str, np.ndarray]:
     for home in _states(folder, lineage)[::-1]:
         _, pixels = _loaded(home) or (None, None)
         with contextlib.suppress(OSError, KeyError, ValueError, pyarrow.ArrowException):
-            marks = pyarrow.feather.read_table(home / DIGESTS, memory_map=False)["digest"].to_pylist()
+            marks = pyarrow.feather.read_table(home / DIGESTS, memory_map=False)[
+                "digest"
+            ].to_pylist()
             if pixels is not None:
                 return {mark: one for mark, one in zip(marks, pixels.numpy(), strict=True) if mark}
     return {}
@@ -309,7 +337,9 @@ def sizes(folder: Path) -> dict[Path, int]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if _NAME.fullmatch(path.name) and not path.is_symlink():
             with contextlib.suppress(OSError):  # removed meanwhile
-                found[path] = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+                found[path] = sum(
+                    file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path])
+                )
     return found
 
 

@@ -32,7 +32,9 @@ _UPRIGHT = {  # EXIF orientation: what makes the picture upright
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _BYTES = 16  # for a pixel, at most: as it is decoded, converted, turned and cut
-_MEMORY = SharedMemory(2**30)  # of all threads: an image of more than 67 million pixels is decoded alone
+_MEMORY = SharedMemory(
+    2**30
+)  # of all threads: an image of more than 67 million pixels is decoded alone
 _LARGEST = 2**30  # pixels: a picture is decoded at its full size
 PICTURE = (1, 3)  # channels of grayscale and colour, which are converted into each other
 
@@ -56,7 +58,9 @@ def header(data: bytes | str) -> Header:
         width, height = found.native
         return Header(height, width, found.channels, 16 if found.wide else 8)
     with Image.open(opened(data), formats=formats()) as image:
-        return Header(image.height, image.width, 1 if _is_grayscale(image) else 3, 8, exif_of(image))
+        return Header(
+            image.height, image.width, 1 if _is_grayscale(image) else 3, 8, exif_of(image)
+        )
 
 
 def _is_grayscale(image: Image.Image) -> bool:
@@ -94,13 +98,21 @@ def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.
     return picture if value_range is None else picture.astype(np.uint16) * 257
 
 
-def own_numbers(data: bytes | str, channels: int, value_range: Sequence[float] | None) -> Raw | None:
+def own_numbers(
+    data: bytes | str, channels: int, value_range: Sequence[float] | None
+) -> Raw | None:
     """An image to be read in its own numbers; None where Pillow makes the 8-bit picture of it that is asked for."""
     found = raw(data)
     if found is None and channels not in PICTURE:
-        raise ValueError(f"it is a picture of 8 bits, which has 1 or 3 channels, and {channels} are read")
+        raise ValueError(
+            f"it is a picture of 8 bits, which has 1 or 3 channels, and {channels} are read"
+        )
     narrow = found is not None and found.pillow and value_range is None and channels in PICTURE
-    return None if narrow and found is not None and (found.wide or found.channels != channels) else found
+    return (
+        None
+        if narrow and found is not None and (found.wide or found.channels != channels)
+        else found
+    )
 
 
 def pixels_of(data: bytes | str, form: Form) -> Shaped[Tensor, "channels {form.size} {form.size}"]:
@@ -124,7 +136,9 @@ def _planes(
 ) -> Shaped[Tensor, "channels height width"]:
     """The numbers of an image as `_scaled` makes them; with a size the centre square, resized to it."""
     if found.channels != channels and not {found.channels, channels} <= set(PICTURE):
-        raise ValueError(f"it has {found.channels} channels, and {channels} are read: --channels chooses")
+        raise ValueError(
+            f"it has {found.channels} channels, and {channels} are read: --channels chooses"
+        )
     width, height = found.native
     with memory_for(width * height * found.channels):
         planes = found.read()
@@ -134,14 +148,18 @@ def _planes(
         planes = planes[:, top : top + side, left : left + side]
         if found.channels != channels:
             return resize_square(_scaled(planes, channels, value_range)[None], size)[0]
-        ranges = [None if value_range is None else value_range[2 * i : 2 * i + 2] for i in range(channels)]
+        ranges = [
+            None if value_range is None else value_range[2 * i : 2 * i + 2] for i in range(channels)
+        ]
         # plane by plane, since floats of all of them would take twice as much memory
         made = (_scaled(planes[i : i + 1], 1, of_plane) for i, of_plane in enumerate(ranges))
         return torch.cat([resize_square(one[None], size)[0] for one in made])
 
 
 def _scaled(
-    planes: Shaped[np.ndarray, "given height width"], channels: int, value_range: Sequence[float] | None
+    planes: Shaped[np.ndarray, "given height width"],
+    channels: int,
+    value_range: Sequence[float] | None,
 ) -> Shaped[Tensor, "channels height width"]:
     """Numbers to floats in 0..1 by their value range, or to uint8 by the type's own; with this number of channels."""
     if planes.dtype == np.uint8:
@@ -153,7 +171,9 @@ def _scaled(
     if value_range is not None:
         return from_range(with_channels(numbers[None], channels)[0], value_range)
     if planes.dtype != np.uint16:
-        raise ValueError(f"it holds {planes.dtype} in {len(planes)} channels, which 8 bits do not hold")
+        raise ValueError(
+            f"it holds {planes.dtype} in {len(planes)} channels, which 8 bits do not hold"
+        )
     return with_channels((numbers / 257).round().to(torch.uint8)[None], channels)[0]
 
 
@@ -203,7 +223,9 @@ def _opened(data: bytes | str, at_least: int) -> Iterator[Image.Image]:
         with memory_for(image.width * image.height):
             image.load()
             orientation = 1
-            with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
+            with contextlib.suppress(
+                Exception
+            ):  # a damaged EXIF block is no reason to lose the picture
                 orientation = image.getexif().get(ORIENTATION, 1)
             simple = plain(image)
             yield simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple
@@ -246,5 +268,7 @@ def _fit(image: Image.Image, size: int) -> Image.Image:
     """`views.resize_square` for one Pillow image: the same crop and filter, so within 1 of 255 the same pixels."""
     top, left, side = centre_square(image.height, image.width)
     if image.width != image.height:
-        image = image.crop((left, top, left + side, top + side))  # before the resize, which would look beyond a box
+        image = image.crop(
+            (left, top, left + side, top + side)
+        )  # before the resize, which would look beyond a box
     return image if side == size else image.resize((size, size), Image.Resampling.BICUBIC)

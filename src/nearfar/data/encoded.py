@@ -22,8 +22,24 @@ from nearfar.data.formats import only_python_writes, raw
 from nearfar.data.images import Images, Stored
 from nearfar.data.scanning import ROWS, Found, Source, looked_at, prefix, table_of
 from nearfar.data.sources.splits import say_once
-from nearfar.data.table import printable, readable, skipped, usual_channels, usual_size, with_problems
-from nearfar.data.value_range import EIGHT_BITS, Asked, Form, ValueRange, for_channels, of_sample, spread, thinned
+from nearfar.data.table import (
+    printable,
+    readable,
+    skipped,
+    usual_channels,
+    usual_size,
+    with_problems,
+)
+from nearfar.data.value_range import (
+    EIGHT_BITS,
+    Asked,
+    Form,
+    ValueRange,
+    for_channels,
+    of_sample,
+    spread,
+    thinned,
+)
 
 _MIXED = "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH keeps the others as they are"
 
@@ -31,7 +47,11 @@ _MIXED = "holds images of 8 bits and of more: all become 8 bits; --value-range L
 def few_of(source: Source, splits: Sequence[str], count: int) -> list[Found]:
     """A few images with their names, spread over the files if each is one image."""
     if source.whole:
-        named = [one for split in splits for one in zip(source.names(split), source.splits[split], strict=True)]
+        named = [
+            one
+            for split in splits
+            for one in zip(source.names(split), source.splits[split], strict=True)
+        ]
         chosen = [named[place] for place in spread(len(named), count)]
         return [next(source.images(file))._replace(name=name) for name, file in chosen]
     found: list[Found] = []
@@ -72,7 +92,12 @@ def in_memory(given: Sequence[Found], source: str, asked: Asked) -> Images:
 
 
 def open_encoded(
-    source: Source, name: str, splits: list[str], asked: Asked, label_column: str | None, store: Store
+    source: Source,
+    name: str,
+    splits: list[str],
+    asked: Asked,
+    label_column: str | None,
+    store: Store,
 ) -> Images:
     """The images of a source from the cache, which is built first if there is none yet."""
     pixel_cache.limit()  # a wrong one is noticed first
@@ -83,7 +108,11 @@ def open_encoded(
         raise ValueError(_nothing(name, listed + skipped(table)))
     if label_column is not None and table["label"].null_count == len(table):
         raise ValueError(f"'{name}' has no label in a column '{label_column}'")
-    form = chosen_form(table, asked, functools.partial(_saved_range, source, table, store.folder, asked.value_range))
+    form = chosen_form(
+        table,
+        asked,
+        functools.partial(_saved_range, source, table, store.folder, asked.value_range),
+    )
     encoded = table.take(rows)
     home, entry, pixels = pixel_cache.decoded(
         functools.partial(source.encoded, encoded),
@@ -99,16 +128,31 @@ def open_encoded(
     listed += skipped(table)
     if not len(images):
         raise ValueError(_nothing(name, listed))
-    if asked.value_range is None and form.value_range is None and (images["bits"].to_numpy() > 8).any():
+    if (
+        asked.value_range is None
+        and form.value_range is None
+        and (images["bits"].to_numpy() > 8).any()
+    ):
         say_once(f"'{name}' {_MIXED}")
-    reopen = None if pixels is None else functools.partial(pixel_cache.mapped, home, entry.shape, form)
+    reopen = (
+        None if pixels is None else functools.partial(pixel_cache.mapped, home, entry.shape, form)
+    )
     columns = source.columns(splits)
     columns = with_exif(None if columns is None else columns.take(pyarrow.array(rows)), images)
     return Images(
-        [Stored(pixels, len(images), functools.partial(source.originals, images, store.folder / "datasets"), reopen)],
+        [
+            Stored(
+                pixels,
+                len(images),
+                functools.partial(source.originals, images, store.folder / "datasets"),
+                reopen,
+            )
+        ],
         names=images["name"].to_pylist(),
         form=form,
-        labels=None if images["label"].null_count == len(images) else images["label"].fill_null(-1).to_numpy().copy(),
+        labels=None
+        if images["label"].null_count == len(images)
+        else images["label"].fill_null(-1).to_numpy().copy(),
         class_names=class_names,
         skipped=listed,
         statistics=(entry.mean, entry.std),
@@ -124,16 +168,23 @@ def _nothing(name: str, wrong: list[tuple[str, str]]) -> str:
     return f"none of the {len(wrong)} images in '{name}' can be read; {': '.join(wrong[0])}"
 
 
-def chosen_form(table: pyarrow.Table, asked: Asked, range_of: Callable[[np.ndarray, int], list[float] | None]) -> Form:
+def chosen_form(
+    table: pyarrow.Table, asked: Asked, range_of: Callable[[np.ndarray, int], list[float] | None]
+) -> Form:
     """What all images are decoded to: as asked for, and for the rest as most of them are.
 
     range_of: gives low and high of so many channels from images of more than 8 bits, by position. Without a range asked
     for, or for "full", one image of 8 bits makes 8 bits of all. Raises ValueError for a range that does not fit.
     """
     rows = readable(table)
-    height, width, bands, bits = (table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits"))
+    height, width, bands, bits = (
+        table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits")
+    )
     size = asked.size or usual_size(np.stack([height, width], 1))
-    channels, value_range = asked.channels or usual_channels(bands.astype(np.int64)), asked.value_range
+    channels, value_range = (
+        asked.channels or usual_channels(bands.astype(np.int64)),
+        asked.value_range,
+    )
     fits = (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
     wide = fits & (bits > 8)
     if value_range is not None and not isinstance(value_range, str) and wide.any():
@@ -145,11 +196,18 @@ def chosen_form(table: pyarrow.Table, asked: Asked, range_of: Callable[[np.ndarr
 
 
 def _saved_range(
-    source: Source, table: pyarrow.Table, folder: Path, value_range: ValueRange, rows: np.ndarray, channels: int
+    source: Source,
+    table: pyarrow.Table,
+    folder: Path,
+    value_range: ValueRange,
+    rows: np.ndarray,
+    channels: int,
 ) -> list[float] | None:
     """The value range of a sample; it is saved, as reading a hundred large images takes seconds."""
     sample = table.take(rows)
-    saved = folder / f"{pixel_cache.key([sample['digest'].to_pylist(), channels, value_range])}.range"
+    saved = (
+        folder / f"{pixel_cache.key([sample['digest'].to_pylist(), channels, value_range])}.range"
+    )
     with contextlib.suppress(OSError, ValueError):
         return json.loads(saved.read_text())
     with without_warnings(), only_python_writes():
@@ -160,7 +218,9 @@ def _saved_range(
     return found
 
 
-def _sampled_range(images: Iterable[bytes | str | None], channels: int, value_range: ValueRange) -> list[float] | None:
+def _sampled_range(
+    images: Iterable[bytes | str | None], channels: int, value_range: ValueRange
+) -> list[float] | None:
     """Low and high of every channel from some images; None where none can be read."""
     planes = []
     for data in images:

@@ -58,5 +58,9 @@ def with_exif(columns: pyarrow.Table | None, table: pyarrow.Table) -> pyarrow.Ta
     taken = set() if columns is None else set(columns.column_names)
     for name in TYPES:
         if name not in taken and table[name].null_count < len(table):
-            columns = table.select([name]) if columns is None else columns.append_column(name, table[name])
+            columns = (
+                table.select([name])
+                if columns is None
+                else columns.append_column(name, table[name])
+            )
     return columns

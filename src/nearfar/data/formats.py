@@ -22,14 +22,43 @@ from PIL import Image, UnidentifiedImageError
 
 # Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF, and the scientific
 # containers whose Pillow plugins are stubs.
-_FORMATS: tuple[str, ...] = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "PCX", "TGA", "SGI", "ICO")
-_FORMATS += ("ICNS", "JPEG2000", "AVIF", "HEIF", "DDS", "MSP", "XBM", "IM", "SUN", "PSD", "QOI", "BLP")
+_FORMATS: tuple[str, ...] = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "GIF",
+    "BMP",
+    "DIB",
+    "TIFF",
+    "PPM",
+    "PCX",
+    "TGA",
+    "SGI",
+    "ICO",
+)
+_FORMATS += (
+    "ICNS",
+    "JPEG2000",
+    "AVIF",
+    "HEIF",
+    "DDS",
+    "MSP",
+    "XBM",
+    "IM",
+    "SUN",
+    "PSD",
+    "QOI",
+    "BLP",
+)
 
 Planes = Shaped[np.ndarray, "channels height width"]
 _START = 132  # bytes that tell the formats apart; those of DICOM are the last four
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-_HEIC, _HEIF = (".heic", ".heif"), (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc", b"ftypheim", b"ftypheis")
+_HEIC, _HEIF = (
+    (".heic", ".heif"),
+    (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc", b"ftypheim", b"ftypheis"),
+)
 ORIENTATION = 0x0112
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
 _BITS, _SAMPLES = 258, 277  # tags of TIFF
@@ -51,7 +80,11 @@ def suffixes() -> frozenset[str]:
     """The file name endings (lower case, with the dot) that are read as images."""
     known = formats()
     endings = Image.registered_extensions().items()
-    return frozenset(end for end, form in endings if form in known or form == "MPO") | {".dcm", ".dicom", *_HEIC}
+    return frozenset(end for end, form in endings if form in known or form == "MPO") | {
+        ".dcm",
+        ".dicom",
+        *_HEIC,
+    }
 
 
 class Raw(NamedTuple):
@@ -122,13 +155,19 @@ def _png(data: bytes | str, kind: int) -> Raw | None:
     """A PNG of 16 bits: grayscale by Pillow, others, of which it makes 8 bits, by torchvision; alpha on white."""
     if kind == 0:
         return of_pillow(data)
-    with Image.open(opened(data), formats=["PNG"]) as image:  # refuses sizes that would fill the memory
+    with Image.open(
+        opened(data), formats=["PNG"]
+    ) as image:  # refuses sizes that would fill the memory
         native = image.size
 
     def read() -> Planes:
         from torchvision.io import ImageReadMode, decode_png
 
-        encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.fromfile(data, np.uint8)
+        encoded = (
+            np.frombuffer(data, np.uint8)
+            if isinstance(data, bytes)
+            else np.fromfile(data, np.uint8)
+        )
         planes = decode_png(torch.tensor(encoded), ImageReadMode.UNCHANGED).numpy()
         if len(planes) % 2:
             return planes
@@ -159,7 +198,10 @@ def tiff(data: bytes | str) -> Raw | None:
             bits, pages = max(image.tag_v2.get(_BITS, (1,))), _pages(image)
             if bits < 8 or (bits == 8 and (pages == 1 or image.mode != "L")):
                 return None
-            if pages == image.tag_v2.get(_SAMPLES, 1) == 1 and (found := of_pillow(data)) is not None:
+            if (
+                pages == image.tag_v2.get(_SAMPLES, 1) == 1
+                and (found := of_pillow(data)) is not None
+            ):
                 return found
     except UnidentifiedImageError:
         pass  # other channels than those of a picture
@@ -183,14 +225,18 @@ def _pages(image: Image.Image) -> int:
 def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:
     import tifffile
 
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what is wrong is listed with the image
+    logging.getLogger("tifffile").setLevel(
+        logging.CRITICAL
+    )  # what is wrong is listed with the image
     with tifffile.TiffFile(opened(data)) as file:
         series = file.series[0]
         axes, shape, kind = series.axes, series.shape, np.dtype(series.dtype)
         tag = file.pages.first.tags.get(ORIENTATION)
         orientation = 1 if tag is None else int(tag.value)
     if "X" not in axes or "Y" not in axes or kind.kind not in "uif" or kind.itemsize > 8:
-        raise ValueError(f"its axes are {axes}, of {kind}: an image has rows and columns of real numbers")
+        raise ValueError(
+            f"its axes are {axes}, of {kind}: an image has rows and columns of real numbers"
+        )
     down, across = axes.index("Y"), axes.index("X")
     height, width = shape[down], shape[across]
     channels = math.prod(shape) // max(1, height * width)
@@ -227,7 +273,9 @@ def dicom(data: bytes | str) -> Raw:
         if samples > 1:
             numbers = np.moveaxis(numbers, -1, -3)
         numbers = numbers.reshape(frames * samples, height, width)
-        if whole.PhotometricInterpretation == "MONOCHROME1":  # low is white: black and white change places
+        if (
+            whole.PhotometricInterpretation == "MONOCHROME1"
+        ):  # low is white: black and white change places
             signed, bits = int(whole.get("PixelRepresentation", 0)), int(whole.BitsStored)
             lowest_plus_highest = -1 if signed else 2**bits - 1
             numbers = (lowest_plus_highest - numbers.astype(np.int64)).astype(numbers.dtype)
@@ -253,7 +301,9 @@ def only_python_writes() -> Iterator[None]:
         yield
         return
     with open(stderr, "w", encoding="utf-8", errors="backslashreplace", buffering=1) as shown:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # it has no number, as in a notebook
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # it has no number, as in a notebook
             if sys.stderr.fileno() == 2:
                 sys.stderr.flush()
                 of_python.enter_context(contextlib.redirect_stderr(shown))

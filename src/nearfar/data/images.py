@@ -89,23 +89,38 @@ class Images:
             form = Form(stored.shape[2], stored.shape[1])
         self.names, self.form = names, form
         self.image_size, self.channels, self.value_range = form
-        self.labels, self.class_names, self.skipped, self.split = labels, class_names, list(skipped), split
+        self.labels, self.class_names, self.skipped, self.split = (
+            labels,
+            class_names,
+            list(skipped),
+            split,
+        )
         self.source, self.columns = source, columns
         self.shown: list[int] | None = None
         self._parts = [Stored(stored, len(stored))] if isinstance(stored, Tensor) else list(stored)
-        self._rows: Int64[np.ndarray, " images"] | None = None  # among those of all parts; None: all
+        self._rows: Int64[np.ndarray, " images"] | None = (
+            None  # among those of all parts; None: all
+        )
         self._table, self._statistics = table, statistics
-        self._read: Int64[np.ndarray, " images"] | None = None  # among the readable rows of the table; None: all
+        self._read: Int64[np.ndarray, " images"] | None = (
+            None  # among the readable rows of the table; None: all
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("pixels", "originals")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("pixels", "originals")
+        }
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __repr__(self) -> str:
         shape = f"{len(self)} images, {self.channels} x {self.image_size} x {self.image_size}"
-        classes = "unlabelled" if self.labels is None else f"{len(np.unique(self.labels[self.labels >= 0]))} classes"
+        classes = (
+            "unlabelled"
+            if self.labels is None
+            else f"{len(np.unique(self.labels[self.labels >= 0]))} classes"
+        )
         return f"Images({shape}, {classes}, {len(self.skipped)} skipped)"
 
     @property
@@ -129,11 +144,15 @@ class Images:
                 return pixels[start : start + len(rows)]
         return torch.from_numpy(self._taken(rows))
 
-    def _taken(self, rows: Int64[np.ndarray, " rows"]) -> Shaped[np.ndarray, "rows channels size size"]:
+    def _taken(
+        self, rows: Int64[np.ndarray, " rows"]
+    ) -> Shaped[np.ndarray, "rows channels size size"]:
         """Copies of the stored pixels of some images."""
         pixels = [part.pixels.numpy() for part in self._parts if part.pixels is not None]
         if len(pixels) == 1:
-            return np.ascontiguousarray(pixels[0][rows])  # np.take would copy all of an array with channels last
+            return np.ascontiguousarray(
+                pixels[0][rows]
+            )  # np.take would copy all of an array with channels last
         out = np.empty((len(rows), *pixels[0].shape[1:]), pixels[0].dtype)
         starts = np.cumsum([0, *map(len, pixels)])
         for one, start in zip(pixels, starts, strict=False):
@@ -145,9 +164,14 @@ class Images:
     def table(self) -> pyarrow.Table:
         if self._table is None:
             pixels = self.pixels.numpy() if self.stored else [None] * len(self)
-            digests = [one if one is None else digest(str(one.shape).encode() + one.tobytes()) for one in pixels]
+            digests = [
+                one if one is None else digest(str(one.shape).encode() + one.tobytes())
+                for one in pixels
+            ]
             columns = {"name": self.names, "digest": pyarrow.array(digests, pyarrow.string())}
-            self._table = pyarrow.table(columns | {"problem": pyarrow.nulls(len(self), pyarrow.string())})
+            self._table = pyarrow.table(
+                columns | {"problem": pyarrow.nulls(len(self), pyarrow.string())}
+            )
         return self._table
 
     @property
@@ -179,14 +203,18 @@ class Images:
     def gather(self, index: Int64[Tensor, " batch"]) -> Shaped[Tensor, "batch channels size size"]:
         """The images at these positions, copied: uint8, or float32 in 0..1; decoded now where no pixels are stored."""
         if self.stored:
-            return floats(self._taken(index.numpy() if self._rows is None else self._rows[index.numpy()]))
+            return floats(
+                self._taken(index.numpy() if self._rows is None else self._rows[index.numpy()])
+            )
         if len(index) == 0:
             kind = torch.uint8 if self.value_range is None else torch.float32
             return torch.empty(0, self.channels, self.image_size, self.image_size, dtype=kind)
         originals = self.originals
         assert originals is not None
         with ThreadPoolExecutor(usable_cores()) as pool:
-            return torch.stack(list(pool.map(lambda i: pixels_of(originals[i], self.form), index.tolist())))
+            return torch.stack(
+                list(pool.map(lambda i: pixels_of(originals[i], self.form), index.tolist()))
+            )
 
     def pictures(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch shown size size"]:
         """The images at these positions as they are shown: uint8, one or three channels, those of `shown`."""
@@ -197,7 +225,9 @@ class Images:
         """The images at `indices`, in that order, renumbered from 0. Nothing is copied until `pixels` is asked for."""
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
         if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
-            raise ValueError(f"subset: positions must lie in 0..{len(self) - 1}, got {chosen.min()}..{chosen.max()}")
+            raise ValueError(
+                f"subset: positions must lie in 0..{len(self) - 1}, got {chosen.min()}..{chosen.max()}"
+            )
         chosen = chosen % max(len(self), 1)
         other = copy.copy(self)
         other._moments = self._moments
@@ -214,7 +244,9 @@ class Images:
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:
         """The same images with another `mean` and `std`; ValueError unless there is one number for each channel."""
         if not len(mean) == len(std) == self.channels or min(std) <= 0:
-            raise ValueError(f"{self.channels} channels need as many means and stds (above 0), got {mean} and {std}")
+            raise ValueError(
+                f"{self.channels} channels need as many means and stds (above 0), got {mean} and {std}"
+            )
         other = copy.copy(self)
         other._moments = (list(mean), list(std))
         return other
@@ -228,7 +260,11 @@ class Images:
 
     def sampled(self, count: int | None, seed: int) -> Images:
         """At most `count` of them, a random sample in the original order; None: all."""
-        return self if count is None or count >= len(self) else self.subset(sample(len(self), count, seed))
+        return (
+            self
+            if count is None or count >= len(self)
+            else self.subset(sample(len(self), count, seed))
+        )
 
     @cached_property
     def _moments(self) -> tuple[list[float], list[float]]:
@@ -237,7 +273,9 @@ class Images:
         moments: np.ndarray = np.zeros((2, self.channels), dtype=np.int64)
         for piece in pieces(self.pixels):
             moments = moments + moments_of(piece.numpy())
-        return statistics(moments, len(self) * self.image_size**2, 255 if self.value_range is None else 65535)
+        return statistics(
+            moments, len(self) * self.image_size**2, 255 if self.value_range is None else 65535
+        )
 
 
 def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chosen"]:
@@ -264,8 +302,14 @@ def joined(parts: Sequence[Images], short: Sequence[str]) -> Images:
     skipped = [part.skipped for part in parts]
     known = [{*own, *(name for name, _ in left)} for own, left in zip(names, skipped, strict=True)]
     if len(set().union(*known)) < sum(map(len, known)):
-        names = [[_inside(before, name) for name in own] for before, own in zip(short, names, strict=True)]
-        skipped = [[(_inside(before, n), why) for n, why in left] for before, left in zip(short, skipped, strict=True)]
+        names = [
+            [_inside(before, name) for name in own]
+            for before, own in zip(short, names, strict=True)
+        ]
+        skipped = [
+            [(_inside(before, n), why) for n, why in left]
+            for before, left in zip(short, skipped, strict=True)
+        ]
     labels, class_names = _labels(parts)
     splits = {part.split for part in parts}
     whole = Images(
@@ -296,7 +340,9 @@ def joined_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyar
     parts = []
     for table, before in zip(tables, short, strict=True):
         names = [_inside(before, name) for name in table["name"].to_pylist()]
-        others = table.drop_columns([name for name in ("name", "label") if name in table.column_names])
+        others = table.drop_columns(
+            [name for name in ("name", "label") if name in table.column_names]
+        )
         parts.append(others.append_column("name", pyarrow.array(names, pyarrow.string())))
     return pyarrow.concat_tables(parts, promote_options="permissive")
 
@@ -319,7 +365,9 @@ def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | Non
         return np.concatenate(labels), None
     classes = list(dict.fromkeys(name for own in named for name in own))
     number = {name: place for place, name in enumerate(classes)}
-    of = [np.array([*(number[name] for name in own), -1]) for own in named]  # the last for the missing label, -1
+    of = [
+        np.array([*(number[name] for name in own), -1]) for own in named
+    ]  # the last for the missing label, -1
     return np.concatenate([new[own] for new, own in zip(of, labels, strict=True)]), classes
 
 
@@ -332,7 +380,9 @@ def _statistics(parts: Sequence[Images]) -> tuple[list[float], list[float]]:
     return mean.tolist(), np.sqrt(variance).tolist()
 
 
-def photographs(count: int, image_size: int, channels: int) -> UInt8[Tensor, "count channels size size"]:
+def photographs(
+    count: int, image_size: int, channels: int
+) -> UInt8[Tensor, "count channels size size"]:
     """Squares cut from the two photographs that come with scikit-learn, the same at every call.
 
     They differ in size and place; channels beyond colour repeat it in turn. Meant to try a net on what images look
@@ -346,6 +396,12 @@ def photographs(count: int, image_size: int, channels: int) -> UInt8[Tensor, "co
         photo = given[number % len(given)]
         side = int(generator.integers(96, min(photo.shape[1:])))
         top, left = (int(generator.integers(0, length - side + 1)) for length in photo.shape[1:])
-        squares.append(resize_square(photo[None, :, top : top + side, left : left + side], image_size))
+        squares.append(
+            resize_square(photo[None, :, top : top + side, left : left + side], image_size)
+        )
     images = torch.cat(squares)
-    return with_channels(images, channels) if channels in (1, 3) else images[:, [i % 3 for i in range(channels)]]
+    return (
+        with_channels(images, channels)
+        if channels in (1, 3)
+        else images[:, [i % 3 for i in range(channels)]]
+    )

@@ -21,10 +21,14 @@ Given, Made = TypeVar("Given"), TypeVar("Made")
 
 def usable_cores() -> int:
     """How many cores this process may use: by its affinity, and by the limit of its container."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     with suppress(OSError, ValueError):
         quota, period = (CGROUP / "cpu.max").read_text().split()
-        cores = min(cores, max(1, math.ceil(int(quota) / int(period))))  # "max" without a limit: ValueError
+        cores = min(
+            cores, max(1, math.ceil(int(quota) / int(period)))
+        )  # "max" without a limit: ValueError
     return cores
 
 
@@ -63,7 +67,9 @@ def machine_memory() -> dict[str, int | None]:
         limit = int((CGROUP / "memory.max").read_text())
         used = int((CGROUP / "memory.current").read_text())
         with suppress(OSError, KeyError):
-            used -= _numbers(CGROUP / "memory.stat")["inactive_file"]  # given back where it is needed
+            used -= _numbers(CGROUP / "memory.stat")[
+                "inactive_file"
+            ]  # given back where it is needed
         total = min(limit, total or limit)
         available = min(max(0, limit - used), limit if available is None else available)
     return {"total": total, "available": available}
@@ -82,7 +88,9 @@ class SharedMemory:
         self.total = total
         self._renew()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)  # the threads that hold some are not in the child
+            os.register_at_fork(
+                after_in_child=self._renew
+            )  # the threads that hold some are not in the child
 
     def _renew(self) -> None:
         self.free, self._changed = self.total, threading.Condition()

@@ -85,7 +85,15 @@ def open_images(
     (torch.Size([25, 3, 32, 32]), ['cat', 'dog'])
     """
     store = Store(cache_folder(cache_dir), cache_limit, cache, workers, progress)
-    return _open(source, asked(image_size, channels, value_range), split, show_channels, label_column, store, few)
+    return _open(
+        source,
+        asked(image_size, channels, value_range),
+        split,
+        show_channels,
+        label_column,
+        store,
+        few,
+    )
 
 
 def _open(
@@ -100,7 +108,9 @@ def _open(
     """Open all images of a source, or a few of them, which are not stored."""
     if sources.are_several(source):
         if label_column is not None and not any(map(sources.has_columns, source)):
-            raise ValueError(f"none of {describe(source)} has columns, so none has '{label_column}' for labels")
+            raise ValueError(
+                f"none of {describe(source)} has columns, so none has '{label_column}' for labels"
+            )
 
         def open_one(one: Any, form: Asked) -> Images:
             labels = label_column if label_column is None or sources.has_columns(one) else None
@@ -146,8 +156,12 @@ def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[
     """
     if show_channels is None:
         return [0] if channels == 2 else [0, 1, 2] if channels > 3 else None
-    if len(show_channels) not in (1, 3) or not all(1 <= number <= channels for number in show_channels):
-        raise ValueError(f"show_channels must be one or three numbers from 1 to {channels}, got {list(show_channels)}")
+    if len(show_channels) not in (1, 3) or not all(
+        1 <= number <= channels for number in show_channels
+    ):
+        raise ValueError(
+            f"show_channels must be one or three numbers from 1 to {channels}, got {list(show_channels)}"
+        )
     return [number - 1 for number in show_channels]
 
 
@@ -163,11 +177,15 @@ def _as_they_are(images: Images, split: str | None, asked: Asked) -> Images:
         ("value_range", value_range, images.value_range or EIGHT_BITS),
     ):
         if wanted is not None and wanted != there:
-            raise ValueError(f"these images were opened with {what} {there}, and {what} {wanted} is asked for")
+            raise ValueError(
+                f"these images were opened with {what} {there}, and {what} {wanted} is asked for"
+            )
     return images
 
 
-def _open_several(given: Sequence[str | os.PathLike[str]], open_one: Opener, asked: Asked) -> Images:
+def _open_several(
+    given: Sequence[str | os.PathLike[str]], open_one: Opener, asked: Asked
+) -> Images:
     """Open several sources with one size, number of channels and value range, and join them.
 
     size: None: that of all sources if it is the same, else 224. channels: None: 1 if all are grayscale, else
@@ -180,7 +198,9 @@ def _open_several(given: Sequence[str | os.PathLike[str]], open_one: Opener, ask
     if channels is None:
         wide = sorted({part.channels for part in parts} - {1}) or [1]
         if len(wide) > 1:
-            which = " and ".join(f"'{name}' has {part.channels}" for name, part in zip(short, parts, strict=True))
+            which = " and ".join(
+                f"'{name}' has {part.channels}" for name, part in zip(short, parts, strict=True)
+            )
             raise ValueError(f"images of other numbers of channels do not go together: {which}")
         channels = wide[0]
     if size is None:
@@ -192,7 +212,9 @@ def _open_several(given: Sequence[str | os.PathLike[str]], open_one: Opener, ask
     elif len({len(one) for one in ranges}) > 1:  # grayscale and colour
         common = [min(min(one[::2]) for one in ranges), max(max(one[1::2]) for one in ranges)]
     else:
-        common = np.where(np.arange(len(ranges[0])) % 2, np.max(ranges, 0), np.min(ranges, 0)).tolist()
+        common = np.where(
+            np.arange(len(ranges[0])) % 2, np.max(ranges, 0), np.min(ranges, 0)
+        ).tolist()
     stored_as = (size, channels, None if common == EIGHT_BITS else common)
     fitting = [
         part if part.form == stored_as else open_one(one, Asked(size, channels, common))
@@ -218,4 +240,6 @@ def scan(
     found = encoded_source(source)
     if found is None:
         return None
-    return table_of(found, choose_splits(found.splits, split, describe(source)), cache_folder(cache_dir))[0]
+    return table_of(
+        found, choose_splits(found.splits, split, describe(source)), cache_folder(cache_dir)
+    )[0]

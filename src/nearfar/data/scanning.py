@@ -27,7 +27,9 @@ from nearfar.data.memory import in_order
 from nearfar.data.table import digest, digest_of_file, printable, read_small
 
 FORMAT = 3  # raise it when a column means something else
-SETTLED = 2 * 10**9  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
+SETTLED = (
+    2 * 10**9
+)  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 _THREADS = 4  # that wait for the disk while others look
 _NUMBER = re.compile(r"-?\d{1,18}")
 
@@ -54,7 +56,10 @@ class Row(NamedTuple):
 _TEXTS = ("digest", "problem", "name", "label")
 _OTHERS = {"place": pyarrow.int64(), "bytes": pyarrow.int64(), **TYPES}
 ROWS = pyarrow.schema(
-    [(name, pyarrow.string() if name in _TEXTS else _OTHERS.get(name, pyarrow.int32())) for name in Row._fields]
+    [
+        (name, pyarrow.string() if name in _TEXTS else _OTHERS.get(name, pyarrow.int32()))
+        for name in Row._fields
+    ]
 )
 _STAMP = [("ref", pyarrow.binary()), ("mtime", pyarrow.int64()), ("ctime", pyarrow.int64())]
 SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
@@ -67,7 +72,9 @@ class Found(NamedTuple):
     place: int = -1
     name: str | None = None
     label: str | None = None
-    problem: str = "no image data here (a path that leads nowhere, outside the source, or to another machine)"
+    problem: str = (
+        "no image data here (a path that leads nowhere, outside the source, or to another machine)"
+    )
 
 
 class Source:
@@ -88,12 +95,20 @@ class Source:
         problems: Sequence[tuple[str, str]] = (),
         label_column: str | None = None,
     ) -> None:
-        self.root, self.splits, self.problems, self.label_column = root.resolve(), splits, list(problems), label_column
+        self.root, self.splits, self.problems, self.label_column = (
+            root.resolve(),
+            splits,
+            list(problems),
+            label_column,
+        )
 
     def address(self) -> list[Any]:
         """What the rows of the table depend on besides the files, as JSON."""
         files = [file for names in self.splits.values() for file in names]
-        return [os.path.realpath(self.root), *(files if len(files) == 1 else ())]  # one of many, each a source
+        return [
+            os.path.realpath(self.root),
+            *(files if len(files) == 1 else ()),
+        ]  # one of many, each a source
 
     def path(self, file: str) -> str:
         return f"{self.root}/{file}"
@@ -173,25 +188,39 @@ def scanned(source: Source, folder: Path) -> pyarrow.Table:
     missing = [place for place, run in enumerate(runs) if run is None]
     end = len(saved)
     fresh, owners = list[Row](), list[int]()
-    for place, rows in zip(missing, _looked([files[one][1] for one in missing], source), strict=True):
+    for place, rows in zip(
+        missing, _looked([files[one][1] for one in missing], source), strict=True
+    ):
         runs[place] = range(end + len(fresh), end + len(fresh) + len(rows))
         fresh += rows
         owners += [place] * len(rows)
     of_file = zip(*(stamps[owner] for owner in owners), strict=True) if owners else ([], [], [])
     of_image = zip(*fresh, strict=True) if fresh else [[]] * len(Row._fields)
     new = pyarrow.table(
-        [pyarrow.array(one, kind.type) for one, kind in zip([*of_file, *of_image], SCANNED, strict=True)], SCANNED
+        [
+            pyarrow.array(one, kind.type)
+            for one, kind in zip([*of_file, *of_image], SCANNED, strict=True)
+        ],
+        SCANNED,
     )
     rows_of_files = [run or range(0) for run in runs]
     chosen = [row for run in rows_of_files for row in run]
-    table = pyarrow.concat_tables([saved, new]).take(pyarrow.array(chosen, pyarrow.int64())).combine_chunks()
+    table = (
+        pyarrow.concat_tables([saved, new])
+        .take(pyarrow.array(chosen, pyarrow.int64()))
+        .combine_chunks()
+    )
     if missing or len(table) != len(saved):
-        settled = np.where(table["ctime"].to_numpy() < began - SETTLED, table["mtime"].to_numpy(), -1)
+        settled = np.where(
+            table["ctime"].to_numpy() < began - SETTLED, table["mtime"].to_numpy(), -1
+        )
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(home) as unfinished:
                 place = table.schema.get_field_index("mtime")
-                pyarrow.feather.write_feather(table.set_column(place, "mtime", pyarrow.array(settled)), unfinished)
+                pyarrow.feather.write_feather(
+                    table.set_column(place, "mtime", pyarrow.array(settled)), unfinished
+                )
     splits = [split for (split, _), run in zip(files, rows_of_files, strict=True) for _ in run]
     return table.append_column("split", pyarrow.array(splits, pyarrow.string()))
 
@@ -223,7 +252,9 @@ def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
                 yield from part
 
 
-def table_of(source: Source, splits: Sequence[str], folder: Path) -> tuple[pyarrow.Table, list[str] | None]:
+def table_of(
+    source: Source, splits: Sequence[str], folder: Path
+) -> tuple[pyarrow.Table, list[str] | None]:
     """The table of some splits of a source, with labels as numbers, and the names of classes."""
     table = scanned(source, folder)
     if source.whole:
@@ -262,7 +293,9 @@ def as_label(value: Any, column: str) -> str | None:
         return value
     if isinstance(value, (int, float)) and abs(value) < 2**63 and value == int(value):
         return str(int(value))
-    raise ValueError(f"labels must be whole numbers or texts; column '{column}' holds {value!r:.80}")
+    raise ValueError(
+        f"labels must be whole numbers or texts; column '{column}' holds {value!r:.80}"
+    )
 
 
 def numbered(
@@ -275,4 +308,6 @@ def numbered(
         class_names = sorted(there)
         number = {label: place for place, label in enumerate(class_names)}
     numbers = [None if label is None else number[label] for label in labels]
-    return pyarrow.array(numbers, pyarrow.int64()), class_names and [printable(name) for name in class_names]
+    return pyarrow.array(numbers, pyarrow.int64()), class_names and [
+        printable(name) for name in class_names
+    ]

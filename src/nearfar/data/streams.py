@@ -49,18 +49,27 @@ class Stream:
     (25, torch.Size([25, 3, 32, 32]))
     """
 
-    def __init__(self, tars: Tars, places: pyarrow.Table, head: Images, table: pyarrow.Table) -> None:
+    def __init__(
+        self, tars: Tars, places: pyarrow.Table, head: Images, table: pyarrow.Table
+    ) -> None:
         assert head.table is not None
         self.tars, self.places, self.head, self.table, self.first = tars, places, head, table, 0
         rows = readable(head.table)
         self.side = min(head.table[name][int(rows[0])].as_py() for name in ("width", "height"))
-        self.form, self.split, self.source, self.skipped = head.form, head.split, head.source, head.skipped
+        self.form, self.split, self.source, self.skipped = (
+            head.form,
+            head.split,
+            head.source,
+            head.skipped,
+        )
         self.image_size, self.channels, self.value_range = head.form
         self.mean, self.std = head.mean, head.std
         files = places["ref"].combine_chunks().dictionary_encode().indices.to_numpy()
         starts = np.flatnonzero(np.diff(files, prepend=-1))
         ends = np.append(starts[1:], len(places))
-        self.chunks = np.concatenate([np.arange(start, end, CHUNK) for start, end in zip(starts, ends, strict=True)])
+        self.chunks = np.concatenate(
+            [np.arange(start, end, CHUNK) for start, end in zip(starts, ends, strict=True)]
+        )
         self.chunks_held = 2
         self._held: dict[int, list[bytes]] = {}
 
@@ -84,7 +93,9 @@ class Stream:
     def split_holdout(self, count: int, seed: int) -> tuple[Stream, Images]:
         """(the rest, the first `count` images of the head); ValueError for more than there are in it."""
         if not 0 <= count <= len(self.head):
-            raise ValueError(f"of a stream 0 to {len(self.head)} images can be held out, the first ones, not {count}")
+            raise ValueError(
+                f"of a stream 0 to {len(self.head)} images can be held out, the first ones, not {count}"
+            )
         other = copy.copy(self)
         other.first = int(readable(self.head.table)[count - 1]) + 1 if count else 0
         return other, self.head.subset(range(count))
@@ -119,24 +130,37 @@ def open_stream(
     """
     form = asked(image_size, channels, EIGHT_BITS)
     if value_range not in (None, EIGHT_BITS) or show_channels is not None:
-        raise ValueError("--value-range and --show-channels do not go with --stream, whose images become 8 bits")
+        raise ValueError(
+            "--value-range and --show-channels do not go with --stream, whose images become 8 bits"
+        )
     name = describe(source)
-    found = HubTars(name) if isinstance(source, str) and name.startswith(HUB) else encoded_source(source)
+    found = (
+        HubTars(name)
+        if isinstance(source, str) and name.startswith(HUB)
+        else encoded_source(source)
+    )
     if not isinstance(found, Tars) or not found.splits:
-        raise ValueError(f"a stream is read from one tar or folder of tars in WebDataset form, and {name} is none")
+        raise ValueError(
+            f"a stream is read from one tar or folder of tars in WebDataset form, and {name} is none"
+        )
     found.headers = True
     splits = choose_splits(found.splits, split, name)
     table, _ = table_of(found, splits, cache_folder(cache_dir))
     places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
     if not len(places):
-        raise ValueError(f"'{name}' holds no images" + "".join(f"; {': '.join(one)}" for one in skipped(table)[:1]))
+        raise ValueError(
+            f"'{name}' holds no images"
+            + "".join(f"; {': '.join(one)}" for one in skipped(table)[:1])
+        )
     first = places.slice(0, HEAD)
     given = zip(_read(found, first), first["name"].to_pylist(), strict=True)
     head = in_memory([Found(data, name=own) for data, own in given], name, form)
     problems = [(printable(one), why) for one, why in found.problems]
     head.skipped = [*problems, *skipped(table), *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
-    return Stream(found, places, head, _marks(found, [one for part in splits for one in found.splits[part]]))
+    return Stream(
+        found, places, head, _marks(found, [one for part in splits for one in found.splits[part]])
+    )
 
 
 def _read(tars: Tars, places: pyarrow.Table) -> list[bytes]:
@@ -150,7 +174,9 @@ def _read(tars: Tars, places: pyarrow.Table) -> list[bytes]:
                 file.seek(place)
                 found.append(file.read(size))
                 if len(found[-1]) < size:
-                    raise ValueError(f"'{path}' has changed since it was opened: some of its images are missing")
+                    raise ValueError(
+                        f"'{path}' has changed since it was opened: some of its images are missing"
+                    )
     return found
 
 
@@ -211,11 +237,15 @@ class StreamBatches:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Int64[Tensor, " batch"]]]:
         """(crops by view, or pixels, and the numbers of the images) for every step from `start` on."""
-        for made, index, failed in loaded(self.takes, epoch, self._order(epoch)[start:], self.workers, self.pin):
+        for made, index, failed in loaded(
+            self.takes, epoch, self._order(epoch)[start:], self.workers, self.pin
+        ):
             for row, why in failed.items():
                 name = self.stream.places["name"][row].as_py()
                 if len(failed) == len(index):
-                    raise ValueError(f"none of the {len(index)} images of a batch can be read: {name}: {why}")
+                    raise ValueError(
+                        f"none of the {len(index)} images of a batch can be read: {name}: {why}"
+                    )
                 if self.failed is not None:
                     self.failed(name, why)
             yield made, index
@@ -225,11 +255,15 @@ class StreamBatches:
         stream, steps, batch = self.stream, self.steps, self.own.stop - self.own.start
         shuffled = np.random.default_rng([self.seed, epoch]).permutation(len(stream.chunks))
         count = np.diff(np.append(stream.chunks, len(stream.places)))[shuffled]
-        images = np.repeat(stream.chunks[shuffled] - (count.cumsum() - count), count) + np.arange(count.sum())
+        images = np.repeat(stream.chunks[shuffled] - (count.cumsum() - count), count) + np.arange(
+            count.sum()
+        )
         images = images[images >= stream.first][steps * self.own.start : steps * self.own.stop]
         order = np.empty((steps, batch), np.int64)
         block = max(1, self.buffer // batch) * batch
-        lanes = max(1, self.workers)  # a worker makes one of so many batches, from chunks that no other one reads
+        lanes = max(
+            1, self.workers
+        )  # a worker makes one of so many batches, from chunks that no other one reads
         for lane in range(lanes):
             mine, images = np.split(images, [len(order[lane::lanes]) * batch])
             for start in range(0, len(mine), block):

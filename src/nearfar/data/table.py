@@ -25,7 +25,12 @@ from jaxtyping import Shaped
 from nearfar.atomic import replacing
 
 _WHOLE = 2**22  # bytes of a file that is read at once
-_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")  # control characters, bytes that are not UTF-8, separators of lines
+_UNPRINTABLE = (
+    "Cc",
+    "Cs",
+    "Zl",
+    "Zp",
+)  # control characters, bytes that are not UTF-8, separators of lines
 SMALL = 96  # images that mostly have one size up to this many pixels keep it
 USUAL = 224
 
@@ -66,7 +71,9 @@ def printable(name: str) -> str:
     r"""A name that fits on one line of UTF-8: line breaks, control characters and other bytes as "\n" or "\xff"."""
     if name.isascii() and name.isprintable():
         return name
-    return "".join(_escaped(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in name)
+    return "".join(
+        _escaped(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in name
+    )
 
 
 def _escaped(char: str) -> str:
@@ -92,7 +99,11 @@ def usual_size(natives: Shaped[np.ndarray, "images 2"]) -> int:
     """The size for images of these (height, width): their shorter side if most share one of at most 96, else 224."""
     found, counts = np.unique(natives, axis=0, return_counts=True)
     most = found[counts.argmax()] if len(found) else np.array([USUAL, USUAL])
-    return int(most.min()) if len(found) and 2 * counts.max() > len(natives) and most.max() <= SMALL else USUAL
+    return (
+        int(most.min())
+        if len(found) and 2 * counts.max() > len(natives) and most.max() <= SMALL
+        else USUAL
+    )
 
 
 def usual_side(table: pyarrow.Table) -> int:
@@ -117,7 +128,9 @@ def with_problems(table: pyarrow.Table, problems: Mapping[int, str]) -> pyarrow.
     column = table["problem"].to_pylist()
     for row, why in problems.items():
         column[row] = why
-    return table.set_column(table.schema.get_field_index("problem"), "problem", pyarrow.array(column, pyarrow.string()))
+    return table.set_column(
+        table.schema.get_field_index("problem"), "problem", pyarrow.array(column, pyarrow.string())
+    )
 
 
 def skipped(table: pyarrow.Table) -> list[tuple[str, str]]:
@@ -149,7 +162,10 @@ def difference(before: pyarrow.Table, now: pyarrow.Table) -> str:
         return f"the same images in another order: first {first}"
     first = min(set[str]().union(*changes.values()))
     (number, what), *more = [(len(names), what) for what, names in changes.items() if names]
-    said = [f"{number} image{'' if number == 1 else 's'} {what}", *(f"{number} {what}" for number, what in more)]
+    said = [
+        f"{number} image{'' if number == 1 else 's'} {what}",
+        *(f"{number} {what}" for number, what in more),
+    ]
     return f"{', '.join(said)}: first {first}"
 
 
@@ -175,7 +191,9 @@ def stacked(tables: Sequence[pyarrow.Table | None], lengths: Sequence[int]) -> p
 
     Columns of types that do not go together become text. None if all are.
     """
-    names = dict.fromkeys(name for table in tables if table is not None for name in table.column_names)
+    names = dict.fromkeys(
+        name for table in tables if table is not None for name in table.column_names
+    )
     columns = {}
     for name in names:
         parts = []
@@ -186,7 +204,11 @@ def stacked(tables: Sequence[pyarrow.Table | None], lengths: Sequence[int]) -> p
         try:
             columns[name] = pyarrow.concat_tables(parts, promote_options="permissive")[name]
         except pyarrow.ArrowException:
-            texts = [None if value is None else str(value) for one in parts for value in one[name].to_pylist()]
+            texts = [
+                None if value is None else str(value)
+                for one in parts
+                for value in one[name].to_pylist()
+            ]
             columns[name] = pyarrow.array(texts, pyarrow.string())
     return pyarrow.table(columns) if columns else None
 
@@ -208,7 +230,11 @@ def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:
         return pc.cast(column, pyarrow.float64()).to_numpy()
     if pyarrow.types.is_integer(kind):
         return column.to_numpy()
-    if pyarrow.types.is_nested(kind) or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
+    if (
+        pyarrow.types.is_nested(kind)
+        or pyarrow.types.is_binary(kind)
+        or pyarrow.types.is_large_binary(kind)
+    ):
         return None
     words = {True: "yes", False: "no"} if pyarrow.types.is_boolean(kind) else {}
     return np.array(["" if one is None else words.get(one, str(one)) for one in column.to_pylist()])

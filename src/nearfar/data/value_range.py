@@ -50,7 +50,9 @@ def asked(image_size: int | None, channels: int | None, value_range: Any) -> Ask
     if value_range is None or value_range in (FULL, EIGHT_BITS):
         return Asked(image_size, channels, value_range)
     if isinstance(value_range, str) or len(value_range) < 2 or len(value_range) % 2:
-        raise ValueError(f"value_range is LOW HIGH, a pair for each channel, 'full' or 'uint8', not {value_range}")
+        raise ValueError(
+            f"value_range is LOW HIGH, a pair for each channel, 'full' or 'uint8', not {value_range}"
+        )
     pairs = np.asarray(value_range, dtype=np.float64).reshape(-1, 2)
     if not np.isfinite(pairs).all() or (pairs[:, 0] >= pairs[:, 1]).any():
         raise ValueError(f"each LOW of value_range must be below its HIGH, got {list(value_range)}")
@@ -60,7 +62,9 @@ def asked(image_size: int | None, channels: int | None, value_range: Any) -> Ask
 def for_channels(value_range: Sequence[float], channels: int) -> list[float]:
     """Low and high of every channel in turn; one pair serves all. ValueError for any other number."""
     if len(value_range) not in (2, 2 * channels):
-        raise ValueError(f"{channels} channels need one pair LOW HIGH or {channels}, got {len(value_range) // 2} pairs")
+        raise ValueError(
+            f"{channels} channels need one pair LOW HIGH or {channels}, got {len(value_range) // 2} pairs"
+        )
     return list(value_range) * (2 * channels // len(value_range))
 
 
@@ -76,8 +80,14 @@ def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRan
     whole = all(kind.kind in "ui" for kind in kinds)
     if value_range == FULL:
         ends = [np.iinfo(kind) for kind in kinds] if whole else []
-        return [float(min((e.min for e in ends), default=0)), float(max((e.max for e in ends), default=1))] * channels
-    seen = [with_channels(torch.from_numpy(thinned(one).astype(np.float32))[None], channels)[0] for one in sample]
+        return [
+            float(min((e.min for e in ends), default=0)),
+            float(max((e.max for e in ends), default=1)),
+        ] * channels
+    seen = [
+        with_channels(torch.from_numpy(thinned(one).astype(np.float32))[None], channels)[0]
+        for one in sample
+    ]
     finite = [one.flatten(1) for one in seen if one.isfinite().all()]
     if not finite:
         raise ValueError("images must hold finite numbers")
@@ -85,10 +95,16 @@ def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRan
     if not whole and numbers.min() >= 0 and numbers.max() <= 1:
         return [0.0, 1.0] * channels
     lows, highs = np.percentile(numbers, PERCENTILES, axis=1).astype(np.float64)
-    return [float(x) for low, high in zip(lows, highs, strict=True) for x in (low, high if high > low else low + 1)]
+    return [
+        float(x)
+        for low, high in zip(lows, highs, strict=True)
+        for x in (low, high if high > low else low + 1)
+    ]
 
 
-def thinned(planes: Shaped[np.ndarray, "channels height width"]) -> Shaped[np.ndarray, "channels h w"]:
+def thinned(
+    planes: Shaped[np.ndarray, "channels height width"],
+) -> Shaped[np.ndarray, "channels h w"]:
     """Every so many rows and columns of an image, `PIXELS` pixels or a few more."""
     step = max(1, math.isqrt(planes.shape[1] * planes.shape[2] // PIXELS))
     return planes[:, ::step, ::step]
@@ -106,11 +122,16 @@ def sixteen_bits(unit: Tensor) -> Shaped[np.ndarray, "*shape"]:
 
 def floats(pixels: Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:
     """Stored pixels as they are read: uint8 as they are, uint16 as float32 in 0..1."""
-    return torch.from_numpy(pixels if pixels.dtype == np.uint8 else np.divide(pixels, 65535, dtype=np.float32))
+    return torch.from_numpy(
+        pixels if pixels.dtype == np.uint8 else np.divide(pixels, 65535, dtype=np.float32)
+    )
 
 
 def in_words(value_range: Sequence[float]) -> str:
     """One line on what is black and white."""
-    pairs = [f"{low:g} to {high:g}" for low, high in zip(value_range[::2], value_range[1::2], strict=True)]
+    pairs = [
+        f"{low:g} to {high:g}"
+        for low, high in zip(value_range[::2], value_range[1::2], strict=True)
+    ]
     which = pairs[0] if len(set(pairs)) == 1 else f"{', '.join(pairs)} in its channels"
     return f"values from {which} are black to white; --value-range changes that"

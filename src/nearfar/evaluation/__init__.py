@@ -2,8 +2,21 @@
 
 from nearfar.evaluation.defects import find_defects
 from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features, result_names
-from nearfar.evaluation.features import AtOnce, colour_histogram, extract, extract_view, hog, raw_pixels
-from nearfar.evaluation.finetune import draw_labels, finetune_accuracies, listed_rows, percent_of, tuning
+from nearfar.evaluation.features import (
+    AtOnce,
+    colour_histogram,
+    extract,
+    extract_view,
+    hog,
+    raw_pixels,
+)
+from nearfar.evaluation.finetune import (
+    draw_labels,
+    finetune_accuracies,
+    listed_rows,
+    percent_of,
+    tuning,
+)
 from nearfar.evaluation.knn import Score, few_shot_accuracy, knn_accuracy, knn_predict
 from nearfar.evaluation.label_errors import doubtful_labels
 from nearfar.evaluation.labelled import Accuracies

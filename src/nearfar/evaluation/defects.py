@@ -18,7 +18,9 @@ from nearfar.data.memory import usable_cores
 SIDE = 256  # pixels of the shorter side at which images are measured, at most
 BLURRED_BY = 9  # pixels of the averages that sharp images lose much by: Crété et al., section 3
 WHITE = 250  # of 255: values from here on are clipped, or nearly
-DEVIATIONS = 5.0  # robust standard deviations from the median of the set beyond which an image is an outlier
+DEVIATIONS = (
+    5.0  # robust standard deviations from the median of the set beyond which an image is an outlier
+)
 LIMITS = {  # what a measure must exceed as well, whatever the set: chosen on training images (docs/check.md)
     "nearly uniform": -4.0,
     "dark": -64.0,
@@ -46,7 +48,12 @@ def measures(pixels: UInt8[np.ndarray, "height width"]) -> tuple[float, float, f
         after = np.abs(np.diff(uniform_filter1d(values, BLURRED_BY, axis=axis), axis=axis))
         if total := float(before.sum()):
             blur = max(blur, 1 - float(np.maximum(0, before - after).sum()) / total)
-    return float(values.std()), float(np.searchsorted(shares, 0.98)), float(1 - shares[WHITE - 1]), blur
+    return (
+        float(values.std()),
+        float(np.searchsorted(shares, 0.98)),
+        float(1 - shares[WHITE - 1]),
+        blur,
+    )
 
 
 def find_defects(
@@ -67,14 +74,23 @@ def find_defects(
             if originals is not None and rough:
                 found += pool.map(lambda row: measures(_grayscale(originals[row])), rows.tolist())
             else:
-                found += [measures(one.float().mean(0).byte().numpy()) for one in images.pictures(rows)]
+                found += [
+                    measures(one.float().mean(0).byte().numpy()) for one in images.pictures(rows)
+                ]
             if progress is not None:
                 progress(len(found), len(images))
         columns = dict(zip(LIMITS, np.array(found).T, strict=False))
         if originals is not None:
-            sides = np.array([one[:2] for one in pool.map(lambda row: header(originals[row]), range(len(images)))])
+            sides = np.array(
+                [
+                    one[:2]
+                    for one in pool.map(lambda row: header(originals[row]), range(len(images)))
+                ]
+            )
             short, long = np.log(sides.min(1)), np.log(sides.max(1))
-            columns |= dict(zip(SHAPES, (np.abs(short - np.median(short)), long - short), strict=True))
+            columns |= dict(
+                zip(SHAPES, (np.abs(short - np.median(short)), long - short), strict=True)
+            )
     return outlying(columns)
 
 
@@ -83,7 +99,9 @@ def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]
     out, seen = {}, np.zeros(len(next(iter(columns.values()))), bool)
     for name, values in columns.items():
         low = LIMITS[name] < 0
-        ranked = -np.log1p(values) if low else values  # logarithms, since a deviation would reach below 0
+        ranked = (
+            -np.log1p(values) if low else values
+        )  # logarithms, since a deviation would reach below 0
         middle = np.median(ranked)
         limit = -np.log1p(-LIMITS[name]) if low else LIMITS[name]
         limit = max(limit, middle + DEVIATIONS * 1.4826 * np.median(np.abs(ranked - middle)))
@@ -92,14 +110,23 @@ def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]
             seen |= beyond
         rows = np.flatnonzero(beyond)
         rows = rows[np.argsort(-ranked[rows], kind="stable")]
-        out[name] = [(int(row), float(np.exp(values[row]) if name in SHAPES else values[row])) for row in rows]
+        out[name] = [
+            (int(row), float(np.exp(values[row]) if name in SHAPES else values[row]))
+            for row in rows
+        ]
     return out
 
 
 def _grayscale(data: bytes | str) -> UInt8[np.ndarray, "height width"]:
     own = own_numbers(data, 1, None) is not None
-    image = Image.fromarray(whole_planes(data, 1, None)[0].numpy()) if own else to_pil(data, SIDE).convert("L")
+    image = (
+        Image.fromarray(whole_planes(data, 1, None)[0].numpy())
+        if own
+        else to_pil(data, SIDE).convert("L")
+    )
     share = SIDE / min(image.size)
     if share < 1:
-        image = image.resize((max(1, round(image.width * share)), max(1, round(image.height * share))))
+        image = image.resize(
+            (max(1, round(image.width * share)), max(1, round(image.height * share)))
+        )
     return np.asarray(image)

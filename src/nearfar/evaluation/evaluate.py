@@ -59,11 +59,15 @@ def evaluate_features(
         classes, number = numbered(labels)
         found = nearest_rows(train_x, test_x, max(votes.values()))
         for name, k in votes.items():
-            winners = vote(1 - found.distance[:, :k], number[found.index[:, :k]], len(classes), knn_temperature)
+            winners = vote(
+                1 - found.distance[:, :k], number[found.index[:, :k]], len(classes), knn_temperature
+            )
             predicted[name] = classes[winners.numpy()]
     if "linear" in protocols:
         predicted["linear"] = linear_predict(train_x, labels, test_x, seed=seed)
-    results |= {name: accuracy(guesses, truth) for name, guesses in predicted.items() if name != "truth"}
+    results |= {
+        name: accuracy(guesses, truth) for name, guesses in predicted.items() if name != "truth"
+    }
     if predictions is not None:
         predictions.update(predicted)
     if "linear-sgd" in protocols:
@@ -71,7 +75,9 @@ def evaluate_features(
         results |= right.named("linear-sgd")
     if "few" in protocols:
         tried: dict[int, np.ndarray] = {}
-        scores = few_shot_accuracy(train_x, labels, test_x, truth, (1, 5), seed=seed, predictions=tried)
+        scores = few_shot_accuracy(
+            train_x, labels, test_x, truth, (1, 5), seed=seed, predictions=tried
+        )
         for per_class, key in ((1, "one_label"), (5, "five_labels")):
             results[key], results[f"{key}_std"] = scores[per_class]
             if predictions is not None:
@@ -85,7 +91,9 @@ def check_protocols(protocols: Sequence[str]) -> None:
     for name in protocols:
         if name not in ("linear", "linear-sgd", "few") and _neighbours_of(name) is None:
             near = did_you_mean(name, ("knn", "linear", "linear-sgd", *FINETUNE), cutoff=0.5)
-            raise ValueError(f"there is no protocol {name!r}: " + " ".join(filter(None, (near, every))))
+            raise ValueError(
+                f"there is no protocol {name!r}: " + " ".join(filter(None, (near, every)))
+            )
 
 
 def result_names(protocols: Sequence[str]) -> list[str]:
@@ -96,7 +104,9 @@ def result_names(protocols: Sequence[str]) -> list[str]:
             names += ["one_label", "one_label_std", "five_labels", "five_labels_std"]
         else:
             name = protocol.replace("-", "_")
-            names += [name, f"{name}_top5"] if name.startswith(("linear_sgd", "finetune")) else [name]
+            names += (
+                [name, f"{name}_top5"] if name.startswith(("linear_sgd", "finetune")) else [name]
+            )
     return names
 
 
@@ -105,4 +115,8 @@ def _neighbours_of(protocol: str) -> int | None:
     if protocol == "knn":
         return KNN_DEFAULT
     number = protocol.removeprefix("knn_")
-    return int(number) if protocol.startswith("knn_") and number.isdecimal() and int(number) > 0 else None
+    return (
+        int(number)
+        if protocol.startswith("knn_") and number.isdecimal() and int(number) > 0
+        else None
+    )

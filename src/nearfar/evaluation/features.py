@@ -42,17 +42,26 @@ def extract(
     >>> extract(torch.nn.Flatten(), torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 192])
     """
-    count, shape = len(images), list(images.shape) if isinstance(images, Tensor) else f"{len(images)} images"
+    count, shape = (
+        len(images),
+        list(images.shape) if isinstance(images, Tensor) else f"{len(images)} images",
+    )
     if count == 0 or (isinstance(images, Tensor) and images.ndim != 4):
-        raise ValueError(f"images must be [images, channels, height, width], at least one, got {shape}")
+        raise ValueError(
+            f"images must be [images, channels, height, width], at least one, got {shape}"
+        )
     out: Tensor | None = None
-    threads = fastest_threads() if batch_size < count else torch.get_num_threads()  # a trial takes as long as a batch
+    threads = (
+        fastest_threads() if batch_size < count else torch.get_num_threads()
+    )  # a trial takes as long as a batch
     with _in_use(encoder, device) as place, use_threads(threads), torch.no_grad():
         for index in torch.arange(count).split(batch_size):
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
             features = encoder(send(pixels, place))
             if features.ndim != 2 or len(features) != len(index):
-                raise ValueError(f"the encoder must return [{len(index)}, dim], got {list(features.shape)}")
+                raise ValueError(
+                    f"the encoder must return [{len(index)}, dim], got {list(features.shape)}"
+                )
             if out is None:
                 out = torch.empty(count, features.shape[1])
             out[index] = features.float().cpu()
@@ -79,7 +88,9 @@ def extract_view(
     generator: on the CPU; all that the views depend on.
     """
     if len(view) != 1:
-        raise ValueError(f"features are those of one view, and {view.name!r} makes {len(view)}: pick one")
+        raise ValueError(
+            f"features are those of one view, and {view.name!r} makes {len(view)}: pick one"
+        )
     seen = _SeesViews(encoder, view, generator)
     return extract(seen, images, batch_size=batch_size, device=device, progress=progress)
 
@@ -129,7 +140,9 @@ def raw_pixels(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[T
     return (values if size == (height, width) else F.adaptive_avg_pool2d(values, size)).flatten(1)
 
 
-def colour_histogram(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
+def colour_histogram(
+    pixels: Shaped[Tensor, "batch channels height width"],
+) -> Float[Tensor, "batch dim"]:
     """How often each colour occurs in an image, wherever it is (Swain and Ballard 1991): float32 rows of length 1.
 
     Three channels: 8 x 8 x 8 joint bins of red, green and blue, 512 features. Any other number: 32 bins for each
@@ -166,7 +179,9 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
     across = F.pad(image[:, :, :, 2:] - image[:, :, :, :-2], (1, 1))
     strength, steepest = torch.hypot(down, across).max(1, keepdim=True)
     angle = torch.atan2(down.gather(1, steepest), across.gather(1, steepest))
-    place = angle % math.pi * (ORIENTATIONS / math.pi) - 0.5  # in bins, from the centre of the first
+    place = (
+        angle % math.pi * (ORIENTATIONS / math.pi) - 0.5
+    )  # in bins, from the centre of the first
     lower = place.floor()
     share = place - lower
     votes = strength.new_zeros(len(image), ORIENTATIONS, height, width)
@@ -174,8 +189,12 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
     votes.scatter_add_(1, (lower.long() + 1) % ORIENTATIONS, strength * share)
     cell = min(CELL, min(height, width) // 4)
     cells = F.avg_pool2d(votes, cell) * cell**2
-    blocks = cells.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 4, 5, 1).flatten(3)  # [batch, rows, columns, 36]
-    return F.normalize(F.normalize(blocks, dim=3, eps=1e-5).clamp_max(CLIP), dim=3, eps=1e-5).flatten(1)
+    blocks = (
+        cells.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 4, 5, 1).flatten(3)
+    )  # [batch, rows, columns, 36]
+    return F.normalize(
+        F.normalize(blocks, dim=3, eps=1e-5).clamp_max(CLIP), dim=3, eps=1e-5
+    ).flatten(1)
 
 
 class AtOnce(nn.Module):
@@ -189,7 +208,9 @@ class AtOnce(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
+    def forward(
+        self, pixels: Shaped[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch dim"]:
         """Return the features, those of the colours first."""
         features = torch.cat([colour_histogram(pixels), 1.5 * F.normalize(hog(pixels), dim=1)], 1)
         if self.net is None:

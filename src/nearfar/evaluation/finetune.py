@@ -47,27 +47,40 @@ def percent_of(protocol: str) -> float | None:
     except ValueError:
         percent = 0.0
     if not 0 < percent <= 100:
-        raise ValueError(f"finetune-P takes P per cent of the labels, above 0 and up to 100: not {protocol!r}")
+        raise ValueError(
+            f"finetune-P takes P per cent of the labels, above 0 and up to 100: not {protocol!r}"
+        )
     return percent
 
 
 def tuning(percent: float) -> Tuning:
     """The settings for that share of the labels, in percent: those of the nearest of 1, 10 and 100 below or at it."""
     if percent < 10:
-        return Tuning("LORAC, section 6.1 (head 250 x encoder, its rate from the range searched)", 0.001, 0.25, 30)
+        return Tuning(
+            "LORAC, section 6.1 (head 250 x encoder, its rate from the range searched)",
+            0.001,
+            0.25,
+            30,
+        )
     if percent < 100:
-        return Tuning("LORAC, section 6.1; rates: SwAV's released script (head 20 x encoder)", 0.01, 0.2, 50)
+        return Tuning(
+            "LORAC, section 6.1; rates: SwAV's released script (head 20 x encoder)", 0.01, 0.2, 50
+        )
     return Tuning("nearfar: as with 10 %, for minutes on two cores", 0.01, 0.2, 10)
 
 
-def draw_labels(labels: Shaped[np.ndarray, " images"], percent: float, seed: int = 0) -> Int64[np.ndarray, " chosen"]:
+def draw_labels(
+    labels: Shaped[np.ndarray, " images"], percent: float, seed: int = 0
+) -> Int64[np.ndarray, " chosen"]:
     """Rows of a random share of every class, rounded, at least one image of each; sorted.
 
     Rows whose label is negative (missing) are never drawn. percent: above 0, at most 100; see `percent_of`.
     """
     generator = np.random.default_rng([seed, round(1000 * percent)])
     members = [np.flatnonzero(labels == label) for label in np.unique(labels[labels >= 0])]
-    chosen = [generator.permutation(rows)[: max(1, round(len(rows) * percent / 100))] for rows in members]
+    chosen = [
+        generator.permutation(rows)[: max(1, round(len(rows) * percent / 100))] for rows in members
+    ]
     return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
@@ -79,11 +92,15 @@ def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray
     wanted = {name.strip() for name in listed if name.strip()}
     whole = wanted & set(names)
     ends = {name.rpartition("/")[2] for name in wanted - whole}
-    rows = [row for row, name in enumerate(names) if name in whole or name.rpartition("/")[2] in ends]
+    rows = [
+        row for row, name in enumerate(names) if name in whole or name.rpartition("/")[2] in ends
+    ]
     missing = ends - {names[row].rpartition("/")[2] for row in rows}
     if missing or not rows:
         example = f", such as {min(missing)!r}" if missing else ""
-        raise ValueError(f"{len(missing)} of the {len(wanted)} images in the list of labels are not here{example}")
+        raise ValueError(
+            f"{len(missing)} of the {len(wanted)} images in the list of labels are not here{example}"
+        )
     return np.array(rows, dtype=np.int64)
 
 
@@ -121,7 +138,9 @@ def finetune_accuracies(
         raise ValueError("these images have no labels to fine-tune with")
     classes, target = numbered(train.labels[rows])
     if len(classes) < 2:
-        raise ValueError("fine-tuning needs at least two classes among the labels that it uses, there is one")
+        raise ValueError(
+            "fine-tuning needs at least two classes among the labels that it uses, there is one"
+        )
     device = torch.device(device)
     net = copy.deepcopy(encoder).to(device).requires_grad_(True).train()
     with seeded("cpu", seed):
@@ -133,12 +152,17 @@ def finetune_accuracies(
     moments = net.mean.flatten().tolist(), net.std.flatten().tolist()
     target = target.to(device)
     optimizer = torch.optim.SGD(
-        [{"params": net.parameters(), "lr": settings.lr}, {"params": head.parameters(), "lr": settings.head_lr}],
+        [
+            {"params": net.parameters(), "lr": settings.lr},
+            {"params": head.parameters(), "lr": settings.head_lr},
+        ],
         momentum=MOMENTUM,
     )
     generator = torch.Generator().manual_seed(seed)
     size = min(settings.batch_size, len(rows))
-    per_epoch = max(1, len(rows) // size)  # a last, smaller batch would only disturb the batch statistics
+    per_epoch = max(
+        1, len(rows) // size
+    )  # a last, smaller batch would only disturb the batch statistics
     total = per_epoch * max(settings.epochs, -(-LEAST_STEPS // per_epoch))
     falls = {round(share * total) for share in FALLS}
     where = torch.from_numpy(rows)
@@ -148,9 +172,13 @@ def finetune_accuracies(
             if done in falls:
                 for group in optimizer.param_groups:
                     group["lr"] *= FACTOR
-            [views] = make_views(send(train.gather(where[batch]), device), plan, generator, *moments)
+            [views] = make_views(
+                send(train.gather(where[batch]), device), plan, generator, *moments
+            )
             with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-                loss = F.cross_entropy(head(net.backbone(views)).float(), target[send(batch, device)])
+                loss = F.cross_entropy(
+                    head(net.backbone(views)).float(), target[send(batch, device)]
+                )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -158,7 +186,9 @@ def finetune_accuracies(
             if progress is not None:
                 progress(done, total)
         if not torch.isfinite(loss):
-            raise ValueError(f"fine-tuning has diverged at learning rates {settings.lr:g} and {settings.head_lr:g}")
+            raise ValueError(
+                f"fine-tuning has diverged at learning rates {settings.lr:g} and {settings.head_lr:g}"
+            )
     features, truth = labelled(extract(net, test), test.labels, "test")
     with torch.no_grad():
         return top_accuracies(head(features.to(device)).cpu(), classes, truth)

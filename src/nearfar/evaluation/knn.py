@@ -19,7 +19,12 @@ TEMPERATURE = 0.07  # of the weights exp(cos / temperature): Wu et al. 2018, and
 
 
 def knn_accuracy(
-    train_x: Features, train_y: Labels, test_x: Features, test_y: Labels, k: int = 20, temperature: float = TEMPERATURE
+    train_x: Features,
+    train_y: Labels,
+    test_x: Features,
+    test_y: Labels,
+    k: int = 20,
+    temperature: float = TEMPERATURE,
 ) -> float:
     """Accuracy of the weighted vote of the k nearest training images, 0..1.
 
@@ -36,7 +41,11 @@ def knn_accuracy(
 
 
 def knn_predict(
-    train_x: Features, train_y: Labels, test_x: Features, k: int = 20, temperature: float = TEMPERATURE
+    train_x: Features,
+    train_y: Labels,
+    test_x: Features,
+    k: int = 20,
+    temperature: float = TEMPERATURE,
 ) -> Shaped[np.ndarray, " test"]:
     """Predicted label of each test image, one of the training labels.
 
@@ -53,11 +62,16 @@ def knn_predict(
 
 
 def vote(
-    cosine: Float[Tensor, "test k"], number: Int[Tensor, "test k"], classes: int, temperature: float = TEMPERATURE
+    cosine: Float[Tensor, "test k"],
+    number: Int[Tensor, "test k"],
+    classes: int,
+    temperature: float = TEMPERATURE,
 ) -> Int[Tensor, " test"]:
     """Class number with the largest sum of exp(cos / temperature) over the neighbours."""
     positive(temperature=temperature)
-    shift = cosine.amax(1, keepdim=True)  # a common factor of all sums, taken out so that no temperature overflows
+    shift = cosine.amax(
+        1, keepdim=True
+    )  # a common factor of all sums, taken out so that no temperature overflows
     weight = torch.exp((cosine - shift) / temperature)
     return torch.zeros(len(cosine), classes).scatter_add_(1, number, weight).argmax(1)
 
@@ -104,7 +118,9 @@ def few_shot_accuracy(
     for per_class in labels_per_class:
         guesses = []
         for index in map(torch.from_numpy, sample_labels(labels, per_class, trials, seed)):
-            means = torch.zeros(len(classes), train.shape[1]).index_add_(0, number[index], train[index])
+            means = torch.zeros(len(classes), train.shape[1]).index_add_(
+                0, number[index], train[index]
+            )
             predicted = (test @ F.normalize(means, dim=1).T).argmax(1)
             guesses.append(classes[predicted.numpy()])
         if predictions is not None:

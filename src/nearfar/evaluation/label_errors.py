@@ -52,7 +52,9 @@ def doubtful_labels(
     classes, number = np.unique(labels[known], return_inverse=True)
     if len(classes) < 2:
         return Doubtful(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
-    chance = label_probabilities(features(x, "all")[known], number, seed, approximate=approximate, progress=progress)
+    chance = label_probabilities(
+        features(x, "all")[known], number, seed, approximate=approximate, progress=progress
+    )
     every = np.arange(len(known))
     own, others = chance[every, number], chance.copy()
     others[every, number] = -1
@@ -79,7 +81,11 @@ def label_probabilities(
     classes = int(number.max()) + 1
     near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
     weights = torch.softmax((1 - near.distance) / TEMPERATURE, 1)
-    votes = torch.zeros(len(x), classes).scatter_add_(1, torch.from_numpy(number)[near.index], weights).numpy()
+    votes = (
+        torch.zeros(len(x), classes)
+        .scatter_add_(1, torch.from_numpy(number)[near.index], weights)
+        .numpy()
+    )
     if len(x) > MOST_FITTED:
         return votes
     [rows] = standardise(x)
@@ -93,7 +99,9 @@ def label_probabilities(
 
 
 def likelihood(
-    model: LogisticRegression, rows: Float[np.ndarray, "images dim"], number: Int64[np.ndarray, " images"]
+    model: LogisticRegression,
+    rows: Float[np.ndarray, "images dim"],
+    number: Int64[np.ndarray, " images"],
 ) -> float:
     """Mean log-likelihood of the labels whose classes a classifier knows; unlike accuracy it judges probabilities."""
     known = np.isin(number, model.classes_)

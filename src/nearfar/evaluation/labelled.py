@@ -24,7 +24,9 @@ class Accuracies(NamedTuple):
     def named(self, protocol: str) -> dict[str, float]:
         """Return them by their keys in results.json."""
         name = protocol.replace("-", "_")
-        return {name: self.top1} if self.top5 is None else {name: self.top1, f"{name}_top5": self.top5}
+        return (
+            {name: self.top1} if self.top5 is None else {name: self.top1, f"{name}_top5": self.top5}
+        )
 
 
 def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
@@ -34,9 +36,13 @@ def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
     """
     tensor = torch.as_tensor(x).detach().to("cpu", torch.float32)
     if tensor.ndim != 2 or 0 in tensor.shape:
-        raise ValueError(f"{name} features must be [images, dim] with at least one image, got {tuple(tensor.shape)}")
+        raise ValueError(
+            f"{name} features must be [images, dim] with at least one image, got {tuple(tensor.shape)}"
+        )
     if not torch.isfinite(tensor).all():
-        raise ValueError(f"{name} features are not finite: the encoder has diverged; evaluate an earlier checkpoint")
+        raise ValueError(
+            f"{name} features are not finite: the encoder has diverged; evaluate an earlier checkpoint"
+        )
     return tensor
 
 
@@ -57,7 +63,9 @@ def labelled(
     checked = features(x, name)
     labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
     if labels.shape != (len(checked),):
-        raise ValueError(f"{len(checked)} {name} images need {len(checked)} labels, got shape {labels.shape}")
+        raise ValueError(
+            f"{len(checked)} {name} images need {len(checked)} labels, got shape {labels.shape}"
+        )
     if np.issubdtype(labels.dtype, np.number) and (labels < 0).any():
         known = labels >= 0
         if not known.any():
@@ -72,7 +80,9 @@ def numbered(labels: Shaped[np.ndarray, " images"]) -> tuple[np.ndarray, Tensor]
     return classes, torch.from_numpy(numbers.reshape(-1).astype(np.int64))
 
 
-def accuracy(predicted: Shaped[np.ndarray, " images"], labels: Shaped[np.ndarray, " images"]) -> float:
+def accuracy(
+    predicted: Shaped[np.ndarray, " images"], labels: Shaped[np.ndarray, " images"]
+) -> float:
     """Share of images whose predicted label is right, 0..1.
 
     Classes come from the training labels, so a test image of a class that training lacks counts as wrong.
@@ -81,7 +91,9 @@ def accuracy(predicted: Shaped[np.ndarray, " images"], labels: Shaped[np.ndarray
 
 
 def top_accuracies(
-    scores: Float[Tensor, "images classes"], classes: np.ndarray, labels: Shaped[np.ndarray, " images"]
+    scores: Float[Tensor, "images classes"],
+    classes: np.ndarray,
+    labels: Shaped[np.ndarray, " images"],
 ) -> Accuracies:
     """Top-1 accuracy of a classifier's scores, and top-5 where there are at least 100 classes."""
     top1 = accuracy(classes[scores.argmax(1).numpy()], labels)

@@ -27,7 +27,13 @@ from nearfar.evaluation.labelled import (
 from nearfar.losses.checks import positive
 from nearfar.messages import check_known
 
-GRID = (0.001, 0.01, 0.1, 1.0, 10.0)  # C, the inverse of the penalty: the strongest penalty comes first
+GRID = (
+    0.001,
+    0.01,
+    0.1,
+    1.0,
+    10.0,
+)  # C, the inverse of the penalty: the strongest penalty comes first
 HELD_OUT = 0.2  # share of the training images that chooses among penalties or learning rates
 SEARCH_ROWS = 10_000  # training images used for the choice at most; the fit itself uses all
 FEW_ROWS = 50  # below this there is nothing to choose with
@@ -38,7 +44,9 @@ MOMENTUM = 0.9  # of SGD, in all of the papers
 Progress = Callable[[int, int], None] | None
 
 
-def linear_accuracy(train_x: Features, train_y: Labels, test_x: Features, test_y: Labels, seed: int = 0) -> float:
+def linear_accuracy(
+    train_x: Features, train_y: Labels, test_x: Features, test_y: Labels, seed: int = 0
+) -> float:
     """Accuracy of a linear classifier on frozen features, 0..1.
 
     Features are standardised with the training mean and deviation. Test images of a class that training lacks count
@@ -52,7 +60,9 @@ def linear_accuracy(train_x: Features, train_y: Labels, test_x: Features, test_y
     return accuracy(linear_predict(train_x, train_y, test_x, seed), truth)
 
 
-def linear_predict(train_x: Features, train_y: Labels, test_x: Features, seed: int = 0) -> Shaped[np.ndarray, " test"]:
+def linear_predict(
+    train_x: Features, train_y: Labels, test_x: Features, seed: int = 0
+) -> Shaped[np.ndarray, " test"]:
     """Predicted label of each test image.
 
     C, the inverse of the L2 penalty on the summed loss, is chosen on a random fifth of the training images: from 0.001
@@ -63,12 +73,16 @@ def linear_predict(train_x: Features, train_y: Labels, test_x: Features, seed: i
     train_x, labels = labelled(train_x, train_y)
     test = features(test_x, "test")
     if len(np.unique(labels)) < 2:
-        raise ValueError("a linear probe needs at least two classes among the training labels, there is one")
+        raise ValueError(
+            "a linear probe needs at least two classes among the training labels, there is one"
+        )
     train, test_rows = standardise(train_x, test)
     return fit(train, labels, choose_strength(train, labels, seed)).predict(test_rows)
 
 
-def standardise(train_x: Float[Tensor, "train dim"], *others: Float[Tensor, "_ dim"]) -> tuple[np.ndarray, ...]:
+def standardise(
+    train_x: Float[Tensor, "train dim"], *others: Float[Tensor, "_ dim"]
+) -> tuple[np.ndarray, ...]:
     """All arrays shifted and scaled by the training mean and deviation; constant dimensions become 0."""
     mean, deviation = train_x.mean(0), train_x.std(0, correction=0)
     scale = (deviation > 1e-6 * (1 + mean.abs())) / deviation.clamp_min(1e-30)
@@ -106,8 +120,12 @@ def fit(
 ) -> LogisticRegression:
     """Logistic regression with an L2 penalty of 1 / `strength`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # MAX_ITERATIONS is part of the protocol
-        return LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, tol=TOLERANCE).fit(train, labels)
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # MAX_ITERATIONS is part of the protocol
+        return LogisticRegression(C=strength, max_iter=MAX_ITERATIONS, tol=TOLERANCE).fit(
+            train, labels
+        )
 
 
 @dataclass(frozen=True)
@@ -130,11 +148,19 @@ class Probe:
 
 PROBES = {
     "saclr-imagenet": Probe("SACLR, appendix A.1.4", (0.3,), weight_decay=1e-6),
-    "saclr-cifar": Probe("SACLR, appendix A.2: as SimSiam on CIFAR-10; epochs: released script", (30.0,), epochs=90),
+    "saclr-cifar": Probe(
+        "SACLR, appendix A.2: as SimSiam on CIFAR-10; epochs: released script", (30.0,), epochs=90
+    ),
     "simsiam-cifar": Probe("SimSiam, as SACLR, appendix A.2 has it", (30.0,)),
-    "sce": Probe("SCE, section 4.1; batch: released code", (30.0,), batch_size=512, drop_at=(0.6, 0.8)),
-    "sce-cifar": Probe("SCE, section 4.1, for its small data sets too", (30.0,), drop_at=(0.6, 0.8)),
-    "sce-imagenet": Probe("SCE, section 4.3: 0.1 x batch / 256", (0.4,), epochs=90, batch_size=1024),
+    "sce": Probe(
+        "SCE, section 4.1; batch: released code", (30.0,), batch_size=512, drop_at=(0.6, 0.8)
+    ),
+    "sce-cifar": Probe(
+        "SCE, section 4.1, for its small data sets too", (30.0,), drop_at=(0.6, 0.8)
+    ),
+    "sce-imagenet": Probe(
+        "SCE, section 4.3: 0.1 x batch / 256", (0.4,), epochs=90, batch_size=1024
+    ),
     "moco": Probe("MoCo, section 4.1", (30.0,), drop_at=(0.6, 0.8)),
     "lorac": Probe("LORAC, section 6.1; epochs as SwAV's", (1.2,)),
     "lorac-imagenet100": Probe("LORAC, section 6.2; epochs as SwAV's", (0.1,)),
@@ -195,13 +221,17 @@ def linear_sgd_accuracies(
         choice = train_x[kept], number[kept], train_x[held], number[held]
         probe = best_rate(probe, *choice, len(classes), seed, device, progress)
     weight, bias = train_heads(probe, train_x, number, len(classes), seed, device, progress)
-    return top_accuracies(torch.cat([scores[:, 0] for scores in _scores(weight, bias, test_x)]), classes, truth)
+    return top_accuracies(
+        torch.cat([scores[:, 0] for scores in _scores(weight, bias, test_x)]), classes, truth
+    )
 
 
 def held_out_rows(count: int, seed: int) -> tuple[Int64[Tensor, " held"], Int64[Tensor, " kept"]]:
     """A random fifth of the images, to choose on, and the others; ValueError where one of them is empty."""
     if count < 2:
-        raise ValueError("a choice on held-out images needs at least two training images, there is one")
+        raise ValueError(
+            "a choice on held-out images needs at least two training images, there is one"
+        )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held = max(1, int(HELD_OUT * count))
     return order[:held], order[held:]
@@ -241,14 +271,20 @@ def train_heads(
     """
     generator = torch.Generator().manual_seed(seed)
     rates = torch.tensor(probe.lrs, device=device)
-    start = torch.cat([0.01 * torch.randn(classes, x.shape[1], generator=generator), torch.zeros(classes, 1)], 1)
+    start = torch.cat(
+        [0.01 * torch.randn(classes, x.shape[1], generator=generator), torch.zeros(classes, 1)], 1
+    )
     heads = start.to(device).repeat(len(rates), 1, 1)  # [rates, classes, dim + 1], the bias last
     velocity = torch.zeros_like(heads)
     x, y = torch.cat([x, torch.ones(len(x), 1)], 1).to(device), y.to(device)
     per_epoch = math.ceil(len(x) / probe.batch_size)
     total, done = probe.steps or probe.epochs * per_epoch, 0
     while done < total:
-        for index in torch.randperm(len(x), generator=generator).to(device).split(probe.batch_size)[: total - done]:
+        for index in (
+            torch.randperm(len(x), generator=generator)
+            .to(device)
+            .split(probe.batch_size)[: total - done]
+        ):
             rows = x[index]
             share = torch.softmax(torch.einsum("bd,rcd->brc", rows, heads), 2)
             share[torch.arange(len(index), device=device), :, y[index]] -= 1
@@ -270,8 +306,14 @@ def _factor(probe: Probe, done: int, total: int, per_epoch: int) -> float:
 
 
 def _scores(
-    weight: Float[Tensor, "rates classes dim"], bias: Float[Tensor, "rates classes"], x: Float[Tensor, "images dim"]
+    weight: Float[Tensor, "rates classes dim"],
+    bias: Float[Tensor, "rates classes"],
+    x: Float[Tensor, "images dim"],
 ) -> Iterator[Float[Tensor, "chunk rates classes"]]:
     flat = weight.flatten(0, 1)
     for rows in x.split(8192):
-        yield torch.addmm(bias.flatten(), rows.to(flat.device), flat.T).unflatten(1, weight.shape[:2]).cpu()
+        yield (
+            torch.addmm(bias.flatten(), rows.to(flat.device), flat.T)
+            .unflatten(1, weight.shape[:2])
+            .cpu()
+        )

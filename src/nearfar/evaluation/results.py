@@ -36,7 +36,9 @@ def accuracies(results: Results) -> list[str]:
 
 def best_rows(results: Results, column: str) -> list[str]:
     """List the rows with the largest accuracy of a column; those that agree in three digits share the place."""
-    shown = {row: round(numbers[column], 3) for row, numbers in results.items() if column in numbers}
+    shown = {
+        row: round(numbers[column], 3) for row, numbers in results.items() if column in numbers
+    }
     return [row for row, accuracy in shown.items() if accuracy == max(shown.values())]
 
 
@@ -47,18 +49,26 @@ def sentence(results: Results) -> str:
     some column, a second sentence says what to try. Empty without other rows.
     """
     rows = [numbers for row, numbers in results.items() if row != "trained"]
-    columns = [column for column in accuracies(results) if any(column in numbers for numbers in rows)]
+    columns = [
+        column for column in accuracies(results) if any(column in numbers for numbers in rows)
+    ]
     if not columns:
         return ""
     first = columns[0]
-    others = {row: numbers for row, numbers in results.items() if row != "trained" and first in numbers}
+    others = {
+        row: numbers for row, numbers in results.items() if row != "trained" and first in numbers
+    }
     won = [column for column in columns if best_rows(results, column) == ["trained"]]
     lost = [column for column in columns if column not in won]
-    advice = COLOURS if any("colour_histogram" in best_rows(results, column) for column in lost) else ""
+    advice = (
+        COLOURS if any("colour_histogram" in best_rows(results, column) for column in lost) else ""
+    )
     if first in won:
         where = "every column" if won[1:] and not lost else _listed(PROTOCOLS, won)
         exceptions = f", but not in {_listed(PROTOCOLS, lost)}" if lost else ""
-        return f"The encoder beats {_listed(ENCODERS, list(others))} in {where}{exceptions}.{advice}"
+        return (
+            f"The encoder beats {_listed(ENCODERS, list(others))} in {where}{exceptions}.{advice}"
+        )
     rival = max(others, key=lambda row: others[row][first])
     theirs, own = others[rival][first], results["trained"][first]
     if won:

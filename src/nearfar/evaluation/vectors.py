@@ -20,7 +20,18 @@ from nearfar.evaluation.labelled import features
 from nearfar.messages import one_line
 
 FEATURES = ("embedding", "embeddings", "features", "feature", "vector", "vectors")
-NAMES = ("name", "names", "file_name", "filename", "path", "image_path", "file", "image", "id", "key")
+NAMES = (
+    "name",
+    "names",
+    "file_name",
+    "filename",
+    "path",
+    "image_path",
+    "file",
+    "image",
+    "id",
+    "key",
+)
 LABELS = ("label", "labels", "class", "y")
 
 
@@ -70,7 +81,11 @@ def _columns(source: Any) -> Mapping[str, np.ndarray] | None:
         if isinstance(content, np.ndarray):
             return _alone(content, {})
         with content:
-            return {name: content[name] for name in content.files} if set(content.files) & set(FEATURES) else None
+            return (
+                {name: content[name] for name in content.files}
+                if set(content.files) & set(FEATURES)
+                else None
+            )
     if Path(source).suffix.lower() != ".parquet":
         return None
     schema = pyarrow.parquet.read_schema(source)
@@ -79,9 +94,15 @@ def _columns(source: Any) -> Mapping[str, np.ndarray] | None:
     return None if found is None else _of_table(pyarrow.parquet.read_table(source, columns=wanted))
 
 
-def _alone(rows: np.ndarray | Tensor, others: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray] | None:
+def _alone(
+    rows: np.ndarray | Tensor, others: Mapping[str, np.ndarray]
+) -> Mapping[str, np.ndarray] | None:
     array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows)
-    return {FEATURES[0]: array, **others} if array.ndim == 2 and np.issubdtype(array.dtype, np.floating) else None
+    return (
+        {FEATURES[0]: array, **others}
+        if array.ndim == 2 and np.issubdtype(array.dtype, np.floating)
+        else None
+    )
 
 
 def _column_of(schema: pyarrow.Schema) -> str | None:
@@ -101,7 +122,9 @@ def _of_table(table: pyarrow.Table) -> Mapping[str, np.ndarray] | None:
     if rows.null_count or len(set(rows.value_lengths().to_pylist())) > 1:
         raise ValueError(f"the lists in column '{name}' differ in length")
     flat = rows.flatten().to_numpy(zero_copy_only=False)
-    others = as_arrays(table.select([one for one in table.column_names if one in (*NAMES, *LABELS)]))
+    others = as_arrays(
+        table.select([one for one in table.column_names if one in (*NAMES, *LABELS)])
+    )
     return {FEATURES[0]: flat.reshape(len(rows), -1), **others}
 
 

@@ -40,7 +40,9 @@ def same_views(rows: Tensor, **views: Tensor) -> None:
     for name, stacked in views.items():
         if stacked.ndim != 3 or len(stacked) < 1 or stacked.shape[1:] != rows.shape:
             shapes = f"{list(stacked.shape)} for rows {list(rows.shape)}"
-            raise ValueError(f"{name} must be [views, batch, dim] and other rows [batch, dim], got {shapes}")
+            raise ValueError(
+                f"{name} must be [views, batch, dim] and other rows [batch, dim], got {shapes}"
+            )
 
 
 def fraction(**values: float) -> None:
@@ -54,13 +56,17 @@ def temperature_of_exponentials(**values: float) -> None:
     """Raise ValueError unless exp(1 / value) and sums of it fit a float32: 1/60 or more."""
     for name, value in values.items():
         if not 1 / 60 <= value < math.inf:
-            raise ValueError(f"{name} must be 0.0167 or more, or its exponentials overflow, got {value}")
+            raise ValueError(
+                f"{name} must be 0.0167 or more, or its exponentials overflow, got {value}"
+            )
 
 
 def index_of(batch: int, index: Tensor | None, otherwise: str) -> Tensor:
     """The images' numbers [batch]; ValueError without them, saying what works instead."""
     if index is None:
-        raise ValueError(f"this loss keeps a number per image and needs their index [batch]; {otherwise}")
+        raise ValueError(
+            f"this loss keeps a number per image and needs their index [batch]; {otherwise}"
+        )
     if index.shape != (batch,):
         raise ValueError(f"index must be [{batch}] like the batch, got shape {list(index.shape)}")
     return index

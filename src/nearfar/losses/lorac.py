@@ -98,7 +98,9 @@ class LORAC(nn.Module):
             return -MARGIN / (m * self.beta * self.temperature)
         if self.batchwise:
             if m < 2:
-                raise ValueError("batchwise=True needs 2 rows of an image or more: one does not vary around its mean")
+                raise ValueError(
+                    "batchwise=True needs 2 rows of an image or more: one does not vary around its mean"
+                )
             variation = (rows - rows.mean(0)).flatten(0, 1)
             return -nuclear_norm(variation) / (len(variation) * self.beta * self.temperature)
         norm = nuclear_norm(rows.transpose(0, 1))  # [batch], of M x dim
@@ -130,7 +132,9 @@ class _NuclearNorm(torch.autograd.Function):
         with without_autocast(rows):
             q = in_float64(rows) if wide else in_float64(rows).mT
             gram = q @ q.mT
-            eigenvalues, u = torch.linalg.eigh(gram.nan_to_num(0, 0, 0))  # eigh stops the program at nan
+            eigenvalues, u = torch.linalg.eigh(
+                gram.nan_to_num(0, 0, 0)
+            )  # eigh stops the program at nan
             singular = eigenvalues.clamp(min=0).sqrt()
             kept = singular > CUT * singular[..., -1:]
             inverse = torch.where(kept, 1 / singular, 0)

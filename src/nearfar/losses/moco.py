@@ -8,7 +8,16 @@ from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.pairs import attend, attend_in_batch, log_sum_exp
-from nearfar.pairs.arithmetic import Queue, Rows, Scalar, Views, accumulation_dtype, check_queue, check_rows, unit_rows
+from nearfar.pairs.arithmetic import (
+    Queue,
+    Rows,
+    Scalar,
+    Views,
+    accumulation_dtype,
+    check_queue,
+    check_rows,
+    unit_rows,
+)
 from nearfar.pairs.joined import on_joined_batch
 
 TILE = 2**20  # similarities with the queue in memory at once

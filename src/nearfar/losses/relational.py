@@ -22,7 +22,9 @@ class ReSSL(nn.Module):
     tensor(0.6931)
     """
 
-    def __init__(self, temperature: float = 0.1, target_temperature: float = 0.04, gather: bool = False) -> None:
+    def __init__(
+        self, temperature: float = 0.1, target_temperature: float = 0.04, gather: bool = False
+    ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, target_temperature=target_temperature)
         self.temperature = temperature
@@ -69,7 +71,9 @@ class SCE(nn.Module):
         super().__init__()
         checks.positive(temperature=temperature, target_temperature=target_temperature)
         checks.fraction(lam=lam)
-        checks.not_negative(**{name: value for name, value in (("mu", mu), ("eta", eta)) if value is not None})
+        checks.not_negative(
+            **{name: value for name, value in (("mu", mu), ("eta", eta)) if value is not None}
+        )
         self.temperature = temperature
         self.target_temperature = target_temperature
         self.gather = gather
@@ -80,15 +84,24 @@ class SCE(nn.Module):
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue | None = None) -> Scalar:
         if queue is None:
-            positive, negative, relation = attend_in_batch(query, key, self.temperature, self.target_temperature)
+            positive, negative, relation = attend_in_batch(
+                query, key, self.temperature, self.target_temperature
+            )
         else:
             check_rows(query=query, key=key)
             query, key = unit_rows(query), unit_rows(key.detach())
             negative, _ = attend(query, queue, self.temperature)
             _, target_key = attend(key, queue, self.target_temperature)
-            positive, relation = (vecdot(query, other) / self.temperature for other in (key, target_key))
+            positive, relation = (
+                vecdot(query, other) / self.temperature for other in (key, target_key)
+            )
         # InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative.
         mu = 1 - self.lam if self.mu is None else self.mu
         eta = 1 - self.lam if self.eta is None else self.eta
         loss = -(self.lam + eta) * F.logsigmoid(positive - negative)
-        return loss.add(positive, alpha=eta).sub(relation, alpha=mu).add(negative, alpha=mu - eta).mean()
+        return (
+            loss.add(positive, alpha=eta)
+            .sub(relation, alpha=mu)
+            .add(negative, alpha=mu - eta)
+            .mean()
+        )

@@ -58,8 +58,12 @@ class SACLR(nn.Module):
         super().__init__()
         if scale not in ("matrix", "row"):
             raise ValueError(f'scale must be "matrix" or "row", got {scale!r}')
-        if negatives != "all" and (not isinstance(negatives, int) or isinstance(negatives, bool) or negatives < 1):
-            raise ValueError(f'negatives must be "all" or an integer of 1 or more, got {negatives!r}')
+        if negatives != "all" and (
+            not isinstance(negatives, int) or isinstance(negatives, bool) or negatives < 1
+        ):
+            raise ValueError(
+                f'negatives must be "all" or an integer of 1 or more, got {negatives!r}'
+            )
         if kernel not in ("gaussian", "cosine", "cauchy"):
             raise ValueError(f'kernel must be "gaussian", "cosine" or "cauchy", got {kernel!r}')
         checks.at_least(1, num_images=num_images)
@@ -79,7 +83,10 @@ class SACLR(nn.Module):
         self.gather = gather
         self.group_size = checks.group(group_size)
         self.monitored: dict[str, Tensor] = {}
-        self.register_buffer("partition", torch.full((num_images,) if scale == "row" else (), float(initial_partition)))
+        self.register_buffer(
+            "partition",
+            torch.full((num_images,) if scale == "row" else (), float(initial_partition)),
+        )
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None = None) -> Scalar:
@@ -87,7 +94,9 @@ class SACLR(nn.Module):
         batch, kernel, normaliser = len(z1), self._kernel(), self.partition
         if self.scale == "row":
             normaliser = normaliser[checks.index_of(batch, index, 'scale="matrix" works without')]
-        pairs = 2 * (self.group_size or batch) - 2 if self.negatives == "all" else 2 * self.negatives
+        pairs = (
+            2 * (self.group_size or batch) - 2 if self.negatives == "all" else 2 * self.negatives
+        )
         weights = (1 / (normaliser * (pairs * 2 * batch))).expand(2, batch)
         if self.negatives == "all":
             u, repulsion, sums = weighted_sum(z1, z2, weights, kernel, group_size=self.group_size)
@@ -107,7 +116,11 @@ class SACLR(nn.Module):
             self.partition.lerp_(seen.mean(), 1 - self.rho)
         else:
             self.partition[index] = self.partition[index].lerp(seen, 1 - self.rho)
-        self.monitored = {"positive": positive.mean(), "negative": negative.mean(), "partition": self.partition.mean()}
+        self.monitored = {
+            "positive": positive.mean(),
+            "negative": negative.mean(),
+            "partition": self.partition.mean(),
+        }
 
     def _kernel(self) -> Kernel:
         if self.kernel == "cosine":

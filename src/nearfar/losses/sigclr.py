@@ -52,8 +52,12 @@ class SigCLR(nn.Module):
         self.gather = gather
         self.monitored: dict[str, Tensor] = {}
         self.group_size = checks.group(group_size)
-        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature))) if learn_temperature else None
-        self.bias = nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
+        self.log_scale = (
+            nn.Parameter(torch.tensor(-math.log(temperature))) if learn_temperature else None
+        )
+        self.bias = (
+            nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
+        )
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:

@@ -21,7 +21,9 @@ class SimCLR(nn.Module):
     tensor(1.1654)
     """
 
-    def __init__(self, temperature: float = 0.2, gather: bool = False, group_size: int | None = None) -> None:
+    def __init__(
+        self, temperature: float = 0.2, gather: bool = False, group_size: int | None = None
+    ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature

@@ -115,7 +115,9 @@ class ISogCLR(nn.Module):
         lowest, highest = temperature_range
         checks.temperature_of_exponentials(**{"the least of temperature_range": lowest})
         if not lowest <= temperature <= highest < math.inf:
-            raise ValueError(f"temperature must be within temperature_range {lowest} to {highest}, got {temperature}")
+            raise ValueError(
+                f"temperature must be within temperature_range {lowest} to {highest}, got {temperature}"
+            )
         checks.not_negative(lr=lr, rho=rho)
         checks.fraction(beta=beta, gamma=gamma)
         self.temperature_range = (lowest, highest)
@@ -140,7 +142,9 @@ class ISogCLR(nn.Module):
         ratio = mean / u
         if self.training:
             slope = u.log() + self.rho - ratio.detach() * mean_cosine / temperatures
-            self._update(index, u.mean(0), slope.mean(0).clamp(-self.gradient_limit, self.gradient_limit))
+            self._update(
+                index, u.mean(0), slope.mean(0).clamp(-self.gradient_limit, self.gradient_limit)
+            )
         return (temperatures * ratio - cosines).mean()
 
     @torch.no_grad()
@@ -150,4 +154,6 @@ class ISogCLR(nn.Module):
         self.seen.index_fill_(0, index, True)
         momentum = self.momentum[index].lerp(slope.to(self.momentum.dtype), self.beta)
         self.momentum[index] = momentum
-        self.temperatures[index] = (self.temperatures[index] - self.lr * momentum).clamp(*self.temperature_range)
+        self.temperatures[index] = (self.temperatures[index] - self.lr * momentum).clamp(
+            *self.temperature_range
+        )

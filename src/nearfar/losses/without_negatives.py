@@ -58,7 +58,9 @@ class BarlowTwins(nn.Module):
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
         check_rows(2, z1=z1, z2=z2)
-        a, b = (F.batch_norm(z.to(accumulation_dtype(z)), None, None, training=True) for z in (z1, z2))
+        a, b = (
+            F.batch_norm(z.to(accumulation_dtype(z)), None, None, training=True) for z in (z1, z2)
+        )
         c = a.T @ b / len(a)  # [dim, dim]
         diagonal = c.diagonal()
         off_diagonal = c - diagonal.diag()
@@ -82,7 +84,11 @@ class VICReg(nn.Module):
     """
 
     def __init__(
-        self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0, gather: bool = False
+        self,
+        invariance: float = 25.0,
+        variance: float = 25.0,
+        covariance: float = 1.0,
+        gather: bool = False,
     ) -> None:
         super().__init__()
         checks.not_negative(invariance=invariance, variance=variance, covariance=covariance)
@@ -97,7 +103,11 @@ class VICReg(nn.Module):
         z1, z2 = (z.to(accumulation_dtype(z)) for z in (z1, z2))
         spread = (_hinge(z1) + _hinge(z2)) / 2
         correlated = _covariance(z1) + _covariance(z2)
-        return self.invariance * F.mse_loss(z1, z2) + self.variance * spread + self.covariance * correlated
+        return (
+            self.invariance * F.mse_loss(z1, z2)
+            + self.variance * spread
+            + self.covariance * correlated
+        )
 
 
 def _hinge(z: Rows) -> Scalar:
@@ -131,7 +141,11 @@ class WMSE(nn.Module):
     """
 
     def __init__(
-        self, sub_batch: int | None = None, iterations: int = 1, eps: float = 1e-6, gather: bool = False
+        self,
+        sub_batch: int | None = None,
+        iterations: int = 1,
+        eps: float = 1e-6,
+        gather: bool = False,
     ) -> None:
         super().__init__()
         checks.at_least(2, **({} if sub_batch is None else {"sub_batch": sub_batch}))
@@ -156,7 +170,9 @@ class WMSE(nn.Module):
         z = in_float64(torch.stack((z1, z2)))
         losses = []
         for _ in range(self.iterations):
-            order = sample_order(batch, z.device) if parts > 1 else torch.arange(batch, device=z.device)
+            order = (
+                sample_order(batch, z.device) if parts > 1 else torch.arange(batch, device=z.device)
+            )
             for rows in order.tensor_split(parts):
                 a, b = unit_rows(self._whiten(z[:, rows]))
                 losses.append(2 - 2 * vecdot(a, b))
@@ -166,8 +182,12 @@ class WMSE(nn.Module):
         centred = z - z.mean(1, keepdim=True)
         covariance = centred.mT @ centred / (z.shape[1] - 1)
         mean_variance = covariance.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
-        ridge = (self.eps * mean_variance).clamp(min=1e-12) * torch.eye(z.shape[2], dtype=z.dtype, device=z.device)
-        factor, _ = torch.linalg.cholesky_ex(covariance + ridge)  # nan in, nan out: the loop reports it
+        ridge = (self.eps * mean_variance).clamp(min=1e-12) * torch.eye(
+            z.shape[2], dtype=z.dtype, device=z.device
+        )
+        factor, _ = torch.linalg.cholesky_ex(
+            covariance + ridge
+        )  # nan in, nan out: the loop reports it
         return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
 
 
@@ -230,7 +250,9 @@ class SwAV(nn.Module):
         dim = self.prototypes.shape[1]
         if projections.ndim != 3 or projections.shape[0] < 2 or projections.shape[2] != dim:
             shape = list(projections.shape)
-            raise ValueError(f"projections must be [2 views or more, batch, {dim}] like the prototypes, got {shape}")
+            raise ValueError(
+                f"projections must be [2 views or more, batch, {dim}] like the prototypes, got {shape}"
+            )
         check_rows(2, projections=projections[0])
         with torch.no_grad():
             self.prototypes.copy_(unit_rows(self.prototypes))

@@ -2,8 +2,26 @@
 
 from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
 from nearfar.maps.clusters import clusters_of
-from nearfar.maps.layouts import LAYOUTS, Map, check_layout, find_map, lay_out, load_map, origin, save_map
+from nearfar.maps.layouts import (
+    LAYOUTS,
+    Map,
+    check_layout,
+    find_map,
+    lay_out,
+    load_map,
+    origin,
+    save_map,
+)
 from nearfar.maps.projector import Projector, finetune_map, fit_projector
 from nearfar.maps.quality import MapQuality, map_quality
 
-__all__ = ["ClusterEmbedding", "Map", "MapQuality", "Projector", "fit_projector", "load_map", "map_quality", "save_map"]
+__all__ = [
+    "ClusterEmbedding",
+    "Map",
+    "MapQuality",
+    "Projector",
+    "fit_projector",
+    "load_map",
+    "map_quality",
+    "save_map",
+]

@@ -23,7 +23,10 @@ from nearfar.neighbours.nearest import Metric, Nearest, nearest_rows
 
 START = 1e-4  # standard deviation of the initial coordinates along the widest direction
 LONGEST = 5.0  # longest move of a point in a step, as in openTSNE
-EARLY, EXAGGERATION = 0.2, 12.0  # share of the steps in which the attraction is as many times as strong
+EARLY, EXAGGERATION = (
+    0.2,
+    12.0,
+)  # share of the steps in which the attraction is as many times as strong
 MOMENTUM, LEAST_GAIN = 0.8, 0.01
 CHUNK = 2**14  # rows whose affinities are computed at a time
 HALVINGS = 60  # of the interval of each row's precision
@@ -86,8 +89,12 @@ class ClusterEmbedding(BaseEstimator):
             k = min(self.n_neighbors, len(rows) - 1)
             distance, index = neighbours or nearest_rows(rows, k=k, metric=self.metric)
             squared = squared_distances(distance[:, :k], self.metric)
-            probability = entropic_affinities(squared, min(self.perplexity, k))  # p_j|i, each row of which sums to one
-            coordinates, self.partition_ = self._optimise(self._start(rows), index[:, :k], probability)
+            probability = entropic_affinities(
+                squared, min(self.perplexity, k)
+            )  # p_j|i, each row of which sums to one
+            coordinates, self.partition_ = self._optimise(
+                self._start(rows), index[:, :k], probability
+            )
         self.n_features_in_ = rows.shape[1]
         self.embedding_ = (coordinates - coordinates.mean(0)).numpy()
         self._rows = rows
@@ -101,7 +108,9 @@ class ClusterEmbedding(BaseEstimator):
         """Coordinates of new rows [m, dim] among the rows of `fit`, which stay; see `NeighbourPlacement`."""
         check_is_fitted(self, "embedding_")
         rows = torch.from_numpy(check_array(X, dtype=np.float32))
-        return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(rows).numpy()
+        return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(
+            rows
+        ).numpy()
 
     def _start(self, rows: Tensor) -> Tensor:
         shape = (len(rows), self.n_components)
@@ -115,7 +124,9 @@ class ClusterEmbedding(BaseEstimator):
         rows = F.normalize(rows, dim=1) if self.metric == "cosine" else rows
         pca = PCA(self.n_components, random_state=self.random_state)
         start = torch.from_numpy(pca.fit_transform(rows.numpy()))
-        return START * (start / start[:, 0].std().clamp_min(1e-12) + 1e-2 * noise)  # noise, so that equal rows can part
+        return START * (
+            start / start[:, 0].std().clamp_min(1e-12) + 1e-2 * noise
+        )  # noise, so that equal rows can part
 
     def _optimise(self, points: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, float]:
         move, gain = torch.zeros_like(points), torch.ones_like(points)
@@ -125,7 +136,9 @@ class ClusterEmbedding(BaseEstimator):
             exaggeration = EXAGGERATION if step < EARLY * self.max_iter else 1.0
             gradient = exaggeration * attraction - repulsion
             gain = torch.where(gradient * move < 0, gain + 0.2, gain * 0.8).clamp_(min=LEAST_GAIN)
-            move = (MOMENTUM * move - len(points) / exaggeration * gain * gradient).renorm(2, 0, LONGEST)
+            move = (MOMENTUM * move - len(points) / exaggeration * gain * gradient).renorm(
+                2, 0, LONGEST
+            )
             points = points + move
             if self.progress is not None:
                 self.progress(step + 1, self.max_iter)
@@ -133,7 +146,10 @@ class ClusterEmbedding(BaseEstimator):
 
 
 def forces(
-    points: Float[Tensor, "n dim"], index: Int[Tensor, "n k"], probability: Float[Tensor, "n k"], alpha: float
+    points: Float[Tensor, "n dim"],
+    index: Int[Tensor, "n k"],
+    probability: Float[Tensor, "n k"],
+    alpha: float,
 ) -> tuple[Float[Tensor, "n dim"], Float[Tensor, "n dim"], float]:
     """Attraction and repulsion, whose difference is the gradient of the I-divergence, and Z = 1 / (s n (n - 1)).
 
@@ -146,7 +162,9 @@ def forces(
     pull = (probability / count) / (1 + apart.square().sum(0))
     near = float(pull.sum())
     apart *= 2 * pull
-    attraction = apart.sum(2) - torch.zeros_like(columns).index_add_(1, index.flatten(), apart.flatten(1))
+    attraction = apart.sum(2) - torch.zeros_like(columns).index_add_(
+        1, index.flatten(), apart.flatten(1)
+    )
     sums, slopes = similarity_sums(points)
     partition = alpha * near + (1 - alpha) * float(sums.sum()) / pairs
     return attraction.T, -2 / (pairs * partition) * slopes, partition
@@ -165,7 +183,10 @@ class NeighbourPlacement(nn.Module):
     coordinates: Tensor
 
     def __init__(
-        self, features: Float[Tensor, "old dim"], coordinates: Float[Tensor, "old 2"], metric: Metric = "cosine"
+        self,
+        features: Float[Tensor, "old dim"],
+        coordinates: Float[Tensor, "old 2"],
+        metric: Metric = "cosine",
     ) -> None:
         super().__init__()
         self.metric = metric
@@ -176,7 +197,9 @@ class NeighbourPlacement(nn.Module):
     def forward(self, features: Float[Tensor, "new dim"]) -> Float[Tensor, "new 2"]:
         k = min(NEIGHBOURS, len(self.coordinates))
         distance, index = nearest_rows(self.features.float(), features, k, metric=self.metric)
-        probability = entropic_affinities(squared_distances(distance, self.metric), min(PERPLEXITY, k))
+        probability = entropic_affinities(
+            squared_distances(distance, self.metric), min(PERPLEXITY, k)
+        )
         around = self.coordinates[index]  # [new, k, 2]
         coordinates = around.median(1).values
         for _ in range(ROUNDS):
@@ -190,15 +213,21 @@ def squared_distances(distance: Float[Tensor, "rows k"], metric: Metric) -> Floa
     return 2 * distance if metric == "cosine" else distance.square()
 
 
-def entropic_affinities(squared: Float[Tensor, "rows k"], perplexity: float) -> Float[Tensor, "rows k"]:
+def entropic_affinities(
+    squared: Float[Tensor, "rows k"], perplexity: float
+) -> Float[Tensor, "rows k"]:
     """p_j|i proportional to exp(-beta_i d_ij^2) over the neighbours of a row, with exp(entropy) = perplexity.
 
     squared: finite squared distances. Rows sum to one. Raises ValueError unless 1 <= perplexity <= k; at k all
     neighbours weigh the same.
     Source: Hinton & Roweis 2002 (SNE), Eq. 1; entropic affinities: Vladymyrov & Carreira-Perpinan 2013.
     """
-    check_range(f"the perplexity over {squared.shape[1]} neighbours", perplexity, 1, squared.shape[1])
-    return torch.cat([_entropic(part.double(), np.log(perplexity)) for part in squared.split(CHUNK)]).to(squared)
+    check_range(
+        f"the perplexity over {squared.shape[1]} neighbours", perplexity, 1, squared.shape[1]
+    )
+    return torch.cat(
+        [_entropic(part.double(), np.log(perplexity)) for part in squared.split(CHUNK)]
+    ).to(squared)
 
 
 def _entropic(squared: Tensor, entropy: float) -> Tensor:

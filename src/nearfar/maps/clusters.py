@@ -13,7 +13,30 @@ from torch import Tensor
 from nearfar.maps.cluster_embedding import ClusterEmbedding
 from nearfar.pairs.arithmetic import unit_rows
 
-COUNTS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 23, 26, 30, 35, 40, 50, 60)  # that are tried
+COUNTS = (
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    14,
+    16,
+    18,
+    20,
+    23,
+    26,
+    30,
+    35,
+    40,
+    50,
+    60,
+)  # that are tried
 LAID_OUT = 20_000  # rows that are laid out on the plane; the others are placed among them
 JUDGED = 3000  # rows over which the silhouette is computed
 BATCH, STARTS = 2048, 5
@@ -64,7 +87,9 @@ def clusters_of(
     sizes = np.bincount(labels)
     rank = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
     number = torch.from_numpy(rank[labels].astype(np.int64))
-    centres = unit_rows(unit.new_zeros(len(sizes), unit.shape[1]).index_add_(0, number, unit), torch.float32)
+    centres = unit_rows(
+        unit.new_zeros(len(sizes), unit.shape[1]).index_add_(0, number, unit), torch.float32
+    )
     return Clusters(number, (1 - (unit * centres[number]).sum(1)).clamp_min(0), scores)
 
 
@@ -99,14 +124,22 @@ def _grouped(
     plane = ClusterEmbedding(random_state=seed, progress=progress)
     coordinates = plane.fit_transform(unit[first[order[:LAID_OUT]]].numpy())
     if len(order) > LAID_OUT:
-        coordinates = np.concatenate([coordinates, plane.transform(unit[first[order[LAID_OUT:]]].numpy())])
+        coordinates = np.concatenate(
+            [coordinates, plane.transform(unit[first[order[LAID_OUT:]]].numpy())]
+        )
     coordinates = coordinates[np.argsort(order)][same]
     sample = np.random.default_rng(seed).permutation(len(unit))[:JUDGED]
-    counts = [one for one in COUNTS if one <= max(2, (2 * len(first)) ** 0.5)] if count is None else [count]
+    counts = (
+        [one for one in COUNTS if one <= max(2, (2 * len(first)) ** 0.5)]
+        if count is None
+        else [count]
+    )
     scores: dict[int, float] = {}
     found: dict[int, np.ndarray] = {}
     for tried in counts:
-        means = MiniBatchKMeans(tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed)
+        means = MiniBatchKMeans(
+            tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed
+        )
         means = means.fit(coordinates)
         if len(np.unique(means.labels_)) < tried:  # k-means on everything leaves no cluster empty
             means = KMeans(tried, init=means.cluster_centers_, n_init=1).fit(coordinates)

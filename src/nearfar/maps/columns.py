@@ -31,8 +31,30 @@ from nearfar.views import Views
 # Chosen by farthest-point search in OKLab within a band of lightness and chroma, for light and dark backgrounds; the
 # first ones are farthest apart.
 PALETTE = (
-    *("#3b83d6", "#ecaf07", "#9d3629", "#147c11", "#fd6fa2", "#15c8ce", "#873cb2", "#6bcb51", "#967216", "#f47205"),
-    *("#d9464c", "#cfb0c0", "#bd6be0", "#1355c2", "#3e656a", "#7da3ff", "#a3a16b", "#916989", "#54a105", "#439183"),
+    *(
+        "#3b83d6",
+        "#ecaf07",
+        "#9d3629",
+        "#147c11",
+        "#fd6fa2",
+        "#15c8ce",
+        "#873cb2",
+        "#6bcb51",
+        "#967216",
+        "#f47205",
+    ),
+    *(
+        "#d9464c",
+        "#cfb0c0",
+        "#bd6be0",
+        "#1355c2",
+        "#3e656a",
+        "#7da3ff",
+        "#a3a16b",
+        "#916989",
+        "#54a105",
+        "#439183",
+    ),
 )
 GREY = "#8a8f98"
 FEW = 20  # integers with at most so many different values are classes
@@ -74,7 +96,9 @@ def label_column(labels: Int64[np.ndarray, " images"], class_names: Sequence[str
     """Return labels as the column "label": the classes that occur, in the order of their numbers; -1 (none) is last."""
     present, of_image = np.unique(labels, return_inverse=True)
     names = class_names or []
-    classes = _in_colours(str(names[label]) if label < len(names) else str(label) for label in present[present >= 0])
+    classes = _in_colours(
+        str(names[label]) if label < len(names) else str(label) for label in present[present >= 0]
+    )
     if len(present) > len(classes):
         classes.append(Coloured(NO_LABEL, GREY))
         of_image = (of_image - 1) % len(classes)
@@ -93,7 +117,9 @@ def described(columns: Mapping[str, ArrayLike] | None, count: int) -> list[Colum
 
 def _column(name: str, values: np.ndarray, count: int) -> Column:
     if values.shape != (count,):
-        raise ValueError(f"column '{name}' must have one value for each of the {count} images, not {values.shape}")
+        raise ValueError(
+            f"column '{name}' must have one value for each of the {count} images, not {values.shape}"
+        )
     if values.dtype.kind == "b":
         return _classes(name, np.where(values, "yes", "no"))
     if values.dtype.kind in "iu" and len(np.unique(values)) <= FEW:
@@ -101,10 +127,15 @@ def _column(name: str, values: np.ndarray, count: int) -> Column:
     if values.dtype.kind in "iuf":
         kind = np.float64 if values.dtype.itemsize > 4 else np.float32
         values = np.where(np.isfinite(values), values, np.nan).astype(kind)
-        low, high = (0.0, 1.0) if np.isnan(values).all() else map(float, np.nanpercentile(values, (1, 99)))
+        low, high = (
+            (0.0, 1.0) if np.isnan(values).all() else map(float, np.nanpercentile(values, (1, 99)))
+        )
         return Column(name, values, None, low, high if high > low else low + 1)
     if values.dtype.kind in "OUS":
-        return _classes(name, np.array(["" if one is None or one != one else str(one) for one in values.tolist()]))
+        return _classes(
+            name,
+            np.array(["" if one is None or one != one else str(one) for one in values.tolist()]),
+        )
     raise ValueError(f"column '{name}' must hold numbers or text, not {values.dtype}")
 
 
@@ -132,14 +163,25 @@ def packed(values: np.ndarray) -> dict[str, str]:
 
 
 def retrieval_column(
-    encoder: Encoder, images: Images, views: Views, seed: int, search: Callable[..., Nearest], **how: Any
+    encoder: Encoder,
+    images: Images,
+    views: Views,
+    seed: int,
+    search: Callable[..., Nearest],
+    **how: Any,
 ) -> np.ndarray:
     """Whether the nearest to an augmented view of an image, among other views of all images, is its own.
 
     search: as `find_nearest`. how: options of `extract_view`.
     """
     first, second = (
-        extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "own view", number), **how)
+        extract_view(
+            encoder,
+            images,
+            views.pick([number % len(views)]),
+            stream(seed, "own view", number),
+            **how,
+        )
         for number in range(2)
     )
     return (search(second, first, 1).index[:, 0] == torch.arange(len(images))).numpy()
@@ -173,7 +215,12 @@ def _in_years(table: pyarrow.Table) -> pyarrow.Table:
     """The table with times as years, such as 2024.5, which are a scale."""
     for place, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
         if pyarrow.types.is_timestamp(kind):
-            seconds = table[name].cast(pyarrow.timestamp("s"), safe=False).cast(pyarrow.int64()).cast(pyarrow.float64())
+            seconds = (
+                table[name]
+                .cast(pyarrow.timestamp("s"), safe=False)
+                .cast(pyarrow.int64())
+                .cast(pyarrow.float64())
+            )
             years = pc.add(pc.divide(seconds, 365.2425 * 86400), 1970.0)
             table = table.set_column(place, name, years)
     return table
@@ -190,13 +237,21 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)
         else:
-            as_text = dict.fromkeys(NAME_COLUMNS, pyarrow.string())  # names of digits keep their zeros
-            table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text))
-    if twice := next((name for name in table.column_names if table.column_names.count(name) > 1), None):
+            as_text = dict.fromkeys(
+                NAME_COLUMNS, pyarrow.string()
+            )  # names of digits keep their zeros
+            table = pyarrow.csv.read_csv(
+                path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text)
+            )
+    if twice := next(
+        (name for name in table.column_names if table.column_names.count(name) > 1), None
+    ):
         raise ValueError(f"--columns {path} has more than one column '{twice}'; rename one of them")
     if not set(table.column_names) & set(NAME_COLUMNS):
         found = ", ".join(table.column_names)
-        raise ValueError(f"--columns {path} needs the image names in a column 'name' (or 'path'); it has {found}")
+        raise ValueError(
+            f"--columns {path} needs the image names in a column 'name' (or 'path'); it has {found}"
+        )
     return table
 
 
@@ -216,10 +271,14 @@ def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.nda
         if name in wanted:
             again += row_of.setdefault(name, row) != row
     if again:
-        logging.getLogger("nearfar").info("--columns: left out %d rows whose names had occurred before", again)
+        logging.getLogger("nearfar").info(
+            "--columns: left out %d rows whose names had occurred before", again
+        )
     if not row_of and len(names):
         first = str(table[key][0]) if len(table) else ""
         near = did_you_mean(first, names[:1000], f"'{names[0]}' is")
-        raise ValueError(f"--columns: no name in column '{key}' is that of an image: '{first}' is not, {near}")
+        raise ValueError(
+            f"--columns: no name in column '{key}' is that of an image: '{first}' is not, {near}"
+        )
     rows = pyarrow.array([row_of.get(name) for name in names], type=pyarrow.int64())
     return as_arrays(table.drop_columns([key]).take(rows))

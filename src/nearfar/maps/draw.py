@@ -35,7 +35,9 @@ def draw_map(
     labels. images: at most 400 of them are drawn over their points, without overlap.
     """
     coordinates = np.asarray(points.detach().cpu(), dtype=float)
-    figure = matplotlib.figure.Figure(figsize=(9, 7), dpi=150, facecolor=PAPER, layout="constrained")
+    figure = matplotlib.figure.Figure(
+        figsize=(9, 7), dpi=150, facecolor=PAPER, layout="constrained"
+    )
     axes = figure.subplots()
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_axis_off()
@@ -50,7 +52,9 @@ def draw_map(
         axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)
         marks = [axes.scatter([], [], s=36, c=one.colour) for one in classes]
         names = [one.name for one in classes]
-        legend = axes.legend(marks, names, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor=INK)
+        legend = axes.legend(
+            marks, names, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor=INK
+        )
         for text in legend.get_texts():
             text.set(parse_math=False, fontsize=9)  # "$" is a letter of a name
     else:
@@ -60,7 +64,9 @@ def draw_map(
     figure.savefig(path)
 
 
-def _add_images(axes: matplotlib.axes.Axes, coordinates: np.ndarray, images: Images, colours: np.ndarray) -> None:
+def _add_images(
+    axes: matplotlib.axes.Axes, coordinates: np.ndarray, images: Images, colours: np.ndarray
+) -> None:
     """Draw framed images over some of their points, in random order, without overlap."""
     apart = (np.ptp(coordinates, axis=0).max() or 1.0) / ACROSS
     chosen: list[int] = []
@@ -70,5 +76,11 @@ def _add_images(axes: matplotlib.axes.Axes, coordinates: np.ndarray, images: Ima
             chosen.append(int(i))
     tiles = thumbnails(images.pictures(torch.tensor(chosen)), 32).permute(0, 2, 3, 1).numpy()
     for point, tile, colour in zip(coordinates[chosen], tiles, colours[chosen], strict=True):
-        box = matplotlib.offsetbox.OffsetImage(tile, zoom=13 / tile.shape[0], interpolation="nearest")
-        axes.add_artist(matplotlib.offsetbox.AnnotationBbox(box, tuple(point), pad=0, bboxprops={"edgecolor": colour}))
+        box = matplotlib.offsetbox.OffsetImage(
+            tile, zoom=13 / tile.shape[0], interpolation="nearest"
+        )
+        axes.add_artist(
+            matplotlib.offsetbox.AnnotationBbox(
+                box, tuple(point), pad=0, bboxprops={"edgecolor": colour}
+            )
+        )

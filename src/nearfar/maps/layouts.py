@@ -68,7 +68,9 @@ def check_layout(layout: str, num_views: int | None) -> None:
     """Raise ValueError for an unknown layout, and for views with a layout that uses none."""
     check_known("--layout", layout, LAYOUTS)
     if layout == "cluster-embedding" and num_views is not None:
-        raise ValueError("--num-views: the layout cluster-embedding makes no views; choose projector or finetune")
+        raise ValueError(
+            "--num-views: the layout cluster-embedding makes no views; choose projector or finetune"
+        )
 
 
 def lay_out(
@@ -93,20 +95,30 @@ def lay_out(
     if layout == "cluster-embedding":
         coordinates, steps = torch.zeros(len(features), 2), epochs or ClusterEmbedding.max_iter
         if len(features) > 1:
-            embedding = ClusterEmbedding(metric="cosine", max_iter=steps, random_state=seed, progress=progress)
-            coordinates = torch.from_numpy(embedding.fit(features.numpy(), neighbours=neighbours).embedding_)
+            embedding = ClusterEmbedding(
+                metric="cosine", max_iter=steps, random_state=seed, progress=progress
+            )
+            coordinates = torch.from_numpy(
+                embedding.fit(features.numpy(), neighbours=neighbours).embedding_
+            )
         return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
     assert encoder is not None and views is not None
     how: dict[str, Any] = dict(device=find_device(), progress=progress)
     seen = [
-        extract_view(encoder, images, views.pick([number % len(views)]), stream(seed, "map", number), **how)
+        extract_view(
+            encoder, images, views.pick([number % len(views)]), stream(seed, "map", number), **how
+        )
         for number in range(num_views or NUM_VIEWS)
     ]
     alone = None if layout == "finetune" else epochs  # --epochs are those of the last stage
-    projector = fit_projector(torch.stack(seen), features, epochs=alone, seed=seed, progress=progress)
+    projector = fit_projector(
+        torch.stack(seen), features, epochs=alone, seed=seed, progress=progress
+    )
     if layout == "projector":
         return Map(projector, projector(features), {"layout": layout})
-    encoder, projector = finetune_map(encoder, projector, images, views, epochs=epochs, seed=seed, **how)
+    encoder, projector = finetune_map(
+        encoder, projector, images, views, epochs=epochs, seed=seed, **how
+    )
     coordinates = projector(extract(encoder, images, **how))
     return Map(projector, coordinates, {"layout": layout}, encoder.backbone.net.state_dict())
 
@@ -146,13 +158,19 @@ def load_map(path: str | os.PathLike[str]) -> Map:
         function = _function(_within(tensors, FUNCTION), coordinates)
         return Map(function, coordinates, about, _within(tensors, BACKBONE) or None)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} is not a map of nearfar, or damaged: {first_line(error)[:200]}") from error
+        raise ValueError(
+            f"{path} is not a map of nearfar, or damaged: {first_line(error)[:200]}"
+        ) from error
 
 
 def origin(folder: Path, images: Images) -> dict[str, Any]:
     """What a map is made of: the number of images, and digests of their names and of the encoder in a run folder."""
     names = "\n".join(images.names).encode("utf-8", "surrogatepass")
-    return {"images": len(images), "names": digest(names), "encoder": digest((folder / WEIGHTS).read_bytes())}
+    return {
+        "images": len(images),
+        "names": digest(names),
+        "encoder": digest((folder / WEIGHTS).read_bytes()),
+    }
 
 
 def find_map(name: str | Path, folder: Path) -> Path:
@@ -164,7 +182,11 @@ def find_map(name: str | Path, folder: Path) -> Path:
 
 
 def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def _function(state: dict[str, Tensor], coordinates: Tensor) -> Projector | NeighbourPlacement:

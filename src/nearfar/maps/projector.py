@@ -20,7 +20,9 @@ from nearfar.networks import Encoder
 from nearfar.views import Views, make_views
 
 BATCH_SIZE, HIDDEN = 256, 256
-NEGATIVES = 8  # a few more than one: steadier steps at the same cost, as there are only two dimensions
+NEGATIVES = (
+    8  # a few more than one: steadier steps at the same cost, as there are only two dimensions
+)
 WEIGHT_DECAY = 0.1
 LEAST_EPOCHS = 20
 RATE, WARMUP_STEPS, LEAST_STEPS = 1e-2, 50, 1400
@@ -47,7 +49,13 @@ class Projector(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            *(nn.Linear(dim, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2))
+            *(
+                nn.Linear(dim, HIDDEN),
+                nn.ReLU(),
+                nn.Linear(HIDDEN, HIDDEN),
+                nn.ReLU(),
+                nn.Linear(HIDDEN, 2),
+            )
         )
         self.register_buffer("centre", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(()))
@@ -70,7 +78,9 @@ class Projector(nn.Module):
         coordinates = self._raw(features)
         self.offset.copy_(coordinates.mean(0))
         coordinates = coordinates - self.offset
-        self.directions.copy_(torch.linalg.eigh(in_float64(coordinates.T @ coordinates)).eigenvectors.flip(1))
+        self.directions.copy_(
+            torch.linalg.eigh(in_float64(coordinates.T @ coordinates)).eigenvectors.flip(1)
+        )
 
     def _raw(self, features: Tensor) -> Tensor:
         return torch.cat([self.net(rows) for rows in self.prepared(features.float()).split(8192)])
@@ -101,9 +111,16 @@ def fit_projector(
     torch.Size([5, 2])
     """
     shape = list(view_features.shape)
-    if len(shape) != 3 or shape[0] < 2 or shape[1] < 1 or (features is not None and list(features.shape) != shape[1:]):
+    if (
+        len(shape) != 3
+        or shape[0] < 2
+        or shape[1] < 1
+        or (features is not None and list(features.shape) != shape[1:])
+    ):
         given = "" if features is None else f" and {list(features.shape)}"
-        raise ValueError(f"a map needs features of two views or more, [views, images, dim], not {shape}{given}")
+        raise ValueError(
+            f"a map needs features of two views or more, [views, images, dim], not {shape}{given}"
+        )
     view_features = view_features.detach().float()
     features = view_features.mean(0) if features is None else features.detach().float()
     if not (view_features.isfinite().all() and features.isfinite().all()):
@@ -122,10 +139,16 @@ def fit_projector(
 
         def pairs(index: Tensor) -> Iterable[Tensor]:
             first = torch.randint(views, (batch,))
-            second = (first + torch.randint(1, views, (batch,))) % views  # another view than the first
-            return projector.net(torch.cat([prepared[first, index], prepared[second, index]])).chunk(2)
+            second = (
+                first + torch.randint(1, views, (batch,))
+            ) % views  # another view than the first
+            return projector.net(
+                torch.cat([prepared[first, index], prepared[second, index]])
+            ).chunk(2)
 
-        loss = SACLR(images, negatives=min(NEGATIVES, batch - 1), kernel="cauchy").to(features.device)
+        loss = SACLR(images, negatives=min(NEGATIVES, batch - 1), kernel="cauchy").to(
+            features.device
+        )
         optimizer = AdamW(projector.net.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
         epochs = epochs or _epochs(images, LEAST_STEPS)
         _train(optimizer, loss, pairs, images, epochs, WARMUP_STEPS, progress)
@@ -173,8 +196,13 @@ def finetune_map(
         made = make_views(images.gather(index).to(device), plan, generator, mean, std)
         return [head.net(head.prepared(net.backbone(view).float())) for view in made]
 
-    negatives, partition = min(NEGATIVES, BATCH_SIZE - 1, len(images) - 1), float(projector.partition)
-    loss = SACLR(len(images), negatives=negatives, kernel="cauchy", initial_partition=partition).to(device)
+    negatives, partition = (
+        min(NEGATIVES, BATCH_SIZE - 1, len(images) - 1),
+        float(projector.partition),
+    )
+    loss = SACLR(len(images), negatives=negatives, kernel="cauchy", initial_partition=partition).to(
+        device
+    )
     parts = [
         {"params": net.parameters(), "lr": FINETUNE_ENCODER_RATE},
         {"params": head.net.parameters(), "lr": FINETUNE_RATE},
@@ -182,7 +210,15 @@ def finetune_map(
     epochs = epochs or _epochs(len(images), FINETUNE_LEAST_STEPS)
     warmup = max(1, round(FINETUNE_WARMUP * epochs * (len(images) // min(BATCH_SIZE, len(images)))))
     with torch.enable_grad(), seeded(device, seed):
-        _train(AdamW(parts, weight_decay=WEIGHT_DECAY), loss, pairs, len(images), epochs, warmup, progress)
+        _train(
+            AdamW(parts, weight_decay=WEIGHT_DECAY),
+            loss,
+            pairs,
+            len(images),
+            epochs,
+            warmup,
+            progress,
+        )
     net, head = net.cpu().eval().requires_grad_(False), head.cpu().requires_grad_(False)
     head.rotate(extract(net, images, device=device))
     return net, head

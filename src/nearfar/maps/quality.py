@@ -14,7 +14,9 @@ from torch.nn import functional as F
 from nearfar.neighbours import nearest_rows
 
 NEIGHBOURS = 15
-MOST_RANKED = 2000  # images whose neighbours on the map are ranked in feature space: time is images x ranked
+MOST_RANKED = (
+    2000  # images whose neighbours on the map are ranked in feature space: time is images x ranked
+)
 CHUNK_OF_PAIRS = 2**22
 
 
@@ -53,7 +55,9 @@ class MapQuality:
         )
         if self.knn_map is None or self.knn_features is None:
             return line
-        accuracies = f"{100 * self.knn_map:.1f} % here, {100 * self.knn_features:.1f} % in the features"
+        accuracies = (
+            f"{100 * self.knn_map:.1f} % here, {100 * self.knn_features:.1f} % in the features"
+        )
         return f"{line}, {self.neighbours}-NN accuracy {accuracies}"
 
     def numbers(self) -> dict[str, float | int | None]:
@@ -94,16 +98,28 @@ def map_quality(
     kept = (on_map[:, :, None] == near[:, None, :]).any(2).float().mean(1).numpy()
     chosen = torch.arange(count)
     if count > most_ranked:
-        chosen = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most_ranked].sort().values
-    quality = MapQuality(count, k, kept, trustworthiness(features, on_map[chosen], chosen), len(chosen))
+        chosen = (
+            torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most_ranked]
+            .sort()
+            .values
+        )
+    quality = MapQuality(
+        count, k, kept, trustworthiness(features, on_map[chosen], chosen), len(chosen)
+    )
     if labels is None or not (labels >= 0).any():
         return quality
     truth = torch.from_numpy(labels)
-    return replace(quality, knn_map=left_out_accuracy(on_map, truth), knn_features=left_out_accuracy(near, truth))
+    return replace(
+        quality,
+        knn_map=left_out_accuracy(on_map, truth),
+        knn_features=left_out_accuracy(near, truth),
+    )
 
 
 def trustworthiness(
-    features: Float[Tensor, "images dim"], on_map: Int[Tensor, "ranked k"], ranked: Int[Tensor, " ranked"]
+    features: Float[Tensor, "images dim"],
+    on_map: Int[Tensor, "ranked k"],
+    ranked: Int[Tensor, " ranked"],
 ) -> float:
     """1 - 2 / (k (2 n - 3 k - 1)) times the mean over images of sum_j max(0, rank_ij - k), j the k nearest on the map.
 
@@ -112,7 +128,9 @@ def trustworthiness(
     """
     rows, count, k = F.normalize(features, dim=1), len(features), on_map.shape[1]
     excess = 0
-    for some, those in zip(*(part.split(max(1, CHUNK_OF_PAIRS // count)) for part in (ranked, on_map)), strict=True):
+    for some, those in zip(
+        *(part.split(max(1, CHUNK_OF_PAIRS // count)) for part in (ranked, on_map)), strict=True
+    ):
         cosine = rows[some] @ rows.T
         cosine[torch.arange(len(some)), some] = -torch.inf
         for j in those.T:
@@ -125,7 +143,11 @@ def left_out_accuracy(near: Int[Tensor, "images k"], labels: Int[Tensor, " image
     """Share of the labelled images whose label is that of most of their neighbours; the smaller class wins ties."""
     known = labels >= 0
     classes, number = labels[known].unique(return_inverse=True)
-    vote = torch.full_like(labels, len(classes))  # images without a label vote for a class that never wins
+    vote = torch.full_like(
+        labels, len(classes)
+    )  # images without a label vote for a class that never wins
     vote[known] = number
-    votes = torch.zeros(len(near), len(classes) + 1).scatter_add_(1, vote[near], torch.ones(near.shape))
+    votes = torch.zeros(len(near), len(classes) + 1).scatter_add_(
+        1, vote[near], torch.ones(near.shape)
+    )
     return float((votes[:, :-1].argmax(1) == vote)[known].float().mean())

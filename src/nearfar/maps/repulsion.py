@@ -16,13 +16,18 @@ from scipy.fft import next_fast_len
 from torch import Tensor
 
 SPACING = 0.35  # of the nodes, in units of the similarity's width: errors of the gradient stay below one per cent
-LEAST_CELLS, MOST_NODES = 30, 2**22  # along the longest side; in all, beyond which the spacing grows
+LEAST_CELLS, MOST_NODES = (
+    30,
+    2**22,
+)  # along the longest side; in all, beyond which the spacing grows
 PART = 2**15  # points treated at a time
 ORDER = 4  # nodes that a spline covers
 LEAST_EXTENT = 0.3  # below which a finer mesh would drown the gradient in rounding
 
 
-def similarity_sums(points: Float[Tensor, "n dim"]) -> tuple[Float[Tensor, " n"], Float[Tensor, "n dim"]]:
+def similarity_sums(
+    points: Float[Tensor, "n dim"],
+) -> tuple[Float[Tensor, " n"], Float[Tensor, "n dim"]]:
     """sum_{j != i} 1 / (1 + |y_i - y_j|^2) of each point, and the gradient of each sum with respect to its own point.
 
     points: on the CPU. Their own part is subtracted as the mesh holds it, so that a lonely point feels no force.
@@ -33,7 +38,9 @@ def similarity_sums(points: Float[Tensor, "n dim"]) -> tuple[Float[Tensor, " n"]
     most_cells = MOST_NODES ** (1 / dim) / 2 - ORDER
     spacing = max(min(SPACING, longest / LEAST_CELLS), longest / most_cells)
     nodes = [math.ceil(length / spacing) + ORDER for length in extent.tolist()]
-    sizes = tuple(next_fast_len(2 * math.ceil(count / 16) * 16, real=True) for count in nodes)  # few different ones
+    sizes = tuple(
+        next_fast_len(2 * math.ceil(count / 16) * 16, real=True) for count in nodes
+    )  # few different ones
     spread = [_splines((part - low) / spacing, nodes) for part in points.split(PART)]
     mesh = points.new_zeros(math.prod(nodes))
     for index, weights, _ in spread:
@@ -62,7 +69,9 @@ def _splines(places: Tensor, nodes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     for axis, count in enumerate(nodes):
         index = (index[:, :, None] * count + (first[:, axis, None] + steps)[:, None]).flatten(1)
         weights = (weights[:, :, None] * weight[:, axis, None]).flatten(1)
-        factors = torch.stack([(slope if axis == other else weight)[:, axis] for other in range(len(nodes))])
+        factors = torch.stack(
+            [(slope if axis == other else weight)[:, axis] for other in range(len(nodes))]
+        )
         slopes = (slopes[:, :, :, None] * factors[:, :, None]).flatten(2)
     return index, weights, slopes
 
@@ -79,7 +88,9 @@ def _similarity(spacing: float, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]
         place = torch.arange(size)
         squared = squared + (torch.minimum(place, size - place) * spacing).square().view(shape)
         frequency = torch.arange(size // 2 + 1) if axis == len(sizes) - 1 else place
-        smoothing = smoothing * ((4 + 2 * torch.cos(2 * math.pi * frequency / size)) / 6).view(shape)
+        smoothing = smoothing * ((4 + 2 * torch.cos(2 * math.pi * frequency / size)) / 6).view(
+            shape
+        )
     transformed = torch.fft.rfftn(1 / (1 + squared)).real / smoothing.square()
     near = torch.fft.irfftn(transformed.to(torch.complex64), s=sizes)
     steps = torch.cartesian_prod(*[torch.arange(ORDER)] * len(sizes)).view(-1, len(sizes))

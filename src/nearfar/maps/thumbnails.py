@@ -15,7 +15,9 @@ JPEG_QUALITY = 85
 LOSSLESS = 16  # pixels: up to here a thumbnail is PNG
 
 
-def thumbnails(images: UInt8[Tensor, "images channels side side"], size: int) -> UInt8[Tensor, "images 3 small small"]:
+def thumbnails(
+    images: UInt8[Tensor, "images channels side side"], size: int
+) -> UInt8[Tensor, "images 3 small small"]:
     """Return RGB thumbnails of at most `size` px; smaller images keep their pixels.
 
     One channel becomes grayscale; of several, the first three are shown, two with a black third.
@@ -35,13 +37,21 @@ def cell_of(side: int) -> int:
     return side if side <= LOSSLESS else -(-side // 8) * 8
 
 
-def one_sheet(tiles: UInt8[Tensor, "images 3 side side"], per_row: int) -> UInt8[Tensor, "3 height width"]:
+def one_sheet(
+    tiles: UInt8[Tensor, "images 3 side side"], per_row: int
+) -> UInt8[Tensor, "3 height width"]:
     """Return thumbnails in reading order as one image, each in the corner of its cell, padded with its edge pixels."""
     side = tiles.shape[-1]
     cell, rows = cell_of(side), -(-len(tiles) // per_row)
     sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
-    sheet[: len(tiles)] = F.pad(tiles.float(), (0, cell - side, 0, cell - side), mode="replicate").byte()
-    return sheet.view(rows, per_row, 3, cell, cell).permute(2, 0, 3, 1, 4).reshape(3, rows * cell, per_row * cell)
+    sheet[: len(tiles)] = F.pad(
+        tiles.float(), (0, cell - side, 0, cell - side), mode="replicate"
+    ).byte()
+    return (
+        sheet.view(rows, per_row, 3, cell, cell)
+        .permute(2, 0, 3, 1, 4)
+        .reshape(3, rows * cell, per_row * cell)
+    )
 
 
 def data_url(image: UInt8[Tensor, "3 height width"], lossless: bool = False) -> str:
@@ -61,5 +71,7 @@ def encoded(image: UInt8[Tensor, "3 height width"], lossless: bool = False) -> b
     if lossless:
         picture.save(file, "PNG", optimize=True)
     else:
-        picture.save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)  # with optimize, noise overruns its buffer
+        picture.save(
+            file, "JPEG", quality=JPEG_QUALITY, subsampling=0
+        )  # with optimize, noise overruns its buffer
     return file.getvalue()

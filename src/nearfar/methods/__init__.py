@@ -11,7 +11,13 @@ from nearfar.methods.moco import JCL, NNCLR, MoCoV1, MoCoV2, MoCoV3
 from nearfar.methods.model import Model
 from nearfar.methods.pairing import Embeddings, Pairing
 from nearfar.methods.recipe import Recipe
-from nearfar.methods.registry import describe, method_class, method_name, method_names, register_method
+from nearfar.methods.registry import (
+    describe,
+    method_class,
+    method_name,
+    method_names,
+    register_method,
+)
 from nearfar.methods.relational import SCE, ReSSL
 from nearfar.methods.saclr import SACLR
 from nearfar.methods.sigclr import SigCLR

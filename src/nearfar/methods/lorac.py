@@ -55,7 +55,9 @@ class _ManyCrops(Method):
     def views(self) -> tuple[str, ...]:
         return ("large",) * self.large_views + ("small",) * self.small_views
 
-    def _setup(self, loss: losses.LORAC, prior: tuple[Rows, ...] = (), **schedules: Schedule) -> Setup:
+    def _setup(
+        self, loss: losses.LORAC, prior: tuple[Rows, ...] = (), **schedules: Schedule
+    ) -> Setup:
         """Set up around a loss whose prior is on the rows named; each key meets the negatives of the other's queue."""
         checks.at_least(2, large_views=self.large_views)
         checks.at_least(0, small_views=self.small_views)
@@ -134,7 +136,9 @@ class LORAC(_LowRank):
     prior: Literal["laplace", "gaussian", "constant"] = loss_default(losses.LORAC, "prior")
 
     def setup(self, num_images: int) -> Setup:
-        return self._setup_with_prior(losses.LORAC(self.temperature, self.beta, self.prior), ("key", (0, 1)))
+        return self._setup_with_prior(
+            losses.LORAC(self.temperature, self.beta, self.prior), ("key", (0, 1))
+        )
 
 
 @register_method("lorac-bs")

@@ -90,12 +90,18 @@ class Head:
         A linear layer has no bias where a normalisation follows, which would subtract it again. Raises ValueError for a
         width below 1.
         """
-        checks.at_least(1, **{f"a head of widths {tuple(self.widths)}": min((in_features, *self.widths))})
+        checks.at_least(
+            1, **{f"a head of widths {tuple(self.widths)}": min((in_features, *self.widths))}
+        )
         layers: list[nn.Module] = []
         for number, width in enumerate(self.widths, start=1):
             last = number == len(self.widths)
             normalised = self.output_norm if last else self.hidden_norm
-            layers.append(nn.Linear(in_features, width, bias=not normalised and (self.output_bias or not last)))
+            layers.append(
+                nn.Linear(
+                    in_features, width, bias=not normalised and (self.output_bias or not last)
+                )
+            )
             if normalised:
                 layers.append(nn.BatchNorm1d(width, affine=self.output_affine or not last))
             if not last:
@@ -142,18 +148,34 @@ class Setup:
         checks.at_least(1, norm_groups=self.norm_groups, online_norm_groups=self.online_norm_groups)
         for momentum in [] if self.momentum is None else [self.momentum(0, 1), self.momentum(1, 1)]:
             if not 0 <= momentum <= 1:
-                raise ValueError(f"the momentum encoder's momentum must be between 0 and 1, got {momentum}")
-        if self.predictor is not None and list(self.predictor.widths[-1:]) != list(self.projector.widths[-1:]):
+                raise ValueError(
+                    f"the momentum encoder's momentum must be between 0 and 1, got {momentum}"
+                )
+        if self.predictor is not None and list(self.predictor.widths[-1:]) != list(
+            self.projector.widths[-1:]
+        ):
             widths = f"{tuple(self.predictor.widths)} after {tuple(self.projector.widths)}"
             raise ValueError(f"predictor must end with the same width as projector, got {widths}")
-        there = {"projection": True, "prediction": self.predictor is not None, "key": self.momentum is not None}
+        there = {
+            "projection": True,
+            "prediction": self.predictor is not None,
+            "key": self.momentum is not None,
+        }
         if missing := {name for name in self.pairing.names if not there.get(name)}:
             made = " and ".join(f"{name!r}" for name in there if there[name])
-            raise ValueError(f"the pairing uses {min(missing)!r}, but these networks make only {made}")
+            raise ValueError(
+                f"the pairing uses {min(missing)!r}, but these networks make only {made}"
+            )
         if self.momentum is not None and not self.pairing.momentum_views:
-            raise ValueError("the pairing uses no 'key', so there is nothing for a momentum encoder to do")
-        if self.queue_size is not None and not (self.pairing.momentum_views or self.pairing.enqueued):
-            raise ValueError("nothing enters the queue: the pairing has no 'key' and no enqueued rows")
+            raise ValueError(
+                "the pairing uses no 'key', so there is nothing for a momentum encoder to do"
+            )
+        if self.queue_size is not None and not (
+            self.pairing.momentum_views or self.pairing.enqueued
+        ):
+            raise ValueError(
+                "nothing enters the queue: the pairing has no 'key' and no enqueued rows"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +208,17 @@ class Method(ABC):
     """
 
     paper: ClassVar[str] = ""
-    recipes: ClassVar[Mapping[str, Recipe]] = {"small": small_data("nearfar, not tuned for this method")}
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "small": small_data("nearfar, not tuned for this method")
+    }
 
     projector: tuple[int, ...] = (512, 128)
 
     def __post_init__(self) -> None:
         if not self.projector or min(self.projector) < 1:
-            raise ValueError(f"projector must hold 1 width or more, each 1 or more, got {self.projector}")
+            raise ValueError(
+                f"projector must hold 1 width or more, each 1 or more, got {self.projector}"
+            )
 
     @property
     @abstractmethod

@@ -9,16 +9,28 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Cosine, Head, Method, Ramp, Setup, loss_default
 from nearfar.methods.pairing import Pairing, both_ways, queries_against_keys
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars_on_imagenet, sgd, small_data, solo_learn
+from nearfar.methods.recipe import (
+    CIFAR,
+    IMAGENET,
+    Recipe,
+    lars_on_imagenet,
+    sgd,
+    small_data,
+    solo_learn,
+)
 from nearfar.methods.registry import register_method
 
 
 def _imagenet(source: str, **settings: Any) -> Recipe:
     """The recipe of MoCo on ImageNet, on which JCL builds: eight devices, each with batch statistics of its own."""
-    common: dict[str, Any] = dict(epochs=200, warmup_epochs=0, protocol="linear-sgd moco", **IMAGENET)
+    common: dict[str, Any] = dict(
+        epochs=200, warmup_epochs=0, protocol="linear-sgd moco", **IMAGENET
+    )
     recipe = sgd(source, 0.03, **common | settings)
     numbers = {"queue_size": 65536, "momentum": 0.999, "norm_groups": 8, "online_norm_groups": 8}
-    return recipe.sets(**numbers).cites(norm_groups="released code: 8 GPUs", online_norm_groups="released code: 8 GPUs")
+    return recipe.sets(**numbers).cites(
+        norm_groups="released code: 8 GPUs", online_norm_groups="released code: 8 GPUs"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +57,9 @@ class _MoCo(Method):
     def setup(self, num_images: int) -> Setup:
         return Setup(
             loss=losses.MoCo(self.temperature),
-            pairing=queries_against_keys(both_ways=self.symmetric, queue_per_view=self.queue_per_view),
+            pairing=queries_against_keys(
+                both_ways=self.symmetric, queue_per_view=self.queue_per_view
+            ),
             projector=Head(self.projector, hidden_norm=self.hidden_norm),
             view_statistics=True,
             momentum=Cosine(self.momentum, self.final_momentum),
@@ -65,9 +79,14 @@ class MoCoV1(_MoCo):
     keys enter it and wraps at any length.
     """
 
-    paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
+    paper = (
+        "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
+    )
     views = ("moco-v1", "moco-v1")
-    recipes = {"small": small_data(), "imagenet": _imagenet("MoCo, section 4", lr_drops=(120, 160), views="moco-v1")}
+    recipes = {
+        "small": small_data(),
+        "imagenet": _imagenet("MoCo, section 4", lr_drops=(120, 160), views="moco-v1"),
+    }
 
     projector: tuple[int, ...] = (128,)
     temperature: float = 0.07  # the loss has v2's
@@ -109,13 +128,15 @@ class MoCoV3(Method):
     the predictor) for every backbone; its heads for ViTs are deeper.
     """
 
-    paper = "Chen et al., An Empirical Study of Training Self-Supervised Vision Transformers, ICCV 2021"
+    paper = (
+        "Chen et al., An Empirical Study of Training Self-Supervised Vision Transformers, ICCV 2021"
+    )
     views = ("strong-alpha", "strong-beta")
     recipes = {
         "small": small_data(),
-        "imagenet": lars_on_imagenet("MoCo v3, released settings for ResNet-50", 0.6, epochs=100, batch_size=4096).sets(
-            projector=(4096, 256), predictor=(4096, 256), temperature=1.0
-        ),
+        "imagenet": lars_on_imagenet(
+            "MoCo v3, released settings for ResNet-50", 0.6, epochs=100, batch_size=4096
+        ).sets(projector=(4096, 256), predictor=(4096, 256), temperature=1.0),
     }
 
     predictor: tuple[int, ...] = (512, 128)
@@ -198,7 +219,11 @@ class NNCLR(Method):
     recipes = {
         "small": small_data(),
         "cifar": solo_learn(0.4, weight_decay=1e-5, views="solo-alpha+solo-beta").sets(
-            projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=65536, temperature=0.2, view_statistics=True
+            projector=(2048, 2048, 256),
+            predictor=(4096, 256),
+            queue_size=65536,
+            temperature=0.2,
+            view_statistics=True,
         ),
         "imagenet": lars_on_imagenet("NNCLR, section 4.1", 0.3, epochs=1000, batch_size=4096).sets(
             projector=(2048, 2048, 256), predictor=(4096, 256), queue_size=98304

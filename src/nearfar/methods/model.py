@@ -33,10 +33,14 @@ class Model(nn.Module):
         setup = method.setup(num_images)
         pairing = setup.pairing
         if (last := max(pairing.online_views + pairing.momentum_views)) >= len(method.views):
-            raise ValueError(f"the pairing names view {last}, but the method has views 0 to {len(method.views) - 1}")
+            raise ValueError(
+                f"the pairing names view {last}, but the method has views 0 to {len(method.views) - 1}"
+            )
         self.method, self.setup = method, setup
         dim = setup.projector.widths[-1]
-        self.online = nn.Sequential(backbone, setup.projector.build(cast(int, backbone.num_features)))
+        self.online = nn.Sequential(
+            backbone, setup.projector.build(cast(int, backbone.num_features))
+        )
         self.predictor = setup.predictor.build(dim) if setup.predictor else None
         self.momentum_encoder = MomentumEncoder(self.online) if setup.momentum else None
         if self.momentum_encoder is not None and setup.norm_groups > 1:
@@ -75,7 +79,11 @@ class Model(nn.Module):
         if self.momentum_encoder is not None and with_keys:
             with torch.no_grad():
                 split = self.setup.norm_groups > 1
-                network = partial(self.shuffled, self.momentum_encoder) if split else self.momentum_encoder
+                network = (
+                    partial(self.shuffled, self.momentum_encoder)
+                    if split
+                    else self.momentum_encoder
+                )
                 embeddings["key"] = embed(network, [views[i] for i in pairing.momentum_views])
         return embeddings
 
@@ -85,7 +93,9 @@ class Model(nn.Module):
         index: [batch] numbers of the images; None will do unless the loss keeps something for each image.
         """
         state: dict[str, Tensor | None] = {"index": index} if self.setup.needs_index else {}
-        return self.setup.pairing(self.loss, embeddings, [queue() for queue in self.queues], **state)
+        return self.setup.pairing(
+            self.loss, embeddings, [queue() for queue in self.queues], **state
+        )
 
     def set_schedules(self, epoch: float, epochs: float) -> None:
         """Set the loss's scheduled numbers for a moment of training."""
@@ -98,7 +108,9 @@ class Model(nn.Module):
         if self.momentum_encoder is not None and self.setup.momentum is not None:
             self.momentum_encoder.update(self.online, self.setup.momentum(epoch, epochs))
         if self.queues:
-            for queue, rows in zip(self.queues, self.setup.pairing.rows_to_enqueue(embeddings), strict=True):
+            for queue, rows in zip(
+                self.queues, self.setup.pairing.rows_to_enqueue(embeddings), strict=True
+            ):
                 cast(Queue, queue).push(rows)
 
 
@@ -112,5 +124,9 @@ def _by_size(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Te
     rows: dict[int, Tensor] = {}
     for size in sorted({view.shape[1:] for view in views}, reverse=True):
         members = [i for i, view in enumerate(views) if view.shape[1:] == size]
-        rows |= zip(members, network(torch.cat([views[i] for i in members])).chunk(len(members)), strict=True)
+        rows |= zip(
+            members,
+            network(torch.cat([views[i] for i in members])).chunk(len(members)),
+            strict=True,
+        )
     return torch.stack([rows[i] for i in range(len(views))])

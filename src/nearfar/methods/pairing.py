@@ -40,21 +40,33 @@ class Pairing:
     queues: tuple[int, ...] | None = None
 
     def __call__(
-        self, loss: nn.Module, embeddings: Embeddings, queues: Sequence[Tensor] = (), **state: Tensor | None
+        self,
+        loss: nn.Module,
+        embeddings: Embeddings,
+        queues: Sequence[Tensor] = (),
+        **state: Tensor | None,
     ) -> Tensor:
         """Return the scalar loss; each call gets its queue, where there are any, and `state` (the images' index)."""
         named = {name: self._join(embeddings, entries) for name, entries in self.named.items()}
         values = []
         for number, term in enumerate(self.terms):
             queue = {"queue": queues[self.queues[number] if self.queues else 0]} if queues else {}
-            values.append(loss(*(self._select(embeddings, rows) for rows in term), **queue, **named, **state))
+            values.append(
+                loss(*(self._select(embeddings, rows) for rows in term), **queue, **named, **state)
+            )
         return torch.stack(values).mean() if self.join == "mean" else torch.stack(values).sum()
 
     def rows_to_enqueue(self, embeddings: Embeddings) -> list[Tensor]:
         """Return the rows [rows, dim] that enter each queue after the step."""
-        entries = [("key", view) for view in self.momentum_views] if self.enqueued is None else self.enqueued
+        entries = (
+            [("key", view) for view in self.momentum_views]
+            if self.enqueued is None
+            else self.enqueued
+        )
         parts = [self._select(embeddings, rows) for rows in entries]
-        rows = [part if part.ndim == 2 else F.normalize(part.float(), dim=-1).mean(0) for part in parts]
+        rows = [
+            part if part.ndim == 2 else F.normalize(part.float(), dim=-1).mean(0) for part in parts
+        ]
         return [torch.cat(rows)] if self.queues is None else rows
 
     @property
@@ -77,7 +89,9 @@ class Pairing:
 
     def _views(self, names: tuple[str, ...]) -> tuple[int, ...]:
         used = [views for name, views in self._all_rows() if name in names]
-        return tuple(sorted(set(chain(*((views,) if isinstance(views, int) else views for views in used)))))
+        return tuple(
+            sorted(set(chain(*((views,) if isinstance(views, int) else views for views in used))))
+        )
 
     def _join(self, embeddings: Embeddings, entries: tuple[Rows, ...]) -> Tensor:
         parts = [self._select(embeddings, rows) for rows in entries]
@@ -102,14 +116,23 @@ def all_views(views: int) -> Pairing:
 
 
 def both_ways(
-    first: str, second: str, join: Literal["mean", "sum"] = "mean", enqueued: tuple[Rows, ...] | None = None
+    first: str,
+    second: str,
+    join: Literal["mean", "sum"] = "mean",
+    enqueued: tuple[Rows, ...] | None = None,
 ) -> Pairing:
     """Embeddings of one kind of each view against those of another kind of the other view."""
-    return Pairing(terms=(((first, 0), (second, 1)), ((first, 1), (second, 0))), join=join, enqueued=enqueued)
+    return Pairing(
+        terms=(((first, 0), (second, 1)), ((first, 1), (second, 0))), join=join, enqueued=enqueued
+    )
 
 
 def queries_against_keys(
-    views: int = 2, query: str = "projection", *, both_ways: bool = False, queue_per_view: bool = False
+    views: int = 2,
+    query: str = "projection",
+    *,
+    both_ways: bool = False,
+    queue_per_view: bool = False,
 ) -> Pairing:
     """The key of the second view, or of each of the first two, against the queries of all other views.
 

@@ -88,10 +88,22 @@ def solo_learn(lr: float, **settings: Any) -> Recipe:
     common: dict[str, Any] = dict(
         epochs=1000, batch_size=256, weight_decay=1e-4, optimizer="larc-clip", protocol="linear"
     )
-    recipe = lars("solo-learn (da Costa et al. 2022), released configuration", lr, **CIFAR | common | settings)
+    recipe = lars(
+        "solo-learn (da Costa et al. 2022), released configuration", lr, **CIFAR | common | settings
+    )
     return recipe.cites(protocol="there a linear classifier is trained along with the encoder")
 
 
-def small_data(source: str = "nearfar, chosen on training images of digits, CIFAR-10, Imagenette") -> Recipe:
+def small_data(
+    source: str = "nearfar, chosen on training images of digits, CIFAR-10, Imagenette",
+) -> Recipe:
     """The default for small sets of images, minutes of training and a CPU or a small GPU; see docs/photographs.md."""
-    return Recipe(source, epochs=100, optimizer="muon", lr=0.02, lr_scaling="sqrt", weight_decay=0.1, warmup_epochs=2)
+    return Recipe(
+        source,
+        epochs=100,
+        optimizer="muon",
+        lr=0.02,
+        lr_scaling="sqrt",
+        weight_decay=0.1,
+        warmup_epochs=2,
+    )

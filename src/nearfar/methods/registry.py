@@ -34,12 +34,16 @@ def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]
 
     def register(cls: Any) -> Any:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-            raise ValueError(f"a method's name has lower-case letters, digits and dashes, got {name!r}")
+            raise ValueError(
+                f"a method's name has lower-case letters, digits and dashes, got {name!r}"
+            )
         if problem := _problem(cls):
             raise ValueError(f"method {name!r} cannot be registered: {problem}")
         other = _METHODS.get(name, cls)
         if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"there is already a method {name!r}, {other.__module__}.{other.__qualname__}")
+            raise ValueError(
+                f"there is already a method {name!r}, {other.__module__}.{other.__qualname__}"
+            )
         _METHODS[name] = cls
         return cls
 
@@ -71,7 +75,11 @@ def _problem(cls: object) -> str | None:
         return f"{cls.__name__} is not a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True) first"
     if inspect.isabstract(cls):
         return f"{cls.__name__} does not define {' and '.join(sorted(cls.__abstractmethods__))}"
-    return None if "small" in cls.recipes else f"{cls.__name__} has no recipe 'small', which is the default"
+    return (
+        None
+        if "small" in cls.recipes
+        else f"{cls.__name__} has no recipe 'small', which is the default"
+    )
 
 
 def describe(method: type[Method]) -> dict[str, Any]:
@@ -88,7 +96,9 @@ def describe(method: type[Method]) -> dict[str, Any]:
     for cls in reversed(method.__mro__):
         meanings |= of_arguments(inspect.cleandoc(cls.__doc__ or ""))
     differs = re.search(r"Differs from the paper: (.*?)(?:\n\n|\Z)", docs, re.DOTALL)
-    points = re.split(r"\(\d+\) ", " ".join(differs[1].split())) if differs else []  # (1) the first; (2) the second
+    points = (
+        re.split(r"\(\d+\) ", " ".join(differs[1].split())) if differs else []
+    )  # (1) the first; (2) the second
     needs = {
         "index": setup.needs_index,
         "predictor": setup.predictor is not None,
@@ -101,7 +111,9 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "needs": [name for name, needed in needs.items() if needed],
         "views": small.views,
         "defaults": {field.name: getattr(small, field.name) for field in fields(method)},
-        "meanings": {field.name: meanings[field.name] for field in fields(method) if field.name in meanings},
+        "meanings": {
+            field.name: meanings[field.name] for field in fields(method) if field.name in meanings
+        },
         "recipes": {name: asdict(recipe) for name, recipe in method.recipes.items()},
         "differs": [point.strip().rstrip(";.") for point in points if point],
     }

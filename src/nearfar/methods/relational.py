@@ -9,7 +9,15 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Cosine, Head, Method, Setup, loss_default
 from nearfar.methods.pairing import queries_against_keys
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars_on_imagenet, sgd, small_data, solo_learn
+from nearfar.methods.recipe import (
+    CIFAR,
+    IMAGENET,
+    Recipe,
+    lars_on_imagenet,
+    sgd,
+    small_data,
+    solo_learn,
+)
 from nearfar.methods.registry import register_method
 
 
@@ -26,7 +34,12 @@ def _ressl(lr: float, **settings: Any) -> Recipe:
 
 def _ressl_imagenet(**hyperparameters: Any) -> Recipe:
     recipe = _ressl(0.05, **IMAGENET)
-    numbers = {"projector": (4096, 512), "hidden_norm": False, "queue_size": 131072, "momentum": 0.999}
+    numbers = {
+        "projector": (4096, 512),
+        "hidden_norm": False,
+        "queue_size": 131072,
+        "momentum": 0.999,
+    }
     processes = "released code: 8 GPUs of 32 images"
     groups = {"norm_groups": 8, "online_norm_groups": 8}
     sources = {"hidden_norm": "released code", **dict.fromkeys(groups, processes)}
@@ -51,13 +64,27 @@ class ReSSL(Method):
     paper = "Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, NeurIPS 2021"
     recipes = {
         "small": small_data(),
-        "cifar": _ressl(0.06, **CIFAR, weight_decay=5e-4).sets(projector=(512, 128), queue_size=4096),
-        "cifar-solo-learn": solo_learn(0.05, optimizer="sgd", decay_all=True, views="solo-ressl+solo-weak")
-        .sets(projector=(4096, 256), hidden_norm=False, queue_size=65536, momentum=0.99, final_momentum=1.0)
+        "cifar": _ressl(0.06, **CIFAR, weight_decay=5e-4).sets(
+            projector=(512, 128), queue_size=4096
+        ),
+        "cifar-solo-learn": solo_learn(
+            0.05, optimizer="sgd", decay_all=True, views="solo-ressl+solo-weak"
+        )
+        .sets(
+            projector=(4096, 256),
+            hidden_norm=False,
+            queue_size=65536,
+            momentum=0.99,
+            final_momentum=1.0,
+        )
         .cites(queue_size="solo-learn's default"),
         "imagenet": _ressl_imagenet(),
-        "imagenet-sce": replace(_ressl_imagenet(), decay_all=True).cites(decay_all="SCE's code, for its comparison"),
-        "imagenet-multi-crop": _ressl_imagenet(small_views=4).cites(small_views="released code: 224 px and four more"),
+        "imagenet-sce": replace(_ressl_imagenet(), decay_all=True).cites(
+            decay_all="SCE's code, for its comparison"
+        ),
+        "imagenet-multi-crop": _ressl_imagenet(small_views=4).cites(
+            small_views="released code: 224 px and four more"
+        ),
     }
 
     temperature: float = loss_default(losses.ReSSL, "temperature")
@@ -114,13 +141,25 @@ def _small_images(name: str, encoder: str = "resnet18", **hyperparameters: Any) 
 
 def _two_views(source: str, lr: float) -> Recipe:
     """The recipe of SCE's ablations and comparison: one strong and one weak view."""
-    recipe = Recipe(source, **IMAGENET, epochs=200, batch_size=512, lr=lr, weight_decay=1e-4, protocol="linear-sgd sce")
-    return recipe.sets(queue_size=65536, momentum=0.996, norm_groups=8).cites(norm_groups="released code: 8 GPUs")
+    recipe = Recipe(
+        source,
+        **IMAGENET,
+        epochs=200,
+        batch_size=512,
+        lr=lr,
+        weight_decay=1e-4,
+        protocol="linear-sgd sce",
+    )
+    return recipe.sets(queue_size=65536, momentum=0.996, norm_groups=8).cites(
+        norm_groups="released code: 8 GPUs"
+    )
 
 
 def _state_of_the_art(**hyperparameters: Any) -> Recipe:
     """The recipe of SCE's section 4.3 and Tables 7 and 8, for 200 epochs."""
-    recipe = lars_on_imagenet("SCE, section 4.3", 0.3, epochs=200, batch_size=4096, protocol="linear-sgd sce-imagenet")
+    recipe = lars_on_imagenet(
+        "SCE, section 4.3", 0.3, epochs=200, batch_size=4096, protocol="linear-sgd sce-imagenet"
+    )
     heads = {"projector": (4096, 256), "predictor": (4096, 256), "output_norm": True}
     return recipe.sets(**heads | hyperparameters, symmetric=True, queue_size=65536).cites(
         projector="MoCo v3, as section 4.3 says", predictor="MoCo v3, as section 4.3 says"
@@ -160,13 +199,19 @@ class SCE(Method):
         "imagenet100": _two_views("SCE, section 4.1", lr=0.3)
         .sets(projector=(4096, 256), hidden_norm=False)
         .cites(hidden_norm="released code's head of two layers"),
-        "imagenet": _two_views("SCE, sections 4.1 and 4.2", lr=0.5).sets(projector=(2048, 2048, 256), output_norm=True),
-        "imagenet-lars": _state_of_the_art(),
-        "imagenet-lars-released": _state_of_the_art(projector=(2048, 2048, 256)).cites(projector="released code"),
-        "imagenet-multi-crop": _state_of_the_art(small_views=4).cites(small_views="SCE, section 4.3, multi-crop"),
-        "imagenet-multi-crop-released": _state_of_the_art(small_views=4, projector=(4096, 4096, 256)).cites(
-            small_views="SCE, section 4.3, multi-crop", projector="released code"
+        "imagenet": _two_views("SCE, sections 4.1 and 4.2", lr=0.5).sets(
+            projector=(2048, 2048, 256), output_norm=True
         ),
+        "imagenet-lars": _state_of_the_art(),
+        "imagenet-lars-released": _state_of_the_art(projector=(2048, 2048, 256)).cites(
+            projector="released code"
+        ),
+        "imagenet-multi-crop": _state_of_the_art(small_views=4).cites(
+            small_views="SCE, section 4.3, multi-crop"
+        ),
+        "imagenet-multi-crop-released": _state_of_the_art(
+            small_views=4, projector=(4096, 4096, 256)
+        ).cites(small_views="SCE, section 4.3, multi-crop", projector="released code"),
     }
 
     hidden_norm: bool = True
@@ -200,7 +245,10 @@ class SCE(Method):
             loss=losses.SCE(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
             pairing=queries_against_keys(len(self.views), query, both_ways=self._both_ways),
             projector=Head(
-                self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm, output_affine=False
+                self.projector,
+                hidden_norm=self.hidden_norm,
+                output_norm=self.output_norm,
+                output_affine=False,
             ),
             predictor=Head(self.predictor, output_bias=False) if self.predictor else None,
             view_statistics=True,

@@ -79,4 +79,6 @@ class SACLR(Method):
             group_size=self.group_size,
         )
         needs_index = self.scale == "row"
-        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=needs_index)
+        return Setup(
+            loss=loss, pairing=two_views(), projector=Head(self.projector), needs_index=needs_index
+        )

@@ -31,7 +31,13 @@ class SigCLR(Method):
     recipes = {
         "small": small_data(),
         "cifar": lars(
-            "SigCLR, section 3", 0.3, **CIFAR, epochs=1000, batch_size=128, reference_batch=64, protocol="linear"
+            "SigCLR, section 3",
+            0.3,
+            **CIFAR,
+            epochs=1000,
+            batch_size=128,
+            reference_batch=64,
+            protocol="linear",
         )
         .sets(projector=(1024, 1024, 128))
         .cites(batch_size="SigCLR, Tables 1 and 2"),

@@ -14,13 +14,22 @@ from nearfar.methods.registry import register_method
 _DCL_RECIPES = {
     "small": small_data(),
     "cifar": Recipe(
-        "DCL, section 4", **CIFAR, views="simclr-cifar", epochs=200, batch_size=512, lr=0.03, protocol="linear"
+        "DCL, section 4",
+        **CIFAR,
+        views="simclr-cifar",
+        epochs=200,
+        batch_size=512,
+        lr=0.03,
+        protocol="linear",
     ).sets(temperature=0.07),
 }
 
 
 _HALVED: dict[str, Any] = dict(vector_lr=2.0, weight_decay=5e-7)
-_OF_THE_SUM = dict(vector_lr="1 in the released code, on twice the loss", weight_decay="1e-6 there, on twice the loss")
+_OF_THE_SUM = dict(
+    vector_lr="1 in the released code, on twice the loss",
+    weight_decay="1e-6 there, on twice the loss",
+)
 
 
 @register_method("simclr")
@@ -63,7 +72,9 @@ class SimCLR(Method):
         return Setup(
             loss=losses.SimCLR(self.temperature, group_size=self.group_size),
             pairing=two_views(),
-            projector=Head(self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm),
+            projector=Head(
+                self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm
+            ),
             view_statistics=self.view_statistics,
         )
 

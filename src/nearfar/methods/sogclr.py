@@ -16,7 +16,12 @@ from nearfar.methods.registry import register_method
 def _released(source: str, lr: float, **settings: Any) -> Recipe:
     """What the released script of iSogCLR has beside the loss, for SogCLR too."""
     common: dict[str, Any] = dict(
-        optimizer="larc", views="strong", epochs=400, lr_scaling="none", final_lr=0.001, protocol="linear"
+        optimizer="larc",
+        views="strong",
+        epochs=400,
+        lr_scaling="none",
+        final_lr=0.001,
+        protocol="linear",
     )
     return lars(source, lr, **common | settings).sets(projector=(8192, 8192, 8192))
 
@@ -24,7 +29,11 @@ def _released(source: str, lr: float, **settings: Any) -> Recipe:
 def _cifar(share: float) -> Recipe:
     """The recipe on CIFAR, where theirs has `share` times the gradient of ours: the decay that makes the same steps."""
     recipe = _released(
-        "iSogCLR, released script for CIFAR-100", 0.8, **CIFAR, batch_size=128, weight_decay=5e-4 / share
+        "iSogCLR, released script for CIFAR-100",
+        0.8,
+        **CIFAR,
+        batch_size=128,
+        weight_decay=5e-4 / share,
     )
     return recipe.cites(weight_decay=f"5e-4 there, on {share:g} times the gradient")
 
@@ -44,7 +53,9 @@ class SogCLR(Method):
     same steps; (2) an image's first visit is known by a flag for each image.
     """
 
-    paper = "Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, ICML 2022"
+    paper = (
+        "Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, ICML 2022"
+    )
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data().sets(temperature=0.2),

@@ -8,7 +8,15 @@ from nearfar import losses
 from nearfar.losses import checks
 from nearfar.methods.method import Cosine, Head, Method, Setup, Switch, loss_default
 from nearfar.methods.pairing import all_views, both_ways, two_views
-from nearfar.methods.recipe import CIFAR, IMAGENET, Recipe, lars_on_imagenet, sgd, small_data, solo_learn
+from nearfar.methods.recipe import (
+    CIFAR,
+    IMAGENET,
+    Recipe,
+    lars_on_imagenet,
+    sgd,
+    small_data,
+    solo_learn,
+)
 from nearfar.methods.registry import register_method
 
 
@@ -32,10 +40,18 @@ class BYOL(Method):
         .sets(projector=(4096, 256), predictor=(4096, 256), momentum=0.99)
         .cites(lr="1.0 and weight decay 1e-5 there, on the sum of both directions"),
         "imagenet": lars_on_imagenet(
-            "BYOL, section 3.3", 0.2, epochs=1000, batch_size=4096, vector_lr=2.0, weight_decay=7.5e-7
+            "BYOL, section 3.3",
+            0.2,
+            epochs=1000,
+            batch_size=4096,
+            vector_lr=2.0,
+            weight_decay=7.5e-7,
         )
         .sets(projector=(4096, 256), predictor=(4096, 256))
-        .cites(vector_lr="1 there, on the sum of both directions", weight_decay="1.5e-6 there, on the sum"),
+        .cites(
+            vector_lr="1 there, on the sum of both directions",
+            weight_decay="1.5e-6 there, on the sum",
+        ),
     }
 
     predictor: tuple[int, ...] = (512, 128)
@@ -104,7 +120,9 @@ class BarlowTwins(Method):
         redundancy: weight of the off-diagonal terms.
     """
 
-    paper = "Zbontar et al., Barlow Twins: Self-Supervised Learning via Redundancy Reduction, ICML 2021"
+    paper = (
+        "Zbontar et al., Barlow Twins: Self-Supervised Learning via Redundancy Reduction, ICML 2021"
+    )
     views = ("byol-alpha", "byol-beta")
     recipes = {
         "small": small_data(),
@@ -123,7 +141,9 @@ class BarlowTwins(Method):
 
     def setup(self, num_images: int) -> Setup:
         loss = losses.BarlowTwins(self.redundancy)
-        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), view_statistics=True)
+        return Setup(
+            loss=loss, pairing=two_views(), projector=Head(self.projector), view_statistics=True
+        )
 
 
 @register_method("vicreg")
@@ -147,7 +167,9 @@ class VICReg(Method):
         "cifar": solo_learn(0.3, views="solo-vicreg")
         .sets(projector=(2048, 2048, 2048), variance=50.0)
         .cites(variance="25 there, on the sum of both views' hinges"),
-        "imagenet": lars_on_imagenet("VICReg, section 4.2", 0.2, epochs=1000, batch_size=2048, final_lr=0.001)
+        "imagenet": lars_on_imagenet(
+            "VICReg, section 4.2", 0.2, epochs=1000, batch_size=2048, final_lr=0.001
+        )
         .sets(projector=(8192, 8192, 8192))
         .cites(final_lr="released code"),
     }
@@ -158,7 +180,9 @@ class VICReg(Method):
 
     def setup(self, num_images: int) -> Setup:
         loss = losses.VICReg(self.invariance, self.variance, self.covariance)
-        return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector), view_statistics=True)
+        return Setup(
+            loss=loss, pairing=two_views(), projector=Head(self.projector), view_statistics=True
+        )
 
 
 @register_method("wmse")
@@ -257,7 +281,12 @@ class SwAV(Method):
         checks.at_least(0, small_views=self.small_views, stored=self.stored)
         checks.not_negative(stored_from=self.stored_from, frozen_epochs=self.frozen_epochs)
         loss = losses.SwAV(
-            self.projector[-1], self.num_prototypes, self.temperature, self.epsilon, self.iterations, self.stored
+            self.projector[-1],
+            self.num_prototypes,
+            self.temperature,
+            self.epsilon,
+            self.iterations,
+            self.stored,
         )
         return Setup(
             loss=loss,

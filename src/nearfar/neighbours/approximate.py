@@ -42,7 +42,9 @@ def find_nearest(
     if approximate:
         found, share = approximate_rows(rows, queries, k, progress=progress)
         if report is not None:
-            report(f"the approximate search found {100 * share:.1f} % of the true {k} nearest images")
+            report(
+                f"the approximate search found {100 * share:.1f} % of the true {k} nearest images"
+            )
         return found
     device = find_device()
     queries, own = (None if one is None else one.to(device) for one in (queries, own))
@@ -76,7 +78,9 @@ def approximate_rows(
     try:
         import faiss
     except ImportError as error:
-        raise ValueError("an approximate search needs faiss: pip install 'nearfar[faiss]'") from error
+        raise ValueError(
+            "an approximate search needs faiss: pip install 'nearfar[faiss]'"
+        ) from error
     own = queries is None
     if not 1 <= k <= len(rows) - own:
         raise ValueError(f"{k} neighbours cannot be taken from {len(rows) - own} rows")
@@ -93,7 +97,9 @@ def approximate_rows(
     sample = torch.randperm(len(asked), generator=generator)[:SAMPLE]
     true = nearest_rows(searched, asked[sample], k, own=sample if own else None).index
     index.nprobe = 1
-    while (share := _share(_search(index, asked, sample, k, own).index, true)) < wanted and index.nprobe < lists:
+    while (
+        share := _share(_search(index, asked, sample, k, own).index, true)
+    ) < wanted and index.nprobe < lists:
         index.nprobe = min(lists, 2 * index.nprobe)
     found = []
     for part in torch.arange(len(asked)).split(PART):
@@ -103,7 +109,9 @@ def approximate_rows(
     distance, position = (torch.cat(each) for each in zip(*found, strict=True))
     (short,) = torch.where((position < 0).any(1))
     if len(short):
-        distance[short], position[short] = nearest_rows(searched, asked[short], k, own=short if own else None)
+        distance[short], position[short] = nearest_rows(
+            searched, asked[short], k, own=short if own else None
+        )
     return Nearest(distance, position), share
 
 

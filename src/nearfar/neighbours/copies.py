@@ -21,45 +21,67 @@ from torchvision.io import decode_jpeg, encode_jpeg
 from nearfar.data import Images
 
 SIDE = 16  # pixels of the small versions
-COPY = 0.2  # difference of small versions up to which images can be copies, in units of their contrast
+COPY = (
+    0.2  # difference of small versions up to which images can be copies, in units of their contrast
+)
 LOCAL = 1.5  # local difference up to which images are copies, in units of the changes by JPEG
 STRETCHED = 0.03  # log ratio of aspect ratios up to which images can be copies
 ROUGH, FINE = 30, 50  # quality of that JPEG for images of the same and of different size
-BLUR, WINDOW, AROUND = 0.7, 3, 17  # pixels: reach of resizing kernels; a stroke of a letter; two blocks of JPEG
+BLUR, WINDOW, AROUND = (
+    0.7,
+    3,
+    17,
+)  # pixels: reach of resizing kernels; a stroke of a letter; two blocks of JPEG
 FLOOR = 4.0  # of 255: difference that is allowed on plain ground
-BLOCK, SHOWN = 8, 1.0  # pixels of a side of JPEG's blocks; of 255: mean change by JPEG of one that shows something
+BLOCK, SHOWN = (
+    8,
+    1.0,
+)  # pixels of a side of JPEG's blocks; of 255: mean change by JPEG of one that shows something
 SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
 KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
-LESS, HALF = 1.6, 2.2  # times smaller: beyond these, the loss of detail makes differences fainter, and hides them
+LESS, HALF = (
+    1.6,
+    2.2,
+)  # times smaller: beyond these, the loss of detail makes differences fainter, and hides them
 LOST = 0.17  # so much detail, of the contrast
-SMALLER, FAINT = 1.3, 2.6  # factors of differences between two sizes, without and with a loss of such detail
+SMALLER, FAINT = (
+    1.3,
+    2.6,
+)  # factors of differences between two sizes, without and with a loss of such detail
 SHORTEST, LONGEST = 16, 65500  # pixels of a side: fewer show too little; JPEG holds no more
 CUT = 1.25  # pixels that a copy may lack on each side
 PLAIN = 32  # of 255: range of values below which an image shows too little to tell it from others
 ROWS = 2**20  # pixels that are compared at a time
 QUALITY, SHRINK = 50, 2  # of the copies by which the shift of features is measured
 GATHERED = 256  # images in memory at a time
-MIRROR = 4  # orientations, each a number of quarter turns; so many more are those of the mirror image
+MIRROR = (
+    4  # orientations, each a number of quarter turns; so many more are those of the mirror image
+)
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
 
 Progress = Callable[[int, int], None]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def small_images(images: Images, rows: Int64[Tensor, " rows"], progress: Progress | None = None) -> Tensor:
+def small_images(
+    images: Images, rows: Int64[Tensor, " rows"], progress: Progress | None = None
+) -> Tensor:
     """The images at these positions, shrunk to 16 pixels by area: float [rows, channels, 16, 16] in 0..255."""
     out = []
     for some in rows.split(GATHERED):
         pixels = images.gather(some)
         pixels = pixels.float() if pixels.dtype == torch.uint8 else 255 * pixels
-        out.append(F.interpolate(pixels, (SIDE, SIDE), mode="area") if pixels.shape[-1] > SIDE else pixels)
+        out.append(
+            F.interpolate(pixels, (SIDE, SIDE), mode="area") if pixels.shape[-1] > SIDE else pixels
+        )
         if progress is not None:
             progress(sum(map(len, out)), len(rows))
     return torch.cat(out)
 
 
 def pixel_difference(
-    first: Float[Tensor, "pairs channels side side"], second: Float[Tensor, "pairs channels side side"]
+    first: Float[Tensor, "pairs channels side side"],
+    second: Float[Tensor, "pairs channels side side"],
 ) -> Float[Tensor, " pairs"]:
     """Difference of images in units of their contrast: 0 for the same, sqrt 2 for unrelated ones.
 
@@ -67,11 +89,15 @@ def pixel_difference(
     The contrast counts as 2 of 255 at least.
     """
     square = (first - second).square().flatten(1).mean(1)
-    variances = torch.stack([one.flatten(2).var(2, unbiased=False).mean(1) for one in (first, second)])
+    variances = torch.stack(
+        [one.flatten(2).var(2, unbiased=False).mean(1) for one in (first, second)]
+    )
     return (square / variances.mean(0).clamp_min(LEAST**2)).sqrt()
 
 
-def turned(pixels: Shaped[np.ndarray, "*batch height width"], turn: int) -> Shaped[np.ndarray, "*batch high wide"]:
+def turned(
+    pixels: Shaped[np.ndarray, "*batch height width"], turn: int
+) -> Shaped[np.ndarray, "*batch high wide"]:
     """Images in one of the eight orientations: mirrored left to right from 4 on, then `turn` % 4 quarter turns left."""
     mirrored = pixels[..., ::-1] if turn >= MIRROR else pixels
     return np.ascontiguousarray(np.rot90(mirrored, turn % MIRROR, (-2, -1)))
@@ -88,7 +114,10 @@ def inverse(turn: int) -> int:
     return turn if turn >= MIRROR else -turn % MIRROR
 
 
-def compared(first: Shaped[np.ndarray, "channels height width"], second: Shaped[np.ndarray, "bands high wide"]) -> str:
+def compared(
+    first: Shaped[np.ndarray, "channels height width"],
+    second: Shaped[np.ndarray, "bands high wide"],
+) -> str:
     """Compare all pixels of two images: "same pixels", "copy", or "alike" for anything else."""
     if np.array_equal(first, second):
         return "same pixels"
@@ -99,7 +128,8 @@ def compared(first: Shaped[np.ndarray, "channels height width"], second: Shaped[
 
 
 def local_difference(
-    first: Shaped[np.ndarray, "channels height width"], second: Shaped[np.ndarray, "bands high wide"]
+    first: Shaped[np.ndarray, "channels height width"],
+    second: Shaped[np.ndarray, "bands high wide"],
 ) -> float:
     """The largest difference of two images anywhere, in units of the changes by JPEG there: up to LOCAL for copies.
 
@@ -126,31 +156,48 @@ def local_difference(
     found = []
     for cut in (0, 0.5):
         both = [one.reshape(len(one), -1) for one in (first, second)]
-        ends = np.array([np.percentile(one, [cut, 100 - cut], axis=1) for one in both])  # [2 images, 2 ends, channels]
+        ends = np.array(
+            [np.percentile(one, [cut, 100 - cut], axis=1) for one in both]
+        )  # [2 images, 2 ends, channels]
         low, high = ends[:, 0].min(0)[:, None, None], ends[:, 1].max(0)[:, None, None]
         scale = 255 / np.where(high > low, high - low, 1)
-        scaled = (((one - low) * scale).clip(0, 255).round().astype(np.uint8) for one in (first, second))
+        scaled = (
+            ((one - low) * scale).clip(0, 255).round().astype(np.uint8) for one in (first, second)
+        )
         found.append(_local_difference(*scaled))
     return max(found)
 
 
 def _local_difference(
-    first: UInt8[np.ndarray, "channels height width"], second: UInt8[np.ndarray, "channels high wide"]
+    first: UInt8[np.ndarray, "channels height width"],
+    second: UInt8[np.ndarray, "channels high wide"],
 ) -> float:
     if first[0].size < second[0].size:
         first, second = second, first
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
-    shrunk, contrast = max(tall / height, broad / width), max(int(np.ptp(plane)) for plane in second)
-    if shrunk > SMALLEST or contrast < PLAIN or min(height, width) < SHORTEST or max(height, width) > LONGEST:
+    shrunk, contrast = (
+        max(tall / height, broad / width),
+        max(int(np.ptp(plane)) for plane in second),
+    )
+    if (
+        shrunk > SMALLEST
+        or contrast < PLAIN
+        or min(height, width) < SHORTEST
+        or max(height, width) > LONGEST
+    ):
         return math.inf
     if (tall, broad) == (height, width):
-        return min(_furthest(first, second, ROUGH, 0), _furthest(second, first, ROUGH, 0))  # JPEG changes JPEG less
+        return min(
+            _furthest(first, second, ROUGH, 0), _furthest(second, first, ROUGH, 0)
+        )  # JPEG changes JPEG less
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
     ways = [(kernel, box) for box in (None, _box(first, second)) for kernel in KERNELS]
     tried = (np.stack([_resized(one, width, height, *way) for one in first]) for way in ways)
-    nearest = min(tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean())
+    nearest = min(
+        tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean()
+    )
     return _furthest(nearest, second, FINE, 1) * (FAINT if faint else SMALLER)
 
 
@@ -197,15 +244,22 @@ def _box(first: np.ndarray, second: np.ndarray) -> Box:
     """
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
     ends, scale = np.array([0.0, 0.0, broad, tall]), np.tile([broad / width, tall / height], 2)
-    one, other = (image.mean(0, dtype=np.float32).round().astype(np.uint8) for image in (first, second))
+    one, other = (
+        image.mean(0, dtype=np.float32).round().astype(np.uint8) for image in (first, second)
+    )
     target = gaussian_filter(other.astype(np.float32), 1)
-    x, y = np.linspace(-1, 1, width, dtype=np.float32), np.linspace(-1, 1, height, dtype=np.float32)[:, None]
+    x, y = (
+        np.linspace(-1, 1, width, dtype=np.float32),
+        np.linspace(-1, 1, height, dtype=np.float32)[:, None],
+    )
     for _ in range(2):
         found = gaussian_filter(_resized(one, width, height, box=tuple(ends)).astype(np.float32), 1)
         down, across = np.gradient(found)
         slopes = np.stack([across, across * x, down, down * y]).reshape(4, -1)
         square = slopes @ slopes.T
-        square += np.eye(4) * (1e-6 * np.trace(square) + 1e-6)  # for images without edges in one direction
+        square += np.eye(4) * (
+            1e-6 * np.trace(square) + 1e-6
+        )  # for images without edges in one direction
         left, wider, top, taller = np.linalg.solve(square, slopes @ (target - found).ravel())
         ends += np.array([left - wider, top - taller, left + wider, top + taller]) * scale
         ends = np.clip(ends, [0, 0, broad - CUT, tall - CUT], [CUT, CUT, broad, tall])
@@ -216,7 +270,9 @@ def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarr
     """Brightness, and colour at half the size; any other channels as they are."""
     if len(pixels) != 3:
         return list(pixels)
-    light, *colours = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("YCbCr").split()
+    light, *colours = (
+        Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("YCbCr").split()
+    )
     return [np.asarray(light), *(np.asarray(one.reduce(2)) for one in colours)]
 
 
@@ -242,21 +298,32 @@ def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, streng
     rows, found = max(AROUND, ROWS // width), 0.0
     for top in range(0, height, rows):
         above, strip = min(top, AROUND), slice(max(0, top - AROUND), top + rows + AROUND)
-        one, other, third = (gaussian_filter(plane[strip].astype(np.float32), BLUR) for plane in (first, second, rough))
-        share = _strength(one - other) / (strength * maximum_filter(_strength(one - third), AROUND) + FLOOR)
+        one, other, third = (
+            gaussian_filter(plane[strip].astype(np.float32), BLUR)
+            for plane in (first, second, rough)
+        )
+        share = _strength(one - other) / (
+            strength * maximum_filter(_strength(one - third), AROUND) + FLOOR
+        )
         found = max(found, float(share[above : above + rows].max()))
     return found
 
 
-def altered(pixels: UInt8[Tensor, "images channels side side"]) -> list[UInt8[Tensor, "images channels side side"]]:
+def altered(
+    pixels: UInt8[Tensor, "images channels side side"],
+) -> list[UInt8[Tensor, "images channels side side"]]:
     """The images after half the size and back, and after JPEG of quality 50, as copies are."""
     side = pixels.shape[-1]
-    half = F.interpolate(pixels.float(), (max(1, side // SHRINK),) * 2, mode="bilinear", antialias=True)
+    half = F.interpolate(
+        pixels.float(), (max(1, side // SHRINK),) * 2, mode="bilinear", antialias=True
+    )
     back = F.interpolate(half, (side, side), mode="bilinear").round().clamp(0, 255).to(torch.uint8)
     return [back, torch.stack([_jpeg(image, QUALITY) for image in pixels])]
 
 
-def _jpeg(pixels: UInt8[Tensor, "channels height width"], quality: int) -> UInt8[Tensor, "channels height width"]:
+def _jpeg(
+    pixels: UInt8[Tensor, "channels height width"], quality: int
+) -> UInt8[Tensor, "channels height width"]:
     """One image after JPEG: in colour if it has three channels, else channel by channel."""
     parts = [pixels] if len(pixels) == 3 else pixels[:, None]
     return torch.cat([decode_jpeg(encode_jpeg(part.contiguous(), quality)) for part in parts])

@@ -36,11 +36,17 @@ from nearfar.views import eight_bits
 KINDS = ("same file", "same pixels", "copy", "turned", "mirrored", "alike")
 SAME_FILE, COPIED, TURNED, MIRRORED, ALIKE = 0, 2, 3, 4, 5  # positions in KINDS
 NEIGHBOURS = 8  # of each image that are compared with it
-TRIED, SHARE = 128, 0.99  # images whose altered versions give the distance of copies, and its quantile
+TRIED, SHARE = (
+    128,
+    0.99,
+)  # images whose altered versions give the distance of copies, and its quantile
 PAIRS = 8192  # that are compared at a time at 16 pixels
 CACHED = 4  # images of each set at full size in memory
 CONFIRMED = 1000  # pairs at most that are compared between two sets
-CHANCE, PART = 20_000, 0.1  # random pairs, and the fraction of their median distance that is called alike
+CHANCE, PART = (
+    20_000,
+    0.1,
+)  # random pairs, and the fraction of their median distance that is called alike
 
 Progress = Callable[[int, int], None]
 
@@ -98,14 +104,18 @@ def copy_distance(
     return float(torch.cat(found).quantile(SHARE))
 
 
-def alike_distance(features: Float[Tensor, "images dim"], generator: torch.Generator | None = None) -> float:
+def alike_distance(
+    features: Float[Tensor, "images dim"], generator: torch.Generator | None = None
+) -> float:
     """A tenth of the median distance between two images of the data, estimated from 20 000 random pairs.
 
     Copies can lie farther apart, and pixels confirm them; other images that far apart have little in common.
     """
     first, second = torch.randint(len(features), (2, CHANCE), generator=generator)
     first, second = first[first != second], second[first != second]
-    apart = (normalize(features[first], dim=1) - normalize(features[second], dim=1)).square().sum(1) / 2
+    apart = (normalize(features[first], dim=1) - normalize(features[second], dim=1)).square().sum(
+        1
+    ) / 2
     return PART * float(apart.median())
 
 
@@ -138,12 +148,19 @@ def find_links(
     """
     same = _same_files(images, progress)
     repeats = [(int(first), row) for row, first in enumerate(same) if first != row]
-    links = [Link(0.0, *pair, SAME_FILE) for pair in repeats if not archive or pair[0] < archive <= pair[1]]
+    links = [
+        Link(0.0, *pair, SAME_FILE)
+        for pair in repeats
+        if not archive or pair[0] < archive <= pair[1]
+    ]
     rows = torch.from_numpy(np.unique(same))
     known, asked = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
     if len(known) < 2 - bool(archive) or not len(asked):
         return sorted(links)
-    count, queries = min(NEIGHBOURS, len(known) - (not archive)), features[asked] if archive else None
+    count, queries = (
+        min(NEIGHBOURS, len(known) - (not archive)),
+        features[asked] if archive else None,
+    )
     how: dict[str, Any] = dict(approximate=approximate, report=report, progress=progress)
     found = find_nearest(features[known], queries, count, **how)
     near, column = torch.where(found.distance <= most)
@@ -154,7 +171,10 @@ def find_links(
     if pictured:
         links += _judged(images, images, pairs, distance, progress)
     else:
-        links += [Link(far, i, j, ALIKE) for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)]
+        links += [
+            Link(far, i, j, ALIKE)
+            for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)
+        ]
     if orientations:
         sure = {link[1:3] for link in links if link.kind < ALIKE}
         others = _turned_copies(images, known, asked, sure, **how)
@@ -163,13 +183,19 @@ def find_links(
         closest: dict[int, Link] = {}
         for link in sorted(links, key=lambda link: (link.kind, link)):
             closest.setdefault(link.second, link)
-        again = [(row, closest[first]) for first, row in repeats if archive <= first and first in closest]
+        again = [
+            (row, closest[first]) for first, row in repeats if archive <= first and first in closest
+        ]
         return sorted([*closest.values(), *(link._replace(second=row) for row, link in again)])
-    nearest: dict[int, Link] = {}  # of those that are merely alike: with all of them, chains would join everything
+    nearest: dict[
+        int, Link
+    ] = {}  # of those that are merely alike: with all of them, chains would join everything
     for link in sorted(links):
         for row in (link.first, link.second) if link.kind == ALIKE else ():
             nearest.setdefault(row, link)
-    return sorted(link for link in links if link.kind < ALIKE or nearest[link.first] == nearest[link.second])
+    return sorted(
+        link for link in links if link.kind < ALIKE or nearest[link.first] == nearest[link.second]
+    )
 
 
 def _turned_copies(
@@ -187,7 +213,11 @@ def _turned_copies(
     """
     small = small_images(images, known, progress)
     own = small if asked is known else small_images(images, asked, progress)
-    full, links, tried = lru_cache(CACHED)(partial(_full_size, images)), dict[tuple[int, int], Link](), set()
+    full, links, tried = (
+        lru_cache(CACHED)(partial(_full_size, images)),
+        dict[tuple[int, int], Link](),
+        set(),
+    )
     for turn in range(1, 2 * MIRROR):
         other = torch.from_numpy(turned(own.numpy(), turn))
         count = min(NEIGHBOURS + 1, len(known))  # one may be the image itself
@@ -200,7 +230,9 @@ def _turned_copies(
         close = torch.cat([pixel_difference(small[i], other[j]) for i, j in parts]) <= COPY
         candidates = torch.stack([known[place], asked[near]], 1)[close].tolist()
         for (first, second), distance in zip(candidates, far[close].tolist(), strict=True):
-            pair, at = ((first, second), turn) if first < second else ((second, first), inverse(turn))
+            pair, at = (
+                ((first, second), turn) if first < second else ((second, first), inverse(turn))
+            )
             if first == second or pair in sure or pair in links or (pair, at) in tried:
                 continue
             tried.add((pair, at))
@@ -231,7 +263,11 @@ def find_leaks(
     distance = found.distance[near, column]
     nearest = distance.argsort(stable=True)[:CONFIRMED]
     pairs = torch.stack([found.index[near, column], near], 1)[nearest]
-    return [link for link in _judged(train, test, pairs, distance[nearest], progress) if link.kind < ALIKE]
+    return [
+        link
+        for link in _judged(train, test, pairs, distance[nearest], progress)
+        if link.kind < ALIKE
+    ]
 
 
 def _judged(
@@ -249,7 +285,9 @@ def _judged(
         involved, at = rows.unique(return_inverse=True)
         small.append((small_images(images, involved, progress), at.split(PAIRS)))
     (left, at_left), (right, at_right) = small
-    apart = torch.cat([pixel_difference(left[i], right[j]) for i, j in zip(at_left, at_right, strict=True)])
+    apart = torch.cat(
+        [pixel_difference(left[i], right[j]) for i, j in zip(at_left, at_right, strict=True)]
+    )
     full, others = (lru_cache(CACHED)(partial(_full_size, images)) for images in (first, second))
     links = []
     for done, (one, other) in enumerate(pairs.tolist()):
@@ -260,7 +298,9 @@ def _judged(
     return links
 
 
-def groups_at(links: Sequence[Link], count: int, distance: float) -> tuple[list[list[int]], list[list[int]]]:
+def groups_at(
+    links: Sequence[Link], count: int, distance: float
+) -> tuple[list[list[int]], list[list[int]]]:
     """Groups of copies, and groups of images that are merely alike, by links of at most this distance.
 
     Copies count at any distance, as their pixels are compared. Of a group of copies only the first number takes part in
@@ -268,14 +308,20 @@ def groups_at(links: Sequence[Link], count: int, distance: float) -> tuple[list[
     """
     near = [link for link in links if link.kind < ALIKE or link.distance <= distance]
     copies = components(count, [(link.first, link.second) for link in near if link.kind < ALIKE])
-    ends = [(int(copies[link.first]), int(copies[link.second])) for link in near if link.kind == ALIKE]
+    ends = [
+        (int(copies[link.first]), int(copies[link.second])) for link in near if link.kind == ALIKE
+    ]
     alike = components(count, ends)
     order = [row for link in near for row in (link.first, link.second)]
     return _collected(copies, order), _collected(alike, [int(copies[row]) for row in order])
 
 
 def members_at(
-    links: Sequence[Link], facts: Mapping[int, Facts], names: Sequence[str], distance: float, archive: int = 0
+    links: Sequence[Link],
+    facts: Mapping[int, Facts],
+    names: Sequence[str],
+    distance: float,
+    archive: int = 0,
 ) -> list[Member]:
     """The members of all groups at a distance, copies before images that are merely alike.
 
@@ -284,14 +330,30 @@ def members_at(
     """
 
     def order(row: int) -> tuple[bool, bool, int, int, int, int]:
-        width, height, size, link = facts[row]  # a link that is kept might lead to a file that is removed
-        return row >= archive, link, -width * height, -size, len(names[row]), row  # "copy of a.jpg" after "a.jpg"
+        width, height, size, link = facts[
+            row
+        ]  # a link that is kept might lead to a file that is removed
+        return (
+            row >= archive,
+            link,
+            -width * height,
+            -size,
+            len(names[row]),
+            row,
+        )  # "copy of a.jpg" after "a.jpg"
 
-    same = {row: row for row in facts} | {link.second: link.first for link in links if link.kind == SAME_FILE}
-    kind: dict[int, int] = {}  # the closest link of a file, or of those with the same bytes, to another
+    same = {row: row for row in facts} | {
+        link.second: link.first for link in links if link.kind == SAME_FILE
+    }
+    kind: dict[
+        int, int
+    ] = {}  # the closest link of a file, or of those with the same bytes, to another
     for link in links:
         if link.kind != SAME_FILE and (link.kind < ALIKE or link.distance <= distance):
-            kind |= {same[row]: min(link.kind, kind.get(same[row], ALIKE)) for row in (link.first, link.second)}
+            kind |= {
+                same[row]: min(link.kind, kind.get(same[row], ALIKE))
+                for row in (link.first, link.second)
+            }
     copies, alike = groups_at(links, len(names), distance)
     turns = _turns(links, [min(group, key=order) for group in copies])
     best: dict[int, int] = {}  # represents a group of copies among the images that are alike
@@ -300,7 +362,11 @@ def members_at(
         kept: set[int] = set()
         for row in sorted(group, key=order):
             turn = turns[row]
-            relation = (MIRRORED if turn >= MIRROR else TURNED) if turn else min(kind.get(same[row], COPIED), COPIED)
+            relation = (
+                (MIRRORED if turn >= MIRROR else TURNED)
+                if turn
+                else min(kind.get(same[row], COPIED), COPIED)
+            )
             words = KINDS[SAME_FILE if same[row] in kept else relation] if kept else "first"
             members.append(Member(number, row, words, same[row] not in kept, turn))
             best |= {} if kept else dict.fromkeys(group, row)
@@ -330,7 +396,9 @@ def _turns(links: Sequence[Link], first: Sequence[int]) -> dict[int, int]:
 def components(count: int, pairs: Iterable[tuple[int, int]]) -> Int64[np.ndarray, " count"]:
     """The connected component of each of 0..count-1, by the smallest number in it."""
     ends = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count))
+    graph = coo_array(
+        (np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
+    )
     _, label = connected_components(graph, directed=False)
     _, first = np.unique(label, return_index=True)
     return first[label]
@@ -350,7 +418,9 @@ def facts_of(images: Images, row: int) -> Facts:
         return Facts(images.image_size, images.image_size, 0)
     data = originals[row]
     shape = header(data)
-    return Facts(shape.width, shape.height, _size(data), isinstance(data, str) and os.path.islink(data))
+    return Facts(
+        shape.width, shape.height, _size(data), isinstance(data, str) and os.path.islink(data)
+    )
 
 
 def _size(data: bytes | str) -> int:
@@ -369,7 +439,9 @@ def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
     for done, row in enumerate(doubtful, 1):
         data = originals[row]
         mark = digest(data) if isinstance(data, bytes) else digest_of_file(data)
-        first[row] = seen.setdefault(mark, row) if mark else row  # what can no longer be read stays alone
+        first[row] = (
+            seen.setdefault(mark, row) if mark else row
+        )  # what can no longer be read stays alone
         if progress is not None:
             progress(done, len(doubtful))
     return first

@@ -63,9 +63,13 @@ def nearest_rows(
         queries, own = rows, torch.arange(len(rows), device=rows.device)
     most = len(rows) - (own is not None and bool((own >= 0).any()))
     if not 1 <= k <= most:
-        raise ValueError(f"{k} neighbours cannot be taken from {most} rows: choose a number from 1 to {most}")
+        raise ValueError(
+            f"{k} neighbours cannot be taken from {most} rows: choose a number from 1 to {most}"
+        )
     if rows.shape[1] != queries.shape[1]:
-        raise ValueError(f"rows of {rows.shape[1]} and queries of {queries.shape[1]} numbers cannot be compared")
+        raise ValueError(
+            f"rows of {rows.shape[1]} and queries of {queries.shape[1]} numbers cannot be compared"
+        )
     if metric not in METRICS:
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
     if chunk is not None and chunk < 1:
@@ -77,7 +81,12 @@ def nearest_rows(
     for start in range(0, len(asked), step):
         part = slice(start, start + step)
         found = _largest(
-            searched, asked[part], penalty, k, None if own is None else own[part], min(chunk or ROWS, ROWS)
+            searched,
+            asked[part],
+            penalty,
+            k,
+            None if own is None else own[part],
+            min(chunk or ROWS, ROWS),
         )
         distance[part], index[part] = _ordered(searched, asked[part], found, metric)
         if progress is not None:
@@ -85,7 +94,9 @@ def nearest_rows(
     return Nearest(distance, index)
 
 
-def _prepared(rows: Tensor, queries: Tensor, metric: Metric) -> tuple[Tensor, Tensor, Tensor | None]:
+def _prepared(
+    rows: Tensor, queries: Tensor, metric: Metric
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Rows and queries whose inner products, less a penalty for each row, decrease with the distance."""
     same = queries is rows
     if metric == "cosine":
@@ -149,7 +160,9 @@ def _ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tu
         found, asked = rows[index[part]], queries[part, None]
         square = (found - asked).square().sum(2)
         if metric == "cosine":  # |x - y|^2 = 2 - 2 cos, except for rows of zeros
-            distance[part] = torch.where(found.any(2) & asked.any(2), square / 2, torch.ones_like(square))
+            distance[part] = torch.where(
+                found.any(2) & asked.any(2), square / 2, torch.ones_like(square)
+            )
         else:
             distance[part] = square.sqrt()
     distance, order = distance.sort(dim=1, stable=True)

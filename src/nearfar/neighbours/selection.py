@@ -54,7 +54,10 @@ def diverse_rows(
 
 
 def typical_rows(
-    rows: Float[Tensor, "rows dim"], count: int, seed: int = 0, labelled: Int64[Tensor, " labelled"] | None = None
+    rows: Float[Tensor, "rows dim"],
+    count: int,
+    seed: int = 0,
+    labelled: Int64[Tensor, " labelled"] | None = None,
 ) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
     """Choose the most typical rows of as many clusters.
 
@@ -79,14 +82,21 @@ def typical_rows(
     size = min(len(rows), max(BATCH, 4 * clusters))
     means = MiniBatchKMeans(clusters, batch_size=size, n_init=3, random_state=seed)
     cluster = means.fit_predict(unit.cpu().numpy())
-    sizes, covered = np.bincount(cluster, minlength=clusters), np.bincount(cluster[known], minlength=clusters)
+    sizes, covered = (
+        np.bincount(cluster, minlength=clusters),
+        np.bincount(cluster[known], minlength=clusters),
+    )
     queues: list[list[tuple[int, float]]] = []
     for number in np.lexsort((-sizes, covered)):
         members = torch.from_numpy(np.flatnonzero(cluster == number))
         mean = torch.zeros(len(members))
         if len(members) > 1:
             k = min(TYPICAL_K, len(members) - 1)
-            mean = nearest_rows(unit[members.to(unit.device)], k=k, metric="euclidean").distance.mean(1).cpu()
+            mean = (
+                nearest_rows(unit[members.to(unit.device)], k=k, metric="euclidean")
+                .distance.mean(1)
+                .cpu()
+            )
         mean, order = mean.sort(stable=True)
         queue = zip(members[order].tolist(), mean.tolist(), strict=True)
         queues.append([one for one in queue if not known[one[0]]])

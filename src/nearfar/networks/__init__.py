@@ -1,8 +1,21 @@
 """Networks: backbones, heads, MoCo's momentum encoder and queue, and the encoder that is saved."""
 
-from nearfar.networks.backbone import Architecture, Backbone, build_backbone, encoder_names, layer_scales, size_step
+from nearfar.networks.backbone import (
+    Architecture,
+    Backbone,
+    build_backbone,
+    encoder_names,
+    layer_scales,
+    size_step,
+)
 from nearfar.networks.encoder import Encoder, load_encoder, save_encoder
-from nearfar.networks.exporting import check_onnx, export_onnx, export_program, export_weights, write_timm_folder
+from nearfar.networks.exporting import (
+    check_onnx,
+    export_onnx,
+    export_program,
+    export_weights,
+    write_timm_folder,
+)
 from nearfar.networks.moco import MomentumEncoder, Queue, SplitBatchNorm, shuffled, split_batch_norm
 from nearfar.networks.small import OWN_NETS, SmallNet, whiten_stem
 from nearfar.networks.starting import StartingWeights, find_weights

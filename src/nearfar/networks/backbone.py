@@ -49,7 +49,9 @@ class Architecture:
 
     def build(self, image_size: int) -> Backbone:
         """Build the backbone with random weights; raises ValueError for images that it cannot take."""
-        return _finished(_create(self.name, self.arguments), self, image_size, self.arguments["in_chans"])
+        return _finished(
+            _create(self.name, self.arguments), self, image_size, self.arguments["in_chans"]
+        )
 
 
 class Backbone(nn.Module):
@@ -60,9 +62,13 @@ class Backbone(nn.Module):
     as good on a GPU.
     """
 
-    def __init__(self, net: nn.Module, architecture: Architecture | None, num_features: int) -> None:
+    def __init__(
+        self, net: nn.Module, architecture: Architecture | None, num_features: int
+    ) -> None:
         super().__init__()
-        flat = all(weights.ndim < 5 for weights in net.parameters())  # the order is not defined for 3-D convolutions
+        flat = all(
+            weights.ndim < 5 for weights in net.parameters()
+        )  # the order is not defined for 3-D convolutions
         self.net = net.to(memory_format=torch.channels_last) if flat else net
         self.architecture, self.num_features = architecture, num_features
         self._still: list[str] = []
@@ -72,7 +78,9 @@ class Backbone(nn.Module):
         """The architecture's name, ours or timm's; for a user's net its class, as "package.module.Class"."""
         return qualified_name(self.net) if self.architecture is None else self.architecture.name
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch features"]:
         """Apply the net."""
         return self.net(images)
 
@@ -87,11 +95,15 @@ class Backbone(nn.Module):
             return
         group_matcher: Any = getattr(self.net, "group_matcher", None)
         if group_matcher is None:
-            raise ValueError(f"the encoder {self.name!r} has no stages that timm knows: use --frozen 0")
+            raise ValueError(
+                f"the encoder {self.name!r} has no stages that timm knows: use --frozen 0"
+            )
         matcher = group_matcher(coarse=True)
         groups = group_parameters(self.net, matcher)
         if stages >= len(groups):
-            raise ValueError(f"--frozen {stages} leaves nothing of {self.name!r} to train: it has {len(groups)} stages")
+            raise ValueError(
+                f"--frozen {stages} leaves nothing of {self.name!r} to train: it has {len(groups)} stages"
+            )
         still = {name for group in range(stages) for name in groups[group]}
         for name in still:
             self.net.get_parameter(name).requires_grad_(False)
@@ -116,7 +128,9 @@ def layer_scales(net: nn.Module, decay: float) -> dict[int, float]:
     if decay == 1:
         return {}
     groups = param_groups_layer_decay(net, layer_decay=decay)
-    return {id(weights): decay * group["lr_scale"] for group in groups for weights in group["params"]}
+    return {
+        id(weights): decay * group["lr_scale"] for group in groups for weights in group["params"]
+    }
 
 
 def qualified_name(module: nn.Module) -> str:
@@ -144,8 +158,14 @@ def build_backbone(
     512
     """
     if image_size < 1 or channels < 1:
-        raise ValueError(f"image size and channels must be 1 or more, got {image_size} px and {channels} channels")
-    start = None if init is None else find_weights(str(init), encoder if isinstance(encoder, str) else None)
+        raise ValueError(
+            f"image size and channels must be 1 or more, got {image_size} px and {channels} channels"
+        )
+    start = (
+        None
+        if init is None
+        else find_weights(str(init), encoder if isinstance(encoder, str) else None)
+    )
     if isinstance(encoder, nn.Module):
         backbone = own_backbone(encoder, image_size, channels)
         choice = f"your own module, for images of {image_size} px"
@@ -156,11 +176,15 @@ def build_backbone(
         net, arguments = _fitted(encoder, image_size, channels, start)
         small_stem = small_stem and stem_of(net) is not None
         small_stem = small_stem if start is None or start.small_stem is None else start.small_stem
-        backbone = _finished(net, Architecture(encoder, arguments, small_stem), image_size, channels)
+        backbone = _finished(
+            net, Architecture(encoder, arguments, small_stem), image_size, channels
+        )
         choice = _choice(backbone.net, arguments, small_stem, image_size)
     log.info("%s: %d features, %s", backbone.name, backbone.num_features, choice)
     if start is not None:
-        tensors = start.read({} if backbone.architecture is None else backbone.architecture.arguments)
+        tensors = start.read(
+            {} if backbone.architecture is None else backbone.architecture.arguments
+        )
         log.info(load_tensors(backbone.net, tensors, start.in_timm or start.source))
     return backbone
 
@@ -170,13 +194,17 @@ def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
     with one_line(f"encoder {qualified_name(module)!r} cannot be copied"):
         net = copy.deepcopy(module).cpu()
     if not all(isinstance(value, Tensor) for value in net.state_dict().values()):
-        raise ValueError(f"encoder {qualified_name(module)!r} has a state beside tensors, which cannot be saved")
+        raise ValueError(
+            f"encoder {qualified_name(module)!r} has a state beside tensors, which cannot be saved"
+        )
     return _finished(net, None, image_size, channels)
 
 
 def _check_name(name: str) -> None:
     if name in (*ENTRIES, SMALL_STEM):
-        raise ValueError(f"{name} is the name in timm: use {ENTRIES.get(name, 'resnet18-small-stem')}")
+        raise ValueError(
+            f"{name} is the name in timm: use {ENTRIES.get(name, 'resnet18-small-stem')}"
+        )
     if name not in OWN_NETS and not timm.is_model(name):
         otherwise = "use small, medium or a timm backbone such as resnet18"
         hint = did_you_mean(name, encoder_names(), otherwise, most=3, cutoff=0.6)
@@ -197,7 +225,9 @@ def size_step(encoder: str) -> int:
     if not timm.is_model(encoder):
         return 1
     with torch.device("meta"):
-        patch = getattr(getattr(timm.create_model(encoder, num_classes=0), "patch_embed", None), "patch_size", 1)
+        patch = getattr(
+            getattr(timm.create_model(encoder, num_classes=0), "patch_embed", None), "patch_size", 1
+        )
     return max(patch) if isinstance(patch, tuple) else int(patch)
 
 
@@ -210,7 +240,11 @@ def _fitted(
         arguments = {**given, "in_chans": channels}
         return _create(name, arguments), arguments
     sized: dict[str, Any] = {"img_size": image_size}
-    choices = [{**sized, "dynamic_img_size": True}, sized, {}]  # dynamic: for crops of other sizes too
+    choices = [
+        {**sized, "dynamic_img_size": True},
+        sized,
+        {},
+    ]  # dynamic: for crops of other sizes too
     for sizes in [{"image_size": image_size}] if name in OWN_NETS else choices:
         arguments = {**given, "in_chans": channels, **sizes}
         try:
@@ -230,7 +264,9 @@ def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
         return timm.create_model(entry, pretrained=False, num_classes=0, **arguments)
 
 
-def _finished(net: nn.Module, architecture: Architecture | None, image_size: int, channels: int) -> Backbone:
+def _finished(
+    net: nn.Module, architecture: Architecture | None, image_size: int, channels: int
+) -> Backbone:
     """Adapt the stem, and try the net on two blank images to see how many features it gives."""
     name = qualified_name(net) if architecture is None else architecture.name
     if architecture is not None and architecture.small_stem:
@@ -240,8 +276,14 @@ def _finished(net: nn.Module, architecture: Architecture | None, image_size: int
     with one_line(what), torch.no_grad():
         out = net(torch.zeros(2, channels, image_size, image_size))
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.is_floating_point():
-        given = f"{out.dtype} {list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
-        raise ValueError(f"encoder {name!r} must return features [batch, dim] as floats; for 2 images it gives {given}")
+        given = (
+            f"{out.dtype} {list(out.shape)}"
+            if isinstance(out, Tensor)
+            else f"a {type(out).__name__}"
+        )
+        raise ValueError(
+            f"encoder {name!r} must return features [batch, dim] as floats; for 2 images it gives {given}"
+        )
     return Backbone(net.train(), architecture, out.shape[1])
 
 

@@ -57,7 +57,9 @@ class Encoder(nn.Module):
         super().__init__()
         mean, std = [float(x) for x in mean], [float(x) for x in std]
         if len(mean) != channels or len(std) != channels or min(std) <= 0:
-            raise ValueError(f"{channels} channels need as many means and stds (above 0), got {mean} and {std}")
+            raise ValueError(
+                f"{channels} channels need as many means and stds (above 0), got {mean} and {std}"
+            )
         self.backbone, self.image_size, self.channels = backbone, image_size, channels
         self.value_range = None if value_range is None else [float(x) for x in value_range]
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
@@ -87,11 +89,15 @@ class Encoder(nn.Module):
     def preprocess(self, images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "batch c size size"]:
         """Do everything that comes before the backbone; see `forward`."""
         if images.ndim != 4:
-            raise ValueError(f"expected images [batch, channels, height, width], got a tensor {list(images.shape)}")
+            raise ValueError(
+                f"expected images [batch, channels, height, width], got a tensor {list(images.shape)}"
+            )
         if images.dtype != torch.uint8 and not images.is_floating_point():
             if self.value_range is None:
                 raise ValueError(f"expected uint8 or float images, got {images.dtype}")
-            images = from_range(with_channels(images.to(self.mean.dtype), self.channels), self.value_range)
+            images = from_range(
+                with_channels(images.to(self.mean.dtype), self.channels), self.value_range
+            )
         images = resize_square(with_channels(images, self.channels), self.image_size)
         images = images.to(self.mean.dtype) / 255 if images.dtype == torch.uint8 else images
         return (images - self.mean) / self.std
@@ -134,15 +140,23 @@ def describe_encoder(encoder: Encoder, license: str | None = None) -> dict[str, 
     if encoder.value_range is not None:
         extra["value_range"] = encoder.value_range
     if architecture is None:
-        about = {"object": encoder.name, "num_features": encoder.num_features, "pretrained_cfg": preprocessing}
+        about = {
+            "object": encoder.name,
+            "num_features": encoder.num_features,
+            "pretrained_cfg": preprocessing,
+        }
         return about | extra
     name, arguments = timm_name(architecture.name, architecture.arguments, architecture.small_stem)
-    net: Any = timm.create_model(name, **arguments) if architecture.small_stem else encoder.backbone.net
+    net: Any = (
+        timm.create_model(name, **arguments) if architecture.small_stem else encoder.backbone.net
+    )
     preprocessing |= {"interpolation": "bicubic", "crop_pct": 1.0, "crop_mode": "center"}
     config = {"pretrained_cfg": {"architecture": name}, **extra}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / CONFIG
-        save_config_for_hf(net, str(file), model_config=config, model_args=arguments, data_config=preprocessing)
+        save_config_for_hf(
+            net, str(file), model_config=config, model_args=arguments, data_config=preprocessing
+        )
         about = json.loads(file.read_text())
     own = {key: value for key, value in about["pretrained_cfg"].items() if key not in OF_OTHERS}
     about["pretrained_cfg"] = own if license is None else {**own, "license": license}
@@ -163,7 +177,9 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
             said = f"no encoder in {folder}: {file} is missing"
-            raise FileNotFoundError(f"{said}; a run that was stopped goes on with nearfar pretrain --resume {folder}")
+            raise FileNotFoundError(
+                f"{said}; a run that was stopped goes on with nearfar pretrain --resume {folder}"
+            )
     wrong = f"{folder / CONFIG} does not describe an encoder"
     with one_line(wrong, AttributeError, ValueError, RecursionError):
         about = json.loads((folder / CONFIG).read_text())
@@ -175,15 +191,27 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
             f"e.g. nearfar.load(run, encoder={short}())"
         )
     if own is None and backbone is not None:
-        raise ValueError(f"this run's encoder is {about.get('architecture')!r}, built by its name: give no other")
-    kinds = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
+        raise ValueError(
+            f"this run's encoder is {about.get('architecture')!r}, built by its name: give no other"
+        )
+    kinds = (
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RuntimeError,
+        ArithmeticError,
+        MemoryError,
+    )
     with one_line(wrong if own is None else "the encoder given here fails", *kinds):
         encoder = _described(about, backbone)
     try:
         encoder.backbone.net.load_state_dict(load_file(folder / WEIGHTS))
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{folder / WEIGHTS} is damaged or not of {encoder.name}: {reason}") from error
+        raise ValueError(
+            f"{folder / WEIGHTS} is damaged or not of {encoder.name}: {reason}"
+        ) from error
     return encoder.eval()
 
 
@@ -197,4 +225,11 @@ def _described(about: dict[str, Any], own: nn.Module | None) -> Encoder:
         backbone = Architecture(name, arguments, bool(small_stem)).build(size)
     else:
         backbone = own_backbone(own, size, channels)
-    return Encoder(backbone, size, channels, preprocessing["mean"], preprocessing["std"], about.get("value_range"))
+    return Encoder(
+        backbone,
+        size,
+        channels,
+        preprocessing["mean"],
+        preprocessing["std"],
+        about.get("value_range"),
+    )

@@ -29,11 +29,15 @@ LARGEST_ONNX = 2**31 - 2**20  # bytes, of protobuf, with room for the graph
 
 def check_onnx() -> None:
     """Raise ValueError where a library for ONNX is missing."""
-    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
+    if missing := [
+        name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None
+    ]:
         raise ValueError(f"ONNX needs {', '.join(missing)}: pip install 'nearfar[onnx]'")
 
 
-def export_onnx(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]) -> float:
+def export_onnx(
+    encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]
+) -> float:
     """Write an ONNX file with the input "images" and the output "features", any number of rows; return its error.
 
     The error is the largest difference of a feature to those of torch on `images`, by onnxruntime on the CPU. The
@@ -44,7 +48,9 @@ def export_onnx(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch chann
     import onnxruntime
 
     if sum(value.nbytes for value in encoder.state_dict().values()) > LARGEST_ONNX:
-        raise ValueError(f"the weights of {encoder.name} are larger than the 2 GB of an ONNX file: use --to torch")
+        raise ValueError(
+            f"the weights of {encoder.name} are larger than the 2 GB of an ONNX file: use --to torch"
+        )
     with _quiet():
         program = torch.onnx.export(
             _traced(encoder),
@@ -58,20 +64,28 @@ def export_onnx(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch chann
         program.model.metadata_props["preprocessing"] = json.dumps(_preprocessing(encoder))
         program.save(path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return _difference(encoder, lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0]), images)
+    return _difference(
+        encoder, lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0]), images
+    )
 
 
-def export_program(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]) -> float:
+def export_program(
+    encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]
+) -> float:
     """Write a program for `torch.export.load`; see `export_onnx`."""
     with _quiet():
         torch.export.save(
-            _traced(encoder), path, extra_files={"preprocessing.json": json.dumps(_preprocessing(encoder))}
+            _traced(encoder),
+            path,
+            extra_files={"preprocessing.json": json.dumps(_preprocessing(encoder))},
         )
         loaded = torch.export.load(path).module()
     return _difference(encoder, loaded, images)
 
 
-def export_weights(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]) -> float:
+def export_weights(
+    encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]
+) -> float:
     """Write the net's tensors as .safetensors, with its description as "nearfar" in the header; see `export_onnx`."""
     about = {"format": "pt", "nearfar": json.dumps(describe_encoder(encoder))}
     path.write_bytes(save(state_of(encoder), metadata=about))
@@ -81,14 +95,19 @@ def export_weights(encoder: Encoder, path: Path, images: UInt8[Tensor, "batch ch
 
 
 def write_timm_folder(
-    folder: Path, encoder: Encoder, images: UInt8[Tensor, "batch channels size size"], license: str | None = None
+    folder: Path,
+    encoder: Encoder,
+    images: UInt8[Tensor, "batch channels size size"],
+    license: str | None = None,
 ) -> float:
     """Write model.safetensors and config.json, as timm wants them on the Hub; see `export_onnx`.
 
     The images come to timm's net normalised. license: of the weights. Raises ValueError for a user's own module, too.
     """
     if encoder.backbone.architecture is None:
-        raise ValueError(f"the encoder {encoder.name} is an object of your own, which timm cannot build")
+        raise ValueError(
+            f"the encoder {encoder.name} is an object of your own, which timm cannot build"
+        )
     write_file(folder / CONFIG, json.dumps(describe_encoder(encoder, license), indent=2) + "\n")
     write_file(folder / TIMM_WEIGHTS, save(state_of(encoder), metadata={"format": "pt"}))
     net = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -122,7 +141,9 @@ def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: 
         given = torch.cat([exported(images[:1]), exported(images[1:])])
     error, scale = (given - expected).abs().max().item(), expected.abs().max().item()
     if not error <= TOLERANCE * max(scale, 1e-6):
-        raise ValueError(f"the exported encoder differs by {error:.2g} at features up to {scale:.2g}: nothing is kept")
+        raise ValueError(
+            f"the exported encoder differs by {error:.2g} at features up to {scale:.2g}: nothing is kept"
+        )
     return error
 
 

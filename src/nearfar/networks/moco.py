@@ -50,7 +50,9 @@ class MomentumEncoder(nn.Module):
         new: list[Tensor] = list(online.parameters())
         own_buffers, new_buffers = list(self.networks.buffers()), list(online.buffers())
         if [p.shape for p in own + own_buffers] != [p.shape for p in new + new_buffers]:
-            raise ValueError("a momentum encoder follows the networks it was copied from; these have other parameters")
+            raise ValueError(
+                "a momentum encoder follows the networks it was copied from; these have other parameters"
+            )
         if own:
             torch._foreach_lerp_(own, new, 1 - momentum)
         if own_buffers:
@@ -108,7 +110,9 @@ class FreeBatchNorm(_BatchNorm):
         """Any number of dimensions will do."""
 
 
-def replace_batch_norms(module: nn.Module, make: Callable[[_BatchNorm], FreeBatchNorm]) -> nn.Module:
+def replace_batch_norms(
+    module: nn.Module, make: Callable[[_BatchNorm], FreeBatchNorm]
+) -> nn.Module:
     """Turn every batch normalisation inside a module into another, in place, with the same tensors and names.
 
     Those that are `FreeBatchNorm` already stay as they are: they are split or synchronised on purpose.
@@ -133,7 +137,9 @@ class SplitBatchNorm(FreeBatchNorm):
     for a batch that does not divide by `groups`. Source: MoCo (He et al. 2020), Section 3.3, whose groups are devices.
     """
 
-    def __init__(self, num_features: int, groups: int, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
+    def __init__(
+        self, num_features: int, groups: int, eps: float = 1e-5, momentum: float | None = 0.1
+    ) -> None:
         super().__init__(num_features, eps, momentum)
         if groups < 1:
             raise ValueError(f"the number of groups must be 1 or more, got {groups}")
@@ -143,8 +149,12 @@ class SplitBatchNorm(FreeBatchNorm):
         """Normalise; see the class."""
         groups = self.groups if self.training else 1
         if len(input) % groups:
-            raise ValueError(f"a batch of {len(input)} rows does not divide into {groups} normalisation groups")
-        normalised = torch.cat([super(SplitBatchNorm, self).forward(part) for part in input.chunk(groups)])
+            raise ValueError(
+                f"a batch of {len(input)} rows does not divide into {groups} normalisation groups"
+            )
+        normalised = torch.cat(
+            [super(SplitBatchNorm, self).forward(part) for part in input.chunk(groups)]
+        )
         return self.act(self.drop(normalised))
 
 
@@ -153,7 +163,9 @@ def split_batch_norm(module: nn.Module, groups: int) -> nn.Module:
 
     Parameters and buffers are kept (the same tensors), names and the state_dict too.
     """
-    return replace_batch_norms(module, lambda norm: SplitBatchNorm(norm.num_features, groups, norm.eps, norm.momentum))
+    return replace_batch_norms(
+        module, lambda norm: SplitBatchNorm(norm.num_features, groups, norm.eps, norm.momentum)
+    )
 
 
 def shuffled(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:

@@ -57,7 +57,9 @@ class SmallNet(nn.Module):
             patch = round(image_size / side)
             self.conv = nn.Conv2d(in_chans, widths[0], patch, stride=patch, bias=False)
         else:
-            self.conv = nn.Conv2d(in_chans, widths[0], 3, stride=2 if image_size > side else 1, padding=1, bias=False)
+            self.conv = nn.Conv2d(
+                in_chans, widths[0], 3, stride=2 if image_size > side else 1, padding=1, bias=False
+            )
         self.norm = nn.BatchNorm2d(widths[0])
         self.blocks = nn.Sequential(*(BasicBlock(*pair) for pair in pairwise(widths)))
         for module in self.modules():
@@ -84,21 +86,34 @@ class SmallNet(nn.Module):
         self.num_classes = num_classes
         self.fc = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch features"]:
         """Return the mean of the last feature map, classified where there are classes."""
         return self.forward_head(self.forward_features(images))
 
-    def forward_features(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim h w"]:
+    def forward_features(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch dim h w"]:
         """Return the last feature map."""
         return self.blocks(F.relu_(self.norm(self.conv(images))))
 
-    def forward_head(self, maps: Float[Tensor, "batch dim h w"], pre_logits: bool = False) -> Float[Tensor, "batch _"]:
+    def forward_head(
+        self, maps: Float[Tensor, "batch dim h w"], pre_logits: bool = False
+    ) -> Float[Tensor, "batch _"]:
         """Average a feature map and classify it."""
-        mean = F.avg_pool2d(maps, maps.shape[2:]).flatten(1)  # mean's backward gives a layout that is slow for the rest
+        mean = F.avg_pool2d(maps, maps.shape[2:]).flatten(
+            1
+        )  # mean's backward gives a layout that is slow for the rest
         return self.drop(mean) if pre_logits else self.fc(self.drop(mean))
 
     def forward_intermediates(
-        self, x: Tensor, indices: Any = None, intermediates_only: bool = False, stop_early: bool = False, **_: Any
+        self,
+        x: Tensor,
+        indices: Any = None,
+        intermediates_only: bool = False,
+        stop_early: bool = False,
+        **_: Any,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
         """Return the maps of the stem and the blocks with these numbers, after the last map unless told otherwise."""
         taken, last = feature_take_indices(len(self.feature_info), indices)
@@ -123,9 +138,13 @@ class BasicBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(outputs)
         self.shortcut = nn.Sequential(nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False))
         if inputs != outputs:
-            self.shortcut.extend([nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)])
+            self.shortcut.extend(
+                [nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)]
+            )
 
-    def forward(self, inputs: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs h w"]:
+    def forward(
+        self, inputs: Float[Tensor, "batch inputs height width"]
+    ) -> Float[Tensor, "batch outputs h w"]:
         """Apply the block."""
         out = F.relu_(self.norm1(self.conv1(inputs)))
         return F.relu_(self.norm2(self.conv2(out)).add_(self.shortcut(inputs)))
@@ -143,8 +162,14 @@ def whiten_stem(net: SmallNet, images: Float[Tensor, "images channels height wid
     count, total, products = 0, torch.zeros(()), torch.zeros(())
     for some in images.split(32):  # all patches of large images would fill a gigabyte
         patches = F.unfold(some, side, stride=side).transpose(1, 2).flatten(0, 1).double()
-        count, total, products = count + len(patches), total + patches.sum(0), products + patches.T @ patches
+        count, total, products = (
+            count + len(patches),
+            total + patches.sum(0),
+            products + patches.T @ patches,
+        )
     values, directions = torch.linalg.eigh((products - total.outer(total) / count) / (count - 1))
-    filters = (directions / (values + WHITENING_FLOOR).sqrt()).T.flip(0)[: net.conv.out_channels // 2]
+    filters = (directions / (values + WHITENING_FLOOR).sqrt()).T.flip(0)[
+        : net.conv.out_channels // 2
+    ]
     both = torch.cat([filters, -filters]).view(-1, *net.conv.weight.shape[1:])
     net.conv.weight[: len(both)] = both.to(net.conv.weight.dtype)

@@ -21,7 +21,10 @@ from nearfar.messages import first_line, one_line
 from nearfar.networks.timm_entries import SMALL, own_name
 
 WEIGHTS, CONFIG = "encoder.safetensors", "config.json"
-OWN, SHIPPED = "nearfar", ("small",)  # the word for weights of the package, and the encoders that have some
+OWN, SHIPPED = (
+    "nearfar",
+    ("small",),
+)  # the word for weights of the package, and the encoders that have some
 SHOWN = 4  # names of each kind in the report
 
 
@@ -96,11 +99,17 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     elif path.is_file():
         return StartingWeights(init, file=path)
     elif path.is_dir():
-        raise FileNotFoundError(f"no file with starting weights at {path / WEIGHTS} (has the run finished?)")
+        raise FileNotFoundError(
+            f"no file with starting weights at {path / WEIGHTS} (has the run finished?)"
+        )
     else:
-        raise FileNotFoundError(f"no starting weights at {path}: give nearfar, timm, hf:owner/name, a run or a file")
+        raise FileNotFoundError(
+            f"no starting weights at {path}: give nearfar, timm, hf:owner/name, a run or a file"
+        )
     if encoder and found.encoder and encoder.partition(".")[0] != found.encoder.partition(".")[0]:
-        raise ValueError(f"the weights of {init} are of {found.encoder!r}, not of {encoder!r}: leave --encoder out")
+        raise ValueError(
+            f"the weights of {init} are of {found.encoder!r}, not of {encoder!r}: leave --encoder out"
+        )
     return found
 
 
@@ -108,7 +117,9 @@ def _of_package(encoder: str | None) -> StartingWeights:
     """The weights of `encoder`, or the first, that come with the package; the net is built for the images at hand."""
     name = encoder or SHIPPED[0]
     if name not in SHIPPED:
-        raise ValueError(f"nearfar has no weights for the encoder {name!r}: give --encoder {' or '.join(SHIPPED)}")
+        raise ValueError(
+            f"nearfar has no weights for the encoder {name!r}: give --encoder {' or '.join(SHIPPED)}"
+        )
     return replace(_of_run(Path(__file__).parents[1] / "weights" / name), source=OWN, arguments={})
 
 
@@ -118,9 +129,16 @@ def _of_timm(encoder: str | None) -> StartingWeights:
         with contextlib.suppress(RuntimeError):  # for a tag that there is not
             about = timm.get_pretrained_cfg(encoder)
     if about is None or not about.has_weights:
-        raise ValueError(f"timm has no weights for the encoder {encoder!r}: give one such as --encoder resnet18")
+        raise ValueError(
+            f"timm has no weights for the encoder {encoder!r}: give one such as --encoder resnet18"
+        )
     return StartingWeights(
-        "timm", encoder, mean=about.mean, std=about.std, in_timm=encoder, license=about.license or None
+        "timm",
+        encoder,
+        mean=about.mean,
+        std=about.std,
+        in_timm=encoder,
+        license=about.license or None,
     )
 
 
@@ -130,7 +148,9 @@ def _described(init: str, in_timm: str) -> StartingWeights:
     try:
         about, encoder, arguments = read(name)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{init} is not in timm's form: its config.json names no architecture of timm's") from error
+        raise ValueError(
+            f"{init} is not in timm's form: its config.json names no architecture of timm's"
+        ) from error
     except Exception as error:  # the network and the Hub fail in many ways
         raise _unavailable(init, in_timm, error) from error
     if about.get("global_pool") is not None:
@@ -138,11 +158,19 @@ def _described(init: str, in_timm: str) -> StartingWeights:
     encoder, arguments, small_stem = own_name(encoder, arguments)
     arguments.pop("in_chans", None)
     mean, std, license = about.get("mean"), about.get("std"), about.get("license")
-    return StartingWeights(init, encoder, arguments, small_stem, mean, std, in_timm, license=license)
+    return StartingWeights(
+        init, encoder, arguments, small_stem, mean, std, in_timm, license=license
+    )
 
 
 def _of_run(folder: Path) -> StartingWeights:
-    with one_line(f"{folder / CONFIG} does not describe an encoder", AttributeError, KeyError, TypeError, ValueError):
+    with one_line(
+        f"{folder / CONFIG} does not describe an encoder",
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):
         about = json.loads((folder / CONFIG).read_text())
         moments = about["pretrained_cfg"]
         own: dict[str, Any] = {}
@@ -159,7 +187,11 @@ def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:
     if in_timm.startswith("local-dir:"):
         return ValueError(why)
     about = None if ":" in in_timm else timm.get_pretrained_cfg(in_timm)
-    name = about.hf_hub_id if about is not None and about.hf_hub_id else in_timm.removeprefix("hf-hub:")
+    name = (
+        about.hf_hub_id
+        if about is not None and about.hf_hub_id
+        else in_timm.removeprefix("hf-hub:")
+    )
     return ValueError(
         f"{why} Without a network here: `hf download {name} --local-dir FOLDER` where there is one, then --init FOLDER"
     )
@@ -173,9 +205,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         content = load_state_dict(str(path), use_ema=False)
     except Exception as error:  # anything, for what is no such file
-        raise ValueError(f"cannot read weights from {path}: use .safetensors or a .pth of plain tensors") from error
+        raise ValueError(
+            f"cannot read weights from {path}: use .safetensors or a .pth of plain tensors"
+        ) from error
     tensors = {key: value for key, value in content.items() if isinstance(value, Tensor)}
-    return {k: v for k, v in tensors.items() if v.layout == torch.strided and not (v.is_meta or v.is_quantized)}
+    return {
+        k: v
+        for k, v in tensors.items()
+        if v.layout == torch.strided and not (v.is_meta or v.is_quantized)
+    }
 
 
 def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> str:
@@ -196,9 +234,13 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     if first in found and (fitted := _fitted_stem(found[first], own[first])) is not None:
         adapted = [f"{first} {list(found[first].shape)} to {list(own[first].shape)}"]
         found[first] = fitted
-    fitting = {key: found[key] for key in own if key in found and found[key].shape == own[key].shape}
+    fitting = {
+        key: found[key] for key in own if key in found and found[key].shape == own[key].shape
+    }
     if not learned.keys() & fitting.keys():
-        raise ValueError(f"nothing in {source} fits the encoder: it holds {_names(sorted(found)) or 'no tensors'}")
+        raise ValueError(
+            f"nothing in {source} fits the encoder: it holds {_names(sorted(found)) or 'no tensors'}"
+        )
     if bad := [name for name, value in fitting.items() if not value.isfinite().all()]:
         raise ValueError(f"the starting weights of {source} are not finite numbers: {_names(bad)}")
     net.load_state_dict(fitting, strict=False)
@@ -206,11 +248,15 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     kinds = {
         "adapted": adapted,
         "missing": [key for key in own if key not in found],
-        "of another shape": [f"{key} {list(found[key].shape)} for {list(own[key].shape)}" for key in others],
+        "of another shape": [
+            f"{key} {list(found[key].shape)} for {list(own[key].shape)}" for key in others
+        ],
         "not used": [key for key in found if key not in own],
     }
     report = [f"{len(names)} {kind} ({_names(names)})" for kind, names in kinds.items() if names]
-    return "; ".join([f"starting weights from {source}: {len(fitting)} of {len(own)} tensors loaded", *report])
+    return "; ".join(
+        [f"starting weights from {source}: {len(fitting)} of {len(own)} tensors loaded", *report]
+    )
 
 
 def _without_prefix(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -22,13 +22,18 @@ ENTRIES = {f"nearfar_{name}": name for name in OWN_NETS}
 
 default_cfgs = generate_default_cfgs(
     {
-        **{name: dict(num_classes=0, input_size=(3, 224, 224), first_conv="conv", classifier="fc") for name in ENTRIES},
+        **{
+            name: dict(num_classes=0, input_size=(3, 224, 224), first_conv="conv", classifier="fc")
+            for name in ENTRIES
+        },
         SMALL_STEM: dict(num_classes=0, input_size=(3, 32, 32), crop_pct=1.0),
     }
 )
 
 
-def timm_name(name: str, arguments: Mapping[str, Any], small_stem: bool) -> tuple[str, dict[str, Any]]:
+def timm_name(
+    name: str, arguments: Mapping[str, Any], small_stem: bool
+) -> tuple[str, dict[str, Any]]:
     """Return the name by which `timm.create_model` builds a net of an `Architecture`, and its arguments."""
     if name in OWN_NETS:
         return f"nearfar_{name}", dict(arguments)
@@ -82,7 +87,9 @@ def _own(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
     form = OWN_NETS[ENTRIES[name]]
     options.pop("global_pool", None)
     maps = dict(feature_cls="getter", out_indices=tuple(range(len(form["widths"]))))
-    return build_model_with_cfg(partial(SmallNet, **form), name, pretrained, feature_cfg=maps, **options)
+    return build_model_with_cfg(
+        partial(SmallNet, **form), name, pretrained, feature_cfg=maps, **options
+    )
 
 
 @register_model
@@ -104,10 +111,16 @@ def nearfar_medium(pretrained: bool = False, **options: Any) -> nn.Module:
 
 
 @register_model
-def nearfar_small_stem(pretrained: bool = False, base: str = "resnet18", **options: Any) -> nn.Module:
+def nearfar_small_stem(
+    pretrained: bool = False, base: str = "resnet18", **options: Any
+) -> nn.Module:
     """A ResNet of timm's, `base`, whose first convolution is 3x3 with stride 1 and which has no max-pool."""
     return build_model_with_cfg(
-        partial(_with_small_stem, base), SMALL_STEM, pretrained, feature_cfg=dict(feature_cls="getter"), **options
+        partial(_with_small_stem, base),
+        SMALL_STEM,
+        pretrained,
+        feature_cfg=dict(feature_cls="getter"),
+        **options,
     )
 
 

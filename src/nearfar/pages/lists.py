@@ -70,10 +70,24 @@ class Section(NamedTuple):
 
 
 def write_contact_sheet(
-    path: Path, title: str, about: str, note: str, *, figures: Sequence[Figure] = (), groups: Sequence[Group] = ()
+    path: Path,
+    title: str,
+    about: str,
+    note: str,
+    *,
+    figures: Sequence[Figure] = (),
+    groups: Sequence[Group] = (),
 ) -> None:
     """Write a page with these images, in one row that wraps or in groups; it asks for nothing outside itself."""
-    write_page(path, "contact_sheet.html", title=title, about=about, note=note, figures=figures, groups=groups)
+    write_page(
+        path,
+        "contact_sheet.html",
+        title=title,
+        about=about,
+        note=note,
+        figures=figures,
+        groups=groups,
+    )
 
 
 def figures_of(known: Featured, rows: Sequence[int], said: Sequence[str]) -> list[Figure]:
@@ -83,7 +97,10 @@ def figures_of(known: Featured, rows: Sequence[int], said: Sequence[str]) -> lis
         urls.update(zip(some.tolist(), map(picture, known.images.pictures(some)), strict=True))
     names, paths = known.images.names, known.paths
     links = [None if paths is None else Path(paths[row]).absolute().as_uri() for row in rows]
-    return [Figure(urls[row], names[row], line, link) for row, line, link in zip(rows, said, links, strict=True)]
+    return [
+        Figure(urls[row], names[row], line, link)
+        for row, line, link in zip(rows, said, links, strict=True)
+    ]
 
 
 def picture(pixels: Shaped[Tensor, "channels side side"]) -> str:
@@ -115,7 +132,10 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
         writer = csv.writer(file)
         writer.writerow(columns)
         for row in zip(*columns.values(), strict=True):
-            writer.writerow("'" + cell if isinstance(cell, str) and FORMULA.match(cell) else cell for cell in row)
+            writer.writerow(
+                "'" + cell if isinstance(cell, str) and FORMULA.match(cell) else cell
+                for cell in row
+            )
 
 
 def write_files(path: Path, files: Sequence[str]) -> None:
@@ -125,7 +145,9 @@ def write_files(path: Path, files: Sequence[str]) -> None:
 
 def copying(files: Path) -> str:
     """The command that packs the files of a list into an archive beside it."""
-    return f"tar -cf {shlex.quote(str(files.with_suffix('.tar')))} --null -T {shlex.quote(str(files))}"
+    return (
+        f"tar -cf {shlex.quote(str(files.with_suffix('.tar')))} --null -T {shlex.quote(str(files))}"
+    )
 
 
 def removing(files: Path) -> str:
@@ -166,7 +188,9 @@ def write_duplicates_page(
     alike = len(KINDS) - 1
     place: dict[int, int] = {}
     near = []
-    for far, first, second, kind, _ in sorted(links, key=lambda link: link.kind == alike):  # copies first
+    for far, first, second, kind, _ in sorted(
+        links, key=lambda link: link.kind == alike
+    ):  # copies first
         if len(place.keys() | {first, second}) > MOST_IMAGES:
             break
         near.append([far, *(place.setdefault(row, len(place)) for row in (first, second)), kind])
@@ -176,17 +200,37 @@ def write_duplicates_page(
     for row, figure in zip(place, figures, strict=True):
         one = copies.get(row, Member(0, row, "", True))
         relation = {"kind": one.kind, "kept": one.kept, "turn": one.turn, "archived": row < archive}
-        told.append({"name": figure.name, "url": figure.url, "href": figure.href, **relation, **facts[row]._asdict()})
+        told.append(
+            {
+                "name": figure.name,
+                "url": figure.url,
+                "href": figure.href,
+                **relation,
+                **facts[row]._asdict(),
+            }
+        )
     data = {"images": told, "links": near, "alike": alike, "distance": distance, "command": command}
     data |= {"files": CHOSEN, "removing": removing(Path(CHOSEN))}
     about, left = f"among {len(known.images) - archive} images", len(links) - len(near)
     about += f", against {archive} of an archive" if archive else ""
     scripts = [script("saving.js", "duplicates.js")]
-    write_page(path, "duplicates.html", title="Near-duplicates", about=about, data=data, left=left, scripts=scripts)
+    write_page(
+        path,
+        "duplicates.html",
+        title="Near-duplicates",
+        about=about,
+        data=data,
+        left=left,
+        scripts=scripts,
+    )
 
 
 def write_check_page(
-    path: Path, known: Featured, problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]], following: str
+    path: Path,
+    known: Featured,
+    problems: Sequence[Problem],
+    classes: Mapping[str, Sequence[Any]],
+    following: str,
 ) -> None:
     """Write the page of `check`: what to do next, the problems with a few images of each, and the classes.
 
@@ -195,7 +239,10 @@ def write_check_page(
     sections = []
     for name, found in groupby(problems, key=lambda one: one.problem):
         those = list(found)
-        once = {frozenset((one.row, one.other, one.name * (one.row < 0))): one for one in reversed(those)}
+        once = {
+            frozenset((one.row, one.other, one.name * (one.row < 0))): one
+            for one in reversed(those)
+        }
         some = list(once.values())[::-1][:SHOWN]
         seen = [one for one in some if one.row >= 0]
         figures = figures_of(known, [one.row for one in seen], [one.words for one in seen])
@@ -203,7 +250,9 @@ def write_check_page(
         before = figures_of(known, [one.other for one in repeats], [""] * len(repeats))
         pairs = [Group(pair) for pair in zip(before, figures, strict=True)] if repeats else []
         lines = [f"{one.name}: {one.words}" for one in some if one.row < 0]
-        sections.append(Section(name, len(those), len(once), [] if pairs else figures, pairs, lines))
+        sections.append(
+            Section(name, len(those), len(once), [] if pairs else figures, pairs, lines)
+        )
     images = known.images
     about, labelled = f"{len(images)} images of {images.source}", images.labels is not None
     shown: dict[str, Any] = dict(about=about, sections=sections, classes=classes, labelled=labelled)

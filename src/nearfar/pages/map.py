@@ -43,7 +43,10 @@ PER_ROW = 16  # thumbnails to a side of a sheet
 COARSEST, FINEST = 2, 12  # depths of the quadtree; a depth of d has 2**d cells on a side
 BESIDE = (".png", ".json", ".safetensors")  # files beside a page
 IMAGE, NEIGHBOURS = "image", 15  # of a table
-SCRIPTS = ("store.js", "painters.js", "map.js", "saving.js", "selection.js"), ("panel.js", "table.js", "controls.js")
+SCRIPTS = (
+    ("store.js", "painters.js", "map.js", "saving.js", "selection.js"),
+    ("panel.js", "table.js", "controls.js"),
+)
 
 Progress = Callable[[int, int | None], None]
 
@@ -77,13 +80,17 @@ def write_map(
     kept = {} if quality is None else {"kept": quality.kept}
     endings = (*(BESIDE if saved is not None else BESIDE[:2]), page.suffix)
     with ExitStack() as stack:
-        files = {ending: stack.enter_context(replacing(page.with_suffix(ending))) for ending in endings}
+        files = {
+            ending: stack.enter_context(replacing(page.with_suffix(ending))) for ending in endings
+        }
         if saved is not None:
             save_map(files[".safetensors"], saved)
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")
         draw_map(files[".png"], coordinates, images.labels, images.class_names, images=images)
         shown = None if near is None else near[:, :NEIGHBOURS].numpy()
-        how: dict[str, Any] = dict(note=note, columns={**(columns or {}), **kept}, progress=progress)
+        how: dict[str, Any] = dict(
+            note=note, columns={**(columns or {}), **kept}, progress=progress
+        )
         write_map_page(files[page.suffix], coordinates, images, neighbours=shown, **how)
 
 
@@ -99,14 +106,20 @@ def table_columns(
     features, counted from 0, and 1 - cos.
     """
     tiles = (
-        tile for rows in torch.arange(len(images)).split(GATHERED) for tile in thumbnails(images.pictures(rows), SIZE)
+        tile
+        for rows in torch.arange(len(images)).split(GATHERED)
+        for tile in thumbnails(images.pictures(rows), SIZE)
     )
     files = [
         {"bytes": encoded(tile, lossless=tile.shape[-1] < ENLARGED), "path": name}
         for tile, name in zip(tiles, images.names, strict=True)
     ]
     k = min(NEIGHBOURS, len(images) - 1)
-    near = find_nearest(features, k=k, progress=progress) if k else Nearest(torch.zeros(1, 0), torch.zeros(1, 0).long())
+    near = (
+        find_nearest(features, k=k, progress=progress)
+        if k
+        else Nearest(torch.zeros(1, 0), torch.zeros(1, 0).long())
+    )
     starts = pyarrow.array(k * np.arange(len(images) + 1, dtype=np.int32))
     lists = [
         pyarrow.ListArray.from_arrays(starts, pyarrow.array(numbers.flatten().numpy()))
@@ -115,7 +128,9 @@ def table_columns(
     return {
         "x": pyarrow.array(coordinates[:, 0].numpy()),
         "y": pyarrow.array(coordinates[:, 1].numpy()),
-        IMAGE: pyarrow.array(files, pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})),
+        IMAGE: pyarrow.array(
+            files, pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+        ),
         "neighbors": pyarrow.StructArray.from_arrays(lists, ["ids", "distances"]),
     }
 
@@ -151,9 +166,13 @@ def write_map_page(
     """
     total, path = len(points), Path(path)
     if total == 0 or len(images) != total:
-        raise ValueError(f"a map page needs one image for each point, not {len(images)} for {total}")
+        raise ValueError(
+            f"a map page needs one image for each point, not {len(images)} for {total}"
+        )
     if neighbours is not None and len(neighbours) != total:
-        raise ValueError(f"neighbours must have one row for each of the {total} images, not {len(neighbours)}")
+        raise ValueError(
+            f"neighbours must have one row for each of the {total} images, not {len(neighbours)}"
+        )
     coordinates = np.asarray(points.detach().cpu(), dtype=float)
     if not np.isfinite(coordinates).all():
         raise ValueError("a map page needs finite points")
@@ -168,12 +187,16 @@ def write_map_page(
     if not one_file:
         order = np.argsort(z_order_keys(coordinates, square), kind="stable")
     coordinates = coordinates[order]
-    position = np.full(total + 1, -1, dtype=np.int32)  # of each image on the page; the last is for -1, no neighbour
+    position = np.full(
+        total + 1, -1, dtype=np.int32
+    )  # of each image on the page; the last is for -1, no neighbour
     position[order] = np.arange(len(order))
     regions = levels(coordinates, square)
 
     parts: dict[str, Any] = {"points": packed(coordinates.astype(np.float32))}
-    parts |= {f"column-{number}": packed(column.values[order]) for number, column in enumerate(drawn)}
+    parts |= {
+        f"column-{number}": packed(column.values[order]) for number, column in enumerate(drawn)
+    }
     for depth, (chosen, counts) in regions.items():
         parts[f"level-{depth}"] = {"points": packed(chosen), "counts": packed(counts)}
     for block, start in enumerate(range(0, len(order), BLOCK)):
@@ -182,9 +205,16 @@ def write_map_page(
         if neighbours is not None:
             parts[f"neighbours-{block}"] = packed(position[neighbours[rows]])
 
-    limit = next(size for most, size in (THUMBNAIL_SIZES if one_file else FOLDER_SIZES) if len(order) <= most)
+    limit = next(
+        size for most, size in (THUMBNAIL_SIZES if one_file else FOLDER_SIZES) if len(order) <= most
+    )
     size = min(images.image_size, limit)
-    sheets = {"size": size, "cell": cell_of(size), "perRow": PER_ROW, "ending": "png" if size <= LOSSLESS else "jpg"}
+    sheets = {
+        "size": size,
+        "cell": cell_of(size),
+        "perRow": PER_ROW,
+        "ending": "png" if size <= LOSSLESS else "jpg",
+    }
     data = {
         "block": BLOCK,
         "count": len(order),
@@ -204,9 +234,13 @@ def write_map_page(
         page = path / "index.html"
         (path / "parts").mkdir(parents=True)
         for key, value in parts.items():
-            text = ",".join(json.dumps(one, allow_nan=False, separators=(",", ":")) for one in (key, value))
+            text = ",".join(
+                json.dumps(one, allow_nan=False, separators=(",", ":")) for one in (key, value)
+            )
             (path / "parts" / f"{key}.js").write_text(f"nearfarPart({text})", encoding="ascii")
-        sets = {"all": order} | {str(depth): order[chosen] for depth, (chosen, _) in regions.items()}
+        sets = {"all": order} | {
+            str(depth): order[chosen] for depth, (chosen, _) in regions.items()
+        }
         for name in sets:
             (path / "pictures" / name).mkdir(parents=True)
         for key, sheet in _sheets(images, sets, size, progress):
@@ -255,7 +289,9 @@ def square_around(coordinates: Float[np.ndarray, "points 2"]) -> Square:
     return Square(float(low[0]), float(low[1]), side or 1.0)
 
 
-def z_order_keys(coordinates: Float[np.ndarray, "points 2"], square: Square) -> UInt[np.ndarray, " points"]:
+def z_order_keys(
+    coordinates: Float[np.ndarray, "points 2"], square: Square
+) -> UInt[np.ndarray, " points"]:
     """Return the position of each point along the Z-order curve (Morton 1966), 16 bits a side: uint32."""
     unit = (coordinates - (square.left, square.bottom)) / square.side
     bits = np.clip(unit * 2**16, 0, 2**16 - 1).astype(np.uint32)
@@ -278,12 +314,16 @@ def levels(
     while depth < FINEST and 2 * len(np.unique(_cells(keys, depth))) < len(keys):
         depth += 1
     _, cell, counts = np.unique(_cells(keys, depth), return_inverse=True, return_counts=True)
-    means = np.stack([np.bincount(cell, column) for column in coordinates.T], axis=1) / counts[:, None]
+    means = (
+        np.stack([np.bincount(cell, column) for column in coordinates.T], axis=1) / counts[:, None]
+    )
     far = np.square(coordinates - means[cell]).sum(axis=1)
     order = np.lexsort((far, -counts[cell]))  # the middle of the fullest cell comes first
     found = {}
     for one in range(COARSEST, depth + 1):
-        _, first, counts = np.unique(_cells(keys[order], one), return_index=True, return_counts=True)
+        _, first, counts = np.unique(
+            _cells(keys[order], one), return_index=True, return_counts=True
+        )
         found[one] = order[first].astype(np.int32), counts.astype(np.int32)
     return found
 

@@ -22,7 +22,17 @@ from nearfar.pages.template import page, words
 from nearfar.run import Run
 from nearfar.training.settings import Settings, settings_fields
 
-_OF_A_MACHINE = {"data", "out", "cache", "workers", "devices", "threads", "accelerator", "log_every", "tensorboard"}
+_OF_A_MACHINE = {
+    "data",
+    "out",
+    "cache",
+    "workers",
+    "devices",
+    "threads",
+    "accelerator",
+    "log_every",
+    "tensorboard",
+}
 _OF_A_MACHINE |= {"minutes"}
 _TAGS = ["timm", "image-feature-extraction", "self-supervised-learning", "nearfar"]
 TRIED = 8  # photographs on which timm's features are compared with ours
@@ -48,14 +58,22 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
         base_model=start if init.startswith("hf:") else None,
         model_name=name,
         eval_results=[
-            EvalResult("image-classification", "private", "labelled images", "accuracy", accuracy, metric_name=title)
+            EvalResult(
+                "image-classification",
+                "private",
+                "labelled images",
+                "accuracy",
+                accuracy,
+                metric_name=title,
+            )
             for key, title in shown["columns"].items()
             if (accuracy := results["trained"].get(key)) is not None
         ],
     )
     used = ("epochs", "batch_size", "optimizer", "lr", "weight_decay", "views", "precision", "seed")
     training = {
-        "method": words(settings.method) + (f" ({method.paper})" if method and method.paper else ""),
+        "method": words(settings.method)
+        + (f" ({method.paper})" if method and method.paper else ""),
         **dict(settings.hyperparameters),
         **{key: getattr(settings, key) for key in used},
         "starting weights": start or None,
@@ -86,7 +104,11 @@ def _start(settings: Settings) -> str:
         return ""
     if settings.init in (OWN, "timm"):
         return f"{settings.init}'s {words(settings.encoder)}"
-    return settings.init.removeprefix("hf:") if settings.init.startswith("hf:") else "weights from a file"
+    return (
+        settings.init.removeprefix("hf:")
+        if settings.init.startswith("hf:")
+        else "weights from a file"
+    )
 
 
 def _command(settings: Settings) -> str:
@@ -99,11 +121,18 @@ def _command(settings: Settings) -> str:
         plain = isinstance(value, str | int | float | list | tuple)
         if plain and value != one.default and one.name not in _OF_A_MACHINE:
             given[one.name] = value
-    return shlex.join(["nearfar", "pretrain", "DATA", *as_words(given | dict(settings.hyperparameters))])
+    return shlex.join(
+        ["nearfar", "pretrain", "DATA", *as_words(given | dict(settings.hyperparameters))]
+    )
 
 
 def write_hub_folder(
-    folder: Path, run: Run, encoder: Encoder, name: str, license: str | None = None, online: bool = False
+    folder: Path,
+    run: Run,
+    encoder: Encoder,
+    name: str,
+    license: str | None = None,
+    online: bool = False,
 ) -> float:
     """Write model.safetensors, config.json and README.md, and return the largest difference of features through timm.
 
@@ -113,7 +142,9 @@ def write_hub_folder(
     """
     settings, of_start = run.settings, None
     if settings.init is not None and (online or not settings.init.startswith("hf:")):
-        with contextlib.suppress(ValueError, OSError):  # what is no longer there, or cannot be reached
+        with contextlib.suppress(
+            ValueError, OSError
+        ):  # what is no longer there, or cannot be reached
             own = settings.encoder if isinstance(settings.encoder, str) else None
             of_start = find_weights(settings.init, own).license
     folder.mkdir()

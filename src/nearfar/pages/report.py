@@ -30,7 +30,11 @@ from nearfar.run import Run
 from nearfar.training.seeding import stream
 from nearfar.training.settings import read_yaml
 
-STARTS = {"untrained": "random weights", "starting_weights": "starting weights", "trained": "this run"}
+STARTS = {
+    "untrained": "random weights",
+    "starting_weights": "starting weights",
+    "trained": "this run",
+}
 """What a detector started from, in words."""
 MOST_POINTS = 240  # of a curve
 MOST_SKIPPED = 200
@@ -53,13 +57,18 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
     run = Run(folder)
     nothing: dict[str, Any] = {}
     config = folder / "config.yaml"
-    settings, problem = _readable(config.name, lambda: read_yaml(config) if config.is_file() else nothing, nothing)
+    settings, problem = _readable(
+        config.name, lambda: read_yaml(config) if config.is_file() else nothing, nothing
+    )
     known = {"method", "data"} <= set(settings)
     title = f"{words(settings['method'])} on {_named(settings['data'])}" if known else folder.name
     about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
     parts: tuple[tuple[str, Callable[[], str]], ...] = (
         ("metrics.jsonl", lambda: section("verdict", verdict=run.verdict)),
-        ("results.json", lambda: section("evaluation", **results_shown(run.results)) if run.results else ""),
+        (
+            "results.json",
+            lambda: section("evaluation", **results_shown(run.results)) if run.results else "",
+        ),
         ("results.json", lambda: _detection(run.detection)),
         (NEIGHBOURS, lambda: _filled("neighbours", folder / NEIGHBOURS)),
         ("map.html", lambda: _map(folder)),
@@ -122,7 +131,10 @@ def results_shown(results: dict[str, dict[str, float]]) -> dict[str, Any]:
     columns = accuracies(results)
     return {
         "results": results,
-        "names": {row: capital(name.removeprefix("a ").removeprefix("the ")) for row, name in ENCODERS.items()},
+        "names": {
+            row: capital(name.removeprefix("a ").removeprefix("the "))
+            for row, name in ENCODERS.items()
+        },
         "columns": {key: PROTOCOLS.get(key, key.replace("_", " ")) for key in columns},
         "best": {key: best_rows(results, key) for key in columns},
         "sentence": sentence(results),
@@ -132,14 +144,18 @@ def results_shown(results: dict[str, dict[str, float]]) -> dict[str, Any]:
 def _detection(detection: dict[str, dict[str, Any]]) -> str:
     tables = []
     for task, about in detection.items():
-        columns = {key: key for key in next(iter(about["results"].values())) if "minutes" not in key}
+        columns = {
+            key: key for key in next(iter(about["results"].values())) if "minutes" not in key
+        }
         names = STARTS | {row: row for row in about["results"] if row not in STARTS}
         tables.append({**about, "task": task, "columns": columns, "names": names})
     return section("detection", tables=tables) if tables else ""
 
 
 def _filled(name: str, path: Path) -> str:
-    return section(name, found=json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ""
+    return (
+        section(name, found=json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ""
+    )
 
 
 def _map(folder: Path) -> str:
@@ -148,7 +164,9 @@ def _map(folder: Path) -> str:
     known = bool(whole) and all(script in whole for script in map_scripts())  # others cannot run
     if picture.is_file() and not known:
         folded = (folder / "map" / "index.html").is_file()
-        return section("map", page="", picture=as_url(picture.read_bytes()), older=bool(whole), folder=folded)
+        return section(
+            "map", page="", picture=as_url(picture.read_bytes()), older=bool(whole), folder=folded
+        )
     return section("map", page=whole, picture="", older=False, folder=False) if whole else ""
 
 
@@ -161,9 +179,15 @@ def points_of(lines: list[dict[str, Any]], keys: dict[str, str]) -> dict[str, li
     """Return the epochs and finite values of each key that is known, by its name; of many the means of neighbours."""
     curves: dict[str, list[list[float]]] = {}
     for key, name in keys.items():
-        points = [(line["epoch"], line[key]) for line in lines if isinstance(line.get(key), (int, float))]
+        points = [
+            (line["epoch"], line[key]) for line in lines if isinstance(line.get(key), (int, float))
+        ]
         known = np.array([point for point in points if math.isfinite(point[1])])
-        parts = np.array_split(known, MOST_POINTS) if len(known) > MOST_POINTS else [[point] for point in known]
+        parts = (
+            np.array_split(known, MOST_POINTS)
+            if len(known) > MOST_POINTS
+            else [[point] for point in known]
+        )
         curves |= {name: [np.mean(part, axis=0).tolist() for part in parts]} if parts else {}
     return curves
 
@@ -178,7 +202,11 @@ def ticks(low: float, high: float) -> list[float]:
 
 def _skipped(folder: Path) -> str:
     skipped = folder / "skipped.txt"
-    lines = skipped.read_text(encoding="utf-8", errors="replace").splitlines() if skipped.is_file() else []
+    lines = (
+        skipped.read_text(encoding="utf-8", errors="replace").splitlines()
+        if skipped.is_file()
+        else []
+    )
     listed = dict(line.partition("\t")[::2] for line in lines[:MOST_SKIPPED])
     if len(lines) > MOST_SKIPPED:
         listed["…"] = f"{len(lines) - MOST_SKIPPED} more in skipped.txt"
@@ -210,14 +238,30 @@ def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) 
         if time.perf_counter() - began > SECONDS:
             break
     near = {"encoder": _nearest_of(torch.cat(ours)), "raw_pixels": _nearest_of(torch.cat(plain))}
-    queries = [{"image": i, **{kind: lists[i] for kind, lists in near.items()}} for i in range(len(near["encoder"]))]
-    shown = sorted({*range(len(queries)), *(image for lists in near.values() for row in lists for image in row)})
+    queries = [
+        {"image": i, **{kind: lists[i] for kind, lists in near.items()}}
+        for i in range(len(near["encoder"]))
+    ]
+    shown = sorted(
+        {
+            *range(len(queries)),
+            *(image for lists in near.values() for row in lists for image in row),
+        }
+    )
     tiles = thumbnails(images.pictures(order[shown]), SIZE)
     pictures = {
-        image: {"name": images.names[int(order[image])], "url": data_url(tile, lossless=len(tile[0]) <= LOSSLESS)}
+        image: {
+            "name": images.names[int(order[image])],
+            "url": data_url(tile, lossless=len(tile[0]) <= LOSSLESS),
+        }
         for image, tile in zip(shown, tiles, strict=True)
     }
-    found = {"searched": sum(map(len, ours)), "images": len(images), "queries": queries, "pictures": pictures}
+    found = {
+        "searched": sum(map(len, ours)),
+        "images": len(images),
+        "queries": queries,
+        "pictures": pictures,
+    }
     write_file(folder / NEIGHBOURS, json.dumps(found) + "\n")
 
 

@@ -22,13 +22,21 @@ NOTHING = "'none'"
 BESIDE = "file: 'self'"  # what lies beside a page that was opened from disk
 
 
-def page(template: str, /, *, scripts: Sequence[str] = (), beside: bool = False, **shown: Any) -> str:
+def page(
+    template: str, /, *, scripts: Sequence[str] = (), beside: bool = False, **shown: Any
+) -> str:
     """Return a page from a template, which is given what it shows.
 
     scripts: texts of those in the page, or in a page that it holds: no other may run. beside: as for `policy`.
     """
-    text = templates().get_template(template).render(policy=policy(*scripts, beside=beside), scripts=scripts, **shown)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # the name of a folder need not be UTF-8
+    text = (
+        templates()
+        .get_template(template)
+        .render(policy=policy(*scripts, beside=beside), scripts=scripts, **shown)
+    )
+    return text.encode("utf-8", "backslashreplace").decode(
+        "utf-8"
+    )  # the name of a folder need not be UTF-8
 
 
 def write_page(path: Path, name: str, **shown: Any) -> None:
@@ -52,7 +60,9 @@ def policy(*scripts: str, beside: bool = False) -> Markup:
     scripts: their texts, as they stand between the tags; a page in a frame is held to those of the page around it too.
     beside: whether it may also load images and scripts that lie beside it.
     """
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    hashes = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
     own = [*(f"'sha256-{one}'" for one in hashes), *([BESIDE] if beside else [])]
     images = f"data: {BESIDE}" if beside else "data:"
     return Markup(
@@ -76,7 +86,11 @@ def words(value: Any) -> str:
         return ", ".join(map(words, value))
     if isinstance(value, dict):
         return str(value.get("object", value))
-    return f"{value:g}" if isinstance(value, float) else str(getattr(value, "words", getattr(value, "name", value)))
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else str(getattr(value, "words", getattr(value, "name", value)))
+    )
 
 
 def in_channels(channels: int) -> str:
@@ -110,4 +124,6 @@ def templates() -> Environment:
 
 @cache
 def _asset(name: str) -> Markup:
-    return Markup((resources.files("nearfar.pages") / "templates" / name).read_text(encoding="utf-8"))
+    return Markup(
+        (resources.files("nearfar.pages") / "templates" / name).read_text(encoding="utf-8")
+    )

@@ -47,29 +47,40 @@ def transform(
     ValueError for a file that is no map, and if the encoder or the images of the map changed.
     """
     if data is None:
-        raise ValueError("--onto adds other images to a map: name them, as in nearfar map RUN OTHER --onto map")
+        raise ValueError(
+            "--onto adds other images to a map: name them, as in nearfar map RUN OTHER --onto map"
+        )
     file = find_map(onto, run.path)
     saved = load_map(file)
     about = saved.about
     if about.get("data") is None:
-        raise ValueError(f"the images of {file} were an object, which no file has: draw a map of a folder first")
+        raise ValueError(
+            f"the images of {file} were an object, which no file has: draw a map of a folder first"
+        )
     trained = load(run, encoder=encoder)
     placing = saved.encoder(trained)
     old = open_shown(about["data"], console, split=about.get("split"), **settings.reading)
     count = min(about.get("images", 0), len(old))
     old = old.sampled(count, about["sample"]) if "sample" in about else old.subset(range(count))
     now = origin(run.path, old)
-    for part, what in (("encoder", f"the encoder of {run.path}"), ("names", f"the images in {about['data']}")):
+    for part, what in (
+        ("encoder", f"the encoder of {run.path}"),
+        ("names", f"the images in {about['data']}"),
+    ):
         if now[part] != about.get(part):
             raise ValueError(f"{what} changed since {file} was drawn: draw the map again")
-    new = sampled_shown(open_shown(data, console, split=split, **settings.reading), limit, seed, console)
+    new = sampled_shown(
+        open_shown(data, console, split=split, **settings.reading), limit, seed, console
+    )
     columns = stacked([old.columns, new.columns], [len(old), len(new)])
     columns = columns_of(columns, table, [*old.names, *new.names], labelled=True)
     features = [features_shown(trained, images, console, "features") for images in (old, new)]
     own = features[1] if placing is trained else features_shown(placing, new, console, "features")
     coordinates = torch.cat([saved.coordinates, saved.function(own)])
     with shown(console, "comparing images") as progress:
-        near = find_nearest(torch.cat(features), k=min(NEAREST, len(coordinates) - 1), progress=progress).index
+        near = find_nearest(
+            torch.cat(features), k=min(NEAREST, len(coordinates) - 1), progress=progress
+        ).index
     quality = map_quality(torch.cat(features), coordinates, near=near)
     rows = zip(new.names, coordinates[len(old) :].tolist(), strict=True)
     numbers: dict[str, Any] = {
@@ -84,7 +95,9 @@ def transform(
         note += f", with {100 * of_new:.0f} % of their {quality.neighbours} nearest neighbours near on the map too"
         note += f" (the others: {100 * of_old:.0f} %)"
     with shown(console, "thumbnails") as progress:
-        how: dict[str, Any] = dict(numbers=numbers, note=note, columns=columns, near=near, progress=progress)
+        how: dict[str, Any] = dict(
+            numbers=numbers, note=note, columns=columns, near=near, progress=progress
+        )
         write_map(page, _together(old, new), coordinates, quality, **how)
     return note
 
@@ -93,7 +106,9 @@ def _together(images: Images, new: Images) -> Images:
     """Thumbnails of the images of a map and of new images as one set, with the new images as its last class."""
     small_enough = len(images) + len(new) <= THUMBNAIL_SIZES[0][0]
     size = THUMBNAIL_SIZES[0 if small_enough else 1][1]
-    parts = [(some, rows) for some in (images, new) for rows in torch.arange(len(some)).split(GATHERED)]
+    parts = [
+        (some, rows) for some in (images, new) for rows in torch.arange(len(some)).split(GATHERED)
+    ]
     small = torch.cat([thumbnails(some.pictures(rows), size) for some, rows in parts])
     labels, classes = images.labels, images.class_names
     if labels is None:

@@ -35,16 +35,25 @@ def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dic
     every = torch.arange(len(images))
     pixels, generator = images.gather(every), stream(seed, "views shown")
     as_they_are = [0.0] * images.channels, [1.0] * images.channels  # mean and deviation
-    drawn = [[*map(eight_bits, make_views(pixels, views, generator, *as_they_are))] for _ in range(samples)]
+    drawn = [
+        [*map(eight_bits, make_views(pixels, views, generator, *as_they_are))]
+        for _ in range(samples)
+    ]
     sizes = [view.shape[-1] for view in drawn[0]]
     largest = max(sizes)
     factor = SHOWN // largest if largest < ENLARGED else SHOWN / largest
     stored = min(1.0, STORED / largest)
     chosen = slice(None) if images.shown is None else images.shown
     originals = _urls(images.pictures(every), STORED)
-    made = [[_urls(view[:, chosen], round(stored * view.shape[-1])) for view in one] for one in drawn]
+    made = [
+        [_urls(view[:, chosen], round(stored * view.shape[-1])) for view in one] for one in drawn
+    ]
     shown = [
-        {"name": name, "url": originals[row], "views": [[one[view][row] for one in made] for view in range(len(sizes))]}
+        {
+            "name": name,
+            "url": originals[row],
+            "views": [[one[view][row] for one in made] for view in range(len(sizes))],
+        }
         for row, name in enumerate(images.names)
     ]
     sides = [round(factor * size) for size in sizes]
@@ -69,7 +78,12 @@ def _table(views: Views, images: Images) -> dict[str, Any]:
         {**asdict(view), "name": name, "numbers": of_kind, "size": view.size or images.image_size}
         for (name, view), of_kind in numbers.items()
     ]
-    return {"function": None, "kinds": kinds, "channels": images.channels, "keep_colour": views.keep_colour}
+    return {
+        "function": None,
+        "kinds": kinds,
+        "channels": images.channels,
+        "keep_colour": views.keep_colour,
+    }
 
 
 def write_views(folder: Path, job: Job) -> None:

@@ -19,13 +19,17 @@ PerImage = Float[Tensor, " batch"]
 PerRow = Float[Tensor, "2 batch"]  # of both views
 EPSILON = 1e-12  # smallest norm divided by
 LINEAR_FROM = 40.0  # softplus(x) = x beyond this, to the last bit of a float64
-LOG2_E = math.log2(math.e)  # e^x = 2^(x LOG2_E), and 2^x is several times cheaper than e^x on some CPUs
+LOG2_E = math.log2(
+    math.e
+)  # e^x = 2^(x LOG2_E), and 2^x is several times cheaper than e^x on some CPUs
 LOWEST = -1e30  # stands for minus infinity where a difference of two must not be nan
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
     """float64 if any input is float64, otherwise float32, whatever the inputs' own precision."""
-    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+    return (
+        torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+    )
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
@@ -39,7 +43,9 @@ def row_norms(rows: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows 1"]:
     return torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_min(EPSILON)
 
 
-def unit_rows(rows: Float[Tensor, "*rows dim"], dtype: torch.dtype | None = None) -> Float[Tensor, "*rows dim"]:
+def unit_rows(
+    rows: Float[Tensor, "*rows dim"], dtype: torch.dtype | None = None
+) -> Float[Tensor, "*rows dim"]:
     """Every row scaled to length one (a zero row stays zero), in `dtype`; None: in the accumulation dtype."""
     rows = rows.to(dtype or accumulation_dtype(rows))
     return rows / row_norms(rows)
@@ -52,7 +58,9 @@ def check_rows(least: int = 1, **tensors: Tensor) -> None:
         raise ValueError(f"{first} must be [batch, dim], got shape {list(x.shape)}")
     for name, y in others:
         if y.shape != x.shape:
-            raise ValueError(f"{first} and {name} must have the same shape, got {list(x.shape)} and {list(y.shape)}")
+            raise ValueError(
+                f"{first} and {name} must have the same shape, got {list(x.shape)} and {list(y.shape)}"
+            )
     if len(x) < least:
         raise ValueError(f"the batch must hold {least} images or more, got {len(x)}")
 
@@ -60,7 +68,9 @@ def check_rows(least: int = 1, **tensors: Tensor) -> None:
 def check_queue(dim: int, queue: Tensor) -> None:
     """Raise ValueError unless the queue is [keys, dim] with one key or more."""
     if queue.ndim != 2 or queue.shape[1] != dim:
-        raise ValueError(f"queue must be [keys, {dim}] like the embeddings, got shape {list(queue.shape)}")
+        raise ValueError(
+            f"queue must be [keys, {dim}] like the embeddings, got shape {list(queue.shape)}"
+        )
     if len(queue) < 1:
         raise ValueError("queue must hold 1 key or more, got 0")
 
@@ -98,23 +108,31 @@ def _onednn(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _suits_onednn(x: Tensor) -> bool:
-    if torch.compiler.is_compiling():  # torch's compiler has this operation for constant weights alone
+    if (
+        torch.compiler.is_compiling()
+    ):  # torch's compiler has this operation for constant weights alone
         return False
     return x.device.type == "cpu" and x.dtype == torch.float32 and _onednn_works()
 
 
-def dot_products(x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]) -> Float[Tensor, "rows columns"]:
+def dot_products(
+    x: Float[Tensor, "rows dim"], y: Float[Tensor, "columns dim"]
+) -> Float[Tensor, "rows columns"]:
     """x_i . y_j, without gradient."""
     return _onednn(x, y) if _suits_onednn(x) else torch.mm(x, y.T)
 
 
-def weighted_rows(weights: Float[Tensor, "rows columns"], y: Float[Tensor, "columns dim"]) -> Float[Tensor, "rows dim"]:
+def weighted_rows(
+    weights: Float[Tensor, "rows columns"], y: Float[Tensor, "columns dim"]
+) -> Float[Tensor, "rows dim"]:
     """sum_j weights_ij y_j, without gradient."""
     return _onednn(weights, y.T) if _suits_onednn(weights) else torch.mm(weights, y)
 
 
 def add_product_(
-    total: Float[Tensor, "rows dim"], weights: Float[Tensor, "rows columns"], y: Float[Tensor, "columns dim"]
+    total: Float[Tensor, "rows dim"],
+    weights: Float[Tensor, "rows columns"],
+    y: Float[Tensor, "columns dim"],
 ) -> None:
     """total_i += sum_j weights_ij y_j, in place, without gradient."""
     if _suits_onednn(weights):

@@ -61,7 +61,9 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, keys: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         dtype = accumulation_dtype(query, keys)
         with without_autocast(query):
-            log_sum_exp, mean_key = by_rows(partial(_in_parts, keys=keys, temperature=temperature, dtype=dtype), query)
+            log_sum_exp, mean_key = by_rows(
+                partial(_in_parts, keys=keys, temperature=temperature, dtype=dtype), query
+            )
         ctx.save_for_backward(mean_key)
         ctx.temperature, ctx.query_dtype = temperature, query.dtype
         ctx.mark_non_differentiable(mean_key)
@@ -72,7 +74,11 @@ class _Attend(torch.autograd.Function):
         refuse_double_backward()
         (mean_key,) = ctx.saved_tensors
         with without_autocast(mean_key):
-            return (mean_key * (grad / ctx.temperature).unsqueeze(1)).to(ctx.query_dtype), None, None
+            return (
+                (mean_key * (grad / ctx.temperature).unsqueeze(1)).to(ctx.query_dtype),
+                None,
+                None,
+            )
 
 
 def _in_parts(query: Tensor, keys: Tensor, temperature: float, dtype: torch.dtype) -> list[Tensor]:
@@ -138,7 +144,9 @@ def attend_in_batch(
 
 class _Others(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, keys: Tensor, t: float, key_t: float | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, query: Tensor, keys: Tensor, t: float, key_t: float | None
+    ) -> tuple[Tensor, ...]:
         with without_autocast(query):
             ctx.batch = _Batch(query, keys, t, key_t)
             results, ctx.means, ctx.means_by_key = ctx.batch.visit()
@@ -154,7 +162,10 @@ class _Others(torch.autograd.Function):
         with without_autocast(query):
             if ctx.means is None:
                 _, ctx.means, ctx.means_by_key = ctx.batch.visit()
-            gradient, ctx.means = ctx.means, None  # changed in place: a second backward makes it again
+            gradient, ctx.means = (
+                ctx.means,
+                None,
+            )  # changed in place: a second backward makes it again
             ctx.batch.finish_(gradient, ctx.means_by_key, *grads)
             return gradient.to(query.dtype), None, None, None
 
@@ -170,11 +181,16 @@ class _Batch:
             self.keys = unit_rows(keys, self.dtype)
         own = slice(0, len(query)) if self.shares is None else self.shares.rows[self.shares.rank]
         height = min(ROWS, max(1, WIDE // query.shape[1]))
-        self.panels = [slice(start, min(start + height, own.stop)) for start in range(own.start, own.stop, height)]
+        self.panels = [
+            slice(start, min(start + height, own.stop))
+            for start in range(own.start, own.stop, height)
+        ]
 
     def visit(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """The results, and the mean keys of the other images: weighted by the query, and by the own key if kept."""
-        results = self.query.new_empty(2 if self.key_t is None else 3, len(self.query), dtype=self.dtype)
+        results = self.query.new_empty(
+            2 if self.key_t is None else 3, len(self.query), dtype=self.dtype
+        )
         means = torch.zeros_like(self.query, dtype=self.dtype)
         means_by_key = torch.zeros_like(means) if self.key_t is not None and not self.raw else None
         for rows in self.panels:
@@ -207,6 +223,9 @@ class _Batch:
             gradient = means[rows].mul_(of_negative).addcmul_(own, of_positive)
             if of_relation:
                 gradient.addcmul_(
-                    self.mean_by_key(own, rows) if means_by_key is None else means_by_key[rows], *of_relation
+                    self.mean_by_key(own, rows) if means_by_key is None else means_by_key[rows],
+                    *of_relation,
                 )
-            gradient.addcmul_(x, torch.linalg.vecdot(gradient, x).unsqueeze(1), value=-1).div_(norm * self.t)
+            gradient.addcmul_(x, torch.linalg.vecdot(gradient, x).unsqueeze(1), value=-1).div_(
+                norm * self.t
+            )

@@ -22,11 +22,15 @@ from nearfar.pairs.arithmetic import (
 from nearfar.pairs.kernels import Kernel
 from nearfar.pairs.shares import active_shares
 
-TILE_ROWS = {"cpu": 512}  # a tile of 512 x 512 stays in a core's second-level cache; elsewhere two tiles in 16 MiB:
+TILE_ROWS = {
+    "cpu": 512
+}  # a tile of 512 x 512 stays in a core's second-level cache; elsewhere two tiles in 16 MiB:
 TILE_ROWS_ELSEWHERE = 1408
 WIDE = 2**18  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to
 FEWEST_ROWS = 64
-GROUPED_ROWS = 128  # smaller groups of negatives share a block, as small blocks cost more than pairs left out
+GROUPED_ROWS = (
+    128  # smaller groups of negatives share a block, as small blocks cost more than pairs left out
+)
 
 
 def tile_rows(device: torch.device) -> int:
@@ -87,10 +91,17 @@ class Blocks:
         self._in_groups = group_size is not None
         self.group = group = self.batch if group_size is None else group_size
         shares = self.shares.rows if self.shares else [slice(0, self.batch)]
-        if group < 2 or (self._in_groups and any((rows.stop - rows.start) % group for rows in shares)):
-            what = f"the batch of {self.batch}" if self.shares is None else "the rows of each process"
+        if group < 2 or (
+            self._in_groups and any((rows.stop - rows.start) % group for rows in shares)
+        ):
+            what = (
+                f"the batch of {self.batch}" if self.shares is None else "the rows of each process"
+            )
             raise ValueError(f"group_size must be 2 or more and divide {what}, got {group}")
-        self.as_one = not (across or most_rows or self.shares or self._in_groups) and 2 * self.batch <= fitting
+        self.as_one = (
+            not (across or most_rows or self.shares or self._in_groups)
+            and 2 * self.batch <= fitting
+        )
         # whole groups in a block, or a group of blocks; without groups beyond the batch
         self._span = group * max(1, min(GROUPED_ROWS, fitting) // group)
         parts = [_cut(rows, fitting, self._span) for rows in shares]
@@ -109,7 +120,9 @@ class Blocks:
         if self.norm is not None and self.whole is None:
             for block in range(2 * count):
                 rows = self.part(self.views, block).to(self.dtype)
-                self.part(self.norm, block).copy_(torch.linalg.vector_norm(rows, dim=1).clamp_min_(EPSILON))
+                self.part(self.norm, block).copy_(
+                    torch.linalg.vector_norm(rows, dim=1).clamp_min_(EPSILON)
+                )
 
     def _whole(self) -> Float[Tensor, "2 batch dim"]:
         """All rows, normalised or centred, where each view is a single block."""
@@ -138,7 +151,11 @@ class Blocks:
 
     def rows(self, block: int) -> Float[Tensor, "rows dim"]:
         """The normalised or centred rows of one block."""
-        return self.gathered(*self.places[block]) if self.whole is None else self.part(self.whole, block)
+        return (
+            self.gathered(*self.places[block])
+            if self.whole is None
+            else self.part(self.whole, block)
+        )
 
     def gathered(self, view: int, index: slice | Tensor) -> Float[Tensor, "rows dim"]:
         """Any rows of one view, normalised or centred."""
@@ -169,9 +186,18 @@ class Blocks:
             for j in range(self.per_view if self.across else 0, count):
                 if j < i and self._is_own[j] and not self.across:
                     continue  # seen from j
-                if self._in_groups and not (self._is_own[j] and self._span_of(i) == self._span_of(j)):
+                if self._in_groups and not (
+                    self._is_own[j] and self._span_of(i) == self._span_of(j)
+                ):
                     continue
-                yield Tile(i, j, x, x if i == j else self.rows(j), scaled, i % self.per_view == j % self.per_view)
+                yield Tile(
+                    i,
+                    j,
+                    x,
+                    x if i == j else self.rows(j),
+                    scaled,
+                    i % self.per_view == j % self.per_view,
+                )
 
     def _span_of(self, block: int) -> int:
         """The number of the span that a block lies in."""
@@ -179,7 +205,11 @@ class Blocks:
 
     def _side(self) -> int:
         """The rows of the largest block."""
-        return 2 * self.batch if self.as_one else max(rows.stop - rows.start for _, rows in self.places)
+        return (
+            2 * self.batch
+            if self.as_one
+            else max(rows.stop - rows.start for _, rows in self.places)
+        )
 
     def elements(self) -> int:
         """Elements of all tiles together and of the rows at work on one of them (six blocks at a time), roughly."""
@@ -214,7 +244,11 @@ class Blocks:
         return u
 
     def finish(
-        self, gradients: Tensor, kernel_scale: float | Tensor, positive: PerImage, mass: PerRow | None = None
+        self,
+        gradients: Tensor,
+        kernel_scale: float | Tensor,
+        positive: PerImage,
+        mass: PerRow | None = None,
     ) -> None:
         """Turn sums over j of weight_ij * row_j, in place, into the gradient of the views as they were given.
 
@@ -222,12 +256,21 @@ class Blocks:
         """
         positive = positive.to(self.dtype)
         if self.whole is not None and self.shares is None:
-            self._finish(gradients, self.whole, self.whole.flip(0), kernel_scale, positive, self.norm, mass)
+            self._finish(
+                gradients, self.whole, self.whole.flip(0), kernel_scale, positive, self.norm, mass
+            )
             return
         for block in self.own:
             partners = self.rows((block + self.per_view) % (2 * self.per_view))
-            gradient, x, own = self.part(gradients, block), self.rows(block), positive[self.places[block][1]]
-            norm, masses = (None if numbers is None else self.part(numbers, block) for numbers in (self.norm, mass))
+            gradient, x, own = (
+                self.part(gradients, block),
+                self.rows(block),
+                positive[self.places[block][1]],
+            )
+            norm, masses = (
+                None if numbers is None else self.part(numbers, block)
+                for numbers in (self.norm, mass)
+            )
             self._finish(gradient, x, partners, kernel_scale, own, norm, masses)
 
     @staticmethod
@@ -248,7 +291,9 @@ class Blocks:
             assert mass is not None
             gradient.addcmul_(x, (positive + mass).unsqueeze(-1), value=-1).mul_(kernel_scale)
 
-    def accumulate(self, gradients: Tensor, mass: Tensor | None, tile: Tile, weights: Tensor) -> None:
+    def accumulate(
+        self, gradients: Tensor, mass: Tensor | None, tile: Tile, weights: Tensor
+    ) -> None:
         """Add the tile's share of sum_j weight_ij row_j to both blocks (weights are symmetric)."""
         add_product_(self.part(gradients, tile.i), weights, tile.y)
         if len(self.ends(tile)) > 1:
@@ -264,7 +309,9 @@ class Blocks:
             by_view.diagonal(dim1=1, dim2=3).fill_(value)
             if not self.as_one and (count := len(tile.x) // self.group) > 1:
                 apart = ~torch.eye(count, dtype=torch.bool, device=values.device)
-                values.view(count, self.group, count, self.group).masked_fill_(apart[:, None, :, None], value)
+                values.view(count, self.group, count, self.group).masked_fill_(
+                    apart[:, None, :, None], value
+                )
 
     def add_sums(self, sums: Tensor, tile: Tile, values: Tensor) -> None:
         """Add the tile's row sums to block i's and, by symmetry, its column sums to block j's."""
@@ -273,7 +320,11 @@ class Blocks:
 
     def ends(self, tile: Tile) -> list[tuple[int, int]]:
         """The own blocks whose rows the tile serves, each with the dimension to sum over."""
-        return [(tile.i, 1)] if tile.i == tile.j or not self._is_own[tile.j] else [(tile.i, 1), (tile.j, 0)]
+        return (
+            [(tile.i, 1)]
+            if tile.i == tile.j or not self._is_own[tile.j]
+            else [(tile.i, 1), (tile.j, 0)]
+        )
 
     def completed(self, statistic: Tensor) -> PerRow:
         """A number per row with those of the other processes' rows, where processes share the rows."""
@@ -285,16 +336,23 @@ class Blocks:
 
     def as_inputs(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients in the dtypes of the views."""
-        first, second = (gradient.to(view.dtype) for gradient, view in zip(gradients, self.views, strict=True))
+        first, second = (
+            gradient.to(view.dtype) for gradient, view in zip(gradients, self.views, strict=True)
+        )
         return first, second
 
 
 def _cut(rows: slice, most_rows: int, span: int) -> list[slice]:
     """Cut consecutive rows where spans end, and each part into blocks of almost equal size."""
     blocks = []
-    for start, stop in pairwise([rows.start, *range((rows.start // span + 1) * span, rows.stop, span), rows.stop]):
+    for start, stop in pairwise(
+        [rows.start, *range((rows.start // span + 1) * span, rows.stop, span), rows.stop]
+    ):
         count = -(-(stop - start) // most_rows)
-        blocks += [slice(*edge) for edge in pairwise(start + (stop - start) * k // count for k in range(count + 1))]
+        blocks += [
+            slice(*edge)
+            for edge in pairwise(start + (stop - start) * k // count for k in range(count + 1))
+        ]
     return blocks
 
 

@@ -26,11 +26,18 @@ from nearfar.pairs.kernels import Kernel, cosine
 
 # Without a shift, exp(u) and its sums stay normal numbers while |u| <= this.
 LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
-KEPT = 7 * 2**19  # elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
+KEPT = (
+    7 * 2**19
+)  # elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
 
 
 def log_sum_exp(
-    first: Rows, second: Rows, temperature: float, *, across: bool = False, group_size: int | None = None
+    first: Rows,
+    second: Rows,
+    temperature: float,
+    *,
+    across: bool = False,
+    group_size: int | None = None,
 ) -> tuple[PerImage, PerRow]:
     """s_ij / temperature of the positive pairs, and log sum_j exp(s_ij / temperature) over the negatives j of each row.
 
@@ -46,7 +53,9 @@ def log_sum_exp(
     >>> positive, negative[0]  # 1, log(4)
     (tensor([1., 1., 1.]), tensor([1.3863, 1.3863, 1.3863]))
     """
-    positive, sums = _LogSumExp.apply(first, second, cosine(temperature), {"across": across, "group_size": group_size})
+    positive, sums = _LogSumExp.apply(
+        first, second, cosine(temperature), {"across": across, "group_size": group_size}
+    )
     return positive, sums
 
 
@@ -60,7 +69,11 @@ class _LogSumExp(torch.autograd.Function):
             bounded = kernel.scale <= LARGEST_EXPONENT[blocks.dtype]
             keep = bounded and any(ctx.needs_input_grad) and blocks.elements() <= KEPT
             kept: list[Tensor] = []
-            result = _sums(blocks, kernel, kept if keep else None).log_() if bounded else _stable(blocks, kernel)
+            result = (
+                _sums(blocks, kernel, kept if keep else None).log_()
+                if bounded
+                else _stable(blocks, kernel)
+            )
             result = blocks.completed(result)
             positive = blocks.positives(kernel)
         ctx.save_for_backward(first, second, result)
@@ -68,7 +81,9 @@ class _LogSumExp(torch.autograd.Function):
         return positive, result
 
     @staticmethod
-    def backward(ctx: Any, positive_grad: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(
+        ctx: Any, positive_grad: Tensor, grad: Tensor
+    ) -> tuple[Tensor, Tensor, None, None]:
         refuse_double_backward()
         *_, result = ctx.saved_tensors
         kernel, blocks = ctx.kernel, ctx.blocks
@@ -94,7 +109,9 @@ def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
     return sums
 
 
-def _spread(blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: Tensor, kept: list[Tensor]) -> None:
+def _spread(
+    blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: Tensor, kept: list[Tensor]
+) -> None:
     """Gradient of sum_i weight_i sum_j q_ij: pair (i, j) weighs (weight_i + weight_j) dq/du."""
     buffer = blocks.buffer()
     for number, tile in enumerate(blocks.tiles(kernel.tile_scale)):
@@ -104,7 +121,9 @@ def _spread(blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: Tensor, k
             similarity = kernel.similarity_(blocks.affine(kernel, tile))
             blocks.mask_(tile, similarity)
         weights = shaped(buffer, tile)
-        torch.add(blocks.part(weight, tile.i).unsqueeze(1), blocks.part(weight, tile.j), out=weights)
+        torch.add(
+            blocks.part(weight, tile.i).unsqueeze(1), blocks.part(weight, tile.j), out=weights
+        )
         blocks.accumulate(gradients, None, tile, kernel.times_slope_(weights, similarity))
 
 
@@ -118,26 +137,36 @@ def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
         for block, along in blocks.ends(tile):
             old, mass = blocks.part(highest, block), blocks.part(sums, block)
             new = torch.maximum(old, exponent.amax(along))
-            share = torch.sub(exponent, new.unsqueeze(along), out=shaped(buffer, tile)).exp2_().sum(along)
+            share = (
+                torch.sub(exponent, new.unsqueeze(along), out=shaped(buffer, tile))
+                .exp2_()
+                .sum(along)
+            )
             mass.mul_(old.sub_(new).exp2_()).add_(share)
             old.copy_(new)
     return highest.div_(kernel.factor).add_(sums.log_())
 
 
-def _spread_stable(blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: Tensor) -> None:
+def _spread_stable(
+    blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: Tensor
+) -> None:
     """Gradient of sum_i weight_i log sum_j q_ij: pair (i, j) weighs weight_i p_ij + weight_j p_ji."""
     exponents = log_sums * kernel.factor
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         exponent = blocks.affine(kernel, tile)
         blocks.mask_(tile, exponent, LOWEST)
-        weights = torch.sub(exponent, blocks.part(exponents, tile.i).unsqueeze(1), out=shaped(buffer, tile))
+        weights = torch.sub(
+            exponent, blocks.part(exponents, tile.i).unsqueeze(1), out=shaped(buffer, tile)
+        )
         weights.exp2_().mul_(blocks.part(weight, tile.i).unsqueeze(1))
         exponent.sub_(blocks.part(exponents, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
         blocks.accumulate(gradients, None, tile, weights.add_(exponent))
 
 
-def per_image_log_sum_exp(first: Rows, second: Rows, temperatures: PerImage) -> tuple[PerImage, PerRow, PerRow]:
+def per_image_log_sum_exp(
+    first: Rows, second: Rows, temperatures: PerImage
+) -> tuple[PerImage, PerRow, PerRow]:
     """Cosine of the positives, log sum_j exp(s_ij / t_i) over the negatives j of each row i, and their mean cosine.
 
     The mean cosine is weighted by exp(s_ij / t_i) and carries no gradient; the other two are differentiable once with
@@ -155,7 +184,9 @@ def per_image_log_sum_exp(first: Rows, second: Rows, temperatures: PerImage) -> 
 
 class _PerImageLogSumExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, first: Tensor, second: Tensor, temperatures: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         with without_autocast(first):
             blocks = Blocks(first, second, unit=True, shared=True)
             rates = (LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
@@ -163,7 +194,11 @@ class _PerImageLogSumExp(torch.autograd.Function):
             for tile in blocks.tiles():
                 cosines = dot_products(tile.x, tile.y)
                 for block, along in blocks.ends(tile):
-                    weights = torch.mul(cosines, blocks.part(rates, block).unsqueeze(along), out=shaped(buffer, tile))
+                    weights = torch.mul(
+                        cosines,
+                        blocks.part(rates, block).unsqueeze(along),
+                        out=shaped(buffer, tile),
+                    )
                     weights.exp2_()
                     blocks.mask_(tile, weights)
                     blocks.part(sums, block).add_(weights.sum(along))
@@ -176,7 +211,9 @@ class _PerImageLogSumExp(torch.autograd.Function):
         return positive, result, mean
 
     @staticmethod
-    def backward(ctx: Any, positive_grad: Tensor, grad: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor, None]:
+    def backward(
+        ctx: Any, positive_grad: Tensor, grad: Tensor, _: Tensor | None
+    ) -> tuple[Tensor, Tensor, None]:
         refuse_double_backward()
         _, _, temperatures, sums = ctx.saved_tensors
         blocks = ctx.blocks
@@ -186,9 +223,15 @@ class _PerImageLogSumExp(torch.autograd.Function):
             gradients, buffer = blocks.gradients(), blocks.buffer()
             for tile in blocks.tiles():
                 cosines = dot_products(tile.x, tile.y)
-                of_rows = torch.mul(cosines, blocks.part(rates, tile.i).unsqueeze(1), out=shaped(buffer, tile)).exp2_()
+                of_rows = torch.mul(
+                    cosines, blocks.part(rates, tile.i).unsqueeze(1), out=shaped(buffer, tile)
+                ).exp2_()
                 of_rows.mul_(blocks.part(weight, tile.i).unsqueeze(1))
-                of_columns = cosines.mul_(blocks.part(rates, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
+                of_columns = (
+                    cosines.mul_(blocks.part(rates, tile.j))
+                    .exp2_()
+                    .mul_(blocks.part(weight, tile.j))
+                )
                 both = of_rows.add_(of_columns)
                 blocks.mask_(tile, both)
                 blocks.accumulate(gradients, None, tile, both)

@@ -35,7 +35,11 @@ def on_joined_batch(*names: str) -> Callable[[Forward], Forward]:
         @functools.wraps(forward)
         def run(self: Any, *args: Any, **kwargs: Any) -> Tensor:
             bound = signature.bind(self, *args, **kwargs)
-            given = {name: bound.arguments[name] for name in names if bound.arguments.get(name) is not None}
+            given = {
+                name: bound.arguments[name]
+                for name in names
+                if bound.arguments.get(name) is not None
+            }
             with without_autocast(given[names[0]]):
                 if not self.gather or world_size() == 1:
                     return forward(self, *args, **kwargs)
@@ -71,8 +75,12 @@ def _counts(names: Sequence[str], given: dict[str, Tensor], device: torch.device
     of_ranks = gather_rows(torch.tensor([own], device=device), [1] * world_size()).tolist()
     counts = [of_rank[0] for of_rank in of_ranks]
     for of_rank, rows in zip(of_ranks, counts, strict=True):
-        expected = [rows if count >= 0 else -1 for count in of_ranks[0]]  # None on all ranks or on none
+        expected = [
+            rows if count >= 0 else -1 for count in of_ranks[0]
+        ]  # None on all ranks or on none
         if rows < 1 or of_rank != expected:
             found = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(of_ranks))
-            raise ValueError(f"every process needs 1 row or more, as many in each of {', '.join(names)}; got {found}")
+            raise ValueError(
+                f"every process needs 1 row or more, as many in each of {', '.join(names)}; got {found}"
+            )
     return counts

@@ -22,7 +22,13 @@ from nearfar.pairs.kernels import cosine
 
 
 def logistic_sum(
-    first: Rows, second: Rows, scale: Scalar, bias: Scalar, *, across: bool = False, group_size: int | None = None
+    first: Rows,
+    second: Rows,
+    scale: Scalar,
+    bias: Scalar,
+    *,
+    across: bool = False,
+    group_size: int | None = None,
 ) -> tuple[PerImage, Scalar]:
     """Cosine of the positive pairs, and sum_i sum_j softplus(scale * s_ij + bias) over the negatives j of every row i.
 
@@ -35,7 +41,9 @@ def logistic_sum(
     >>> total  # 24 log(2)
     tensor(16.6355)
     """
-    wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (first, second, scale, bias))
+    wanted = torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in (first, second, scale, bias)
+    )
     positive, total = _LogisticSum.apply(
         first, second, scale, bias, {"across": across, "group_size": group_size}, wanted
     )
@@ -45,15 +53,27 @@ def logistic_sum(
 class _LogisticSum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor, scale: Tensor, bias: Tensor, pairs: dict[str, Any], wanted: bool
+        ctx: Any,
+        first: Tensor,
+        second: Tensor,
+        scale: Tensor,
+        bias: Tensor,
+        pairs: dict[str, Any],
+        wanted: bool,
     ) -> tuple[Tensor, Tensor]:
         with without_autocast(first):
             blocks = Blocks(first, second, unit=True, shared=True, **pairs)
-            total, bias_slope, gradients = _visit(blocks, scale.to(blocks.dtype), bias.to(blocks.dtype), wanted)
+            total, bias_slope, gradients = _visit(
+                blocks, scale.to(blocks.dtype), bias.to(blocks.dtype), wanted
+            )
             scale_slope = total
-            if wanted and ctx.needs_input_grad[2]:  # across, each pair was met from both of its rows
+            if (
+                wanted and ctx.needs_input_grad[2]
+            ):  # across, each pair was met from both of its rows
                 scale_slope = _along_rows(blocks, gradients) / (2 if blocks.across else 1)
-            total, scale_slope, bias_slope = blocks.added_up(torch.stack([total, scale_slope, bias_slope]))
+            total, scale_slope, bias_slope = blocks.added_up(
+                torch.stack([total, scale_slope, bias_slope])
+            )
             positive = blocks.positives(cosine(1.0))
         ctx.save_for_backward(first, second, scale, bias, scale_slope, bias_slope)
         ctx.blocks, ctx.gradients = blocks, gradients if wanted else None
@@ -74,17 +94,24 @@ class _LogisticSum(torch.autograd.Function):
             ctx.gradients = None  # scaled in place below: a second backward through the same graph makes it again
             gradients.mul_(total_grad * c * (1 if blocks.across else 2))
             blocks.finish(gradients, 1.0, positive_grad)
-            slopes = (total_grad * scale_slope).to(scale.dtype), (total_grad * bias_slope).to(bias.dtype)
+            slopes = (
+                (total_grad * scale_slope).to(scale.dtype),
+                (total_grad * bias_slope).to(bias.dtype),
+            )
             return *blocks.as_inputs(gradients), *slopes, None, None
 
 
-def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _visit(
+    blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """The sum over own rows i, its derivative with respect to the bias, and sum_j sigmoid_ij row_j."""
     total, bias_slope = torch.zeros_like(scale), torch.zeros_like(scale)
     gradients = blocks.gradients() if wanted else total.new_empty(0)
     buffer = blocks.buffer()
     for tile in blocks.tiles(scale):
-        times = 1 if blocks.across else len(blocks.ends(tile))  # most tiles stand for their mirror image too
+        times = (
+            1 if blocks.across else len(blocks.ends(tile))
+        )  # most tiles stand for their mirror image too
         logits = dot_products(tile.scaled, tile.y).add_(bias)
         blocks.mask_(tile, logits, -torch.inf)
         if wanted:
@@ -98,4 +125,6 @@ def _visit(blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool) -> tuple[T
 
 def _along_rows(blocks: Blocks, gradients: Tensor) -> Tensor:
     """sum_i row_i . gradient_i over own rows."""
-    return torch.stack([(blocks.rows(block) * blocks.part(gradients, block)).sum() for block in blocks.own]).sum()
+    return torch.stack(
+        [(blocks.rows(block) * blocks.part(gradients, block)).sum() for block in blocks.own]
+    ).sum()

@@ -67,7 +67,9 @@ def active_shares(batch: int) -> Shares | None:
     return _active
 
 
-def by_rows(function: Callable[[Tensor], Sequence[Tensor]], rows: Float[Tensor, "rows dim"]) -> list[Tensor]:
+def by_rows(
+    function: Callable[[Tensor], Sequence[Tensor]], rows: Float[Tensor, "rows dim"]
+) -> list[Tensor]:
     """Apply a function that treats each row on its own; processes that share rows do an equal part and get it all."""
     world = 1 if _active is None else len(_active.rows)
     if _active is None or world < 2:
@@ -110,7 +112,9 @@ def gather_rows(
     if world_size() == 1:
         return rows
     if counts is None:
-        counts = gather_rows(torch.tensor([len(rows)], device=rows.device), [1] * world_size()).tolist()
+        counts = gather_rows(
+            torch.tensor([len(rows)], device=rows.device), [1] * world_size()
+        ).tolist()
     padded = rows.new_zeros(max(counts), *rows.shape[1:])
     padded[: len(rows)] = rows
     parts = [torch.empty_like(padded) for _ in counts]

@@ -11,7 +11,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar, refuse_double_backward, without_autocast
+from nearfar.pairs.arithmetic import (
+    Index,
+    PerImage,
+    PerRow,
+    Rows,
+    Scalar,
+    refuse_double_backward,
+    without_autocast,
+)
 from nearfar.pairs.blocks import Blocks, shaped
 from nearfar.pairs.kernels import Kernel
 from nearfar.pairs.shares import sampled_alike
@@ -35,7 +43,9 @@ def weighted_sum(
     tensor(24.)
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, None, group_size, wanted)
+    positive, total, sums = _WeightedSum.apply(
+        first, second, weights.detach(), kernel, None, group_size, wanted
+    )
     return positive, total, sums
 
 
@@ -52,7 +62,9 @@ def sampled_sum(
     tensor(12.)
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    positive, total, sums = _WeightedSum.apply(first, second, weights.detach(), kernel, others, None, wanted)
+    positive, total, sums = _WeightedSum.apply(
+        first, second, weights.detach(), kernel, others, None, wanted
+    )
     return positive, total, sums
 
 
@@ -71,7 +83,12 @@ class _WeightedSum(torch.autograd.Function):
         with without_autocast(first):
             most_rows = None if others is None else max(1, BLOCK // first.shape[-1])
             blocks = Blocks(
-                first, second, unit=kernel.unit, shared=others is None, most_rows=most_rows, group_size=group_size
+                first,
+                second,
+                unit=kernel.unit,
+                shared=others is None,
+                most_rows=most_rows,
+                group_size=group_size,
             )
             weights = weights.to(blocks.dtype)
             sums, gradients, mass = _visit(blocks, others, kernel, weights, wanted)
@@ -83,7 +100,9 @@ class _WeightedSum(torch.autograd.Function):
         return positive, total, sums
 
     @staticmethod
-    def backward(ctx: Any, positive_grad: Tensor, total_grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, positive_grad: Tensor, total_grad: Tensor, _: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         _, _, weights, others = ctx.saved_tensors
         blocks = ctx.blocks
@@ -92,7 +111,12 @@ class _WeightedSum(torch.autograd.Function):
             assert gradients is not None
             ctx.made = None  # scaled in place below: a second backward through the same graph makes it again
             gradients.mul_(total_grad)
-            blocks.finish(gradients, ctx.kernel.scale, positive_grad, mass if mass is None else mass.mul_(total_grad))
+            blocks.finish(
+                gradients,
+                ctx.kernel.scale,
+                positive_grad,
+                mass if mass is None else mass.mul_(total_grad),
+            )
             return *blocks.as_inputs(gradients), None, None, None, None, None
 
 
@@ -112,13 +136,20 @@ def _visit(
         blocks.add_sums(sums, tile, similarity)
         if gradients is not None:
             both = shaped(buffer, tile)
-            torch.add(blocks.part(weights, tile.i).unsqueeze(1), blocks.part(weights, tile.j), out=both)
+            torch.add(
+                blocks.part(weights, tile.i).unsqueeze(1), blocks.part(weights, tile.j), out=both
+            )
             blocks.accumulate(gradients, mass, tile, kernel.times_slope_(both, similarity))
     return sums, gradients, mass
 
 
 def _visit_sampled(
-    blocks: Blocks, others: Tensor, kernel: Kernel, weights: Tensor, sums: Tensor, gradients: Tensor | None
+    blocks: Blocks,
+    others: Tensor,
+    kernel: Kernel,
+    weights: Tensor,
+    sums: Tensor,
+    gradients: Tensor | None,
 ) -> None:
     """Add the same of sampled pairs, each met from one row; for distances, minus that row (so there is no mass)."""
     for block in range(blocks.per_view):
@@ -132,7 +163,9 @@ def _visit_sampled(
                     similarity, to_y, to_x = _similarity(kernel, x, y)
                     blocks.part(sums, place).add_(similarity)
                     if gradients is not None:
-                        slope = kernel.times_slope_(blocks.part(weights, place).clone(), similarity).unsqueeze(1)
+                        slope = kernel.times_slope_(
+                            blocks.part(weights, place).clone(), similarity
+                        ).unsqueeze(1)
                         blocks.part(gradients, place).addcmul_(to_y, slope)
                         of_y.addcmul_(to_x, slope)
                 if gradients is not None:
@@ -149,7 +182,9 @@ def _similarity(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, T
     return kernel.similarity_(u.mul_(kernel.factor)), to_y, -to_y
 
 
-def sample_others(batch: int, count: int, device: torch.device | str = "cpu") -> Int[Tensor, "batch count"]:
+def sample_others(
+    batch: int, count: int, device: torch.device | str = "cpu"
+) -> Int[Tensor, "batch count"]:
     """For each image `count` different other images of the batch, every subset equally likely, rows independent.
 
     Uses the CPU's global generator of torch: GPUs and processes that share rows (`shared_rows`) get the same samples.
@@ -159,7 +194,9 @@ def sample_others(batch: int, count: int, device: torch.device | str = "cpu") ->
     [[1], [0]]
     """
     if not 1 <= count < batch:
-        raise ValueError(f"{count} negatives per image need a batch of at least {count + 1} images, got {batch}")
+        raise ValueError(
+            f"{count} negatives per image need a batch of at least {count + 1} images, got {batch}"
+        )
     return sampled_alike(lambda: _others(batch, count), batch, count, device=device)
 
 

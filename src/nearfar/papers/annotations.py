@@ -30,7 +30,11 @@ BROKEN = (
     AssertionError, AttributeError, ElementTree.ParseError, LookupError, OverflowError, RecursionError, RuntimeError,
     TypeError, ValueError,
 )  # fmt: skip
-VOC_SPLITS = (("trainval", "test"), ("train", "test"), ("train", "val"))  # VOC2007 has the first, VOC2012 the last
+VOC_SPLITS = (
+    ("trainval", "test"),
+    ("train", "test"),
+    ("train", "val"),
+)  # VOC2007 has the first, VOC2012 the last
 Target = dict[str, Any]
 """Boxes, labels, and where there are any masks and keypoints, as torchvision's detectors take them."""
 
@@ -101,7 +105,9 @@ def open_annotated(
     if not jsons and (splits := _voc_splits(path)):
         rows = {one.path.stem: row for row, one in enumerate(whole.images)}
         if missing := [name for names in splits for name in names if name not in rows]:
-            raise ValueError(f"{path / 'ImageSets'} names {missing[0]!r}, which has no xml in Annotations")
+            raise ValueError(
+                f"{path / 'ImageSets'} names {missing[0]!r}, which has no xml in Annotations"
+            )
         train, test = (whole.subset(rows[name] for name in names) for names in splits)
         return train, test
     if len(whole) < 2:
@@ -116,7 +122,10 @@ def _coco_files(path: Path, keypoints: bool) -> dict[str, Path]:
     if path.is_file():
         return {"all": path}
     prefix = "person_keypoints_" if keypoints else "instances_"
-    files = sorted([*path.glob("*.json"), *path.glob("*/*.json")], key=lambda one: not one.name.startswith(prefix))
+    files = sorted(
+        [*path.glob("*.json"), *path.glob("*/*.json")],
+        key=lambda one: not one.name.startswith(prefix),
+    )
     found: dict[str, Path] = {}
     for word in ("train", "test", "val"):
         for file in files:
@@ -128,24 +137,37 @@ def _coco_files(path: Path, keypoints: bool) -> dict[str, Path]:
 def _read_coco(file: Path) -> AnnotatedImages:
     check_library()
     split, roots = file.stem.rpartition("_")[2], (file.parent, file.parent.parent)
-    folders = [roots[0], *(root / name for root in roots for name in (split, f"images/{split}", "images")), roots[1]]
+    folders = [
+        roots[0],
+        *(root / name for root in roots for name in (split, f"images/{split}", "images")),
+        roots[1],
+    ]
     with one_line(f"cannot read {file} as COCO json", *BROKEN):
         content = json.loads(file.read_bytes())
         categories = sorted(content["categories"], key=lambda one: one["id"])
         named = {tuple(map(str, one["keypoints"])) for one in categories if one.get("keypoints")}
         if len(named) > 1:
-            raise ValueError("categories with different keypoints are more than one detector can learn")
+            raise ValueError(
+                "categories with different keypoints are more than one detector can learn"
+            )
         points = next(iter(named), ())
         labels = {one["id"]: label for label, one in enumerate(categories, 1)}
         objects = defaultdict(list)
         for one in content["annotations"]:
             if one["category_id"] not in labels:
-                raise ValueError(f"annotation {one.get('id')} has the unknown category {one['category_id']!r}")
+                raise ValueError(
+                    f"annotation {one.get('id')} has the unknown category {one['category_id']!r}"
+                )
             objects[one["image_id"]].append({**one, "category_id": labels[one["category_id"]]})
         if lost := set(objects) - {one["id"] for one in content["images"]}:
             raise ValueError(f"it has annotations of image {min(lost)}, which it does not list")
         images = [
-            _image([folder / str(one["file_name"]) for folder in folders], one, objects[one["id"]], len(points))
+            _image(
+                [folder / str(one["file_name"]) for folder in folders],
+                one,
+                objects[one["id"]],
+                len(points),
+            )
             for one in content["images"]
         ]
         return AnnotatedImages(tuple(images), tuple(str(one["name"]) for one in categories), points)
@@ -157,7 +179,9 @@ def _voc_splits(folder: Path) -> list[list[str]] | None:
         files = [folder / "ImageSets" / "Main" / f"{name}.txt" for name in pair]
         if all(file.is_file() for file in files):
             texts = (file.read_text(encoding="utf-8", errors="replace") for file in files)
-            splits = [[line.split()[0] for line in text.splitlines() if line.strip()] for text in texts]
+            splits = [
+                [line.split()[0] for line in text.splitlines() if line.strip()] for text in texts
+            ]
             if both := set.intersection(*map(set, splits)):
                 raise ValueError(f"{files[1]} and {files[0].name} both list {min(both)!r}")
             return splits
@@ -168,7 +192,9 @@ class _NoEntities(ElementTree.TreeBuilder):
     """Refuses a document type, the one place where entities are declared: none is expanded, and no other file read."""
 
     def doctype(self, *declared: object) -> None:
-        raise ElementTree.ParseError("it declares a document type, which annotations have no need of")
+        raise ElementTree.ParseError(
+            "it declares a document type, which annotations have no need of"
+        )
 
 
 def _read_voc(folder: Path) -> AnnotatedImages:
@@ -181,7 +207,9 @@ def _read_voc(folder: Path) -> AnnotatedImages:
     read = {}
     for file in files:
         with one_line(f"cannot read {file} as VOC xml", *BROKEN):
-            root = ElementTree.fromstring(file.read_bytes(), ElementTree.XMLParser(target=_NoEntities()))
+            root = ElementTree.fromstring(
+                file.read_bytes(), ElementTree.XMLParser(target=_NoEntities())
+            )
             about = VOCDetection.parse_voc_xml(root)["annotation"]
             read[file] = about, [_voc_object(one) for one in about["object"]]
     classes = sorted({one["name"] for _, objects in read.values() for one in objects})
@@ -192,30 +220,41 @@ def _read_voc(folder: Path) -> AnnotatedImages:
         names = f"{file.stem}.jpg", f"{file.stem}.png", str(about.get("filename"))
         with one_line(f"cannot read {file} as VOC xml", *BROKEN):
             labelled = [{**one, "category_id": classes.index(one["name"]) + 1} for one in objects]
-            paths = [folder / place / name for place in ("JPEGImages", "images", ".") for name in names]
+            paths = [
+                folder / place / name for place in ("JPEGImages", "images", ".") for name in names
+            ]
             images.append(_image(paths, about["size"], labelled, 0))
     return AnnotatedImages(tuple(images), tuple(classes))
 
 
 def _voc_object(given: Mapping[str, Any]) -> dict[str, Any]:
     """An object in COCO's form; VOC counts pixels from 1, and the last one belongs to the box."""
-    left, top, right, bottom = (float(given["bndbox"][side]) for side in ("xmin", "ymin", "xmax", "ymax"))
+    left, top, right, bottom = (
+        float(given["bndbox"][side]) for side in ("xmin", "ymin", "xmax", "ymax")
+    )
     box = [left - 1, top - 1, right - left + 1, bottom - top + 1]
     return {"name": str(given["name"]), "bbox": box, "iscrowd": given.get("difficult") == "1"}
 
 
 def _image(
-    places: Sequence[Path], about: Mapping[str, Any], objects: Iterable[Mapping[str, Any]], points: int
+    places: Sequence[Path],
+    about: Mapping[str, Any],
+    objects: Iterable[Mapping[str, Any]],
+    points: int,
 ) -> AnnotatedImage:
     """Find the file of an image, look at its head, and check its objects."""
     path = next((one for one in places if one.is_file()), None)
     if path is None:
-        raise ValueError(f"its image {places[-1].name!r} is not there, neither in {places[0].parent} nor around it")
+        raise ValueError(
+            f"its image {places[-1].name!r} is not there, neither in {places[0].parent} nor around it"
+        )
     width, height = int(about["width"]), int(about["height"])
     with one_line(f"cannot read {path}"), Image.open(path, formats=formats()) as image:
         size = image.size
     if sorted(size) != sorted((width, height)):  # EXIF may turn it
-        raise ValueError(f"{path} has {size[0]} x {size[1]} pixels, the annotations say {width} x {height}")
+        raise ValueError(
+            f"{path} has {size[0]} x {size[1]} pixels, the annotations say {width} x {height}"
+        )
     found = []
     for one in objects:
         with one_line(f"annotation {one.get('id', one.get('name'))}", *BROKEN):
@@ -231,12 +270,18 @@ def _inside(given: Mapping[str, Any], width: int, height: int, points: int) -> l
     left, right = np.clip([left, left + w], 0, width).tolist()
     top, bottom = np.clip([top, top + h], 0, height).tolist()
     box = [left, top, right - left, bottom - top]
-    found = {"bbox": box, "category_id": given["category_id"], "iscrowd": int(bool(given.get("iscrowd")))}
+    found = {
+        "bbox": box,
+        "category_id": given["category_id"],
+        "iscrowd": int(bool(given.get("iscrowd"))),
+    }
     found["area"] = float(given.get("area") or 0) or box[2] * box[3]
     if given.get("segmentation"):
         found["segmentation"] = _mask(given["segmentation"], width, height)
     if points:
-        found["keypoints"] = _numbers(given.get("keypoints", [0] * 3 * points), 3 * points, "keypoints")
+        found["keypoints"] = _numbers(
+            given.get("keypoints", [0] * 3 * points), 3 * points, "keypoints"
+        )
         found["num_keypoints"] = sum(visible > 0 for visible in found["keypoints"][2::3])
     return [found] if min(box[2:]) > 0.5 else []
 
@@ -249,7 +294,10 @@ def _mask(given: Any, width: int, height: int) -> dict[str, Any]:
         polygons = [_numbers(polygon, None, "a polygon") for polygon in given]
         if any(len(flat) < 6 or len(flat) % 2 for flat in polygons):
             raise ValueError("segmentation: a polygon needs three points or more")
-        inside = [np.reshape(flat, (-1, 2)).clip(0, (width, height)).flatten().tolist() for flat in polygons]
+        inside = [
+            np.reshape(flat, (-1, 2)).clip(0, (width, height)).flatten().tolist()
+            for flat in polygons
+        ]
         return mask.merge(mask.frPyObjects(inside, height, width))
     if given["size"] != [height, width]:
         raise ValueError("segmentation: it is of another size than the image")
@@ -259,7 +307,9 @@ def _mask(given: Any, width: int, height: int) -> dict[str, Any]:
 
 
 def _numbers(values: Any, count: int | None, what: str) -> list[float]:
-    fine = isinstance(values, list) and all(isinstance(x, (int, float)) and math.isfinite(x) for x in values)
+    fine = isinstance(values, list) and all(
+        isinstance(x, (int, float)) and math.isfinite(x) for x in values
+    )
     if not fine or (count is not None and len(values) != count):
         raise ValueError(f"{what} must be {count or 'a list of'} numbers")
     return [float(x) for x in values]
@@ -300,14 +350,21 @@ def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels h
         image = unit(whole_planes(str(one.path), channels, None))
     height, width = image.shape[1:]
     if (width, height) != (one.width, one.height):
-        raise ValueError(f"{one.path} has {width} x {height} pixels, the annotations say {one.width} x {one.height}")
+        raise ValueError(
+            f"{one.path} has {width} x {height} pixels, the annotations say {one.width} x {one.height}"
+        )
     return image
 
 
 def flipped(image: Tensor, target: Target, swaps: Sequence[int]) -> tuple[Tensor, Target]:
     """Flip an image left to right with its target. swaps: for each keypoint the one that stands in its place then."""
     width, boxes = image.shape[-1], target["boxes"]
-    out = {**target, "boxes": torch.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], 1)}
+    out = {
+        **target,
+        "boxes": torch.stack(
+            [width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], 1
+        ),
+    }
     if "masks" in target:
         out["masks"] = target["masks"].flip(-1)
     if "keypoints" in target:
@@ -320,5 +377,7 @@ def flipped(image: Tensor, target: Target, swaps: Sequence[int]) -> tuple[Tensor
 
 def mirrored(names: Sequence[str]) -> list[int]:
     """Return for each keypoint the number of the one that it becomes in the mirror: left_eye for right_eye."""
-    other = [name.replace("left", "\0").replace("right", "left").replace("\0", "right") for name in names]
+    other = [
+        name.replace("left", "\0").replace("right", "left").replace("\0", "right") for name in names
+    ]
     return [names.index(name) if name in names else i for i, name in enumerate(other)]

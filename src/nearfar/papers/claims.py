@@ -73,13 +73,20 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
     columns = table.columns
     stands = {one.like: one for one in columns.values()}
     wanted = claim.cells(columns)
-    cells = [(row, stands[where].name if where not in columns and where in stands else where) for row, where in wanted]
+    cells = [
+        (row, stands[where].name if where not in columns and where in stands else where)
+        for row, where in wanted
+    ]
     column = cells[0][1]
     if column is None or column not in columns:
         return Judgement("not run", "not run at this scale")
     first, second = ((row, where or column) for row, where in (cells[0], cells[-1]))
     kinds = {
-        (cell.row, cell.column): (cell.settings.get("data"), cell.settings.get("limit"), cell.reading)
+        (cell.row, cell.column): (
+            cell.settings.get("data"),
+            cell.settings.get("limit"),
+            cell.reading,
+        )
         for cell in table.cells()
     }
     pairs = _Pairs(table, values, right or {}, kinds)
@@ -114,7 +121,9 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
     values: of cells that measure the same; the two must have two seeds in common.
     """
     cells, seeds = list(values), sorted({seed for numbers in values.values() for seed in numbers})
-    points = [(cell, seed, number) for cell, numbers in values.items() for seed, number in numbers.items()]
+    points = [
+        (cell, seed, number) for cell, numbers in values.items() for seed, number in numbers.items()
+    ]
     design = np.zeros((len(points), len(cells) + len(seeds)))
     for line, (cell, seed, _) in zip(design, points, strict=True):
         line[[cells.index(cell), len(cells) + seeds.index(seed)]] = 1
@@ -123,7 +132,12 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
     residuals = numbers - design @ effects
     several = [each for i in range(len(cells)) if len(each := residuals[design[:, i] == 1]) > 1]
     least = min((float(each.var()) for each in several), default=0.0)
-    if len(cells) > 2 and len(several) > 1 and least > 0 and stats.bartlett(*several).pvalue < LEVEL:
+    if (
+        len(cells) > 2
+        and len(several) > 1
+        and least > 0
+        and stats.bartlett(*several).pvalue < LEVEL
+    ):
         return compare({place: values[place] for place in (first, second)}, first, second)
     freedom = len(points) - int(rank)
     variance = float(np.square(residuals).sum() / freedom)
@@ -134,7 +148,9 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
     return Difference(mean, error, freedom, variance, len(cells))
 
 
-def with_test_images(found: Difference, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Difference:
+def with_test_images(
+    found: Difference, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
+) -> Difference:
     """Add the error of the test images to a difference in per cent: of the mean over seeds, image by image.
 
     first, second: for each seed, whether each test image was classified correctly. The two errors are added as
@@ -164,14 +180,23 @@ class _Pairs:
         Of two differences whose errors are independent (Welch).
         """
         pairs = (first, second), (third, fourth)
-        shared = [sorted(self.values.get(a, {}).keys() & self.values.get(b, {}).keys()) for a, b in pairs]
+        shared = [
+            sorted(self.values.get(a, {}).keys() & self.values.get(b, {}).keys()) for a, b in pairs
+        ]
         if min(map(len, shared)) < 2:
             return Judgement("not run", "not run here")
         x, y = (self._difference(a, b, seeds) for (a, b), seeds in zip(pairs, shared, strict=True))
         squared, mean = x.error**2 + y.error**2, x.mean - y.mean
-        freedom = squared**2 / (x.error**4 / x.freedom + y.error**4 / y.freedom) if squared else x.freedom
-        found = Difference(mean, math.sqrt(squared), freedom, x.variance + y.variance, min(x.cells, y.cells))
-        told = f"differences {x.mean:+.3g} and {y.mean:+.3g} {self.table.unit}".rstrip() + f", apart by {mean:+.3g}"
+        freedom = (
+            squared**2 / (x.error**4 / x.freedom + y.error**4 / y.freedom) if squared else x.freedom
+        )
+        found = Difference(
+            mean, math.sqrt(squared), freedom, x.variance + y.variance, min(x.cells, y.cells)
+        )
+        told = (
+            f"differences {x.mean:+.3g} and {y.mean:+.3g} {self.table.unit}".rstrip()
+            + f", apart by {mean:+.3g}"
+        )
         return _decided(found, mean if self.table.better == "higher" else -mean, told)
 
     def best(self, best: Place) -> Judgement:
@@ -182,18 +207,30 @@ class _Pairs:
             return Judgement("not run", "not run here")
         found = {other: self.better(best, other, among=len(others)) for other in run}
         sign = 1 if self.table.better == "higher" else -1
-        worst = min(run, key=lambda one: (ORDER.index(found[one].holds), sign * (found[one].difference or 0.0)))
+        worst = min(
+            run,
+            key=lambda one: (ORDER.index(found[one].holds), sign * (found[one].difference or 0.0)),
+        )
         judgement, p_values = found[worst], [one.p for one in found.values() if one.p is not None]
         words = f"against {self.table.rows[worst[0]].title}: {judgement.words}"
         if judgement.holds == "yes" and p_values:  # against each of them
             judgement = judgement._replace(p=max(p_values))
         if judgement.holds != "no" and len(run) < len(others):
-            missing = ", ".join(self.table.rows[other[0]].title for other in others if other not in run)
-            return judgement._replace(holds="not run", words=f"{words}; not run here: {missing}", p=None)
+            missing = ", ".join(
+                self.table.rows[other[0]].title for other in others if other not in run
+            )
+            return judgement._replace(
+                holds="not run", words=f"{words}; not run here: {missing}", p=None
+            )
         return judgement._replace(words=words)
 
     def better(
-        self, first: Place, second: Place, margin: float | None = None, both: bool = False, among: int = 1
+        self,
+        first: Place,
+        second: Place,
+        margin: float | None = None,
+        both: bool = False,
+        among: int = 1,
     ) -> Judgement:
         """Judge that the first cell is better than the second, or at most the margin worse, or better, where `both`.
 
@@ -212,21 +249,35 @@ class _Pairs:
         advantage = mean if self.table.better == "higher" else -mean
         distance = (-abs(advantage) if both else advantage) + (margin or 0.0)
         if found is None:
-            if len(a) != 1 or len(b) != 1 or self.table.measure not in ("variables", "loss-memory", "step-memory"):
+            if (
+                len(a) != 1
+                or len(b) != 1
+                or self.table.measure not in ("variables", "loss-memory", "step-memory")
+            ):
                 return Judgement("not decided", f"{told}, of one seed", mean)
             if margin is None and abs(mean) <= EQUAL * max(ours, theirs):
                 return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %", mean)
-            return Judgement("yes" if distance > 0 or (margin is not None and distance == 0) else "no", told, mean)
+            return Judgement(
+                "yes" if distance > 0 or (margin is not None and distance == 0) else "no",
+                told,
+                mean,
+            )
         return _decided(found, distance, told, among)
 
     def _difference(self, first: Place, second: Place, shared: Sequence[str]) -> Difference:
         """Compare two cells beside those in which the same is read as in the two, on the same data."""
         wanted = {self.kinds[first], self.kinds[second]}
-        alike = {place: numbers for place, numbers in self.values.items() if numbers and self.kinds[place] in wanted}
+        alike = {
+            place: numbers
+            for place, numbers in self.values.items()
+            if numbers and self.kinds[place] in wanted
+        }
         found = compare(alike, first, second)
         x, y = (self.right.get(place, {}) for place in (first, second))
         if len(wanted) == 1 and all(seed in x and seed in y for seed in shared):
-            return with_test_images(found, [x[seed] for seed in shared], [y[seed] for seed in shared])
+            return with_test_images(
+                found, [x[seed] for seed in shared], [y[seed] for seed in shared]
+            )
         return found
 
 
@@ -235,12 +286,17 @@ def _decided(found: Difference, distance: float, told: str, among: int = 1) -> J
     against = among if distance < 0 else 1
     p, half = min(1.0, against * found.p(distance)), found.half(LEVEL / against)
     interval = found.mean - half, found.mean + half
-    told += f", 95 % interval {interval[0]:+.3g} to {interval[1]:+.3g}" + f" as one of {against} rows" * (against > 1)
+    told += (
+        f", 95 % interval {interval[0]:+.3g} to {interval[1]:+.3g}"
+        + f" as one of {against} rows" * (against > 1)
+    )
     if p < LEVEL:
         return Judgement("yes" if distance > 0 else "no", told, found.mean, interval, p)
     # how many seeds would decide, if the difference stays as far from what it is compared with
     seeds = np.arange(2, MOST_SEEDS + 1)
-    halves = stats.t.ppf(1 - LEVEL / against / 2, (found.cells - 1) * (seeds - 1)) * np.sqrt(2 * found.variance / seeds)
+    halves = stats.t.ppf(1 - LEVEL / against / 2, (found.cells - 1) * (seeds - 1)) * np.sqrt(
+        2 * found.variance / seeds
+    )
     enough = seeds[halves < abs(distance)]
     needed = f"about {enough[0]} seeds" if enough.size else "no affordable number of seeds"
     return Judgement("not decided", f"{told}; {needed} would decide it", found.mean, interval, p)

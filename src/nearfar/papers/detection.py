@@ -43,14 +43,24 @@ from nearfar.papers.annotations import (
     open_annotated,
     read_pixels,
 )
-from nearfar.papers.detector import TASKS, DetectorSettings, build_detector, channels_of, detector_settings
+from nearfar.papers.detector import (
+    TASKS,
+    DetectorSettings,
+    build_detector,
+    channels_of,
+    detector_settings,
+)
 from nearfar.run import Run
 from nearfar.run_evaluation import encoders_by_row
 from nearfar.training.progress import shown
 from nearfar.views import eight_bits
 
 SIGMA = 0.05  # spread of a keypoint, where they are not COCO's 17, whose spreads are known
-SHOWN, SIDE, CERTAIN = 6, 480, 0.5  # images on a page, pixels of their longer side, least score that is drawn
+SHOWN, SIDE, CERTAIN = (
+    6,
+    480,
+    0.5,
+)  # images on a page, pixels of their longer side, least score that is drawn
 COLOURS = ("#ffb000", "#d81b60", "#1e88e5", "#00a676", "#8e44ec", "#e4572e", "#17becf", "#7f7f00")
 Found = list[dict[str, Any]]
 """The objects found in an image, most certain first, in COCO's form: as those of `AnnotatedImage`, with a "score"."""
@@ -80,20 +90,30 @@ def fit_detector(
     steps, device = steps_of(settings, len(train)), find_device()
     detector.to(device).train()
     optimizer = detector_optimizer(detector, settings)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, steps, settings))
-    source = DetectionSet(train, channels_of(detector), getattr(detector.roi_heads, "mask_roi_pool", None) is not None)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: rate_factor(step, steps, settings)
+    )
+    source = DetectionSet(
+        train, channels_of(detector), getattr(detector.roi_heads, "mask_roi_pool", None) is not None
+    )
     swaps = mirrored(train.keypoint_names)
     for step, batch in enumerate(_batches(source, settings, steps, seed), 1):
         turned = [flipped(*one, swaps) if torch.rand(()) < 0.5 else one for one in batch]
         images = [image.to(device) for image, _ in turned]
-        losses = detector(images, [{key: value.to(device) for key, value in one.items()} for _, one in turned])
+        losses = detector(
+            images, [{key: value.to(device) for key, value in one.items()} for _, one in turned]
+        )
         loss = sum(losses.values())
         if not torch.isfinite(loss):
-            raise RuntimeError(f"the detector's loss is {loss.item()} at step {step}: lower the learning rate")
+            raise RuntimeError(
+                f"the detector's loss is {loss.item()} at step {step}: lower the learning rate"
+            )
         optimizer.zero_grad()
         loss.backward()
         if settings.clip is not None:
-            nn.utils.clip_grad_norm_((one for one in detector.parameters() if one.requires_grad), settings.clip)
+            nn.utils.clip_grad_norm_(
+                (one for one in detector.parameters() if one.requires_grad), settings.clip
+            )
         optimizer.step()
         schedule.step()
         if progress is not None:
@@ -135,7 +155,9 @@ def _batches(
 
 
 def find_objects(
-    detector: GeneralizedRCNN, test: AnnotatedImages, progress: Callable[[int, int], None] | None = None
+    detector: GeneralizedRCNN,
+    test: AnnotatedImages,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Found]:
     """Let a detector find the objects in every image, at most 100 of each. progress: called with (done, all)."""
     from faster_coco_eval.core import mask
@@ -149,11 +171,15 @@ def find_objects(
         boxes = box_convert(given["boxes"], "xyxy", "xywh").tolist()
         objects: Found = [
             {"bbox": box, "category_id": label, "score": score}
-            for box, label, score in zip(boxes, given["labels"].tolist(), given["scores"].tolist(), strict=True)
+            for box, label, score in zip(
+                boxes, given["labels"].tolist(), given["scores"].tolist(), strict=True
+            )
         ]
         for i, one in enumerate(objects):
             if "masks" in given:
-                one["segmentation"] = mask.encode(np.asfortranarray((given["masks"][i, 0] > 0.5).byte().numpy()))
+                one["segmentation"] = mask.encode(
+                    np.asfortranarray((given["masks"][i, 0] > 0.5).byte().numpy())
+                )
             if "keypoints" in given:
                 one["keypoints"] = given["keypoints"][i].flatten().tolist()
         found.append(objects)
@@ -162,7 +188,9 @@ def find_objects(
     return found
 
 
-def average_precision(truth: AnnotatedImages, found: Sequence[Found], kind: str = "bbox") -> dict[str, float]:
+def average_precision(
+    truth: AnnotatedImages, found: Sequence[Found], kind: str = "bbox"
+) -> dict[str, float]:
     """Return COCO's AP (mean over IoU .5 to .95), AP50 and AP75, 0..1, and the AP of each class as "AP NAME".
 
     found: for each image, in order. kind: "bbox", "segm" or "keypoints". Classes without an object are left out.
@@ -173,21 +201,36 @@ def average_precision(truth: AnnotatedImages, found: Sequence[Found], kind: str 
 
     if not any(one.counted for one in truth.images):
         raise ValueError("the test images hold no annotated object")
-    objects = [{**each, "image_id": image} for image, one in enumerate(truth.images) for each in one.objects]
+    objects = [
+        {**each, "image_id": image}
+        for image, one in enumerate(truth.images)
+        for each in one.objects
+    ]
     gold = COCO(
         {
-            "images": [{"id": i, "width": one.width, "height": one.height} for i, one in enumerate(truth.images)],
+            "images": [
+                {"id": i, "width": one.width, "height": one.height}
+                for i, one in enumerate(truth.images)
+            ],
             "annotations": [{**one, "id": i} for i, one in enumerate(objects, 1)],
-            "categories": [{"id": number, "name": name} for number, name in enumerate(truth.class_names, 1)],
+            "categories": [
+                {"id": number, "name": name} for number, name in enumerate(truth.class_names, 1)
+            ],
         }
     )
-    given = gold.loadRes([{**each, "image_id": image} for image, here in enumerate(found) for each in here])
+    given = gold.loadRes(
+        [{**each, "image_id": image} for image, here in enumerate(found) for each in here]
+    )
     points = len(truth.keypoint_names)
     sigmas = [SIGMA] * points if kind == "keypoints" and points != 17 else None
-    scorer = COCOeval_faster(gold, given, kind, print_function=lambda *said: None, kpt_oks_sigmas=sigmas)
+    scorer = COCOeval_faster(
+        gold, given, kind, print_function=lambda *said: None, kpt_oks_sigmas=sigmas
+    )
     scorer.evaluate()
     scorer.accumulate()
-    precision = scorer.eval["precision"][..., 0, -1]  # [IoU, recall, class] for all areas, with the most detections
+    precision = scorer.eval["precision"][
+        ..., 0, -1
+    ]  # [IoU, recall, class] for all areas, with the most detections
     precision = np.where(precision < 0, np.nan, precision)
     ious = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
     numbers = {name: float(np.nanmean(precision[rows])) for name, rows in ious.items()}
@@ -224,7 +267,9 @@ def evaluate_detectors(
         settings = replace(settings, epochs=epochs, steps=None)
     source = run.settings.given("data") if data is None else data
     if not isinstance(source, (str, Path)):
-        raise ValueError(f"{', '.join(tasks)} take one folder or one .json with annotations as DATA")
+        raise ValueError(
+            f"{', '.join(tasks)} take one folder or one .json with annotations as DATA"
+        )
     rows = encoders_by_row(run, encoder, baselines, replace(run.settings, init=None, seed=seed))
     if baselines and run.settings.init is not None:
         rows |= encoders_by_row(run, encoder, baselines)
@@ -235,15 +280,28 @@ def evaluate_detectors(
         _built(encoders["trained"], settings, task, opened[task][0])
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     for task, (train, test) in opened.items():
-        about = {"detector": detector, "settings": asdict(settings), "data": Path(describe(source)).name, "seed": seed}
-        about |= {"train_images": len(train), "test_images": len(test), "steps": steps_of(settings, len(train))}
+        about = {
+            "detector": detector,
+            "settings": asdict(settings),
+            "data": Path(describe(source)).name,
+            "seed": seed,
+        }
+        about |= {
+            "train_images": len(train),
+            "test_images": len(test),
+            "steps": steps_of(settings, len(train)),
+        }
         about["device"] = find_device().type
         numbers, found = dict[str, dict[str, float]](), dict[str, list[Found]]()
         for row, one in encoders.items():
             title = f"{task}, {STARTS[row]}"
             console.print(Text(f"{title}: {about['steps']} steps of {settings.batch_size} images"))
             torch.manual_seed(seed)  # the heads start alike in every row
-            model, began, busy = _built(one, settings, task, train), time.perf_counter(), time.process_time()
+            model, began, busy = (
+                _built(one, settings, task, train),
+                time.perf_counter(),
+                time.process_time(),
+            )
             with shown(console, title) as progress:
                 fit_detector(model, train, settings, seed=seed, progress=progress)
             with shown(console, f"{title}: testing") as progress:
@@ -257,7 +315,9 @@ def evaluate_detectors(
             run.write_results(detection={**run.detection, task: {**about, "results": numbers}})
         page = run.path / f"{task}.html"
         write_detection_page(page, task, test, found)
-        said = f"{task} ({detector}): AP in percent, {len(train)} images to fit, {len(test)} to test"
+        said = (
+            f"{task} ({detector}): AP in percent, {len(train)} images to fit, {len(test)} to test"
+        )
         table = Table("", *numbers["trained"], title=said)
         for row, own in numbers.items():
             shares = (value if "minutes" in name else 100 * value for name, value in own.items())
@@ -274,23 +334,39 @@ def _sets(
     train, test = open_annotated(source, keypoints=task == "keypoints", test_share=share, seed=seed)
     objects = [one for images in (train, test) for image in images.images for one in image.objects]
     if task == "segment" and any("segmentation" not in one for one in objects):
-        raise ValueError(f"{source} has boxes without segmentations: segment takes COCO json with both")
+        raise ValueError(
+            f"{source} has boxes without segmentations: segment takes COCO json with both"
+        )
     if task == "keypoints" and not train.keypoint_names:
-        raise ValueError(f"{source} has no keypoints: they are in COCO json whose categories name them")
+        raise ValueError(
+            f"{source} has no keypoints: they are in COCO json whose categories name them"
+        )
     learned = [
-        row for row, image in enumerate(train.images) if any(one.get("num_keypoints", 1) for one in image.counted)
+        row
+        for row, image in enumerate(train.images)
+        if any(one.get("num_keypoints", 1) for one in image.counted)
     ]
     if not learned or not any(image.counted for image in test.images):
-        raise ValueError(f"{source}: the images for {'the test' if learned else 'training'} hold no annotated object")
+        raise ValueError(
+            f"{source}: the images for {'the test' if learned else 'training'} hold no annotated object"
+        )
     train = train.subset(learned)
-    return (train if limit is None else train.subset(sample(len(train), limit, seed).tolist())), test
+    return (
+        train if limit is None else train.subset(sample(len(train), limit, seed).tolist())
+    ), test
 
 
-def _built(encoder: Encoder, settings: DetectorSettings, task: str, images: AnnotatedImages) -> GeneralizedRCNN:
-    return build_detector(encoder, settings, task, len(images.class_names), len(images.keypoint_names))
+def _built(
+    encoder: Encoder, settings: DetectorSettings, task: str, images: AnnotatedImages
+) -> GeneralizedRCNN:
+    return build_detector(
+        encoder, settings, task, len(images.class_names), len(images.keypoint_names)
+    )
 
 
-def write_detection_page(path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Found]]) -> None:
+def write_detection_page(
+    path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Found]]
+) -> None:
     """Write a page with a few test images: what is annotated, then what each row of `found` holds."""
     images = []
     for row in spread(len(test), SHOWN):
@@ -298,10 +374,22 @@ def write_detection_page(path: Path, task: str, test: AnnotatedImages, found: di
         for key, each in found.items():
             columns[STARTS[key]] = [found_ for found_ in each[row] if found_["score"] >= CERTAIN]
         drawn = ((title, len(objects), _drawn(one, objects)) for title, objects in columns.items())
-        images.append([dict(name=one.path.name, title=title, count=count, url=url) for title, count, url in drawn])
+        images.append(
+            [
+                dict(name=one.path.name, title=title, count=count, url=url)
+                for title, count, url in drawn
+            ]
+        )
     about = f"{len(test)} test images, {len(images)} of them shown; objects with a score of {CERTAIN:g} or more"
     classes = list(zip(test.class_names, cycle(COLOURS), strict=False))
-    write_page(path, "found.html", title=f"What was found: {task}", about=about, classes=classes, images=images)
+    write_page(
+        path,
+        "found.html",
+        title=f"What was found: {task}",
+        about=about,
+        classes=classes,
+        images=images,
+    )
 
 
 def _drawn(one: AnnotatedImage, objects: Found) -> str:
@@ -309,14 +397,27 @@ def _drawn(one: AnnotatedImage, objects: Found) -> str:
 
     image = eight_bits(read_pixels(one, 3))
     objects, scale = objects[::-1], max(1.0, max(one.width, one.height) / SIDE)
-    width, colours = round(2 * scale), [COLOURS[(each["category_id"] - 1) % len(COLOURS)] for each in objects]
+    width, colours = (
+        round(2 * scale),
+        [COLOURS[(each["category_id"] - 1) % len(COLOURS)] for each in objects],
+    )
     if objects and "segmentation" in objects[0]:
-        masks = torch.from_numpy(mask.decode([each["segmentation"] for each in objects])).permute(2, 0, 1).bool()
+        masks = (
+            torch.from_numpy(mask.decode([each["segmentation"] for each in objects]))
+            .permute(2, 0, 1)
+            .bool()
+        )
         image = draw_segmentation_masks(image, masks, alpha=0.4, colors=colours)
     if objects:
         boxes = torch.tensor([each["bbox"] for each in objects])
-        image = draw_bounding_boxes(image, box_convert(boxes, "xywh", "xyxy"), colors=colours, width=width)
+        image = draw_bounding_boxes(
+            image, box_convert(boxes, "xywh", "xyxy"), colors=colours, width=width
+        )
     if objects and "keypoints" in objects[0]:
         points = torch.tensor([each["keypoints"] for each in objects]).reshape(len(objects), -1, 3)
-        image = draw_keypoints(image, points[..., :2], visibility=points[..., 2] > 0, colors="white", radius=width)
-    return data_url(resize(image, [max(1, round(one.height / scale)), max(1, round(one.width / scale))]))
+        image = draw_keypoints(
+            image, points[..., :2], visibility=points[..., 2] > 0, colors="white", radius=width
+        )
+    return data_url(
+        resize(image, [max(1, round(one.height / scale)), max(1, round(one.width / scale))])
+    )

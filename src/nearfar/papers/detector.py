@@ -112,12 +112,22 @@ class FeatureMaps(nn.Module):
         net: Any = backbone.net
         if not hasattr(net, "forward_intermediates"):
             raise ValueError(f"encoder {backbone.name!r} gives no feature maps: {HINT}")
-        strides, widths = ([one[key] for one in net.feature_info] for key in ("reduction", "num_chs"))
-        self.taken = [strides.index(stride) + strides.count(stride) - 1 for stride in sorted(set(strides))][-4:]
+        strides, widths = (
+            [one[key] for one in net.feature_info] for key in ("reduction", "num_chs")
+        )
+        self.taken = [
+            strides.index(stride) + strides.count(stride) - 1 for stride in sorted(set(strides))
+        ][-4:]
         if len(self.taken) < 2:
             raise ValueError(f"encoder {backbone.name!r} has feature maps of one size only: {HINT}")
-        self.strides, self.channels = [strides[i] for i in self.taken], [widths[i] for i in self.taken]
-        with one_line(f"encoder {backbone.name!r} takes no images of other sizes ({HINT})"), torch.no_grad():
+        self.strides, self.channels = (
+            [strides[i] for i in self.taken],
+            [widths[i] for i in self.taken],
+        )
+        with (
+            one_line(f"encoder {backbone.name!r} takes no images of other sizes ({HINT})"),
+            torch.no_grad(),
+        ):
             training = net.training
             self.eval()(torch.zeros(1, in_chans, PROBE, PROBE))
             self.train(training)
@@ -125,7 +135,11 @@ class FeatureMaps(nn.Module):
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> list[Tensor]:
         """Return the maps."""
         net: Any = self.backbone.net
-        return list(net.forward_intermediates(images, indices=self.taken, intermediates_only=True, stop_early=True))
+        return list(
+            net.forward_intermediates(
+                images, indices=self.taken, intermediates_only=True, stop_early=True
+            )
+        )
 
     def split_last(self) -> tuple[nn.Module, int]:
         """Let the maps end before the last stage, and return that stage with its number of output channels.
@@ -134,17 +148,25 @@ class FeatureMaps(nn.Module):
         """
         net = self.backbone.net
         if not isinstance(net, SmallNet) and not hasattr(net, "layer4"):
-            raise ValueError(f"a C4 detector takes small or a ResNet, not {self.backbone.name!r}: use one with FPN")
+            raise ValueError(
+                f"a C4 detector takes small or a ResNet, not {self.backbone.name!r}: use one with FPN"
+            )
         stage: Any = net.blocks[-1] if isinstance(net, SmallNet) else net.layer4
         outputs = self.channels[-1]
-        self.taken, self.strides, self.channels = self.taken[:-1], self.strides[:-1], self.channels[:-1]
+        self.taken, self.strides, self.channels = (
+            self.taken[:-1],
+            self.strides[:-1],
+            self.channels[:-1],
+        )
         return stage, outputs
 
 
 class Neck(nn.Module):
     """What torchvision calls the backbone: the maps of the trunk, through a pyramid where there is one."""
 
-    def __init__(self, maps: FeatureMaps, pyramid: FeaturePyramidNetwork | None, out_channels: int) -> None:
+    def __init__(
+        self, maps: FeatureMaps, pyramid: FeaturePyramidNetwork | None, out_channels: int
+    ) -> None:
         super().__init__()
         self.maps, self.pyramid, self.out_channels = maps, pyramid, out_channels
 
@@ -166,11 +188,17 @@ class LastStage(nn.Module):
     def forward(self, regions: Float[Tensor, "regions channels side side"]) -> Tensor:
         """Apply the stage, and the normalisation that is new behind it."""
         out = self.norm(self.stage(regions))
-        return out.mean((2, 3)) if self.flat else out.contiguous()  # the order that torchvision's losses take
+        return (
+            out.mean((2, 3)) if self.flat else out.contiguous()
+        )  # the order that torchvision's losses take
 
 
 def build_detector(
-    encoder: Encoder, settings: DetectorSettings, task: str, num_classes: int, num_keypoints: int = 0
+    encoder: Encoder,
+    settings: DetectorSettings,
+    task: str,
+    num_classes: int,
+    num_keypoints: int = 0,
 ) -> GeneralizedRCNN:
     """Build a detector on a copy of the encoder's backbone; the rest has random weights (torch's global generator).
 
@@ -180,7 +208,9 @@ def build_detector(
     the settings take.
     """
     if encoder.channels not in (1, 3):
-        raise ValueError(f"detectors take grayscale images or colour, not {encoder.channels} channels")
+        raise ValueError(
+            f"detectors take grayscale images or colour, not {encoder.channels} channels"
+        )
     backbone = copy.deepcopy(encoder.backbone)
     backbone.requires_grad_(True)
     maps, wide = FeatureMaps(backbone, encoder.channels), settings.channels
@@ -212,13 +242,25 @@ def build_detector(
     )  # fmt: skip
     if task == "segment":
         layers = MaskRCNNHeads(head_channels, (wide,) * 4, 1) if into_heads is None else into_heads
-        predictor = MaskRCNNPredictor(wide if into_heads is None else head_channels, wide, num_classes + 1)
-        return MaskRCNN(neck, mask_roi_pool=_pool(strides, 14), mask_head=layers, mask_predictor=predictor, **common)
+        predictor = MaskRCNNPredictor(
+            wide if into_heads is None else head_channels, wide, num_classes + 1
+        )
+        return MaskRCNN(
+            neck,
+            mask_roi_pool=_pool(strides, 14),
+            mask_head=layers,
+            mask_predictor=predictor,
+            **common,
+        )
     if task == "keypoints":
         narrow = KeypointRCNNHeads(head_channels, (2 * wide,) * 8)
         layers = narrow if into_heads is None else nn.Sequential(into_heads, narrow)
-        heads = dict(keypoint_head=layers, keypoint_predictor=KeypointRCNNPredictor(2 * wide, num_keypoints))
-        return KeypointRCNN(neck, num_keypoints=None, keypoint_roi_pool=_pool(strides, 14), **heads, **common)
+        heads = dict(
+            keypoint_head=layers, keypoint_predictor=KeypointRCNNPredictor(2 * wide, num_keypoints)
+        )
+        return KeypointRCNN(
+            neck, num_keypoints=None, keypoint_roi_pool=_pool(strides, 14), **heads, **common
+        )
     return FasterRCNN(neck, **common)
 
 
@@ -235,5 +277,7 @@ def _pool(strides: list[int], side: int) -> MultiScaleRoIAlign:
     """
     pool = MultiScaleRoIAlign([str(level) for level in range(len(strides))], side, sampling_ratio=2)
     pool.scales = [1 / stride for stride in strides]
-    pool.map_levels = initLevelMapper(0, len(strides) - 1, canonical_scale=14 * strides[0], canonical_level=0)
+    pool.map_levels = initLevelMapper(
+        0, len(strides) - 1, canonical_scale=14 * strides[0], canonical_level=0
+    )
     return pool

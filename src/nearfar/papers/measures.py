@@ -84,7 +84,11 @@ def _fastest(step: Callable[[], object]) -> float:
 
 def of_step(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float:
     """MiB at the peak of some training steps, above those before the networks are built; or milliseconds of a step."""
-    return 1000 * int(given["batch_size"]) / _rate(given) if in_time else _peak_above_now(_trial(given))
+    return (
+        1000 * int(given["batch_size"]) / _rate(given)
+        if in_time
+        else _peak_above_now(_trial(given))
+    )
 
 
 def curve(given: Mapping[str, Any], run: Path) -> list[float]:
@@ -113,7 +117,13 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     images = images.subset(range(min(VIEWS_OF, len(images))))
     plan = chosen_views(settings.given("views"), settings)
     features = [
-        extract_view(encoder, images, plan.pick([0]), stream(settings.seed, "map", number), device=find_device())
+        extract_view(
+            encoder,
+            images,
+            plan.pick([0]),
+            stream(settings.seed, "map", number),
+            device=find_device(),
+        )
         for number in range(NUM_VIEWS)
     ]
     with torch.no_grad():
@@ -130,7 +140,9 @@ def saved_projector(run: Path) -> nn.Module:
 
 
 def _method(numbers: Mapping[str, Any]) -> Any:
-    return chosen_method(Settings.of(**{key: numbers[key] for key in numbers.keys() - {"images", "metric", "unit"}}))[0]
+    return chosen_method(
+        Settings.of(**{key: numbers[key] for key in numbers.keys() - {"images", "metric", "unit"}})
+    )[0]
 
 
 def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], object]:
@@ -138,12 +150,18 @@ def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], ob
     batch = int(given["batch_size"])
     setup = _method(given).setup(max(batch, IMAGES))
     if set(setup.pairing.names) != {"projection"} or setup.queue_size is not None:
-        raise ValueError(f"{given['method']} has more than one network: its loss is not measured alone")
+        raise ValueError(
+            f"{given['method']} has more than one network: its loss is not measured alone"
+        )
     generator = torch.Generator().manual_seed(0)
     device, width = find_device(), UNITS if alone else PIXELS
-    views = [torch.rand(batch, width, generator=generator).to(device) for _ in setup.pairing.online_views]
+    views = [
+        torch.rand(batch, width, generator=generator).to(device) for _ in setup.pairing.online_views
+    ]
     layer, loss = nn.Linear(PIXELS, UNITS).to(device), setup.loss.to(device)
-    index: dict[str, Tensor | None] = {"index": torch.arange(batch, device=device)} if setup.needs_index else {}
+    index: dict[str, Tensor | None] = (
+        {"index": torch.arange(batch, device=device)} if setup.needs_index else {}
+    )
 
     def step() -> None:
         rows = [view.requires_grad_() if alone else layer(view) for view in views]
@@ -165,7 +183,9 @@ def _trial(given: Mapping[str, Any]) -> Callable[[], float]:
     """Some training steps, which return the images per second."""
     size, method = int(given.get("image_size", 32)), _method(given)
     views = views_at(Settings(method=given["method"]), method, size, size, 3)
-    how: dict[str, Any] = dict(image_size=size, crop_size=size, channels=3, batch_size=int(given["batch_size"]))
+    how: dict[str, Any] = dict(
+        image_size=size, crop_size=size, channels=3, batch_size=int(given["batch_size"])
+    )
     how["precision"] = given.get("precision", "32-true")
     return partial(training_speed, method, given.get("encoder", "small"), views, **how)
 
@@ -206,4 +226,8 @@ if __name__ == "__main__":
     reuse_memory()
     settings = json.loads(sys.argv[2])
     value = MEASURES[sys.argv[1]](settings, Path(sys.argv[3]))
-    print(json.dumps(value if isinstance(value, list) else value * UNITS_OF.get(settings["unit"], 1.0)))
+    print(
+        json.dumps(
+            value if isinstance(value, list) else value * UNITS_OF.get(settings["unit"], 1.0)
+        )
+    )

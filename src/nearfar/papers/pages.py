@@ -19,7 +19,16 @@ from nearfar.atomic import replacing, write_file
 from nearfar.pages.template import write_page
 from nearfar.papers.claims import Judgement, Place, Values, holm, judge
 from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Table
-from nearfar.papers.runs import PLANE, VERDICTS, Known, folder_of, found_so_far, path_of, resolved, unpacked
+from nearfar.papers.runs import (
+    PLANE,
+    VERDICTS,
+    Known,
+    folder_of,
+    found_so_far,
+    path_of,
+    resolved,
+    unpacked,
+)
 from nearfar.training.plan import MOST_HELD_OUT, SHARE_HELD_OUT
 from nearfar.training.progress import duration
 
@@ -32,7 +41,9 @@ Lists = Mapping[Place, Sequence[Any]]
 """By row and column, the number or the list of each seed."""
 
 
-def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path, known: Known | None = None) -> Path:
+def write_outcome(
+    paper: Paper, table: Table, missing: Sequence[str], out: Path, known: Known | None = None
+) -> Path:
     """Write a table as it stands, as Markdown, JSON and a picture; returns the path of the Markdown.
 
     missing: what must be put where for data that is not there. known: numbers of other tables.
@@ -40,7 +51,9 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
     table = resolved(table, out, known)
     path, found = path_of(table, out), found_so_far(table, out, known)
     seeds = {(cell.row, cell.column): found[cell.place]["seeds"] for cell in table.cells()}
-    lists = {place: [one["value"] for one in each.values()] for place, each in seeds.items() if each}
+    lists = {
+        place: [one["value"] for one in each.values()] for place, each in seeds.items() if each
+    }
     values: Values = {
         place: {seed: statistics.fmean(one["value"]) if isinstance(one["value"], list) else one["value"]
                 for seed, one in each.items()}
@@ -51,14 +64,23 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
         place: {seed: unpacked(one["right"]) for seed, one in each.items() if "right" in one}
         for place, each in seeds.items()
     }
-    claims = [_judged(claim, judge(claim, table, values, right)) for claim in table.claims] if values else []
+    claims = (
+        [_judged(claim, judge(claim, table, values, right)) for claim in table.claims]
+        if values
+        else []
+    )
     if paper.holm:
         tested = [claim for claim in claims if "p" in claim]
         for claim, survives in zip(tested, holm([claim["p"] for claim in tested]), strict=True):
             claim["holm"] = "survives" if survives else "does not"
-    facts = dict(paper=paper.title, table=table.name, title=table.title, scale=table.size, unit=table.unit)
+    facts = dict(
+        paper=paper.title, table=table.name, title=table.title, scale=table.size, unit=table.unit
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path.with_suffix(".json"), json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n")
+    write_file(
+        path.with_suffix(".json"),
+        json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n",
+    )
     picture = path.with_suffix(".png")
     if lists:
         draw_table(picture, table, lists, out)
@@ -86,25 +108,37 @@ def write_outcome(paper: Paper, table: Table, missing: Sequence[str], out: Path,
         missing=missing,
         runs=list(runs.values()),
         spent=duration(spent),
-        hardware=sorted({one.get("hardware", "a machine that was not noted") for one in runs.values()}),
+        hardware=sorted(
+            {one.get("hardware", "a machine that was not noted") for one in runs.values()}
+        ),
     )
     return path
 
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
-    told: dict[str, Any] = dict(text=claim.text, section=claim.section, holds=judgement.holds, numbers=judgement.words)
+    told: dict[str, Any] = dict(
+        text=claim.text, section=claim.section, holds=judgement.holds, numbers=judgement.words
+    )
     numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
     told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
-    return told | ({"interval": [float(f"{end:.6g}") for end in judgement.interval]} if judgement.interval else {})
+    return told | (
+        {"interval": [float(f"{end:.6g}") for end in judgement.interval]}
+        if judgement.interval
+        else {}
+    )
 
 
 def _chosen(table: Table) -> dict[str, str]:
     """What was chosen for each row, by its title; of each column where they differ."""
     found = {}
     for row in (table.rows[name] for name in table.run if table.choices):
-        titles = {one.title: table.choices[f"{row.name}/{one.name}"] for one in table.columns.values()}
+        titles = {
+            one.title: table.choices[f"{row.name}/{one.name}"] for one in table.columns.values()
+        }
         same = len(set(titles.values())) == 1
-        found[row.title] = next(iter(titles.values())) if same else "; ".join(map(": ".join, titles.items()))
+        found[row.title] = (
+            next(iter(titles.values())) if same else "; ".join(map(": ".join, titles.items()))
+        )
     return found
 
 
@@ -123,7 +157,9 @@ def _images(paper: Paper, table: Table) -> list[str]:
                 words += f", tested on {cell.evaluate['held_out']} further training images"
             elif other in paper.images:
                 part = f"{cell.evaluate['limit']} of " if "limit" in cell.evaluate else ""
-                words += ", evaluated on {}, {}{} training and {} test images".format(other, part, *paper.images[other])
+                words += ", evaluated on {}, {}{} training and {} test images".format(
+                    other, part, *paper.images[other]
+                )
             elif not other:
                 words += f", {test} test images"
             found[words] = None
@@ -149,7 +185,11 @@ def _laid_out(table: Table, values: Values) -> list[list[str]]:
         lines = [["", "", *(column.title for column in columns)]]
         for row in rows:
             by_part = zip(*(shown(row, column) for column in columns), strict=True)
-            lines += [[row.title, part, *cells] for part, cells in zip(parts, by_part, strict=True) if any(cells)]
+            lines += [
+                [row.title, part, *cells]
+                for part, cells in zip(parts, by_part, strict=True)
+                if any(cells)
+            ]
     else:
         lines = [["", *(f"{column.title}, {part}" for column in columns for part in parts)]]
         for row in rows:
@@ -179,7 +219,9 @@ def write_claims(out: Path) -> Path:
         title = path.stem.split(".")[0].replace("-", " ").capitalize()
         place = {"table": title, "page": path.with_suffix(".md").as_posix(), "holm": ""}
         if table["claims"]:
-            papers.setdefault(table["paper"], []).extend({**claim, **place} for claim in table["claims"])
+            papers.setdefault(table["paper"], []).extend(
+                {**claim, **place} for claim in table["claims"]
+            )
     tested = [claim for claims in papers.values() for claim in claims if "p" in claim]
     survive = holm([claim["p"] for claim in tested])
     for claim, survives in zip(tested, survive, strict=True):
@@ -203,9 +245,14 @@ def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
     """Return what was written of each table, by the path of its JSON in the folder, Table 9 before Table 10."""
 
     def parts(path: Path) -> list[tuple[str, int]]:
-        return [(word, int(digits or 0)) for word, digits in re.findall(r"(\D+)(\d*)", path.as_posix())]
+        return [
+            (word, int(digits or 0)) for word, digits in re.findall(r"(\D+)(\d*)", path.as_posix())
+        ]
 
-    found = {path.relative_to(out): json.loads(path.read_text()) for path in sorted(out.glob("*/*.json"), key=parts)}
+    found = {
+        path.relative_to(out): json.loads(path.read_text())
+        for path in sorted(out.glob("*/*.json"), key=parts)
+    }
     return {path: table for path, table in found.items() if "claims" in table}
 
 
@@ -215,12 +262,15 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
     out: folder of the runs, some of which have pictures of their own.
     """
     columns = table.columns.values()
-    kinds = {(one.data, one.run.get("encoder"), one.metric, one.measure, one.unit) for one in columns}
+    kinds = {
+        (one.data, one.run.get("encoder"), one.metric, one.measure, one.unit) for one in columns
+    }
     cells = [cell for cell in table.cells() if cell.measure == PLANE]
     maps = {  # of the first seed, those that are in run folders, by row and kNN accuracy in the plane
         f"{table.rows[cell.row].title}: {values[cell.row, cell.column][0]:.1f} {table.unit}": picture
         for cell in cells
-        if (cell.row, cell.column) in values and (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
+        if (cell.row, cell.column) in values
+        and (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
     }
     if table.measure in ("curve", "nuclear-norms"):
         figure = _by_column(table, values)
@@ -236,11 +286,15 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
         figure.savefig(unfinished)
 
 
-def _panels(count: int, most: int = MOST_PANELS) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
+def _panels(
+    count: int, most: int = MOST_PANELS
+) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
     """A figure with so many panels, at most `most` in a line."""
     lines = -(-count // most)
     across = -(-count // lines)
-    figure = matplotlib.figure.Figure((1 + PANEL[0] * across, PANEL[1] * lines), 120, layout="constrained")
+    figure = matplotlib.figure.Figure(
+        (1 + PANEL[0] * across, PANEL[1] * lines), 120, layout="constrained"
+    )
     panels = list(figure.subplots(lines, across, squeeze=False).flat)
     for unused in panels[count:]:
         unused.set_axis_off()
@@ -259,11 +313,21 @@ def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
     paper = table.size == "full" and any(row.paper for row in table.rows.values())
     for number, row in enumerate(table.rows.values()):
         colour = f"C{number % 10}"
-        ours = {column.title: seeds for column in columns if (seeds := values.get((row.name, column.name)))}
+        ours = {
+            column.title: seeds
+            for column in columns
+            if (seeds := values.get((row.name, column.name)))
+        }
         if ours:
-            marks: dict[str, Any] = dict(color=colour, marker="osD"[number // 10], capsize=3, label=row.title)
+            marks: dict[str, Any] = dict(
+                color=colour, marker="osD"[number // 10], capsize=3, label=row.title
+            )
             axes.errorbar(list(ours), *_means_and_spread(ours.values()), **marks)
-        theirs = {column.title: row.paper[column.name][0] for column in columns if column.name in row.paper}
+        theirs = {
+            column.title: row.paper[column.name][0]
+            for column in columns
+            if column.name in row.paper
+        }
         if theirs and paper:
             axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
     axes.set(ylabel=", ".join(filter(None, (table.metric or table.measure, table.unit))))
@@ -274,8 +338,14 @@ def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
 
 def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
     """A panel for each column, with a row's mean and deviation on a line; of two columns, also one over the other."""
-    columns = [one for one in table.columns.values() if one.name in {column for _, column in values}]
-    rows = [row for row in table.rows.values() if all(values.get((row.name, column.name)) for column in columns)]
+    columns = [
+        one for one in table.columns.values() if one.name in {column for _, column in values}
+    ]
+    rows = [
+        row
+        for row in table.rows.values()
+        if all(values.get((row.name, column.name)) for column in columns)
+    ]
     names, colours = [row.title for row in rows], [f"C{number}" for number in range(len(rows))]
     found = [_means_and_spread(values[row.name, column.name] for row in rows) for column in columns]
     figure, panels = _panels(len(columns) + (len(columns) == 2))
@@ -298,8 +368,14 @@ def _by_column(table: Table, values: Lists) -> matplotlib.figure.Figure:
     length = epochs.pop() if len(epochs) == 1 else None
     figure, panels = _panels(len(table.columns))
     for axes, column in zip(panels, table.columns.values(), strict=True):
-        rows = {row.title: seeds for row in table.rows.values() if (seeds := values.get((row.name, column.name)))}
-        edges = np.histogram_bin_edges(np.concatenate([one for seeds in rows.values() for one in seeds]), BINS).tolist()
+        rows = {
+            row.title: seeds
+            for row in table.rows.values()
+            if (seeds := values.get((row.name, column.name)))
+        }
+        edges = np.histogram_bin_edges(
+            np.concatenate([one for seeds in rows.values() for one in seeds]), BINS
+        ).tolist()
         for number, (title, seeds) in enumerate(rows.items()):
             if table.measure == "curve":
                 for place, curve in enumerate(seeds):  # measured at equal distances

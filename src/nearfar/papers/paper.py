@@ -27,7 +27,17 @@ Number = tuple[float, float | None]
 Settings = Mapping[str, Any]
 
 KINDS = ("better", "not_worse", "within", "best", "more")
-OF_SMALL = ("common", "columns", "rows", "evaluate", "protocol", "metric", "seeds", "first_seed", "says")
+OF_SMALL = (
+    "common",
+    "columns",
+    "rows",
+    "evaluate",
+    "protocol",
+    "metric",
+    "seeds",
+    "first_seed",
+    "says",
+)
 """Keys of the small scale of a table, which takes over what it does not name, but for common settings."""
 
 
@@ -126,7 +136,10 @@ class Cell:
     @property
     def key(self) -> str:
         """A short name of the run: cells with equal settings share it, whatever is measured on them."""
-        words = json.dumps(["run" if self.measure in TRAINED else self.measure, dict(self.settings)], sort_keys=True)
+        words = json.dumps(
+            ["run" if self.measure in TRAINED else self.measure, dict(self.settings)],
+            sort_keys=True,
+        )
         return hashlib.sha256(words.encode()).hexdigest()[:10]
 
 
@@ -177,7 +190,9 @@ class Table:
         if size == "full":
             return self
         if self.small is None:
-            raise ValueError(f"{self.paper}/{self.name} has no small scale: {self.small_not or 'none is written'}")
+            raise ValueError(
+                f"{self.paper}/{self.name} has no small scale: {self.small_not or 'none is written'}"
+            )
         return self.small
 
     def unit_of(self, column: Column) -> str:
@@ -206,7 +221,14 @@ class Table:
                 data = {} if column.data is None else {"data": column.data}
                 small = row.small if self.size == "small" else {}
                 own = self.own.get(f"{row.name} {column.name}", {})
-                run = {**self.common, **data, **column.run, **(row.run or {}), **small, **own.get("run", {})}
+                run = {
+                    **self.common,
+                    **data,
+                    **column.run,
+                    **(row.run or {}),
+                    **small,
+                    **own.get("run", {}),
+                }
                 cells.append(
                     Cell(
                         row=row.name,
@@ -277,20 +299,26 @@ def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[st
     scale["common"] = {**common, **_named(scale.get("common", {}))}
     given["claims"] = tuple(_claim(_named(claim), name) for claim in given.get("claims", []))
     own = {"run": Settings, "evaluate": Settings}
-    given["own"] = {cell: _checked(own, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()}
+    given["own"] = {
+        cell: _checked(own, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()
+    }
     whole = {**given, "paper": paper, "name": name, "rows": rows, **_scale(scale, rows, name)}
     table = _part(Table, name, whole)
     if small is not None:
         place = f"{name}, small"
         hints = {key: get_type_hints(Table)[key] for key in OF_SMALL} | {"rows": tuple}
         there = {"common": {}, **_checked(hints, place, _named(small))}
-        table = replace(table, small=replace(table, own={}, **_scale(there, rows, place), size="small"))
+        table = replace(
+            table, small=replace(table, own={}, **_scale(there, rows, place), size="small")
+        )
     _check_names(table)
     return table
 
 
 def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[str, Any]:
-    names = given.pop("rows", None) or tuple(row.name for row in rows.values() if row.run is not None)
+    names = given.pop("rows", None) or tuple(
+        row.name for row in rows.values() if row.run is not None
+    )
     for row in names:
         if row not in rows or rows[row].run is None:
             raise ValueError(f"{place}: the row {row} that is to be run is not there or has no run")
@@ -298,7 +326,11 @@ def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[s
         raise ValueError(f"{place}: seeds must be 1 or more, not {seeds!r}")
     if "columns" in given:
         given["columns"] = {
-            name: _part(Column, f"{place}, column {name}", {"title": name, **_named(one or {}), "name": name})
+            name: _part(
+                Column,
+                f"{place}, column {name}",
+                {"title": name, **_named(one or {}), "name": name},
+            )
             for name, one in _named(given["columns"]).items()
         }
     return {**given, "run": tuple(names)}
@@ -310,8 +342,17 @@ def _rows(name: str, given: dict[str, Any], place: str) -> dict[str, Row]:
         return {name: _row(name, given, place)}
     rows = {}
     for number, trial in enumerate(map(_named, trials), 1):
-        words = ", ".join(f"{setting} {value}" for setting, value in trial.items()).lower().replace("_", " ")
-        one = {**given, "title": f"{given.get('title', name)}, {words}", "trial_of": name, "trial": words}
+        words = (
+            ", ".join(f"{setting} {value}" for setting, value in trial.items())
+            .lower()
+            .replace("_", " ")
+        )
+        one = {
+            **given,
+            "title": f"{given.get('title', name)}, {words}",
+            "trial_of": name,
+            "trial": words,
+        }
         one["run"] = {**_named(given.get("run", {})), **trial}
         rows[f"{name}-{number}"] = _row(f"{name}-{number}", one, place)
     return rows
@@ -322,14 +363,20 @@ def _row(name: str, given: dict[str, Any], place: str) -> Row:
     for column, number in _named(given.pop("paper", {})).items():
         mean, deviation = number if isinstance(number, list) else (number, None)
         numbers[column] = (float(mean), None if deviation is None else float(deviation))
-    return _part(Row, f"{place}, row {name}", {"title": name, **given, "name": name, "paper": numbers})
+    return _part(
+        Row, f"{place}, row {name}", {"title": name, **given, "name": name, "paper": numbers}
+    )
 
 
 def _claim(given: dict[str, Any], place: str) -> Claim:
     if sum(kind in given for kind in KINDS) != 1:
-        raise ValueError(f"{place}: the claim {given.get('text')!r} needs one of {', '.join(KINDS[:-1])} and more")
+        raise ValueError(
+            f"{place}: the claim {given.get('text')!r} needs one of {', '.join(KINDS[:-1])} and more"
+        )
     cells = {kind: tuple(given[kind]) for kind in KINDS if isinstance(given.get(kind), list)}
-    return _part(Claim, f"{place}, claims", {**given, **cells, "section": str(given.get("section", ""))})
+    return _part(
+        Claim, f"{place}, claims", {**given, **cells, "section": str(given.get("section", ""))}
+    )
 
 
 def _check_names(table: Table) -> None:
@@ -341,19 +388,29 @@ def _check_names(table: Table) -> None:
     if not table.chosen and (lost := [name for name in table.run if table.rows[name].among]):
         raise ValueError(f"{table.name}, row {lost[0]}: `among` needs a table in `chosen`")
     if table.chosen and (0 in counts.values() or len({*counts.values()}) > 1):
-        raise ValueError(f"{table.name}: every row needs as many trials in {table.chosen.name}; there are {counts}")
+        raise ValueError(
+            f"{table.name}: every row needs as many trials in {table.chosen.name}; there are {counts}"
+        )
     for cell in table.own:
-        if tuple(cell.split(" ")) not in {(row, column) for row in table.rows for column in columns}:
+        if tuple(cell.split(" ")) not in {
+            (row, column) for row in table.rows for column in columns
+        }:
             raise ValueError(f"{table.name}: there is no cell {cell}")
     for claim in table.claims:
         for name, where in claim.cells(columns):
             if name not in table.rows:
-                raise ValueError(f"{table.name}: the claim {claim.text!r} names a row {name} that is not there")
+                raise ValueError(
+                    f"{table.name}: the claim {claim.text!r} names a row {name} that is not there"
+                )
             if where is not None and where not in columns | small:
-                raise ValueError(f"{table.name}: the claim {claim.text!r} names a column {where} that is not there")
+                raise ValueError(
+                    f"{table.name}: the claim {claim.text!r} names a column {where} that is not there"
+                )
     for column in () if table.small is None else table.small.columns.values():
         if column.like is not None and column.like not in columns:
-            raise ValueError(f"{table.name}, small: there is no column {column.like} for {column.name} to stand for")
+            raise ValueError(
+                f"{table.name}, small: there is no column {column.like} for {column.name} to stand for"
+            )
 
 
 def _named(value: Any) -> dict[str, Any]:
@@ -379,7 +436,9 @@ def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dic
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
         if words and value is not None and value not in words:
             raise ValueError(f"{place}: {name} must be one of {', '.join(words)}, not {value}")
-        if any(get_origin(kind) is Mapping for kind in kinds) and not isinstance(value, (dict, type(None))):
+        if any(get_origin(kind) is Mapping for kind in kinds) and not isinstance(
+            value, (dict, type(None))
+        ):
             raise ValueError(f"{place}: {name} takes names with values, not {value!r:.60}")
         if name == "protocol" and value is not None:
             given = {**given, name: (value,) if isinstance(value, str) else tuple(value)}

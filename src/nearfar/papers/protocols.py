@@ -31,7 +31,9 @@ STEPS = 5_000  # of SGD where no table says otherwise: LORAC's for small data se
 SHOTS, DRAWS = (16, 32, 64), 5
 COST = 0.5  # C of the SVMs
 MAX_ITERATIONS = 100  # of L-BFGS for a penalty, scikit-learn's default
-TOLERANCE = 1e-5  # of the largest gradient entry of the mean loss, in the coordinates that are optimised
+TOLERANCE = (
+    1e-5  # of the largest gradient entry of the mean loss, in the coordinates that are optimised
+)
 
 Classifier = Callable[[Float[Tensor, "images dim"]], Float[Tensor, "images classes"]]
 
@@ -58,9 +60,17 @@ def protocol_results(
     """Return the results of a protocol by their keys in results.json; splits: "train", "test", perhaps "validation"."""
     train, validation, test = splits["train"], splits.get("validation"), splits["test"]
     if protocol == "transfer":
-        return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed, progress).score}
+        return {
+            "transfer": transfer_accuracy(
+                train, validation, test, metric, None, seed, progress
+            ).score
+        }
     if protocol == "transfer-sgd":
-        return {"transfer_sgd": transfer_sgd_accuracy(train, validation, test, metric, steps, seed, progress).score}
+        return {
+            "transfer_sgd": transfer_sgd_accuracy(
+                train, validation, test, metric, steps, seed, progress
+            ).score
+        }
     if validation is not None:
         train = _joined(_checked(train), _checked(validation, "validation"))
     results = {}
@@ -74,7 +84,9 @@ def protocol_results(
 def result_names(protocol: str) -> list[str]:
     """Return the keys that a protocol writes into results.json."""
     if protocol == "low-shot":
-        return [f"low_shot_{shots}{end}" for shots in SHOTS for end in ("", "_std")] + ["low_shot_all"]
+        return [f"low_shot_{shots}{end}" for shots in SHOTS for end in ("", "_std")] + [
+            "low_shot_all"
+        ]
     return [protocol.replace("-", "_")]
 
 
@@ -107,15 +119,21 @@ def transfer_accuracy(
         scores.append(score)
         if progress is not None:
             progress(len(scores), 2 * len(order))
-    best = max(range(len(order)), key=lambda i: (scores[i], i))  # of equal ones the smallest penalty
-    for done, tested in enumerate(_path_scores(_joined(train, held), test, order[: best + 1], metric), 1):
+    best = max(
+        range(len(order)), key=lambda i: (scores[i], i)
+    )  # of equal ones the smallest penalty
+    for done, tested in enumerate(
+        _path_scores(_joined(train, held), test, order[: best + 1], metric), 1
+    ):
         score = tested
         if progress is not None:
             progress(len(order) + done, len(order) + best + 1)
     return Transfer(score, order[best])
 
 
-def _path_scores(train: Checked, test: Checked, penalties: Sequence[float], metric: Metric) -> Iterator[float]:
+def _path_scores(
+    train: Checked, test: Checked, penalties: Sequence[float], metric: Metric
+) -> Iterator[float]:
     """The metric on a test split of the classifier of each penalty."""
     classes, target = _targets(train[1])
     for classify in regularisation_path(train[0], target, len(classes), penalties):
@@ -142,7 +160,9 @@ def transfer_sgd_accuracy(
     """
     train, held, test = _splits(train, validation, test, seed)
     if train[1].ndim > 1:
-        raise ValueError("transfer-sgd needs one label an image; for several choose transfer or low-shot")
+        raise ValueError(
+            "transfer-sgd needs one label an image; for several choose transfer or low-shot"
+        )
     probe = Probe("LORAC, section 6.1, Table 2", RATES, steps=steps)
     both_x, both_y = _joined(train, held)
     classes, number = _targets(both_y)
@@ -174,17 +194,25 @@ def low_shot_precision(
     share of the test images.
     """
     (train_x, train_y), (test_x, test_y) = _checked(train), _checked(test, "test")
-    classes = np.arange(train_y.shape[1]) if train_y.ndim > 1 else np.unique(np.concatenate([train_y, test_y]))
+    classes = (
+        np.arange(train_y.shape[1])
+        if train_y.ndim > 1
+        else np.unique(np.concatenate([train_y, test_y]))
+    )
     fit, held = _signs(train_y, classes), _signs(test_y, classes)
     rows, tests = F.normalize(train_x, dim=1).numpy(), F.normalize(test_x, dim=1).numpy()
     plans: list[tuple[int | None, int]] = [*product(shots, range(draws)), (None, 0)]
     found: dict[int | None, list[float]] = {}
     for done, (k, draw) in enumerate(plans, 1):
         chosen = np.arange(len(fit)) if k is None else draw_positives(fit, k, [seed, draw, k])
-        scores = np.zeros((len(tests), fit.shape[1]))  # of a class that all images or none of them show
+        scores = np.zeros(
+            (len(tests), fit.shape[1])
+        )  # of a class that all images or none of them show
         for number, column in enumerate(fit[chosen].T):
             if len(np.unique(column)) == 2:
-                svm = LinearSVC(C=COST, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
+                svm = LinearSVC(
+                    C=COST, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0
+                )
                 scores[:, number] = svm.fit(rows[chosen], column).decision_function(tests)
         found.setdefault(k, []).append(mean_precision(area_precision, held, scores))
         if progress is not None:
@@ -211,18 +239,24 @@ def measure(
     predicted = classes[scores.argmax(1)]
     if metric == "accuracy":
         return accuracy(predicted, labels)
-    return float(np.mean([np.mean(predicted[labels == label] == label) for label in np.unique(labels)]))
+    return float(
+        np.mean([np.mean(predicted[labels == label] == label) for label in np.unique(labels)])
+    )
 
 
 def mean_precision(
-    kind: Callable[..., float], labels: Int[np.ndarray, "images classes"], scores: Float[np.ndarray, "images classes"]
+    kind: Callable[..., float],
+    labels: Int[np.ndarray, "images classes"],
+    scores: Float[np.ndarray, "images classes"],
 ) -> float:
     """Average over the classes that some image shows; images labelled 0 (difficult) are left out, as VOC does."""
     each = [kind(y[y != 0] > 0, row[y != 0]) for y, row in zip(labels.T, scores.T, strict=True)]
     return float(np.nanmean(each))
 
 
-def eleven_point_precision(there: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]) -> float:
+def eleven_point_precision(
+    there: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]
+) -> float:
     """Return the mean of the best precisions at recalls of 0, 0.1, ... 1 or more (Everingham et al. 2010, section 4.2).
 
     there: true for images that show the class. NaN where no image does.
@@ -231,13 +265,19 @@ def eleven_point_precision(there: Shaped[np.ndarray, " images"], scores: Float[n
     scikit-learn's curve ends with, so that recall 0 always gives 1.
     """
     precision, recall = _curve(there, scores)
-    return float(np.mean([precision[recall >= level - 1e-9].max() for level in np.linspace(0, 1, 11)]))
+    return float(
+        np.mean([precision[recall >= level - 1e-9].max() for level in np.linspace(0, 1, 11)])
+    )
 
 
-def area_precision(there: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]) -> float:
+def area_precision(
+    there: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]
+) -> float:
     """Return the area below the precision-recall curve made to fall only (VOC from 2010 on). NaN where none is true."""
     precision, recall = _curve(there, scores)
-    best = np.maximum.accumulate(precision)  # of this recall or a larger one: the curve goes from recall 1 downward
+    best = np.maximum.accumulate(
+        precision
+    )  # of this recall or a larger one: the curve goes from recall 1 downward
     return float(-np.diff(recall, append=0.0) @ best)
 
 
@@ -255,14 +295,21 @@ def _checked(split: Labelled, name: str = "training") -> Checked:
     return (features(x, name), np.asarray(y)) if several else labelled(x, y, name)
 
 
-def _splits(train: Labelled, validation: Labelled | None, test: Labelled, seed: int) -> tuple[Checked, ...]:
+def _splits(
+    train: Labelled, validation: Labelled | None, test: Labelled, seed: int
+) -> tuple[Checked, ...]:
     """Check the three splits; the second one is a random fifth of the first where there is none."""
-    (x, y), held = _checked(train), None if validation is None else _checked(validation, "validation")
+    (x, y), held = (
+        _checked(train),
+        None if validation is None else _checked(validation, "validation"),
+    )
     if held is None:
         chosen, others = held_out_rows(len(x), seed)
         held, x, y = (x[chosen], y[chosen.numpy()]), x[others], y[others.numpy()]
     if y.ndim == 1 and len(np.unique(y)) < 2:
-        raise ValueError("transfer needs at least two classes among the training labels, there is one")
+        raise ValueError(
+            "transfer needs at least two classes among the training labels, there is one"
+        )
     return (x, y), held, _checked(test, "test")
 
 
@@ -271,16 +318,25 @@ def _joined(*parts: Checked) -> Checked:
 
 
 def _targets(labels: np.ndarray) -> tuple[np.ndarray, Tensor]:
-    return numbered(labels) if labels.ndim == 1 else (np.arange(labels.shape[1]), torch.from_numpy(labels))
+    return (
+        numbered(labels)
+        if labels.ndim == 1
+        else (np.arange(labels.shape[1]), torch.from_numpy(labels))
+    )
 
 
-def _signs(labels: Shaped[np.ndarray, "images ..."], classes: np.ndarray) -> Int[np.ndarray, "images classes"]:
+def _signs(
+    labels: Shaped[np.ndarray, "images ..."], classes: np.ndarray
+) -> Int[np.ndarray, "images classes"]:
     shown = labels > 0 if labels.ndim > 1 else labels[:, None] == classes
     return np.where(shown, 1, -1)
 
 
 def regularisation_path(
-    x: Float[Tensor, "images dim"], y: Shaped[Tensor, "images ..."], classes: int, penalties: Sequence[float]
+    x: Float[Tensor, "images dim"],
+    y: Shaped[Tensor, "images ..."],
+    classes: int,
+    penalties: Sequence[float],
 ) -> Iterator[Classifier]:
     """Fit a linear classifier for each penalty, in that order: a function from features to the scores of the classes.
 
@@ -295,14 +351,20 @@ def regularisation_path(
     """
     x, y = x.to(find_device(), torch.float32), y.to(find_device())
     centre = x.mean(0)
-    axes, variances, _ = torch.linalg.svd((x - centre).T @ (x - centre) / len(x))  # MKL's eigh may fail on two threads
-    used = variances > 1e-7 * variances[0].clamp_min(1e-30)  # images that do not differ along an axis need no weight
+    axes, variances, _ = torch.linalg.svd(
+        (x - centre).T @ (x - centre) / len(x)
+    )  # MKL's eigh may fail on two threads
+    used = variances > 1e-7 * variances[0].clamp_min(
+        1e-30
+    )  # images that do not differ along an axis need no weight
     variances, axes = variances[used], axes[:, used]
     rows = (x - centre) @ axes
     weight, bias = rows.new_zeros(classes, len(variances)), rows.new_zeros(classes)
     for penalty in penalties:
         scale = (variances / 2 + penalty / len(x)).rsqrt()
-        weight, bias = _fit(rows * scale, y, weight / scale, bias, penalty * scale.square() / len(x))
+        weight, bias = _fit(
+            rows * scale, y, weight / scale, bias, penalty * scale.square() / len(x)
+        )
         weight = weight * scale
         turned = weight @ axes.T
         yield partial(F.linear, weight=turned.cpu(), bias=(bias - turned @ centre).cpu())
@@ -325,7 +387,11 @@ def _fit(
     def objective() -> Tensor:
         optimizer.zero_grad()
         scores = rows @ weight.T + bias
-        loss = F.cross_entropy(scores, y) if y.ndim == 1 else (F.softplus(-scores * y) * y.abs()).sum() / len(y)
+        loss = (
+            F.cross_entropy(scores, y)
+            if y.ndim == 1
+            else (F.softplus(-scores * y) * y.abs()).sum() / len(y)
+        )
         value = loss + 0.5 * (weight.square() * penalty).sum()
         value.backward()
         return value

@@ -92,7 +92,11 @@ def reproduce(
             missing[one.name] = runs.add_tasks(tasks, one, Path(data), place, known, only, seeds)
     else:
         tables = [one for one in tables if runs.path_of(one, place).is_file()]
-    absent = {path: f"{path}: {paper.data.get(path.name, path.name)}" for each in missing.values() for path in each}
+    absent = {
+        path: f"{path}: {paper.data.get(path.name, path.name)}"
+        for each in missing.values()
+        for path in each
+    }
     for where in sorted(absent.values()):
         console.print(Text(f"not here, so its cells stay empty: {where}"))
     outcomes: dict[str, dict[str, Any]] = {}
@@ -100,10 +104,14 @@ def reproduce(
     try:
         if tasks:
             (place / "runs").mkdir(exist_ok=True)
-            failed = runs.run_tasks(sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console)
+            failed = runs.run_tasks(
+                sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console
+            )
     finally:  # where it is stopped, what there is so far
         for one in tables:
-            path = write_outcome(paper, one, [absent[where] for where in missing.get(one.name, ())], place, known)
+            path = write_outcome(
+                paper, one, [absent[where] for where in missing.get(one.name, ())], place, known
+            )
             console.print(Text(f"{path.read_text(encoding='utf-8')}\n-> {path}"))
             outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
         console.print(Text(f"-> {write_claims(place)}"))
@@ -123,7 +131,11 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
     if table:
         check_known(f"table of {name}", table, paper.tables)
         return paper, [paper.tables[table].at(scale)]
-    run = [one for one in paper.tables.values() if one.measure != "none" and (scale == "full" or one.small)]
+    run = [
+        one
+        for one in paper.tables.values()
+        if one.measure != "none" and (scale == "full" or one.small)
+    ]
     return paper, [one.at(scale) for one in run]
 
 
@@ -141,17 +153,31 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
         for table in paper.tables.values():
             columns = table.columns.values()
             data = dict.fromkeys(column.data for column in columns if column.data)
-            protocol = dict.fromkeys([*table.protocol, *(p for column in columns for p in column.protocol or ())])
+            protocol = dict.fromkeys(
+                [*table.protocol, *(p for column in columns for p in column.protocol or ())]
+            )
             fact: dict[str, Any] = dict(
                 title=table.title, source=table.source, data=list(data), protocol=list(protocol) or [table.measure],
                 cost=table.cost, needs=table.needs, small=table.small is not None, small_not=table.small_not,
                 state=state_of(table, out),
             )  # fmt: skip
             found[f"{name}/{table.name}"] = fact
-            words = [*fact["data"], *fact["protocol"], f"{table.cost} ({table.needs})" if table.needs else table.cost]
-            small = "also small" if table.small else f"not small: {table.small_not}" if table.small_not else ""
+            words = [
+                *fact["data"],
+                *fact["protocol"],
+                f"{table.cost} ({table.needs})" if table.needs else table.cost,
+            ]
+            small = (
+                "also small"
+                if table.small
+                else f"not small: {table.small_not}"
+                if table.small_not
+                else ""
+            )
             said = "; ".join(filter(None, (", ".join(words), small, fact["state"])))
             console.print(Text(f"  {name}/{table.name}  {table.title}"))
             console.print(Text(f"      {said}", style="dim"))
-    console.print("nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for two cores")
+    console.print(
+        "nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for two cores"
+    )
     return found

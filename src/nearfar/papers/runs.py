@@ -73,20 +73,32 @@ def check_cells(table: Table) -> None:
             if "method" not in cell.settings:
                 raise ValueError("method is missing in the settings")
             counted = {"images"} if cell.measure == "variables" else set()
-            chosen_method(Settings.of(**{name: cell.settings[name] for name in cell.settings.keys() - counted}))
+            chosen_method(
+                Settings.of(
+                    **{name: cell.settings[name] for name in cell.settings.keys() - counted}
+                )
+            )
             if cell.measure in TRAINED and "data" not in cell.settings:
                 raise ValueError("the column names no data to train on")
             if cell.measure in ("run", "detect"):
                 _check_evaluation(cell)
             elif cell.measure in ("curve", "last") and not cell.metric.startswith("monitored."):
-                check_known("metric", cell.metric, [*LOGGED, *(f"health.{one.name}" for one in fields(Health))])
+                check_known(
+                    "metric",
+                    cell.metric,
+                    [*LOGGED, *(f"health.{one.name}" for one in fields(Health))],
+                )
 
 
 def _check_evaluation(cell: Cell) -> None:
     verb = verb_of(cell)
     options = {*inspect.signature(transfer if verb == "transfer" else evaluate).parameters}
     for name in cell.evaluate:
-        check_known(f"option of {verb}", name, options - {"run", "protocol", "baselines", "encoder", "console", "root"})
+        check_known(
+            f"option of {verb}",
+            name,
+            options - {"run", "protocol", "baselines", "encoder", "console", "root"},
+        )
     if not cell.protocol:
         raise ValueError("protocol is missing")
     if cell.measure == "detect":
@@ -98,7 +110,11 @@ def _check_evaluation(cell: Cell) -> None:
         for name in cell.protocol:
             check_known("protocol", name, PROTOCOLS)
         names = [name for one in cell.protocol for name in protocol_names(one)]
-        check_known("metric", cell.metric, [name_with(name, standard[0] if standard else "") for name in names])
+        check_known(
+            "metric",
+            cell.metric,
+            [name_with(name, standard[0] if standard else "") for name in names],
+        )
     else:
         check_protocols([one for one in cell.protocol if percent_of(one) is None])
         check_known("metric", cell.metric, result_names(cell.protocol))
@@ -127,7 +143,10 @@ def packed(right: np.ndarray) -> dict[str, Any]:
     Of several trials [trials, images], at most 255, in how many of them.
     """
     if right.ndim == 1:
-        return {"images": len(right), "bits": base64.b64encode(np.packbits(right).tobytes()).decode()}
+        return {
+            "images": len(right),
+            "bits": base64.b64encode(np.packbits(right).tobytes()).decode(),
+        }
     counts = base64.b64encode(right.sum(0).astype(np.uint8).tobytes()).decode()
     return {"images": right.shape[1], "trials": len(right), "counts": counts}
 
@@ -171,8 +190,15 @@ def add_tasks(
     for cell in table.cells():
         if only and cell.row not in only:
             continue
-        name, names = cell.settings.get("data"), (cell.settings.get("data"), cell.evaluate.get("data"))
-        needed = [data / one for one in names if one and one not in ALWAYS_THERE and not one.startswith(PREFIX)]
+        name, names = (
+            cell.settings.get("data"),
+            (cell.settings.get("data"), cell.evaluate.get("data")),
+        )
+        needed = [
+            data / one
+            for one in names
+            if one and one not in ALWAYS_THERE and not one.startswith(PREFIX)
+        ]
         if lacking := [path for path in needed if not path.exists()]:
             missing += lacking
             continue
@@ -180,7 +206,9 @@ def add_tasks(
         for seed in range(table.first_seed, table.first_seed + (seeds or table.seeds)):
             if not has(found, cell, seed):
                 folder = folder_of(cell, seed, out)
-                tasks.setdefault(folder, Task(folder, cell.settings, source, seed, data)).cells.append(cell)
+                tasks.setdefault(
+                    folder, Task(folder, cell.settings, source, seed, data)
+                ).cells.append(cell)
     return list(dict.fromkeys(missing))
 
 
@@ -224,7 +252,9 @@ class _Commands:
         """
         command = [sys.executable, *words]
         with log.open("a") as file:
-            child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
+            child = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True
+            )
             self._running.add(child)
             if self._stopped:  # in between, or before
                 child.terminate()
@@ -243,18 +273,24 @@ class _Commands:
         raise SystemExit(128 + number)
 
 
-def _run(task: Task, commands: _Commands, places: queue.SimpleQueue[int], jobs: int) -> tuple[bool, str]:
+def _run(
+    task: Task, commands: _Commands, places: queue.SimpleQueue[int], jobs: int
+) -> tuple[bool, str]:
     """Measure all cells of a task; returns whether it failed, and what to say."""
     name, log = task.folder.name, task.folder.with_name(f"{task.folder.name}.log")
     place = places.get()
-    threads = max(1, (os.cpu_count() or 1) // jobs)  # a share of the cores, or fewer where the environment says so
+    threads = max(
+        1, (os.cpu_count() or 1) // jobs
+    )  # a share of the cores, or fewer where the environment says so
     if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
         threads = min(threads, int(given))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | one_gpu(place)
     try:
         for cell in task.cells:
             if cell.reading not in measurements(task.folder):
-                _measure(cell, task, lambda words: commands.run(words, environment, log), environment)
+                _measure(
+                    cell, task, lambda words: commands.run(words, environment, log), environment
+                )
     except subprocess.CalledProcessError as error:
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         return True, f"{name} failed: {said[-1] if said else error} (see {log})"
@@ -264,7 +300,9 @@ def _run(task: Task, commands: _Commands, places: queue.SimpleQueue[int], jobs: 
         places.put(place)
     found = measurements(task.folder)
     numbers = {cell.reading: found[cell.reading]["value"] for cell in task.cells}
-    words = [f"{key} {value:.4g}" for key, value in numbers.items() if isinstance(value, (int, float))]
+    words = [
+        f"{key} {value:.4g}" for key, value in numbers.items() if isinstance(value, (int, float))
+    ]
     return False, f"{name}: {', '.join(words) or 'done'}"
 
 
@@ -276,16 +314,28 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         where = {"hardware": machine(), "threads": int(environment["OMP_NUM_THREADS"])}
         where |= {"date": datetime.date.today().isoformat(), **software()}
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / DONE, json.dumps({**measurements(folder), name: what | where}, indent=1) + "\n")
+        write_file(
+            folder / DONE, json.dumps({**measurements(folder), name: what | where}, indent=1) + "\n"
+        )
 
     settings = {key: value for key, value in task.settings.items() if key != "data"}
     if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
         usual = PAPERS | (SMALL if settings.get("recipe") == "small" else {})
-        words = ["pretrain", str(task.source), *as_words(usual | settings), "--seed", str(task.seed)]
+        words = [
+            "pretrain",
+            str(task.source),
+            *as_words(usual | settings),
+            "--seed",
+            str(task.seed),
+        ]
         words += ["--out", str(folder)]
         resumed = (folder / CONFIG).is_file()
         run(["-m", "nearfar", *(["pretrain", "--resume", str(folder)] if resumed else words)])
-        note(PRETRAINED, commands=[shlex.join(["nearfar", *words])], seconds=time.perf_counter() - began)
+        note(
+            PRETRAINED,
+            commands=[shlex.join(["nearfar", *words])],
+            seconds=time.perf_counter() - began,
+        )
         began = time.perf_counter()
     numbers: dict[str, Any] = {}
     right: dict[str, dict[str, Any]] = {}
@@ -293,8 +343,16 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         same = [one for one in task.cells if _how(one) == _how(cell)]
         words = ["nearfar", verb_of(cell), str(folder)]
         if (other := cell.evaluate.get("data")) is not None:
-            words += [other, "--root", str(task.data)] if other.startswith(PREFIX) else [str(task.data / other)]
-        words += ["--protocol", *dict.fromkeys(name for one in same for name in one.protocol), "--no-baselines"]
+            words += (
+                [other, "--root", str(task.data)]
+                if other.startswith(PREFIX)
+                else [str(task.data / other)]
+            )
+        words += [
+            "--protocol",
+            *dict.fromkeys(name for one in same for name in one.protocol),
+            "--no-baselines",
+        ]
         words += as_words({key: value for key, value in cell.evaluate.items() if key != "data"})
         run(["-m", *words])
         results = json.loads((folder / "results.json").read_text())
@@ -302,12 +360,27 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
             results = results["detection"][cell.protocol[0]]["results"]
         elif (path := folder / PREDICTIONS).is_file():
             with np.load(path) as saved:
-                right = {name: packed(saved[name] == saved[TRUTH]) for name in saved.files if name != TRUTH}
+                right = {
+                    name: packed(saved[name] == saved[TRUTH])
+                    for name in saved.files
+                    if name != TRUTH
+                }
         numbers = results["trained"]
-        values = {one.metric: (one.reading, 100 * numbers[one.metric]) for one in same if one.metric in numbers}
+        values = {
+            one.metric: (one.reading, 100 * numbers[one.metric])
+            for one in same
+            if one.metric in numbers
+        }
     else:
         given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)
-        words = ["python", "-m", "nearfar.papers.measures", cell.measure, json.dumps(given), str(folder)]
+        words = [
+            "python",
+            "-m",
+            "nearfar.papers.measures",
+            cell.measure,
+            json.dumps(given),
+            str(folder),
+        ]
         values = {cell.metric: (cell.reading, json.loads(run(words[1:]).splitlines()[-1]))}
     seconds = (time.perf_counter() - began) / max(1, len(values))
     for metric, (reading, value) in values.items():
@@ -319,7 +392,12 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
 
 def _how(cell: Cell) -> tuple[str, str, tuple[str, ...], Mapping[str, Any]]:
     """How a cell's number is measured: those that are alike come from one command, with all of their protocols."""
-    return cell.measure, verb_of(cell), cell.protocol if cell.measure == "detect" else (), cell.evaluate
+    return (
+        cell.measure,
+        verb_of(cell),
+        cell.protocol if cell.measure == "detect" else (),
+        cell.evaluate,
+    )
 
 
 def path_of(table: Table, out: Path) -> Path:
@@ -334,7 +412,13 @@ def known_in(out: Path) -> Known:
         for cell in _cells_in(path).values():
             same = known.setdefault((cell["key"], cell["reading"]), {})
             # where two tables have one, that with its versions is newer
-            same.update({seed: one for seed, one in cell["seeds"].items() if "versions" in one or seed not in same})
+            same.update(
+                {
+                    seed: one
+                    for seed, one in cell["seeds"].items()
+                    if "versions" in one or seed not in same
+                }
+            )
     return known
 
 
@@ -342,7 +426,9 @@ def _cells_in(path: Path) -> dict[str, Any]:
     try:
         cells: dict[str, Any] = json.loads(path.read_text())["cells"] if path.is_file() else {}
     except (ValueError, KeyError) as error:
-        raise ValueError(f"{path} is damaged: {first_line(error)}; remove it, its runs are kept") from error
+        raise ValueError(
+            f"{path} is damaged: {first_line(error)}; remove it, its runs are kept"
+        ) from error
     return cells
 
 
@@ -356,7 +442,9 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
     for cell in table.cells():
         old = before.get(cell.place, {})
         same = old.get("key") == cell.key and old.get("reading") == cell.reading
-        seeds = dict((known or {}).get((cell.key, cell.reading), {})) | (old["seeds"] if same else {})
+        seeds = dict((known or {}).get((cell.key, cell.reading), {})) | (
+            old["seeds"] if same else {}
+        )
         found[cell.place] = {"key": cell.key, "reading": cell.reading, "seeds": seeds}
         pattern = folder_of(cell, "*", out)
         for folder in sorted(pattern.parent.glob(pattern.name)):
@@ -384,9 +472,14 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
             means = {}
             for one in table.trials(row.name):
                 seeds = found[f"{one.name}/{where}"]["seeds"]
-                numbers = [seeds.get(str(trials.first_seed + seed), {}).get("value") for seed in range(trials.seeds)]
+                numbers = [
+                    seeds.get(str(trials.first_seed + seed), {}).get("value")
+                    for seed in range(trials.seeds)
+                ]
                 if None in numbers:
-                    raise ValueError(f"{table.paper}/{table.name} waits for {trials.name}, {one.name}/{where}")
+                    raise ValueError(
+                        f"{table.paper}/{table.name} waits for {trials.name}, {one.name}/{where}"
+                    )
                 means[one.name] = sum(numbers)
             best = (max if trials.better == "higher" else min)(means, key=means.__getitem__)
             cell, trial = own.get(f"{row.name} {column}", {}), trials.own.get(f"{best} {where}", {})
@@ -418,7 +511,9 @@ def _state_in(table: Table, out: Path) -> str:
     for one, word in ((table, "run"), (table.small, "small scale")):
         if one is not None and (path := path_of(one, out).with_suffix(".json")).is_file():
             cells = found_so_far(resolved(one, out), out).values()
-            held = Counter(claim["holds"] for claim in json.loads(path.read_text()).get("claims", ()))
+            held = Counter(
+                claim["holds"] for claim in json.loads(path.read_text()).get("claims", ())
+            )
             claims = ", ".join(f"{holds} {held[holds]}" for holds in VERDICTS if held[holds])
             begun = "" if all(cell["seeds"] for cell in cells) else ", begun"
             words.append(word + begun + (f" (claims: {claims})" if claims else ""))

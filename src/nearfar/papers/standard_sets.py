@@ -28,7 +28,20 @@ from nearfar.training.progress import shown
 PREFIX = "torchvision:"
 CHUNK = 1024  # images that are in memory at a time
 VOC_CLASSES = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
+    *(
+        "aeroplane",
+        "bicycle",
+        "bird",
+        "boat",
+        "bottle",
+        "bus",
+        "car",
+        "cat",
+        "chair",
+        "cow",
+        "diningtable",
+        "dog",
+    ),
     *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
 
@@ -56,7 +69,9 @@ class StandardSet:
 def _by_split(
     kind: str, train: str, test: str, validation: str | None = None, key: str = "split", **rest: Any
 ) -> StandardSet:
-    return StandardSet(kind, {key: train}, {key: test}, None if validation is None else {key: validation}, **rest)
+    return StandardSet(
+        kind, {key: train}, {key: test}, None if validation is None else {key: validation}, **rest
+    )
 
 
 STANDARD_SETS = {
@@ -69,10 +84,18 @@ STANDARD_SETS = {
     "flowers102": _by_split("Flowers102", "train", "test", "val", metric="mean_per_class"),
     "food101": _by_split("Food101", "train", "test", steps=30_000),
     "pets": _by_split("OxfordIIITPet", "trainval", "test", metric="mean_per_class"),
-    "places365": _by_split("Places365", "train-standard", "val", steps=None, common={"small": True}),
+    "places365": _by_split(
+        "Places365", "train-standard", "val", steps=None, common={"small": True}
+    ),
     "sun397": StandardSet("SUN397", {}, {}, steps=30_000, drawn=(50, 50)),
     "voc2007": _by_split(
-        "VOCDetection", "train", "test", "val", "image_set", metric="eleven_point_map", common={"year": "2007"}
+        "VOCDetection",
+        "train",
+        "test",
+        "val",
+        "image_set",
+        metric="eleven_point_map",
+        common={"year": "2007"},
     ),
 }
 OWN_DATA = StandardSet("", {}, {})
@@ -92,7 +115,9 @@ class Split:
     def sampled(self, limit: int, seed: int) -> Split:
         """The same with a random sample of so many images."""
         rows = sample(len(self), limit, seed)
-        return Split(Subset(self.images, rows.tolist()), None if self.matrix is None else self.matrix[rows])
+        return Split(
+            Subset(self.images, rows.tolist()), None if self.matrix is None else self.matrix[rows]
+        )
 
 
 def features_in_pieces(
@@ -128,7 +153,9 @@ def standard_set(source: str) -> tuple[str, StandardSet] | None:
     return name, STANDARD_SETS[name]
 
 
-def open_standard(chosen: StandardSet, root: str | os.PathLike[str] | None, seed: int = 0) -> dict[str, Split]:
+def open_standard(
+    chosen: StandardSet, root: str | os.PathLike[str] | None, seed: int = 0
+) -> dict[str, Split]:
     """Open "train", "test" and, where there is one, "validation", from the files that lie in `root`.
 
     Nothing is downloaded. seed: of the splits that are drawn. Raises ValueError without a root, FileNotFoundError
@@ -138,12 +165,19 @@ def open_standard(chosen: StandardSet, root: str | os.PathLike[str] | None, seed
         raise ValueError(f"say where the files of torchvision's {chosen.kind} are: --root DIR")
     if chosen.drawn is not None:
         whole = _open(chosen, {}, root)
-        train, test = _draw(np.asarray(getattr(whole, "y", None) or whole._labels), chosen.drawn, seed)
+        train, test = _draw(
+            np.asarray(getattr(whole, "y", None) or whole._labels), chosen.drawn, seed
+        )
         return {"train": Split(Subset(whole, train)), "test": Split(Subset(whole, test))}
     parts = {"train": chosen.train, "validation": chosen.validation, "test": chosen.test}
-    opened = {part: _open(chosen, which, root) for part, which in parts.items() if which is not None}
+    opened = {
+        part: _open(chosen, which, root) for part, which in parts.items() if which is not None
+    }
     several = chosen.metric == "eleven_point_map"
-    return {part: Split(images, _voc_labels(images) if several else None) for part, images in opened.items()}
+    return {
+        part: Split(images, _voc_labels(images) if several else None)
+        for part, images in opened.items()
+    }
 
 
 def _open(chosen: StandardSet, which: Mapping[str, Any], root: str | os.PathLike[str]) -> Any:
@@ -159,7 +193,9 @@ def _open(chosen: StandardSet, which: Mapping[str, Any], root: str | os.PathLike
         ) from error
 
 
-def _draw(labels: np.ndarray, numbers: tuple[int, int | None], seed: int) -> tuple[list[int], list[int]]:
+def _draw(
+    labels: np.ndarray, numbers: tuple[int, int | None], seed: int
+) -> tuple[list[int], list[int]]:
     """Positions of so many images of each class, and of so many others (None: all others)."""
     generator = np.random.default_rng(seed)
     train: list[int] = []

@@ -76,13 +76,28 @@ def transfer(
     from nearfar.papers.detection import evaluate_detectors
     from nearfar.papers.detector import TASKS
     from nearfar.papers.protocols import PROTOCOLS, protocol_results
-    from nearfar.papers.standard_sets import OWN_DATA, features_in_pieces, name_with, open_standard, standard_set
+    from nearfar.papers.standard_sets import (
+        OWN_DATA,
+        features_in_pieces,
+        name_with,
+        open_standard,
+        standard_set,
+    )
     from nearfar.run import Run
-    from nearfar.run_evaluation import LabelledSets, add_to_results, encoders_by_row, open_labelled, show_results
+    from nearfar.run_evaluation import (
+        LabelledSets,
+        add_to_results,
+        encoders_by_row,
+        open_labelled,
+        show_results,
+    )
     from nearfar.training.progress import shown
 
     console, run = console or Console(), Run.of(run)
-    protocols, known = [protocol] if isinstance(protocol, str) else list(protocol), (*PROTOCOLS, *TASKS)
+    protocols, known = (
+        [protocol] if isinstance(protocol, str) else list(protocol),
+        (*PROTOCOLS, *TASKS),
+    )
     for name in protocols:
         check_known("protocol", name, known)
     check_range("--limit", limit, 1)
@@ -103,17 +118,23 @@ def transfer(
     if name:
         sets = LabelledSets(open_standard(standard, root, seed)).limited(limit, seed, console)
     elif root is not None:
-        raise ValueError("--root is for data sets of torchvision: name one, such as torchvision:flowers102")
+        raise ValueError(
+            "--root is for data sets of torchvision: name one, such as torchvision:flowers102"
+        )
     else:
         splits: dict[str, Any] = dict(share=test_share, validation=True, label_column=label_column)
         sets = open_labelled(run.settings, data, console, **splits, **common)
     encoders = encoders_by_row(run, encoder, baselines)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
-    pieces = features_in_pieces(sets.splits, run.settings.reading, encoders, console) if name else None
+    pieces = (
+        features_in_pieces(sets.splits, run.settings.reading, encoders, console) if name else None
+    )
     for row, found in pieces or sets.features(encoders, console):
         for one in protocols:
             with shown(console, f"{row.replace('_', ' ')}: {one}") as progress:
-                numbers = protocol_results(one, found, standard.metric, standard.steps, seed, progress)
+                numbers = protocol_results(
+                    one, found, standard.metric, standard.steps, seed, progress
+                )
             results[row] |= {name_with(key, name): value for key, value in numbers.items()}
     add_to_results(run, results)
     write_report(run.path)

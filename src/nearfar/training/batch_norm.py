@@ -34,12 +34,22 @@ class SyncBatchNorm(FreeBatchNorm):
         mean, total = summed[:-1] / summed[-1], summed[-1].detach()
         centred = x - mean.view(shape)
         var = _Sum.apply(centred.square().sum(dims)) / total
-        if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
+        if (
+            self.track_running_stats
+            and self.running_mean is not None
+            and self.running_var is not None
+        ):
             if self.num_batches_tracked is not None:
                 self.num_batches_tracked.add_(1)
-            share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked or 1)
+            share = (
+                self.momentum
+                if self.momentum is not None
+                else 1 / float(self.num_batches_tracked or 1)
+            )
             self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), share)
-            self.running_var.lerp_((var.detach() * total / (total - 1)).to(self.running_var.dtype), share)
+            self.running_var.lerp_(
+                (var.detach() * total / (total - 1)).to(self.running_var.dtype), share
+            )
         out = centred * torch.rsqrt(var + self.eps).view(shape)
         if self.weight is not None:
             out = out * self.weight.view(shape) + self.bias.view(shape)
@@ -67,7 +77,9 @@ def sync_batch_norm(module: nn.Module) -> nn.Module:
 
     Normalisation that is split into groups on purpose (MoCo's) stays as it is.
     """
-    return replace_batch_norms(module, lambda norm: SyncBatchNorm(norm.num_features, norm.eps, norm.momentum))
+    return replace_batch_norms(
+        module, lambda norm: SyncBatchNorm(norm.num_features, norm.eps, norm.momentum)
+    )
 
 
 def spread_norm_groups(model: Model, batch_size: int) -> Model:
@@ -85,7 +97,9 @@ def spread_norm_groups(model: Model, batch_size: int) -> Model:
         if groups % world:
             raise ValueError(f"{name} {groups} do not divide among {world} processes")
         if batch_size % world:
-            raise ValueError(f"{name} {groups}: a batch of {batch_size} does not divide among {world} processes")
+            raise ValueError(
+                f"{name} {groups}: a batch of {batch_size} does not divide among {world} processes"
+            )
         for module in network.modules():
             if isinstance(module, SplitBatchNorm):
                 module.groups = groups // world
@@ -95,7 +109,9 @@ def spread_norm_groups(model: Model, batch_size: int) -> Model:
     return model
 
 
-def shuffled_over_processes(network: Callable[[Tensor], Tensor], images: Tensor, views: int = 1) -> Tensor:
+def shuffled_over_processes(
+    network: Callable[[Tensor], Tensor], images: Tensor, views: int = 1
+) -> Tensor:
     """Apply a network to as many of all processes' rows as this one holds, in a random order; returns its own rows.
 
     views: how many of them the rows are, one after the other. Every process must hold as many rows. The order comes
@@ -104,7 +120,12 @@ def shuffled_over_processes(network: Callable[[Tensor], Tensor], images: Tensor,
     rank, rows, counts = dist.get_rank(), len(images), [len(images)] * world_size()
     order = torch.randperm(sum(counts), device=images.device)
     dist.broadcast(order, 0)
-    order = torch.arange(sum(counts), device=order.device).view(len(counts), views, -1).transpose(0, 1).flatten()[order]
+    order = (
+        torch.arange(sum(counts), device=order.device)
+        .view(len(counts), views, -1)
+        .transpose(0, 1)
+        .flatten()[order]
+    )
     own = slice(rank * rows, (rank + 1) * rows)
     made = network(gather_rows(images, counts)[order[own]])
     return gather_rows(made, counts)[order.argsort()[own]]

@@ -48,7 +48,9 @@ LONGEST = 10.0  # seconds of trials, about
 PIXELS, LEAST, MOST = 64 * 96**2, 64, 128
 """A trial step has about so many pixels a view, in so many images: few small images would flatter float32."""
 LARGER = 256  # images of a trial step where the usual number is too few
-LEAST_COMPILED = 540.0  # seconds left of a run of ten minutes, which tries torch.compile: that takes some 15
+LEAST_COMPILED = (
+    540.0  # seconds left of a run of ten minutes, which tries torch.compile: that takes some 15
+)
 GAIN = 1.05  # by which it must be faster to be kept
 SECONDS = 0.3  # of steps, after one that sets everything up; at least two steps
 LEAST_WIDTH = 4  # of a projector's output that is made narrower
@@ -96,7 +98,11 @@ def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int,
     def crop(size: int) -> int:
         if free and named:
             return fitted(size * 2 // 3)
-        small = given.recipe == "small" and given.image_size is None and FITTING[0] <= size <= FITTING[1]
+        small = (
+            given.recipe == "small"
+            and given.image_size is None
+            and FITTING[0] <= size <= FITTING[1]
+        )
         return fitted(size * 3 // 4) if small and named else size
 
     sizes = [(encoder, given.image_size or fitted(size)) for encoder, size in steps]
@@ -123,7 +129,9 @@ def choose_machine(
     if precision != "auto" and given.epochs is not None:
         return Machine(*candidates[0], precision, None, "")
     half: Any = half_precision(find_device(given.accelerator))
-    if precision == "auto" and half is None:  # emulated, it would take more than the time of all trials
+    if (
+        precision == "auto" and half is None
+    ):  # emulated, it would take more than the time of all trials
         precision, words = "32-true", ", 32-true as this CPU has no bfloat16"
     epochs = LEAST_ADAPT_EPOCHS if given.adapt else LEAST_EPOCHS
     chosen: Machine | None = None
@@ -133,8 +141,12 @@ def choose_machine(
             asked = ["32-true", half] if precision == "auto" else [precision]
             rates = dict.fromkeys(asked, 0.0)
             for kind in asked * TURNS if len(asked) > 1 else asked:
-                wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, precision=kind)
-                rates[kind] = max(rates[kind], _speed(given, method, encoder, views_at(size, crop), **wanted))
+                wanted: dict[str, Any] = dict(
+                    image_size=size, crop_size=crop, channels=channels, precision=kind
+                )
+                rates[kind] = max(
+                    rates[kind], _speed(given, method, encoder, views_at(size, crop), **wanted)
+                )
             if precision == "auto":
                 gain = rates[half] / max(rates["32-true"], 1e-9)
                 precision = half if gain > FASTER else "32-true"
@@ -142,7 +154,9 @@ def choose_machine(
                 faster = f"{kind} has {gain:.1f} times the speed of float32"
                 words = f", {precision} as {faster if rates['32-true'] else 'float32 does not fit into the memory'}"
             rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
-            enough = images and (min(epochs * images, LEAST_SEEN) if size <= FITTING[1] else epochs * images)
+            enough = images and (
+                min(epochs * images, LEAST_SEEN) if size <= FITTING[1] else epochs * images
+            )
             fits = enough is not None and rate * seconds >= enough
             if chosen is None or fits:
                 chosen = Machine(encoder, size, crop, precision, rate, words)
@@ -155,17 +169,25 @@ def choose_machine(
 
 
 def _compiled(
-    chosen: Machine, given: Settings, method: Method, views_at: Callable[[int, int], Views], channels: int
+    chosen: Machine,
+    given: Settings,
+    method: Method,
+    views_at: Callable[[int, int], Views],
+    channels: int,
 ) -> Machine:
     """The same, compiled, if that is faster; torch may lack a compiler, or fail with any error."""
     size, crop = chosen.image_size, chosen.crop_size
-    wanted: dict[str, Any] = dict(image_size=size, crop_size=crop, channels=channels, precision=chosen.precision)
+    wanted: dict[str, Any] = dict(
+        image_size=size, crop_size=crop, channels=channels, precision=chosen.precision
+    )
     rates, began = {True: 0.0, False: 1e-9}, time.perf_counter()
     with suppress(Exception):
         for compiled in [True, False] * TURNS:
             if compiled and time.perf_counter() - began > 3 * LONGEST:  # on a busy machine
                 break
-            rate = _speed(given, method, chosen.encoder, views_at(size, crop), **wanted, compiled=compiled)
+            rate = _speed(
+                given, method, chosen.encoder, views_at(size, crop), **wanted, compiled=compiled
+            )
             rates[compiled] = max(rates[compiled], rate)
     if rates[True] < GAIN * rates[False]:
         return chosen
@@ -176,7 +198,9 @@ def _compiled(
 
 def _speed(given: Settings, method: Method, encoder: Any, views: Views, **wanted: Any) -> float:
     wanted |= dict(accelerator=given.accelerator, micro_batch=given.micro_batch)
-    few: dict[str, Any] = {"batch_size": given.batch_size} if (given.batch_size or LEAST) < LEAST else {}
+    few: dict[str, Any] = (
+        {"batch_size": given.batch_size} if (given.batch_size or LEAST) < LEAST else {}
+    )
     with one_line("a trial step failed", RuntimeError):
         with suppress(ValueError):
             return training_speed(method, encoder, views, **few, **wanted)
@@ -218,14 +242,19 @@ def training_speed(
     optimizer = fabric.setup_optimizers(optimizer)
     gradient_of = GradientStep(fabric, model, micro_batch)
     generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator)
+    pixels = torch.randint(
+        256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator
+    )
     pixels, index = fabric.to_device((pixels, torch.arange(batch_size)))
     moments = [0.5] * channels
 
     def step() -> None:
         optimizer.zero_grad()
         loss, embeddings = gradient_of(
-            lambda rows: make_views(pixels[rows], views, generator, moments, moments), index, batch_size, 0
+            lambda rows: make_views(pixels[rows], views, generator, moments, moments),
+            index,
+            batch_size,
+            0,
         )
         optimizer.step()
         model.after_step(embeddings, 0.0, 1)
@@ -287,7 +316,9 @@ def need_two(images: int) -> None:
         raise ValueError(f"{images} image to train on is too few: images are compared with others")
 
 
-def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, console: Console) -> tuple[Method, int]:
+def choose_batch(
+    given: Settings, method: Method, recipe: Recipe, images: int, console: Console
+) -> tuple[Method, int]:
     """Return the method and a batch size that work on this many training images.
 
     With few images the recipe's batch becomes smaller: at most half of them, or all if the loss needs more; then the
@@ -296,24 +327,40 @@ def choose_batch(given: Settings, method: Method, recipe: Recipe, images: int, c
     """
     need_two(images)
     if given.batch_size is not None and given.batch_size > images:
-        raise ValueError(f"--batch-size {given.batch_size} is larger than the {images} images to train on")
+        raise ValueError(
+            f"--batch-size {given.batch_size} is larger than the {images} images to train on"
+        )
     whole = min(recipe.batch_size, images)
-    half = recipe.batch_size if recipe.batch_size <= images else max(2, 1 << ((images // 2).bit_length() - 1))
-    sizes = [given.batch_size] if given.batch_size is not None else list(dict.fromkeys([half, whole]))
+    half = (
+        recipe.batch_size
+        if recipe.batch_size <= images
+        else max(2, 1 << ((images // 2).bit_length() - 1))
+    )
+    sizes = (
+        [given.batch_size] if given.batch_size is not None else list(dict.fromkeys([half, whole]))
+    )
     complaint = ""
     *widths, last = method.projector
     halvable = isinstance(given.method, str) and "projector" not in given.hyperparameters
-    halved = [last >> times for times in range(1, last.bit_length()) if last >> times >= LEAST_WIDTH and halvable]
+    halved = [
+        last >> times
+        for times in range(1, last.bit_length())
+        if last >> times >= LEAST_WIDTH and halvable
+    ]
     for fitted in (method, *(replace(method, projector=(*widths, width)) for width in halved)):
         for size in sizes:
             if problem := _problem(fitted, size, images):
                 complaint = complaint or problem
                 continue
-            changed = [] if size == (given.batch_size or recipe.batch_size) else [f"--batch-size {size}"]
+            changed = (
+                [] if size == (given.batch_size or recipe.batch_size) else [f"--batch-size {size}"]
+            )
             if fitted.projector != method.projector:
                 changed.append(f"--projector {' '.join(map(str, fitted.projector))}")
             if changed:
-                console.print(f"{' and '.join(changed)}, for {images} training images", highlight=False)
+                console.print(
+                    f"{' and '.join(changed)}, for {images} training images", highlight=False
+                )
             return fitted, size
     raise ValueError(f"--batch-size {sizes[-1]} does not work: {complaint}")
 
@@ -342,7 +389,9 @@ def _problem(method: Method, batch_size: int, images: int) -> str:
     problem = ""
     with buildable():
         setup = method.setup(images)
-    groups = math.lcm(setup.norm_groups, setup.online_norm_groups, getattr(method, "group_size", None) or 1)
+    groups = math.lcm(
+        setup.norm_groups, setup.online_norm_groups, getattr(method, "group_size", None) or 1
+    )
     less = max(0, batch_size - TRIAL) // groups * groups
     for rows in dict.fromkeys([batch_size - less, batch_size]):
         with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -17,7 +17,16 @@ import torch
 from nearfar.atomic import write_file
 from nearfar.device import gpu_names
 
-PACKAGES = ("nearfar", "torch", "torchvision", "timm", "lightning-fabric", "datasets", "scikit-learn", "numpy")
+PACKAGES = (
+    "nearfar",
+    "torch",
+    "torchvision",
+    "timm",
+    "lightning-fabric",
+    "datasets",
+    "scikit-learn",
+    "numpy",
+)
 
 
 def write_environment(folder: Path, seed: int) -> None:
@@ -43,8 +52,16 @@ def software() -> dict[str, Any]:
 def hardware() -> dict[str, Any]:
     """Return the name of the processor, the number of cores, and the names of the GPUs."""
     cpuinfo = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
-    return {"processor": found[1] if found else platform.processor(), "cores": os.cpu_count(), "gpus": gpu_names()}
+    found = (
+        re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
+        if cpuinfo.exists()
+        else None
+    )
+    return {
+        "processor": found[1] if found else platform.processor(),
+        "cores": os.cpu_count(),
+        "gpus": gpu_names(),
+    }
 
 
 def machine() -> str:

@@ -30,7 +30,10 @@ class _AnyDevice(CPUAccelerator):
 
 
 def build_fabric(
-    accelerator: str, precision: Precision, devices: int = 1, start: Literal["popen", "spawn"] = "spawn"
+    accelerator: str,
+    precision: Precision,
+    devices: int = 1,
+    start: Literal["popen", "spawn"] = "spawn",
 ) -> Fabric:
     """Build the Fabric of a run on so many processes; raises ValueError for devices that there are not."""
     device = find_device(accelerator)
@@ -42,10 +45,14 @@ def build_fabric(
         place = torch.device(device.type, 0) if device.type != "cpu" else device
         return Fabric(strategy=SingleDeviceStrategy(place, _AnyDevice()), devices=1, **how)
     if device.type not in SEVERAL:
-        raise ValueError(f"--devices {devices}: several processes do not train on {device.type}; use --accelerator cpu")
+        raise ValueError(
+            f"--devices {devices}: several processes do not train on {device.type}; use --accelerator cpu"
+        )
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
     strategy = DDPStrategy(start_method=start, timeout=TIMEOUT)
-    return Fabric(accelerator=device.type, devices=here, num_nodes=devices // here, strategy=strategy, **how)
+    return Fabric(
+        accelerator=device.type, devices=here, num_nodes=devices // here, strategy=strategy, **how
+    )
 
 
 def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
@@ -57,7 +64,9 @@ def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
         raise ValueError(" ".join(str(error).split()).replace("`", "'")) from error
     most = max(MOST_PROCESSES, os.cpu_count() or 1)
     if fabric.device.type == "cpu" and devices > most and not by_torchrun():
-        raise ValueError(f"--devices {devices} are too many processes for {os.cpu_count()} cores: at most {most}")
+        raise ValueError(
+            f"--devices {devices} are too many processes for {os.cpu_count()} cores: at most {most}"
+        )
 
 
 @contextlib.contextmanager

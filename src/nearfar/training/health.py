@@ -28,13 +28,17 @@ BATCH = 256  # images at a time
 # Thresholds of the verdict, from runs of 20 seconds of a small convolutional net on digits, 397 held-out images:
 # SimCLR (8 variants: batch norm or not, temperatures 0.05 to 5, 8 or 64 dimensions), attraction only (5), untrained.
 # Two minutes of the small net on CIFAR-10 (1000 held-out images) gave the same three verdicts.
-COLLAPSED_SPREAD = 0.15  # attraction only ended at 0.0005 to 0.04, up to 0.12 on the way; SimCLR at 0.98 and more
+COLLAPSED_SPREAD = (
+    0.15  # attraction only ended at 0.0005 to 0.04, up to 0.12 on the way; SimCLR at 0.98 and more
+)
 CROWDED_SPREAD = 0.5  # |mean unit row| above 0.87: the images share three quarters of their length
 LOW_RANK = 5.0  # runs broken by the learning rate used 1.3 to 2.7 of 64 dimensions; the lowest good one used 12.7
 LOW_RANK_SHARE = 0.25  # of the dimensions there are, for projectors of a few dimensions; a good one of 8 used 7.9
 KNOWN = 0.5  # own-view retrieval that no untrained net reached (0.03 to 0.07): it counts as learned however it began
 UNTRAINED = 0.1  # own-view retrieval to exceed when the measures before training are not known
-SIGNIFICANT = 3.0  # standard errors by which retrieval must exceed chance, and what it was before training
+SIGNIFICANT = (
+    3.0  # standard errors by which retrieval must exceed chance, and what it was before training
+)
 UNCHANGED = 0.05  # relative change of the spread that counts as none
 FEW_IMAGES = 16  # below this retrieval says nothing
 
@@ -152,7 +156,9 @@ def rankme(z: Float[Tensor, "rows dim"]) -> float:
     zero, NaN where anything is not finite.
     The paper takes 25 600 rows; of few rows it finds a lower rank, so compare runs of the same number of rows.
     """
-    return _perplexity(torch.linalg.svdvals(_spanned(z.double()))) if z.isfinite().all() else math.nan
+    return (
+        _perplexity(torch.linalg.svdvals(_spanned(z.double()))) if z.isfinite().all() else math.nan
+    )
 
 
 def lidar(z: Float[Tensor, "views images dim"]) -> float:
@@ -198,7 +204,9 @@ def _perplexity(values: Float[Tensor, " values"]) -> float:
     return float(torch.special.entr(values / values.sum() + EPSILON).sum().exp())
 
 
-def held_out_health(model: Model, held_out: Images, plan: Views, seed: int, *, with_lidar: bool = False) -> Health:
+def held_out_health(
+    model: Model, held_out: Images, plan: Views, seed: int, *, with_lidar: bool = False
+) -> Health:
     """Measure the health of a model on held-out images, from two views each that are the same at every call.
 
     with_lidar: LiDAR too, on 8 views of the first 128 images, made as the first two views are, in turn; with 512 images
@@ -208,23 +216,35 @@ def held_out_health(model: Model, held_out: Images, plan: Views, seed: int, *, w
     was_training = model.training
     model.eval()
 
-    def embed(rows: slice, positions: Sequence[int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def embed(
+        rows: slice, positions: Sequence[int], generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         """Embeddings [views, rows, dim], and the first view's features [rows, features]."""
         pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)
         chosen = plan.pick(positions)
         with torch.no_grad():
-            made = make_views(pixels, chosen, generator, held_out.mean, held_out.std, rows, len(held_out))
+            made = make_views(
+                pixels, chosen, generator, held_out.mean, held_out.std, rows, len(held_out)
+            )
             features = [model.backbone(view) for view in made]
-            return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[0].float().cpu()
+            return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[
+                0
+            ].float().cpu()
 
-    parts = [slice(start, min(start + BATCH, len(held_out))) for start in range(0, len(held_out), BATCH)]
-    pairs, features = zip(*[embed(rows, (0, 1), stream(seed, "health")) for rows in parts], strict=True)
+    parts = [
+        slice(start, min(start + BATCH, len(held_out))) for start in range(0, len(held_out), BATCH)
+    ]
+    pairs, features = zip(
+        *[embed(rows, (0, 1), stream(seed, "health")) for rows in parts], strict=True
+    )
     z = torch.cat(pairs, 1)
     some = slice(0, min(LIDAR_IMAGES, len(held_out)))
     numbers = range(2, LIDAR_VIEWS) if with_lidar else ()
     more = [embed(some, (number % 2,), stream(seed, "health", number))[0] for number in numbers]
     model.train(was_training)
-    return measure_health(z[0], z[1], torch.cat(features), torch.cat([z[:, some], *more]) if with_lidar else None)
+    return measure_health(
+        z[0], z[1], torch.cat(features), torch.cat([z[:, some], *more]) if with_lidar else None
+    )
 
 
 State = Literal["healthy", "collapsed", "partly collapsed", "not learning", "diverged", "unclear"]
@@ -248,7 +268,9 @@ def verdict(health: Health, first: Health | None = None) -> Verdict:
     unclear: fewer than 16 images. diverged: numbers that are not finite.
     """
     state = _state(health, first)
-    return Verdict(state == "healthy", state, f"{state.capitalize()}: {_words(state, health, first)}")
+    return Verdict(
+        state == "healthy", state, f"{state.capitalize()}: {_words(state, health, first)}"
+    )
 
 
 def _state(health: Health, first: Health | None) -> State:
@@ -256,10 +278,18 @@ def _state(health: Health, first: Health | None) -> State:
         return "diverged"
     learned = _learned(health, first)
     if health.embedding_spread < COLLAPSED_SPREAD:
-        still = first is not None and abs(health.embedding_spread / max(first.embedding_spread, FLAT) - 1) < UNCHANGED
+        still = (
+            first is not None
+            and abs(health.embedding_spread / max(first.embedding_spread, FLAT) - 1) < UNCHANGED
+        )
         return "not learning" if still and not learned else "collapsed"
-    ranks = (health.embedding_rank, health.embedding_dim), (health.effective_rank, health.feature_dim)
-    if any(rank < min(LOW_RANK, LOW_RANK_SHARE * min(dim, health.images - 1)) for rank, dim in ranks):
+    ranks = (
+        (health.embedding_rank, health.embedding_dim),
+        (health.effective_rank, health.feature_dim),
+    )
+    if any(
+        rank < min(LOW_RANK, LOW_RANK_SHARE * min(dim, health.images - 1)) for rank, dim in ranks
+    ):
         return "partly collapsed"
     if health.images < FEW_IMAGES:
         return "unclear"
@@ -278,7 +308,9 @@ def _learned(health: Health, first: Health | None) -> bool:
     if first is None or not first.finite():
         return now > UNTRAINED
     before = first.own_view
-    return now - before > SIGNIFICANT * math.sqrt((now * (1 - now) + before * (1 - before)) / images)
+    return now - before > SIGNIFICANT * math.sqrt(
+        (now * (1 - now) + before * (1 - before)) / images
+    )
 
 
 def _words(state: State, health: Health, first: Health | None) -> str:

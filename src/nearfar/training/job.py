@@ -60,7 +60,11 @@ class Job:
             images = images.sampled(settings.limit, settings.seed)
         if settings.mean is not None and settings.std is not None:
             images = images.normalised_by(settings.mean, settings.std)
-        return images.split_holdout(settings.held_out, settings.seed) if settings.held_out else (images, None)
+        return (
+            images.split_holdout(settings.held_out, settings.seed)
+            if settings.held_out
+            else (images, None)
+        )
 
     def model(self) -> Model:
         """Build the networks and the loss as they stand before the first step."""
@@ -88,12 +92,16 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     init: str | Path | None = settings.init
     if init is not None and (copied := Path(settings.out) / STARTING).is_dir():
         init = copied
-    backbone = build_backbone(encoder, image_size=settings.crop_size, channels=settings.channels, init=init)
+    backbone = build_backbone(
+        encoder, image_size=settings.crop_size, channels=settings.channels, init=init
+    )
     backbone.freeze(settings.frozen)
     if settings.whiten:
         backbone.net.conv.requires_grad_(False)
     if init is not None:
-        torch.manual_seed(derive_seed(settings.seed, "projector"))  # alike wherever the weights were read
+        torch.manual_seed(
+            derive_seed(settings.seed, "projector")
+        )  # alike wherever the weights were read
     return backbone
 
 
@@ -105,8 +113,12 @@ def _whiten(backbone: Backbone, images: Images) -> None:
 
 
 log = logging.getLogger("nearfar")
-logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # here, since new processes import this file first
-logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # `told_clearly` says what was lost
+logging.getLogger("lightning_fabric").setLevel(
+    logging.WARNING
+)  # here, since new processes import this file first
+logging.getLogger("torch.multiprocessing.spawn").setLevel(
+    logging.ERROR
+)  # `told_clearly` says what was lost
 
 
 def launch(job: Job, console: Console, resume: bool = False, model: Model | None = None) -> None:
@@ -118,10 +130,14 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
     Raises ProcessLost where one of them dies, besides what `fit` raises.
     """
     settings = job.settings
-    elsewhere = replace(job, images=job.images if isinstance(settings.data, Described) else None)  # without its sets
+    elsewhere = replace(
+        job, images=job.images if isinstance(settings.data, Described) else None
+    )  # without its sets
     with processes.told_clearly(settings.devices, settings.out), without_hints():
         if settings.devices == 1 or processes.by_torchrun():
-            fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "popen")
+            fabric = build_fabric(
+                settings.accelerator, settings.precision, settings.devices, "popen"
+            )
             fabric.launch()
             with processes.closed_after(), use_threads(settings.threads):
                 fabric.broadcast((elsewhere, resume))
@@ -130,7 +146,14 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
         fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
         level = log.level if log.handlers else None
         with processes.stopped_together():
-            work = partial(_work, job=elsewhere, resume=resume, quiet=console.quiet, stderr=console.stderr, level=level)
+            work = partial(
+                _work,
+                job=elsewhere,
+                resume=resume,
+                quiet=console.quiet,
+                stderr=console.stderr,
+                level=level,
+            )
             ending = fabric.launch(work)
         if ending is not None:
             raise ending
@@ -151,7 +174,9 @@ def follow(accelerator: str, precision: Precision) -> str:
     return job.settings.out
 
 
-def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None) -> Exception | None:
+def _work(
+    fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None
+) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
     processes.end_with_parent()
     console = Console(soft_wrap=True, stderr=stderr, quiet=quiet or not fabric.is_global_zero)
@@ -168,14 +193,27 @@ def _work(fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, lev
     return None
 
 
-def _run(fabric: Fabric, job: Job, console: Console, resume: bool, model: Model | None = None) -> None:
+def _run(
+    fabric: Fabric, job: Job, console: Console, resume: bool, model: Model | None = None
+) -> None:
     settings = job.settings
     images, held_out = job.sets
     model = job.model() if model is None else model
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
     spread_norm_groups(model, settings.batch_size)
-    epochs = fit(fabric, model, images, held_out, job.views, settings, job.recipe, console, resume, job.seconds)
+    epochs = fit(
+        fabric,
+        model,
+        images,
+        held_out,
+        job.views,
+        settings,
+        job.recipe,
+        console,
+        resume,
+        job.seconds,
+    )
     if fabric.is_global_zero:
         if epochs != settings.epochs:
             replace(settings, epochs=epochs).save(Path(settings.out) / CONFIG)

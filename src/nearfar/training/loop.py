@@ -32,7 +32,10 @@ from nearfar.views import Views, make_views
 
 Pixels = Tensor | list[Tensor]
 """uint8 images [batch, channels, size, size], or crops of them, one such tensor for each view."""
-SAVE_SECONDS, SAVE_LATEST = 10.0, 300.0  # a checkpoint at the end of an epoch, between so often and so rarely
+SAVE_SECONDS, SAVE_LATEST = (
+    10.0,
+    300.0,
+)  # a checkpoint at the end of an epoch, between so often and so rarely
 HEALTH_TIMES = 20  # measurements of the health in a run, about
 MOST_EPOCHS = 1000  # the longest runs of the papers
 
@@ -78,7 +81,11 @@ def fit(
     health_every = max(1, int(settings.epochs) // HEALTH_TIMES)
 
     how = place(fabric, model, settings.precision, bool(settings.compile))
-    constant = [model.predictor] if model.setup.constant_predictor_lr and model.predictor is not None else []
+    constant = (
+        [model.predictor]
+        if model.setup.constant_predictor_lr and model.predictor is not None
+        else []
+    )
     optimizer: Any = fabric.setup_optimizers(
         build_optimizer(
             settings.optimizer,
@@ -102,7 +109,11 @@ def fit(
             model.load_state_dict(state["model"])
             run_folder.load_optimizer(optimizer, state["optimizer"]["state"])
             fabric.strategy.precision.load_state_dict(state["precision"])
-            step, loss_sum, loss_count = state["step"], state["loss_sum"].to(fabric.device), state["loss_count"]
+            step, loss_sum, loss_count = (
+                state["step"],
+                state["loss_sum"].to(fabric.device),
+                state["loss_count"],
+            )
             pace.load(state["pace"])
 
     def save() -> None:
@@ -112,14 +123,18 @@ def fit(
             run_folder.check_unmoved(folder, metrics.home)
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             saved |= {"loss_sum": loss_sum, "loss_count": loss_count, "pace": pace.state()}
-            run_folder.save_checkpoint(checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()})
+            run_folder.save_checkpoint(
+                checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()}
+            )
 
     def log_health(at_an_end: bool) -> None:
         if held_out is not None and fabric.is_global_zero:
             health = held_out_health(model, held_out, plan, settings.seed, with_lidar=at_an_end)
             metrics.write(step, epoch=step / per_epoch, health=asdict(health))
 
-    log = run_folder.MetricsLog(folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero)
+    log = run_folder.MetricsLog(
+        folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero
+    )
     with (
         closing(log) as metrics,
         TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
@@ -138,7 +153,9 @@ def fit(
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
             position = pace.position(step)
             epoch = position / per_epoch
-            lr = settings.lr * rate_factor(position, pace.scheduled, warmup_steps, settings.final_lr, *shape)
+            lr = settings.lr * rate_factor(
+                position, pace.scheduled, warmup_steps, settings.final_lr, *shape
+            )
             for group in optimizer.param_groups:
                 group["lr"] = (settings.lr if group.get("constant_lr") else lr) * group["lr_scale"]
             model.set_schedules(epoch, settings.epochs)
@@ -149,7 +166,9 @@ def fit(
             seed = derive_seed(settings.seed, "step", step)
             loss, embeddings = gradient_of(views_of, index, settings.batch_size, seed)
             if settings.clip_gradient is not None:
-                fabric.clip_gradients(model, optimizer, max_norm=settings.clip_gradient, error_if_nonfinite=False)
+                fabric.clip_gradients(
+                    model, optimizer, max_norm=settings.clip_gradient, error_if_nonfinite=False
+                )
             optimizer.step()
             model.after_step(embeddings, epoch, settings.epochs)
             step, seen = step + 1, seen + settings.batch_size
@@ -164,7 +183,10 @@ def fit(
                     raise TrainingDiverged(_what_to_try(step, mean, checkpoint))
                 spent = time.perf_counter() - since
                 speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
-                of_loss = {name: float(value) for name, value in getattr(model.loss, "monitored", {}).items()}
+                of_loss = {
+                    name: float(value)
+                    for name, value in getattr(model.loss, "monitored", {}).items()
+                }
                 said = dict(**speed, monitored=of_loss) if of_loss else speed
                 metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **said)
                 progress.update(mean, seen / spent, waited / spent)
@@ -178,8 +200,14 @@ def fit(
                 save()
                 last_saved = since = time.perf_counter()
             progress.advance(step)
-            asks = fabric.device.type == "cpu" or fabric.world_size == 1 or step % settings.log_every == 0
-            if asks and stop.agreed(fabric.device) and not is_last:  # several GPUs would wait for it in every step
+            asks = (
+                fabric.device.type == "cpu"
+                or fabric.world_size == 1
+                or step % settings.log_every == 0
+            )
+            if (
+                asks and stop.agreed(fabric.device) and not is_last
+            ):  # several GPUs would wait for it in every step
                 save()
                 raise TrainingStopped(
                     f"stopped after step {step} of {pace.steps}, saved; resume with: nearfar pretrain --resume {folder}"
@@ -187,14 +215,18 @@ def fit(
     return pace.steps / per_epoch
 
 
-def _batches(fabric: Fabric, images: Images | Stream, plan: Views, settings: Settings) -> Batches | StreamBatches:
+def _batches(
+    fabric: Fabric, images: Images | Stream, plan: Views, settings: Settings
+) -> Batches | StreamBatches:
     """Batches of whole images, or, where no pixels are stored, of crops that workers make from the original files."""
     place = (settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
     pin = setup_of(fabric.device, settings.precision).pinned.value
     how: dict[str, Any] = dict(workers=settings.workers, pin=pin)
     crops = plan.crops(settings.image_size)
     if isinstance(images, Stream):
-        return StreamBatches(images, *place, crops=crops, **how, failed=run_folder.SkippedImages(Path(settings.out)))
+        return StreamBatches(
+            images, *place, crops=crops, **how, failed=run_folder.SkippedImages(Path(settings.out))
+        )
     return Batches(images, *place, crops=None if images.stored else crops, **how)
 
 
@@ -211,11 +243,18 @@ def place(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> Setup
 
 def _batches_from(batches: Batches | StreamBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:
     for epoch in count(step // len(batches)):
-        yield from batches.epoch(epoch, start=step % len(batches) if epoch == step // len(batches) else 0)
+        yield from batches.epoch(
+            epoch, start=step % len(batches) if epoch == step // len(batches) else 0
+        )
 
 
 def _view_maker(
-    fabric: Fabric, pixels: Pixels, images: Images | Stream, plan: Views, settings: Settings, step: int
+    fabric: Fabric,
+    pixels: Pixels,
+    images: Images | Stream,
+    plan: Views,
+    settings: Settings,
+    step: int,
 ) -> MakeViews:
     """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one would."""
     offset = rank_rows(settings.batch_size, fabric.global_rank, fabric.world_size).start
@@ -224,11 +263,17 @@ def _view_maker(
         generator = stream(settings.seed, "views", step)
         joined = slice(offset + rows.start, offset + rows.stop)
         own = [view[rows] for view in pixels] if isinstance(pixels, list) else pixels[rows]
-        return make_views(own, plan, generator, images.mean, images.std, joined, settings.batch_size)
+        return make_views(
+            own, plan, generator, images.mean, images.std, joined, settings.batch_size
+        )
 
     return views_of
 
 
 def _what_to_try(step: int, loss: float, checkpoint: Path) -> str:
-    kept = f"the last good checkpoint is {checkpoint}" if checkpoint.is_file() else "that folder can be used again"
+    kept = (
+        f"the last good checkpoint is {checkpoint}"
+        if checkpoint.is_file()
+        else "that folder can be used again"
+    )
     return f"the loss became {loss} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more --warmup-epochs"

@@ -16,7 +16,10 @@ from torch import Tensor, nn
 from nearfar.messages import check_known
 
 MOMENTUM = 0.9  # of all; for Adam and AdamW their first beta, beside 0.999
-TRUST, CLIPPED_TRUST = 0.001, 0.02  # of LARS and "larc"; of "larc-clip", as in solo-learn and by default in apex
+TRUST, CLIPPED_TRUST = (
+    0.001,
+    0.02,
+)  # of LARS and "larc"; of "larc-clip", as in solo-learn and by default in apex
 
 
 def build_optimizer(
@@ -44,7 +47,9 @@ def build_optimizer(
     Raises ValueError for an unknown name.
     """
     decay_all = decay_all or name == "larc"
-    groups = parameter_groups(modules, weight_decay, constant, lr_scales or {}, decay_all, vector_lr)
+    groups = parameter_groups(
+        modules, weight_decay, constant, lr_scales or {}, decay_all, vector_lr
+    )
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, fused=fused or None),
         "adam": partial(torch.optim.Adam, fused=fused or None),
@@ -53,7 +58,9 @@ def build_optimizer(
         # apex without clipping scales and decays all parameters: SwAV and LORAC were trained so.
         "larc": partial(timm.optim.Lars, momentum=MOMENTUM, trust_coeff=TRUST, eps=0.0),
         # solo-learn lets no layer move faster than plain momentum would, and does not scale vectors.
-        "larc-clip": partial(timm.optim.Lars, momentum=MOMENTUM, trust_coeff=CLIPPED_TRUST, eps=0.0, trust_clip=True),
+        "larc-clip": partial(
+            timm.optim.Lars, momentum=MOMENTUM, trust_coeff=CLIPPED_TRUST, eps=0.0, trust_clip=True
+        ),
         "muon": Muon,
     }
     check_known("optimizer", name, kinds)
@@ -98,7 +105,11 @@ def scaled_lr(base: float, batch_size: int, rule: str, reference: int = 256) -> 
     rule: "linear" (base * batch / reference), "sqrt" (base * sqrt(batch / reference); the papers' 0.075 * sqrt(batch)
     is reference 1) or "none".
     """
-    factors = {"linear": batch_size / reference, "sqrt": math.sqrt(batch_size / reference), "none": 1.0}
+    factors = {
+        "linear": batch_size / reference,
+        "sqrt": math.sqrt(batch_size / reference),
+        "none": 1.0,
+    }
     return base * factors[rule]
 
 
@@ -164,7 +175,9 @@ class LARS(_ByGroup):
             updates = [p.grad for p in chosen if p.grad is not None]
             if matrices:
                 updates = list(torch._foreach_add(updates, chosen, alpha=group["weight_decay"]))
-                above, below = (torch.stack(torch._foreach_norm(each)) for each in (chosen, updates))
+                above, below = (
+                    torch.stack(torch._foreach_norm(each)) for each in (chosen, updates)
+                )
                 ratios = torch.where((above > 0) & (below > 0), TRUST * above / below, 1.0)
                 updates = list(torch._foreach_mul(updates, list(ratios.unbind())))
             for p in chosen:
@@ -177,7 +190,11 @@ class LARS(_ByGroup):
 
 
 MUON_STEPS = 5
-MUON_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan et al.: singular values end between about 0.7 and 1.2
+MUON_COEFFICIENTS = (
+    3.4445,
+    -4.7750,
+    2.0315,
+)  # of Jordan et al.: singular values end between about 0.7 and 1.2
 
 
 class Muon(_ByGroup):
@@ -204,7 +221,9 @@ class Muon(_ByGroup):
             directions = orthogonal(torch.stack([self._direction(w) for w in weights]))
             rate = group["lr"] * 0.2 * max(shape) ** 0.5
             for w, direction in zip(weights, directions.unbind(), strict=True):
-                w.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction.view(w.shape), alpha=rate)
+                w.mul_(1 - group["lr"] * group["weight_decay"]).sub_(
+                    direction.view(w.shape), alpha=rate
+                )
 
     def _direction(self, w: Tensor) -> Tensor:
         """The gradient with (Nesterov's) momentum, as a matrix."""
@@ -217,8 +236,14 @@ class Muon(_ByGroup):
     def _adamw(self, p: Tensor, group: dict[str, Any]) -> None:
         assert p.grad is not None
         state, (first, second) = self.state[p], (MOMENTUM, 0.999)
-        if "step" not in state:  # torch leaves a number of this name on the CPU when it loads a state
-            state |= {"step": torch.zeros(()), "mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
+        if (
+            "step" not in state
+        ):  # torch leaves a number of this name on the CPU when it loads a state
+            state |= {
+                "step": torch.zeros(()),
+                "mean": torch.zeros_like(p),
+                "square": torch.zeros_like(p),
+            }
         state["step"] += 1
         state["mean"].lerp_(p.grad, 1 - first)
         state["square"].lerp_(p.grad.square(), 1 - second)
@@ -228,7 +253,9 @@ class Muon(_ByGroup):
         p.addcdiv_(state["mean"], spread, value=-group["lr"] / (1 - first**steps))
 
 
-def orthogonal(matrices: Float[Tensor, "number rows columns"]) -> Float[Tensor, "number rows columns"]:
+def orthogonal(
+    matrices: Float[Tensor, "number rows columns"],
+) -> Float[Tensor, "number rows columns"]:
     """Replace the singular values of each matrix by values close to 1 (0.7 to 1.2), in the type of the matrices.
 
     Five steps of the Newton-Schulz iteration X <- P X with P = a + b A + c A A and A = X X^T, on X of norm 1. All P

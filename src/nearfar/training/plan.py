@@ -23,7 +23,16 @@ from nearfar.device import find_device
 from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import OWN_NETS, StartingWeights, find_weights
-from nearfar.training.budget import Machine, buildable, choose_batch, choose_machine, epochs_in, need_two, reason, rungs
+from nearfar.training.budget import (
+    Machine,
+    buildable,
+    choose_batch,
+    choose_machine,
+    epochs_in,
+    need_two,
+    reason,
+    rungs,
+)
 from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
@@ -45,9 +54,14 @@ FINISHING = 6.0  # seconds for the last health metrics, the nearest images, the 
 PHOTOGRAPH = 64  # pixels of crops; from here on runs for small data take the preset for photographs
 MOST_VIEWS = 100  # of an image
 KEEP_COLOUR = 0.5  # of photographs; see docs/views.md
-WHITENED = ("small", "medium")  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
+WHITENED = (
+    "small",
+    "medium",
+)  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
 ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
-ADAPT: dict[str, Any] = dict(optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05)
+ADAPT: dict[str, Any] = dict(
+    optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05
+)
 """In the recipe of an adapting run. The projector is new and learns at the full rate, the encoder at `LAYER_DECAY`."""
 LAYER_DECAY, FROZEN, ADAPT_WARMUP = 0.7, 2, 0.1  # the last as a share of the epochs
 MOST_HELD_OUT, LEAST_HELD_OUT, SHARE_HELD_OUT = 512, 2, 10  # the health of one image is not defined
@@ -96,7 +110,9 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     )
     if machine.rate:  # 0: a trial did not fit into the memory, and the run will say so
         console.print(Text(reason(machine, settings, total - held_out)))
-    job = Job(settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds)
+    job = Job(
+        settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds
+    )
     must_fit(job.views, method)
     if not isinstance(job.encoder, (str, nn.Module)):
         raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
@@ -116,16 +132,22 @@ def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
     recipe = kind.recipe(settings.recipe)
     known, names = [one.name for one in fields(kind)], [one.name for one in settings_fields()]
     if taken := [name for name in known if name in names]:
-        raise ValueError(f"{kind.__name__}'s field {' and '.join(taken)} has the name of a setting: rename it")
+        raise ValueError(
+            f"{kind.__name__}'s field {' and '.join(taken)} has the name of a setting: rename it"
+        )
     for name in given:
         check_known("setting or hyperparameter", name, known + names, "see `nearfar methods`")
     if isinstance(method, str):
         check_hyperparameters(kind, given)
         method = kind.from_recipe(settings.recipe, **given)
     elif given:
-        raise ValueError(f"{', '.join(given)}: a method that is an object already has its hyperparameters")
+        raise ValueError(
+            f"{', '.join(given)}: a method that is an object already has its hyperparameters"
+        )
     if len(method.views) > MOST_VIEWS:
-        raise ValueError(f"{len(method.views)} views of each image are too many: at most {MOST_VIEWS}")
+        raise ValueError(
+            f"{len(method.views)} views of each image are too many: at most {MOST_VIEWS}"
+        )
     return method, recipe
 
 
@@ -160,7 +182,9 @@ def _with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
     """
     if given.init is None:
         if given.adapt:
-            raise ValueError("--adapt starts from existing weights: give --init timm, hf:owner/name, a run or a file")
+            raise ValueError(
+                "--adapt starts from existing weights: give --init timm, hf:owner/name, a run or a file"
+            )
         return given, None
     encoder = given.given("encoder")
     if given.init == "timm" and encoder is None:
@@ -178,12 +202,16 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
     processes = world_size(given.devices)
     batch_size = _or(given.batch_size, recipe.batch_size)
     check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
-    check_machine(given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes)
+    check_machine(
+        given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes
+    )
     if given.compile:
         with one_line("--compile does not work on this machine", RuntimeError):
             torch.compile(torch.sin)(torch.ones(2, device=find_device(given.accelerator)))
     if given.tensorboard and find_spec("tensorboard") is None:
-        raise ValueError("--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'")
+        raise ValueError(
+            "--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'"
+        )
     if given.stream and given.limit is not None:
         raise ValueError("--limit does not go with --stream: name fewer tars")
     if given.stream and method.setup(1).needs_index:
@@ -194,7 +222,9 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
         )
     place = Path(given.data) if isinstance(given.data, (str, os.PathLike)) else None
     if place is not None and all((place / name).is_file() for name in (CONFIG, TABLE)):
-        raise ValueError(f"{place} is a run folder: name images, or continue it with nearfar pretrain --resume {place}")
+        raise ValueError(
+            f"{place} is a run folder: name images, or continue it with nearfar pretrain --resume {place}"
+        )
     if (given.mean is None) != (given.std is None):
         raise ValueError("--mean and --std go together: give both or none")
 
@@ -210,7 +240,11 @@ def open_data(settings: Settings, console: Console) -> Images | Stream:
 
 def split_of(settings: Settings) -> str | None:
     """Return the split of the data to train on, None for all of it."""
-    if settings.split is None and not settings.stream and "train" in list_splits(settings.given("data")):
+    if (
+        settings.split is None
+        and not settings.stream
+        and "train" in list_splits(settings.given("data"))
+    ):
         return "train"
     return settings.split
 
@@ -269,7 +303,9 @@ def _open_and_measure(
     if images is None or images.image_size != machine.image_size:
         images = open_data(replace(given, image_size=machine.image_size), console)
     if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
-        raise ValueError("--value-range is for images of more than 8 bits, and all of these have 8 bits")
+        raise ValueError(
+            "--value-range is for images of more than 8 bits, and all of these have 8 bits"
+        )
     return images, machine
 
 
@@ -278,22 +314,31 @@ def _held_out(given: Settings, total: int, console: Console) -> int:
         share = min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
         if share >= LEAST_HELD_OUT:
             return share
-        console.print(f"{total} images: too few for a validation set; skipping the health metrics", highlight=False)
+        console.print(
+            f"{total} images: too few for a validation set; skipping the health metrics",
+            highlight=False,
+        )
         return 0
     if given.held_out == 1:
         raise ValueError("--held-out 1: health metrics need two images or more; 0 skips them")
     if given.held_out >= total:
-        raise ValueError(f"--held-out {given.held_out} leaves none of the {total} images to train on")
+        raise ValueError(
+            f"--held-out {given.held_out} leaves none of the {total} images to train on"
+        )
     return given.held_out
 
 
-def _data(given: Settings, images: Images | Stream, start: StartingWeights | None, console: Console) -> dict[str, Any]:
+def _data(
+    given: Settings, images: Images | Stream, start: StartingWeights | None, console: Console
+) -> dict[str, Any]:
     theirs = start.moments(images.channels) if start is not None and given.mean is None else None
     mean, std = theirs or (given.mean, given.std)
     if mean is not None and std is not None:
         images.normalised_by(mean, std)  # raises ValueError for another number of channels
     elif max(images.std) == 0:
-        raise ValueError(f"the {len(images)} images are all of one colour: there is nothing to learn from them")
+        raise ValueError(
+            f"the {len(images)} images are all of one colour: there is nothing to learn from them"
+        )
     elif min(images.std) == 0:  # which cannot be divided by
         console.print("a channel is constant over all images: it is not scaled", highlight=False)
         mean, std = images.mean, [one or 1.0 for one in images.std]
@@ -331,7 +376,9 @@ def keep_colour_for(given: Settings, views: Any) -> float:
     """Return the share of images whose views keep their colours. Raises ValueError for one with a callable."""
     if given.keep_colour is not None:
         if not isinstance(views, (str, dict, ViewPlan)):
-            raise ValueError("--keep-colour is for views by name and for a ViewPlan, not for a callable")
+            raise ValueError(
+                "--keep-colour is for views by name and for a ViewPlan, not for a callable"
+            )
         return given.keep_colour
     if isinstance(views, ViewPlan):
         return views.keep_colour
@@ -345,12 +392,18 @@ def chosen_views(views: Any, settings: Settings) -> Views:
     if isinstance(views, dict):
         views = ViewPlan.from_dict(views)
     if isinstance(views, ViewPlan):
-        return views if settings.keep_colour is None else replace(views, keep_colour=settings.keep_colour)
+        return (
+            views
+            if settings.keep_colour is None
+            else replace(views, keep_colour=settings.keep_colour)
+        )
     if isinstance(views, ViewFunction):
         return views
     if callable(views):
         return ViewFunction(views, settings.image_size, settings.channels)
-    raise ValueError(f"views must be a name, a ViewPlan or a callable on uint8 batches, not {views!r}")
+    raise ValueError(
+        f"views must be a name, a ViewPlan or a callable on uint8 batches, not {views!r}"
+    )
 
 
 def must_fit(views: Views, method: Method) -> None:
@@ -360,7 +413,9 @@ def must_fit(views: Views, method: Method) -> None:
         raise ValueError(f"the view plan {views.name!r} makes {len(views)} views, but {needed}")
 
 
-def views_at(given: Settings, method: Method, image_size: int, crop_size: int, channels: int) -> Views:
+def views_at(
+    given: Settings, method: Method, image_size: int, crop_size: int, channels: int
+) -> Views:
     """Return the views that a run takes for such images; raises ValueError for more or fewer than the method needs."""
     sized = replace(given, image_size=image_size, crop_size=crop_size, channels=channels)
     views = chosen_views(views_for(given, method, crop_size, channels), sized)
@@ -373,23 +428,34 @@ def views_at(given: Settings, method: Method, image_size: int, crop_size: int, c
 
 def _encoder(given: Settings, images: Images | Stream, machine: Machine) -> dict[str, Any]:
     if given.whiten and (given.init is not None or machine.encoder not in OWN_NETS):
-        raise ValueError(f"--whiten is for the encoders {', '.join(OWN_NETS)}, without starting weights")
+        raise ValueError(
+            f"--whiten is for the encoders {', '.join(OWN_NETS)}, without starting weights"
+        )
     return dict(
         encoder=_as_written(machine.encoder),
         crop_size=machine.crop_size,
-        whiten=_or(given.whiten, given.init is None and images.channels == 3 and machine.encoder in WHITENED),
+        whiten=_or(
+            given.whiten,
+            given.init is None and images.channels == 3 and machine.encoder in WHITENED,
+        ),
         layer_decay=_or(given.layer_decay, LAYER_DECAY if given.adapt else 1.0),
         frozen=_or(given.frozen, FROZEN if given.adapt else 0),
     )
 
 
-def _optimisation(given: Settings, recipe: Recipe, batch_size: int, epochs: float) -> dict[str, Any]:
-    check_processes(world_size(given.devices), batch_size, given.micro_batch, bool(given.sync_batch_norm))
+def _optimisation(
+    given: Settings, recipe: Recipe, batch_size: int, epochs: float
+) -> dict[str, Any]:
+    check_processes(
+        world_size(given.devices), batch_size, given.micro_batch, bool(given.sync_batch_norm)
+    )
     warmup = ADAPT_WARMUP * epochs if given.adapt else min(recipe.warmup_epochs, epochs / 4)
     return dict(
         batch_size=batch_size,
         optimizer=_or(given.optimizer, recipe.optimizer),
-        lr=_or(given.lr, scaled_lr(recipe.lr, batch_size, recipe.lr_scaling, recipe.reference_batch)),
+        lr=_or(
+            given.lr, scaled_lr(recipe.lr, batch_size, recipe.lr_scaling, recipe.reference_batch)
+        ),
         final_lr=_or(given.final_lr, recipe.final_lr),
         weight_decay=_or(given.weight_decay, recipe.weight_decay),
         warmup_epochs=_or(given.warmup_epochs, warmup),

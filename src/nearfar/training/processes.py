@@ -43,22 +43,32 @@ def world_size(devices: int | None) -> int:
     """
     if not by_torchrun():
         if (devices or 1) > 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise RuntimeError('new processes read the script again: put its calls under if __name__ == "__main__":')
+            raise RuntimeError(
+                'new processes read the script again: put its calls under if __name__ == "__main__":'
+            )
         return 1 if devices is None else devices
     world = int(os.environ["WORLD_SIZE"])
     if devices not in (None, world):
-        raise ValueError(f"torchrun started {world} processes, but --devices is {devices}; omit --devices")
+        raise ValueError(
+            f"torchrun started {world} processes, but --devices is {devices}; omit --devices"
+        )
     return world
 
 
-def check_processes(devices: int, batch_size: int, micro_batch: int | str | None, sync_batch_norm: bool) -> None:
+def check_processes(
+    devices: int, batch_size: int, micro_batch: int | str | None, sync_batch_norm: bool
+) -> None:
     """Raise ValueError for settings that do not go together on that many processes."""
     if batch_size < devices:
-        raise ValueError(f"--batch-size counts the images of all processes: {batch_size} are too few for {devices}")
+        raise ValueError(
+            f"--batch-size counts the images of all processes: {batch_size} are too few for {devices}"
+        )
     if devices > 1 and micro_batch == "auto":
         raise ValueError("--micro-batch auto works with one process; give a number of images")
     if devices > 1 and micro_batch is not None and sync_batch_norm:
-        raise ValueError("--sync-batch-norm needs the whole batch at once: omit it, or --micro-batch")
+        raise ValueError(
+            "--sync-batch-norm needs the whole batch at once: omit it, or --micro-batch"
+        )
 
 
 @contextmanager
@@ -99,7 +109,9 @@ def closed_after() -> Iterator[None]:
             time.sleep(PATIENCE)
         raise
     finally:
-        if dist.is_initialized() and dist.get_backend() == "gloo":  # NCCL's would wait for the lost one
+        if (
+            dist.is_initialized() and dist.get_backend() == "gloo"
+        ):  # NCCL's would wait for the lost one
             dist.destroy_process_group()
 
 
@@ -118,10 +130,14 @@ def told_clearly(devices: int, folder: str) -> Iterator[None]:
         ) from error
     except ProcessRaisedException as error:
         last = str(error).strip().splitlines()[-1]
-        raise ProcessLost(f"process {error.error_index + 1} of {devices} failed: {last}; {go_on}") from error
+        raise ProcessLost(
+            f"process {error.error_index + 1} of {devices} failed: {last}; {go_on}"
+        ) from error
     except RuntimeError as error:
         if devices > 1 and _is_lost(error):
-            raise ProcessLost(f"another of the {devices} processes has ended or does not answer; {go_on}") from error
+            raise ProcessLost(
+                f"another of the {devices} processes has ended or does not answer; {go_on}"
+            ) from error
         raise
 
 

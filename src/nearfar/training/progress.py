@@ -29,14 +29,20 @@ class Pace:
     """
 
     def __init__(
-        self, steps: int, seconds: float | None = None, most: float = inf, clock: Callable[[], float] = perf_counter
+        self,
+        steps: int,
+        seconds: float | None = None,
+        most: float = inf,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.scheduled = self.steps = steps
         self.seconds, self.most = seconds, most
         self.from_step, self.from_position = 0, 0.0
         self._clock = clock
         self._began = self._clock()
-        self._marks = deque([(self._began, 0)])  # when which step was done, over the last share of the time
+        self._marks = deque(
+            [(self._began, 0)]
+        )  # when which step was done, over the last share of the time
 
     def position(self, step: int) -> float:
         """Where on the schedule a step is."""
@@ -45,12 +51,18 @@ class Pace:
 
     def remaining(self) -> float | None:
         """Seconds that are left, None without a time."""
-        return None if self.seconds is None else max(0.0, self.seconds - (self._clock() - self._began))
+        return (
+            None if self.seconds is None else max(0.0, self.seconds - (self._clock() - self._began))
+        )
 
     def fit(self, step: int) -> int:
         """Return the number of steps that the run should have, from the time that is left after `step` steps."""
         now = self._clock()
-        if self.seconds is None or step >= self.steps or now - self._marks[-1][0] < _OFTEN * self.seconds:
+        if (
+            self.seconds is None
+            or step >= self.steps
+            or now - self._marks[-1][0] < _OFTEN * self.seconds
+        ):
             return self.steps
         self._marks.append((now, step))
         while len(self._marks) > 2 and now - self._marks[0][0] > _WINDOW * self.seconds:
@@ -69,7 +81,11 @@ class Pace:
 
     def state(self) -> dict[str, float]:
         """What a checkpoint keeps."""
-        return {"steps": self.steps, "from_step": self.from_step, "from_position": self.from_position}
+        return {
+            "steps": self.steps,
+            "from_step": self.from_step,
+            "from_position": self.from_position,
+        }
 
     def load(self, state: dict[str, float]) -> None:
         """Go on from a checkpoint, with the number of steps that the run had come to; it is not fitted again."""
@@ -83,7 +99,9 @@ class TrainingProgress:
     Where no bar can move a plain line is printed after the first step, then every 15 seconds, and at the end.
     """
 
-    def __init__(self, console: Console, pace: Pace, done: int, per_epoch: int, shown: bool = True) -> None:
+    def __init__(
+        self, console: Console, pace: Pace, done: int, per_epoch: int, shown: bool = True
+    ) -> None:
         self.console, self.pace, self.per_epoch = console, pace, per_epoch
         self.started, self.first, self.last_line = 0.0, done, float("-inf")
         self.live = shown and shows_bars(console)
@@ -101,7 +119,10 @@ class TrainingProgress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.bar.stop()
 
@@ -113,10 +134,15 @@ class TrainingProgress:
         """Show that `step` steps are done, on a terminal at once."""
         epochs = f"epoch {step / self.per_epoch:.1f}/{self.pace.steps / self.per_epoch:.4g}"
         if step == self.first + 1:
-            self.text, self.started = "first step done", perf_counter()  # which takes longer than the others
+            self.text, self.started = (
+                "first step done",
+                perf_counter(),
+            )  # which takes longer than the others
         left = self.pace.remaining()
         if left is None and step > self.first + 1:
-            left = (perf_counter() - self.started) / (step - self.first - 1) * (self.pace.steps - step)
+            left = (
+                (perf_counter() - self.started) / (step - self.first - 1) * (self.pace.steps - step)
+            )
         text = f"{epochs}  {self.text}" + (f"  {duration(left)} left" if left is not None else "")
         self.bar.update(self.task, completed=self._share(step), description=text)
         if self.plain and (perf_counter() - self.last_line > INTERVAL or step >= self.pace.steps):

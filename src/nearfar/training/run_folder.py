@@ -44,12 +44,16 @@ def owned(folder: Path) -> Iterator[None]:
     except Timeout as error:
         number, host = _owner(note)
         by = f"process {number} on {host}" if number else "another process"
-        raise ValueError(f"{folder} is being written by {by}; wait for it, or choose another --out") from error
+        raise ValueError(
+            f"{folder} is being written by {by}; wait for it, or choose another --out"
+        ) from error
     except OSError as error:
         if lock.is_locked:  # and the disk is full
             note.unlink()
             lock.release()
-        raise ValueError(f"the run folder {folder} cannot be written: {error.strerror or error}") from error
+        raise ValueError(
+            f"the run folder {folder} cannot be written: {error.strerror or error}"
+        ) from error
     try:
         yield
     finally:
@@ -106,7 +110,9 @@ def _must_be_free(folder: Path) -> None:
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
     ours = LOCK in there and all(map(_is_ours, there))
     if (there and not ours) or (folder / CHECKPOINT).exists():
-        raise ValueError(f"{folder} exists already; choose another --out, or resume it with --resume {folder}")
+        raise ValueError(
+            f"{folder} exists already; choose another --out, or resume it with --resume {folder}"
+        )
 
 
 def _is_ours(name: str) -> bool:
@@ -159,7 +165,10 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{path.stem}.*.partial{path.suffix}"):
         left.unlink()  # of a process that was killed
-    with replacing(path) as unfinished, unfinished.open("wb") as file:  # our file: torch's own tells no reason
+    with (
+        replacing(path) as unfinished,
+        unfinished.open("wb") as file,
+    ):  # our file: torch's own tells no reason
         torch.save(state, file)
 
 
@@ -170,14 +179,20 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # anything, for what is no such file
-        raise ValueError(f"the checkpoint {path} is damaged or not a checkpoint of nearfar") from error
-    ours = isinstance(state, dict) and all(isinstance(state.get(name), kind) for name, kind in PARTS.items())
+        raise ValueError(
+            f"the checkpoint {path} is damaged or not a checkpoint of nearfar"
+        ) from error
+    ours = isinstance(state, dict) and all(
+        isinstance(state.get(name), kind) for name, kind in PARTS.items()
+    )
     if not ours or state["loss_sum"].ndim or min(state["step"], state["loss_count"]) < 0:
         raise ValueError(f"{path} is not a checkpoint of nearfar")
     return state
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]) -> None:
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]
+) -> None:
     """Load the state of each parameter, as a checkpoint holds it; all else of the optimiser comes from the settings.
 
     Raises ValueError where a state does not fit its parameter.
@@ -185,7 +200,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, 
     own = optimizer.state_dict()
     optimizer.load_state_dict(own | {"state": state})
     for weights, values in optimizer.state.items():
-        if not all(isinstance(one, torch.Tensor) and one.shape in (weights.shape, ()) for one in values.values()):
+        if not all(
+            isinstance(one, torch.Tensor) and one.shape in (weights.shape, ())
+            for one in values.values()
+        ):
             raise ValueError("the state of the optimiser does not fit the weights")
 
 
@@ -221,7 +239,9 @@ class MetricsLog:
                 inner = value if isinstance(value, dict) else {None: value}
                 for key, number in inner.items():
                     if number is not None:
-                        self.writer.add_scalar(name if key is None else f"{name}/{key}", number, step)
+                        self.writer.add_scalar(
+                            name if key is None else f"{name}/{key}", number, step
+                        )
 
     def close(self) -> None:
         """Write what tensorboard still holds."""
@@ -248,7 +268,11 @@ class SkippedImages:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / SKIPPED
-        self.known = set(self.path.read_text(encoding="utf-8").splitlines()) if self.path.is_file() else set()
+        self.known = (
+            set(self.path.read_text(encoding="utf-8").splitlines())
+            if self.path.is_file()
+            else set()
+        )
 
     def __call__(self, name: str, reason: str) -> None:
         line = f"{name}\t{reason}"

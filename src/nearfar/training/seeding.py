@@ -10,7 +10,9 @@ import torch
 
 def derive_seed(seed: int, purpose: str, *place: int) -> int:
     """Return a 63-bit seed for a purpose ("views", "dropout", ...) and a place such as (step, rank)."""
-    words = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *place]).generate_state(2, np.uint32)
+    words = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *place]).generate_state(
+        2, np.uint32
+    )
     return (int(words[0]) << 31) ^ int(words[1])
 
 

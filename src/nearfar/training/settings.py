@@ -90,7 +90,9 @@ class Settings:
         kw_only=False,
     )
     out: Chosen[str] = setting("run folder to write; it must not exist. Default: runs/DATA-METHOD")
-    method: Any = setting("training method, see `nearfar methods`; in Python also a Method", "simclr")
+    method: Any = setting(
+        "training method, see `nearfar methods`; in Python also a Method", "simclr"
+    )
     hyperparameters: Mapping[str, Any] = field(
         default_factory=dict, metadata={"meaning": "hyperparameters of the method"}
     )
@@ -122,7 +124,8 @@ class Settings:
         at_most=10,
     )
     frozen: Chosen[int] = setting(
-        "number of first stages of the encoder to freeze: stem, stages or blocks. Default: 0", at_least=0
+        "number of first stages of the encoder to freeze: stem, stages or blocks. Default: 0",
+        at_least=0,
     )
     mean: list[float] | None = setting(
         "per-channel mean in 0..1 to normalise images. Default: that of the starting weights, else that of the images"
@@ -150,8 +153,12 @@ class Settings:
     show_channels: list[int] | None = setting(
         "channels to display, one or three, counted from 1. Default: the first three"
     )
-    split: str | None = setting("split of the data to train on. Default: 'train' where there is one, else everything")
-    limit: int | None = setting("train on a random sample of this many images, drawn by the seed", at_least=1)
+    split: str | None = setting(
+        "split of the data to train on. Default: 'train' where there is one, else everything"
+    )
+    limit: int | None = setting(
+        "train on a random sample of this many images, drawn by the seed", at_least=1
+    )
     views: Any = setting(
         "augmentations: a preset for a kind of images (`nearfar views` lists them), or names of distributions joined "
         "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the method's, fitted to the images"
@@ -163,7 +170,8 @@ class Settings:
         at_most=1,
     )
     held_out: Chosen[int] = setting(
-        "images in the validation set, which measures health without labels. Default: a tenth, at most 512", at_least=0
+        "images in the validation set, which measures health without labels. Default: a tenth, at most 512",
+        at_least=0,
     )
     minutes: float | None = setting(
         "time for the whole run; encoder, image size, precision and epochs are chosen to fit unless given. "
@@ -172,29 +180,37 @@ class Settings:
         at_most=10**6,
     )
     epochs: Chosen[float] = setting(
-        "passes over the images. Default: as many as fit into the minutes", at_least=1e-6, at_most=10**9
+        "passes over the images. Default: as many as fit into the minutes",
+        at_least=1e-6,
+        at_most=10**9,
     )
     batch_size: Chosen[int] = setting(
         "images in a batch, over all processes. Default: the recipe's, as for the optimiser's settings below",
         at_least=1,
     )
     micro_batch: int | Literal["auto"] | None = setting(
-        "images in memory at a time; the loss sees the batch, batch norm this part; 'auto' finds a size", at_least=1
+        "images in memory at a time; the loss sees the batch, batch norm this part; 'auto' finds a size",
+        at_least=1,
     )
-    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]] = setting(
-        "'sgd', 'adam', 'adamw', 'lars', 'larc' (as in apex), 'larc-clip' or 'muon'"
+    optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]] = (
+        setting("'sgd', 'adam', 'adamw', 'lars', 'larc' (as in apex), 'larc-clip' or 'muon'")
     )
     lr: Chosen[float] = setting(
         "peak learning rate (not scaled). Default: the recipe's, scaled to the batch", at_least=0
     )
-    final_lr: Chosen[float] = setting("final learning-rate ratio: the last learning rate over the peak", at_least=0)
+    final_lr: Chosen[float] = setting(
+        "final learning-rate ratio: the last learning rate over the peak", at_least=0
+    )
     weight_decay: Chosen[float] = setting("weight decay", at_least=0)
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up", at_least=0)
     clip_gradient: float | None = setting("gradient clipping norm", at_least=1e-12)
     precision: Precision = setting(
-        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of float32 and the device's half precision", "auto"
+        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of float32 and the device's half precision",
+        "auto",
     )
-    accelerator: str = setting("device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto")
+    accelerator: str = setting(
+        "device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto"
+    )
     compile: bool | None = setting(
         "compile the encoder and the projector by torch.compile (docs/step.md). Default: in runs of ten minutes or "
         "more that fill a time, where a trial is faster"
@@ -208,14 +224,19 @@ class Settings:
         at_least=1,
         at_most=1024,
     )
-    sync_batch_norm: Chosen[bool] = setting("batch statistics over all processes. Default: the recipe's")
+    sync_batch_norm: Chosen[bool] = setting(
+        "batch statistics over all processes. Default: the recipe's"
+    )
     seed: int = setting("random seed", 0, at_least=0, at_most=LARGEST_SEED)
     log_every: int = setting("steps between lines of metrics.jsonl", 10, at_least=1)
     tensorboard: bool = setting("also write tensorboard event files", False)
     cache: bool = setting(
-        "cache decoded images on disk; without it, and beyond 8 GiB, workers decode and crop them in each epoch", True
+        "cache decoded images on disk; without it, and beyond 8 GiB, workers decode and crop them in each epoch",
+        True,
     )
-    workers: int = setting("data-loading workers for images that are not cached", 2, at_least=0, at_most=1000)
+    workers: int = setting(
+        "data-loading workers for images that are not cached", 2, at_least=0, at_most=1000
+    )
     stream: bool = setting(
         "read tars in order without a cache, for data larger than the disk; the first images are the validation set "
         "and are displayed. Only for methods without per-image state (docs/sources.md)",
@@ -233,7 +254,10 @@ class Settings:
         """Build settings from their values by name; other names are hyperparameters of the method."""
         own = {one.name: given.pop(one.name) for one in settings_fields() if one.name in given}
         numbers = {**given.pop("hyperparameters", {}), **given}
-        numbers = {name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()}
+        numbers = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in numbers.items()
+        }
         return cls(**own, hyperparameters=numbers)
 
     def given(self, name: str) -> Any:
@@ -251,7 +275,9 @@ class Settings:
 
         What a file cannot hold must be `Described` by now, as it is in the settings of a `Job`.
         """
-        values = {one.name: getattr(self, one.name) for one in settings_fields()} | dict(self.hyperparameters)
+        values = {one.name: getattr(self, one.name) for one in settings_fields()} | dict(
+            self.hyperparameters
+        )
         values = {name: _as_yaml(value) for name, value in values.items()}
         write_file(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
@@ -275,7 +301,9 @@ class Settings:
     def unchosen(self) -> list[str]:
         """List the settings that `pretrain` has yet to choose."""
         hints = get_type_hints(type(self), include_extras=True)
-        chosen = [name for name, hint in hints.items() if CHOSEN in getattr(hint, "__metadata__", ())]
+        chosen = [
+            name for name, hint in hints.items() if CHOSEN in getattr(hint, "__metadata__", ())
+        ]
         return [name for name in chosen if getattr(self, name) is None]
 
 
@@ -291,7 +319,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise ValueError(f"{path} does not hold the settings of a run: it must be names with values")
+        raise ValueError(
+            f"{path} does not hold the settings of a run: it must be names with values"
+        )
     return values
 
 
@@ -301,7 +331,12 @@ def read_value(name: str, value: Any) -> Any:
         return value
     if isinstance(value, dict) and set(value) == {"object"}:
         return Described(str(value["object"]))
-    several = name == "data" and isinstance(value, list) and value and all(isinstance(one, str) for one in value)
+    several = (
+        name == "data"
+        and isinstance(value, list)
+        and value
+        and all(isinstance(one, str) for one in value)
+    )
     if several or isinstance(value, str | None) or (name == "views" and isinstance(value, dict)):
         return value
     raise ValueError(f"--{name} must be a text, not {value!r}")
@@ -352,12 +387,16 @@ def _is(value: Any, kind: Any) -> bool:
         return value in get_args(kind)
     if get_origin(kind) in (list, tuple):
         item = get_args(kind)[0]
-        return isinstance(value, get_origin(kind)) and all(_is(one, item) and isfinite(one) for one in value)
+        return isinstance(value, get_origin(kind)) and all(
+            _is(one, item) and isfinite(one) for one in value
+        )
     if isinstance(value, bool):
         return kind is bool
     if kind not in _KINDS:  # of a user's method
         return True
-    return isinstance(value, _KINDS[kind][0]) and value == value  # a method may take infinity, nothing takes nan
+    return (
+        isinstance(value, _KINDS[kind][0]) and value == value
+    )  # a method may take infinity, nothing takes nan
 
 
 def _words(kind: Any) -> str:
@@ -378,7 +417,9 @@ class WithSettings(Protocol[P, R]):
     def __call__(self, data: Any = None, **settings: Any) -> R: ...
 
 
-def arguments_of(settings: Callable[P, Settings]) -> Callable[[Callable[[Settings, Console], R]], WithSettings[P, R]]:
+def arguments_of(
+    settings: Callable[P, Settings],
+) -> Callable[[Callable[[Settings, Console], R]], WithSettings[P, R]]:
     """Let a function of `Settings` be called with the settings themselves: `pretrain("photos/", epochs=20)`.
 
     Other arguments are hyperparameters of the method. Signature and section "Args" of the docstring are those of
@@ -391,13 +432,24 @@ def arguments_of(settings: Callable[P, Settings]) -> Callable[[Callable[[Setting
             from rich.console import Console
 
             given = {"data": data, **given}
-            given = {name: os.fspath(one) if isinstance(one, os.PathLike) else one for name, one in given.items()}
+            given = {
+                name: os.fspath(one) if isinstance(one, os.PathLike) else one
+                for name, one in given.items()
+            }
             return function(Settings.of(**given), console or Console())
 
         call.__doc__ = _documented(function.__doc__ or "")
-        own = [p for p in inspect.signature(Settings).parameters.values() if p.name != "hyperparameters"]
-        shown = inspect.Parameter("console", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Console | None")
-        numbers = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any)
+        own = [
+            p
+            for p in inspect.signature(Settings).parameters.values()
+            if p.name != "hyperparameters"
+        ]
+        shown = inspect.Parameter(
+            "console", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Console | None"
+        )
+        numbers = inspect.Parameter(
+            "hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any
+        )
         call.__signature__ = inspect.Signature([*own, shown, numbers])  # type: ignore[attr-defined]
         return cast("WithSettings[P, R]", call)
 
@@ -412,5 +464,7 @@ def _documented(docstring: str) -> str:
         entry = f"{one.name}: {one.metadata['meaning']}.{said}"
         lines += textwrap.wrap(entry, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
     lines += ["    hyperparameters: those of the method.", "    console: where progress is shown."]
-    before, after = inspect.cleandoc(docstring).split("Returns:\n", 1)  # indented in the source below Python 3.13 only
+    before, after = inspect.cleandoc(docstring).split(
+        "Returns:\n", 1
+    )  # indented in the source below Python 3.13 only
     return before + "Args:\n" + "\n".join(lines) + "\n\nReturns:\n" + after

@@ -36,7 +36,9 @@ def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
         start = Encoder(model.backbone, settings.image_size, settings.channels, **moments)
         save_encoder(folder / STARTING, start)
     if images.skipped:
-        write_file(folder / SKIPPED, "".join(f"{name}\t{reason}\n" for name, reason in images.skipped))
+        write_file(
+            folder / SKIPPED, "".join(f"{name}\t{reason}\n" for name, reason in images.skipped)
+        )
         console.print(Text(f"{len(images.skipped)} files skipped, listed in {folder / SKIPPED}"))
     save_table(images.table, folder / TABLE)
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
@@ -44,7 +46,9 @@ def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
     if images.value_range is not None:
         console.print(Text(in_words(images.value_range)))
     if settings.stream:
-        first = f"the first {len(job.shown)} images, {settings.held_out} of them in the validation set"
+        first = (
+            f"the first {len(job.shown)} images, {settings.held_out} of them in the validation set"
+        )
         console.print(Text(f"health, report, mean and standard deviation use {first}"))
 
 
@@ -52,9 +56,17 @@ def _summary(job: Job, images: Images | Stream) -> str:
     settings = job.settings
     method, encoder = (getattr(one, "words", one) for one in (settings.method, settings.encoder))
     total = min(settings.limit or len(images), len(images))
-    sample = f" (a random sample of {len(images)}, seed {settings.seed})" if total < len(images) else ""
-    crops = f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
-    channels = "" if settings.channels in (1, 3) else f" and {settings.channels} channels (views: {job.views.name})"
+    sample = (
+        f" (a random sample of {len(images)}, seed {settings.seed})" if total < len(images) else ""
+    )
+    crops = (
+        f" in crops of {settings.crop_size} px" if settings.crop_size != settings.image_size else ""
+    )
+    channels = (
+        ""
+        if settings.channels in (1, 3)
+        else f" and {settings.channels} channels (views: {job.views.name})"
+    )
     data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}"
     return f"{method} on {data}, {encoder}, {settings.epochs:g} epochs, {settings.precision} -> {settings.out}"
 
@@ -76,7 +88,9 @@ def plan_resumed(
     """
     folder = Path(settings.out)
     if (folder / WEIGHTS).is_file() and not (folder / CHECKPOINT).is_file():
-        raise ValueError(f"{folder} is a finished run without its checkpoint: there is nothing to resume")
+        raise ValueError(
+            f"{folder} is a finished run without its checkpoint: there is nothing to resume"
+        )
     given = {name: value for name, value in objects.items() if value is not None}
     processes = world_size(devices) if devices is not None or by_torchrun() else settings.devices
     check_processes(processes, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
@@ -90,14 +104,18 @@ def plan_resumed(
     whole = replace(settings, **given, accelerator=accelerator, devices=processes, threads=threads)
     check_machine(accelerator, whole.precision, processes)
     own = isinstance(method := whole.given("method"), Method)  # it has its hyperparameters
-    method, recipe = chosen_method(replace(whole, method=method, hyperparameters={}) if own else whole)
+    method, recipe = chosen_method(
+        replace(whole, method=method, hyperparameters={}) if own else whole
+    )
     views = chosen_views(whole.given("views"), settings)
     must_fit(views, method)
     images = _same_data(folder, whole, method, data_changed, console)
     total = min(settings.limit or len(images), len(images))
     if settings.batch_size > total - settings.held_out:
         needed = f"a batch of {settings.batch_size} and a validation set of {settings.held_out}"
-        raise ValueError(f"{total} images are too few for {needed}: restore the data, or start a new run")
+        raise ValueError(
+            f"{total} images are too few for {needed}: restore the data, or start a new run"
+        )
     noted = replace(settings, data=lasting(whole.data), threads=whole.threads)
     if noted != settings:
         noted.save(folder / CONFIG)
@@ -116,7 +134,9 @@ def _same_data(
             _must_be_same(folder, table, method, data_changed)  # before anything is decoded
         images = open_data(settings, console)
     except FileNotFoundError as error:
-        raise ValueError(f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}") from error
+        raise ValueError(
+            f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}"
+        ) from error
     if table is None:
         _must_be_same(folder, images.table, method, data_changed)
     save_table(images.table, folder / TABLE)
@@ -131,4 +151,6 @@ def _must_be_same(folder: Path, now: pyarrow.Table, method: Method, data_changed
         why = "its method keeps numbers for each image, which would be applied to others"
         raise ValueError(f"{said}, and {why}: restore the data, or start a new run")
     if changed and not data_changed:
-        raise ValueError(f"{said}: restore it, or resume anyway with --data-changed (data_changed=True)")
+        raise ValueError(
+            f"{said}: restore it, or resume anyway with --data-changed (data_changed=True)"
+        )

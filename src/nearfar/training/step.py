@@ -47,12 +47,16 @@ class GradientStep:
     "auto" starts with the whole batch and halves the micro-batch after an out-of-memory error; the step is repeated.
     """
 
-    def __init__(self, fabric: Process, model: Model, micro_batch: int | Literal["auto"] | None = None) -> None:
+    def __init__(
+        self, fabric: Process, model: Model, micro_batch: int | Literal["auto"] | None = None
+    ) -> None:
         self.fabric, self.model = fabric, model
         self.backs_off = micro_batch == "auto"
         self.micro_batch = None if micro_batch == "auto" else micro_batch
 
-    def __call__(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
+    def __call__(
+        self, make_views: MakeViews, index: Tensor, batch: int, seed: int
+    ) -> tuple[Tensor, Embeddings]:
         """Leave the gradient of the joined batch in the parameters; return the loss and the embeddings.
 
         The embeddings are those of the joined batch.
@@ -62,7 +66,9 @@ class GradientStep:
         while True:
             # A step may change buffers and the loss's state (SwAV's unit rows) before the optimiser does.
             model = self.model
-            moving = (list(model.buffers()), model.loss.state_dict()) if self.backs_off else ([], {})
+            moving = (
+                (list(model.buffers()), model.loss.state_dict()) if self.backs_off else ([], {})
+            )
             buffers, loss = copy.deepcopy(moving)
             try:
                 return self._gradient(make_views, index, batch, seed)
@@ -76,7 +82,9 @@ class GradientStep:
                 value.copy_(before)
             model.loss.load_state_dict(loss)
 
-    def _gradient(self, make_views: MakeViews, index: Tensor, batch: int, seed: int) -> tuple[Tensor, Embeddings]:
+    def _gradient(
+        self, make_views: MakeViews, index: Tensor, batch: int, seed: int
+    ) -> tuple[Tensor, Embeddings]:
         count = -(-len(index) // (self.micro_batch or len(index)))
         count = max(1, min(count, len(index) // 2))  # one image alone has no batch statistics
         parts = [rank_rows(len(index), part, count) for part in range(count)]
@@ -102,13 +110,23 @@ class GradientStep:
         for rows in parts:
             out = graph if len(parts) == 1 else self._embed(make_views, rows, seed, with_keys=False)
             mine = slice(shares[rank].start + rows.start, shares[rank].start + rows.stop)
-            carried = [(out[name], part.grad[:, mine]) for name, part in seen.items() if part.grad is not None]
-            torch.autograd.backward([part for part, _ in carried], [grad.to(part.dtype) for part, grad in carried])
-        networks = [self.model.online] + ([self.model.predictor] if self.model.predictor is not None else [])
+            carried = [
+                (out[name], part.grad[:, mine])
+                for name, part in seen.items()
+                if part.grad is not None
+            ]
+            torch.autograd.backward(
+                [part for part, _ in carried], [grad.to(part.dtype) for part, grad in carried]
+            )
+        networks = [self.model.online] + (
+            [self.model.predictor] if self.model.predictor is not None else []
+        )
         sum_gradients(parameter for network in networks for parameter in network.parameters())
         return loss, {name: rows.detach() for name, rows in seen.items()}
 
-    def _embed(self, make_views: MakeViews, rows: slice, seed: int, with_keys: bool = True) -> Embeddings:
+    def _embed(
+        self, make_views: MakeViews, rows: slice, seed: int, with_keys: bool = True
+    ) -> Embeddings:
         torch.manual_seed(seed + 1 + rows.start + 1_000_003 * self.fabric.global_rank)
         views = make_views(rows)
         with self.fabric.autocast():
@@ -118,7 +136,11 @@ class GradientStep:
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Leave the running statistics of batch normalisation alone for a while; batches still use their own."""
-    tracking = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    tracking = [
+        m
+        for m in model.modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
+    ]
     for module in tracking:
         module.track_running_stats = False
     try:
@@ -137,7 +159,9 @@ def join_batches(own: Tensor, batch: int, dim: int = 0) -> Tensor:
     if world == 1:
         return own
     shares = [rank_rows(batch, rank, world) for rank in range(world)]
-    return gather_rows(own.movedim(dim, 0), [rows.stop - rows.start for rows in shares]).movedim(0, dim)
+    return gather_rows(own.movedim(dim, 0), [rows.stop - rows.start for rows in shares]).movedim(
+        0, dim
+    )
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -148,7 +172,9 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in trained:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    flat = torch.cat([parameter.grad.flatten() for parameter in trained if parameter.grad is not None])
+    flat = torch.cat(
+        [parameter.grad.flatten() for parameter in trained if parameter.grad is not None]
+    )
     dist.all_reduce(flat)
     for parameter, summed in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
         parameter.grad = summed.view_as(parameter)

@@ -7,4 +7,13 @@ from nearfar.views.plans import PRESETS, compose, fit_views, names_in, plan, pla
 from nearfar.views.sampling import sample_boxes
 from nearfar.views.view import View, ViewPlan
 
-__all__ = ["View", "ViewFunction", "ViewPlan", "Views", "compose", "fit_views", "make_views", "plan"]
+__all__ = [
+    "View",
+    "ViewFunction",
+    "ViewPlan",
+    "Views",
+    "compose",
+    "fit_views",
+    "make_views",
+    "plan",
+]

@@ -27,7 +27,9 @@ def affine(
     c = turn.sin() / shear_y.cos()
     d = -c * shear_x.tan() + angle.cos()
     # grid_sample asks where each output pixel comes from; the matrix (a b; c d) has determinant 1
-    inverse = torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1) / zoom[:, None, None]
+    inverse = (
+        torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1) / zoom[:, None, None]
+    )
     shift = -inverse @ torch.stack([2 * right, 2 * down], 1)[:, :, None]
     theta = send(torch.cat([inverse, shift], 2).float(), images.device)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
@@ -56,7 +58,9 @@ def resize_matrix(
     output = torch.arange(size, device=device).expand(len(start), size)
     if mirror is not None:
         output = torch.where(mirror[:, None], size - 1 - output, output)
-    pixel = torch.arange(source, device=device) + 0.5 - start  # [n, 1, source], from the stretch's own start
+    pixel = (
+        torch.arange(source, device=device) + 0.5 - start
+    )  # [n, 1, source], from the stretch's own start
     inside = ((pixel > 0) & (pixel < length)).float()
     centre = (output[:, :, None] + 0.5) * step
     weight = (pixel - centre).abs_().div_(-step.clamp(min=1)).add_(1).clamp_(min=0).mul_(inside)
@@ -64,7 +68,10 @@ def resize_matrix(
 
 
 def crop(
-    images: Shaped[Tensor, "n channels height width"], box: Int[Tensor, "n 4"], size: int, flip: Bool[Tensor, " n"]
+    images: Shaped[Tensor, "n channels height width"],
+    box: Int[Tensor, "n 4"],
+    size: int,
+    flip: Bool[Tensor, " n"],
 ) -> Float[Tensor, "n channels {size} {size}"]:
     """Cut each image's box (top, left, height, width), resize it to `size` and flip it where asked; values in 0..1.
 
@@ -153,8 +160,14 @@ def with_channels(
     if given == 1:
         return images.expand(-1, channels, -1, -1)
     if (given, channels) != (3, 1):
-        raise ValueError(f"images with {given} channels cannot be made into {channels}; only 1 and 3 are exchanged")
-    return luma(images.float()).round_().to(torch.uint8) if images.dtype == torch.uint8 else luma(images)
+        raise ValueError(
+            f"images with {given} channels cannot be made into {channels}; only 1 and 3 are exchanged"
+        )
+    return (
+        luma(images.float()).round_().to(torch.uint8)
+        if images.dtype == torch.uint8
+        else luma(images)
+    )
 
 
 def _bicubic(images: Tensor, shape: tuple[int, int]) -> Tensor:

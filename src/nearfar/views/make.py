@@ -12,7 +12,15 @@ from torch import Tensor
 from nearfar.device import seeded, send
 from nearfar.messages import one_line
 from nearfar.views.geometry import affine, crop, whole
-from nearfar.views.photometric import blur, drop_channel, grayscale_, jitter_, kernel_size, noise_, solarize_
+from nearfar.views.photometric import (
+    blur,
+    drop_channel,
+    grayscale_,
+    jitter_,
+    kernel_size,
+    noise_,
+    solarize_,
+)
 from nearfar.views.sampling import ViewParameters, sample_view, uniform_table
 from nearfar.views.view import View, ViewPlan
 
@@ -40,9 +48,17 @@ class ViewFunction:
     """
 
     def __init__(self, function: ViewsOf, image_size: int, channels: int) -> None:
-        self.function, self.name = function, getattr(function, "__qualname__", type(function).__qualname__)
+        self.function, self.name = (
+            function,
+            getattr(function, "__qualname__", type(function).__qualname__),
+        )
         self.positions: tuple[int, ...] = ()
-        noise = torch.randint(0, 256, (2, channels, image_size, image_size), generator=torch.Generator().manual_seed(0))
+        noise = torch.randint(
+            0,
+            256,
+            (2, channels, image_size, image_size),
+            generator=torch.Generator().manual_seed(0),
+        )
         with one_line(f"the view function {self.name} fails"):
             views = self._call(noise.to(torch.uint8), 0)
         self.positions = tuple(range(len(views)))
@@ -67,26 +83,47 @@ class ViewFunction:
         """None: the function needs whole images, so there is nothing to crop beforehand."""
 
     def views(
-        self, images: Shaped[Tensor, "batch channels height width"], generator: torch.Generator, start: int
+        self,
+        images: Shaped[Tensor, "batch channels height width"],
+        generator: torch.Generator,
+        start: int,
     ) -> list[Float[Tensor, "batch channels side side"]]:
         """Make the views as floats in 0..1; `start` is the place of the first image in the whole batch."""
         seed = int(torch.randint(2**62, (), generator=generator))
         views = self._call(images, seed + start)
         chosen = [views[position] for position in self.positions]
-        return [view.float() / 255 if view.dtype == torch.uint8 else view.float() for view in chosen]
+        return [
+            view.float() / 255 if view.dtype == torch.uint8 else view.float() for view in chosen
+        ]
 
     def _call(self, images: Tensor, seed: int) -> list[Tensor]:
         with seeded(images.device, seed):
-            views = self.function(images.clone())  # it may change them in place, and a micro-batch comes twice
+            views = self.function(
+                images.clone()
+            )  # it may change them in place, and a micro-batch comes twice
         if not isinstance(views, Sequence) or len(views) <= max(self.positions, default=0):
-            given = f"{len(views)} views" if isinstance(views, Sequence) else f"a {type(views).__name__}"
+            given = (
+                f"{len(views)} views"
+                if isinstance(views, Sequence)
+                else f"a {type(views).__name__}"
+            )
             raise ValueError(
                 f"the view function {self.name} must return as many views each time, in a list, not {given}"
             )
         for view in views:
-            tensor = isinstance(view, Tensor) and (view.is_floating_point() or view.dtype == torch.uint8)
-            if not tensor or view.shape[:2] != images.shape[:2] or view.shape[2:] != view.shape[-1:] * 2:
-                given = f"{view.dtype} {list(view.shape)}" if isinstance(view, Tensor) else f"a {type(view).__name__}"
+            tensor = isinstance(view, Tensor) and (
+                view.is_floating_point() or view.dtype == torch.uint8
+            )
+            if (
+                not tensor
+                or view.shape[:2] != images.shape[:2]
+                or view.shape[2:] != view.shape[-1:] * 2
+            ):
+                given = (
+                    f"{view.dtype} {list(view.shape)}"
+                    if isinstance(view, Tensor)
+                    else f"a {type(view).__name__}"
+                )
                 raise ValueError(
                     f"the view function {self.name} must give views [{len(images)}, {images.shape[1]}, side, side] of "
                     f"these images, uint8 or floats in 0..1, not {given}"
@@ -130,7 +167,9 @@ def make_views(
     torch.Size([5, 3, 32, 32])
     """
     if isinstance(plan, ViewFunction) and not isinstance(images, Tensor):
-        raise ValueError(f"the view function {plan.name} makes views from whole images, not from crops")
+        raise ValueError(
+            f"the view function {plan.name} makes views from whole images, not from crops"
+        )
     sources = [images] * len(plan) if isinstance(images, Tensor) else list(images)
     if len(sources) != len(plan):
         raise ValueError(f"the plan has {len(plan)} views, and crops for {len(sources)} were given")
@@ -139,7 +178,9 @@ def make_views(
     moments = [[-m / s for m, s in zip(mean, std, strict=True)], [1 / s for s in std]]
     shift, scale = send(torch.tensor(moments), device)[..., None, None]
     if isinstance(plan, ViewFunction):
-        made = plan.views(sources[0], generator, 0 if rows is None or rows.start is None else rows.start)
+        made = plan.views(
+            sources[0], generator, 0 if rows is None or rows.start is None else rows.start
+        )
         return [torch.addcmul(shift, view, scale) for view in made]
     table = uniform_table(plan, generator, batch if total is None else total, rows)
     views = []
@@ -148,7 +189,9 @@ def make_views(
         side = _side(view, source)
         is_cropped = not isinstance(images, Tensor)
         if is_cropped and source.shape != (batch, channels, side, side):
-            raise ValueError(f"crops for this view must be {[batch, channels, side, side]}, got {list(source.shape)}")
+            raise ValueError(
+                f"crops for this view must be {[batch, channels, side, side]}, got {list(source.shape)}"
+            )
         sampled = sample_view(view, table[:, i], height, width)
         out = torch.empty(batch, channels, side, side, device=device)
         limit = _CPU_VALUES * torch.get_num_threads() if device.type == "cpu" else _DEVICE_VALUES
@@ -156,7 +199,11 @@ def make_views(
         for start in range(0, batch, step):
             part = slice(start, start + step)
             piece = sampled[part]
-            pixels = whole(source[part], piece.flip) if is_cropped else crop(source[part], piece.box, side, piece.flip)
+            pixels = (
+                whole(source[part], piece.flip)
+                if is_cropped
+                else crop(source[part], piece.box, side, piece.flip)
+            )
             torch.addcmul(shift, _change(pixels, view, piece), scale, out=out[part])
         views.append(out)
     return views
@@ -167,7 +214,11 @@ def _change(pixels: Tensor, view: View, sampled: ViewParameters) -> Tensor:
     colour = pixels.shape[1] == 3
     _where(pixels, sampled.flip_vertical, lambda x, i: x.flip(2))
     for quarters in (1, 2, 3):
-        _where(pixels, sampled.quarters == quarters, lambda x, i: x.rot90(int(sampled.quarters[i[0]]), (2, 3)))
+        _where(
+            pixels,
+            sampled.quarters == quarters,
+            lambda x, i: x.rot90(int(sampled.quarters[i[0]]), (2, 3)),
+        )
     _where(pixels, sampled.affine, lambda x, i: affine(x, sampled.motion[i]))
     if view.jitter and (view.brightness or view.contrast or view.saturation or view.hue):
         jitter_(pixels, sampled.factors, sampled.hue, sampled.order, sampled.hue_place)
@@ -177,7 +228,9 @@ def _change(pixels: Tensor, view: View, sampled: ViewParameters) -> Tensor:
         _where(pixels, sampled.drop, lambda x, i: drop_channel(x, sampled.dropped[i]))
     _where(pixels, sampled.blur, lambda x, i: blur(x, sampled.sigma[i], kernel_size(x.shape[-1])))
     _where(pixels, sampled.solarize, lambda x, i: solarize_(x))
-    _where(pixels, sampled.noise, lambda x, i: noise_(x, sampled.noise_std[i], sampled.noise_seed[i]))
+    _where(
+        pixels, sampled.noise, lambda x, i: noise_(x, sampled.noise_std[i], sampled.noise_seed[i])
+    )
     return pixels
 
 
@@ -194,22 +247,32 @@ def _side(view: View, source: Tensor) -> int:
         return view.size
     height, width = source.shape[2:]
     if height != width:
-        raise ValueError(f"the images are {height} x {width} pixels: give the view a size, or square images")
+        raise ValueError(
+            f"the images are {height} x {width} pixels: give the view a size, or square images"
+        )
     return width
 
 
 def _check(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> tuple[int, int]:
     """The numbers of images and channels; ValueError for images of other values or shapes than `make_views` takes."""
     if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise ValueError(f"views are made from uint8 images, got {images.dtype}: give the raw pixels, 0 to 255")
+        raise ValueError(
+            f"views are made from uint8 images, got {images.dtype}: give the raw pixels, 0 to 255"
+        )
     on_cpu = images.device.type == "cpu"  # elsewhere the question would wait for the device
     if on_cpu and images.is_floating_point() and not ((images[:1] >= 0) & (images[:1] <= 1)).all():
         raise ValueError("views are made from uint8 images or floats in 0..1, not normalised")
     if images.ndim != 4:
-        raise ValueError(f"views are made from [batch, channels, height, width], got shape {list(images.shape)}")
+        raise ValueError(
+            f"views are made from [batch, channels, height, width], got shape {list(images.shape)}"
+        )
     batch, channels = images.shape[:2]
     if not len(mean) == len(std) == channels:
-        raise ValueError(f"images have {channels} channels, but mean has {len(mean)} numbers and std has {len(std)}")
+        raise ValueError(
+            f"images have {channels} channels, but mean has {len(mean)} numbers and std has {len(std)}"
+        )
     if not min(std) > 0:
-        raise ValueError(f"std must be positive in every channel, got {list(std)}: give a constant channel 1")
+        raise ValueError(
+            f"std must be positive in every channel, got {list(std)}: give a constant channel 1"
+        )
     return batch, channels

@@ -19,7 +19,11 @@ def unit(pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 def eight_bits(pixels: Shaped[Tensor, "*shape"]) -> UInt8[Tensor, "*shape"]:
     """Return floats in 0..1 rounded to uint8; uint8 pixels as they are."""
-    return pixels if pixels.dtype == torch.uint8 else (pixels * 255).round().clamp(0, 255).to(torch.uint8)
+    return (
+        pixels
+        if pixels.dtype == torch.uint8
+        else (pixels * 255).round().clamp(0, 255).to(torch.uint8)
+    )
 
 
 def from_range(
@@ -31,8 +35,14 @@ def from_range(
     """
     channels = numbers.shape[-3]
     if len(value_range) not in (2, 2 * channels):
-        raise ValueError(f"{channels} channels need a value range of 2 or {2 * channels} numbers, got {value_range}")
-    low, high = send(torch.tensor(value_range, dtype=numbers.dtype), numbers.device).view(-1, 2, 1, 1).unbind(1)
+        raise ValueError(
+            f"{channels} channels need a value range of 2 or {2 * channels} numbers, got {value_range}"
+        )
+    low, high = (
+        send(torch.tensor(value_range, dtype=numbers.dtype), numbers.device)
+        .view(-1, 2, 1, 1)
+        .unbind(1)
+    )
     return ((numbers - low) / (high - low)).clamp(0, 1)
 
 
@@ -88,8 +98,12 @@ def jitter_(
     return images
 
 
-def _blend_(images: Tensor, factor: Tensor, of_mean: Tensor, of_grayscale: Tensor, colour: bool) -> None:
-    factor, of_mean, of_grayscale = send(torch.stack([factor, of_mean, of_grayscale]), images.device)[..., None, None]
+def _blend_(
+    images: Tensor, factor: Tensor, of_mean: Tensor, of_grayscale: Tensor, colour: bool
+) -> None:
+    factor, of_mean, of_grayscale = send(
+        torch.stack([factor, of_mean, of_grayscale]), images.device
+    )[..., None, None]
     if colour:
         grayscale = luma(images)
         mean = grayscale.mean((2, 3), keepdim=True).mul_(of_mean)
@@ -103,10 +117,14 @@ def _hue_where_(images: Tensor, hue: Tensor, chosen: Tensor) -> None:
     index = (chosen & (hue != 0)).nonzero().squeeze(1)
     if len(index):
         there = send(index, images.device)
-        images.index_copy_(0, there, turn_hue(images.index_select(0, there), send(hue[index], images.device)))
+        images.index_copy_(
+            0, there, turn_hue(images.index_select(0, there), send(hue[index], images.device))
+        )
 
 
-def turn_hue(images: Float[Tensor, "n 3 h w"], hue: Float[Tensor, " n"]) -> Float[Tensor, "n 3 h w"]:
+def turn_hue(
+    images: Float[Tensor, "n 3 h w"], hue: Float[Tensor, " n"]
+) -> Float[Tensor, "n 3 h w"]:
     """Turn each image's hue by `hue` turns of the colour circle, value and saturation (HSV) kept: `adjust_hue`.
 
     Without branches, which cost most on a CPU. With high and low the largest and smallest channel and d = high - low,
@@ -115,7 +133,9 @@ def turn_hue(images: Float[Tensor, "n 3 h w"], hue: Float[Tensor, " n"]) -> Floa
     """
     red, green, blue = images.unbind(1)
     low = torch.minimum(torch.minimum(red, green), blue)
-    sixfold = torch.maximum(torch.maximum(red, green), blue).sub_(low).mul_(6)  # 6 d, since angles are in turns here
+    sixfold = (
+        torch.maximum(torch.maximum(red, green), blue).sub_(low).mul_(6)
+    )  # 6 d, since angles are in turns here
     angle = (green + blue).sub_(red).sub_(low).div_(sixfold.clamp(min=1e-9)).add_(1 / 6)
     angle = torch.copysign(angle, green - blue).add_(hue[:, None, None])
     opposite = send(torch.tensor([3 / 6, 5 / 6, 1 / 6]), images.device)[:, None, None]

@@ -71,13 +71,17 @@ _CHANNELS = View(
 
 def _preset(when: str, strong: View, small: Range, **weak: Any) -> Preset:
     """A preset by its strong views and the scale of its small ones; weak views are cropped and flipped alone."""
-    still: dict[str, Any] = dict(affine=0.0, jitter=0.0, grayscale=0.0, drop=0.0, blur=0.0, noise=0.0)
+    still: dict[str, Any] = dict(
+        affine=0.0, jitter=0.0, grayscale=0.0, drop=0.0, blur=0.0, noise=0.0
+    )
     return Preset(when, strong, replace(strong, **still | weak), replace(strong, scale=small))
 
 
 PRESETS = {
     "photographs": _preset(
-        "upright colour photographs of objects, animals, places and products", _PHOTOGRAPH, (0.1, 0.4)
+        "upright colour photographs of objects, animals, places and products",
+        _PHOTOGRAPH,
+        (0.1, 0.4),
     ),
     "microscope": _preset(
         "images from above, without an upright orientation, whose colours matter: microscopes, satellites, drones",
@@ -117,7 +121,9 @@ PRESETS = {
 
 # Table 2 of SCE; weak and strong are ReSSL's, alpha and beta BYOL's.
 _WEAK = View(scale=(0.2, 1.0), flip=0.5)
-_COLOUR = replace(_WEAK, jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grayscale=0.2)
+_COLOUR = replace(
+    _WEAK, jitter=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, grayscale=0.2
+)
 _STRONG = replace(_COLOUR, blur=0.5)
 _ALPHA = replace(_COLOUR, saturation=0.2, blur=1.0)
 _BETA = replace(_COLOUR, saturation=0.2, blur=0.1, solarize=0.2)
@@ -166,15 +172,26 @@ _DISTRIBUTIONS = {
     "large": _LARGE,
     "small": _SMALL,
     **{f"local-{sevenths}": replace(_GAMMA, scale=scale) for sevenths, scale in _LOCAL.items()},
-    **{f"local-strong-{sevenths}": replace(_STRONG, scale=scale) for sevenths, scale in _LOCAL.items()},
+    **{
+        f"local-strong-{sevenths}": replace(_STRONG, scale=scale)
+        for sevenths, scale in _LOCAL.items()
+    },
     "tiny": _TINY,
     "tiny-weak": replace(_WEAK, scale=(0.6, 1.0)),
-    **{f"{name}{role}": getattr(preset, kind) for name, preset in PRESETS.items() for kind, role in _ROLES.items()},
+    **{
+        f"{name}{role}": getattr(preset, kind)
+        for name, preset in PRESETS.items()
+        for kind, role in _ROLES.items()
+    },
 }
 
 _SHARES = {
     "small": 3 / 7,
-    **{f"{kind}-{sevenths}": sevenths / 7 for sevenths in _LOCAL for kind in ("local", "local-strong")},
+    **{
+        f"{kind}-{sevenths}": sevenths / 7
+        for sevenths in _LOCAL
+        for kind in ("local", "local-strong")
+    },
     **{f"{name}-small": 3 / 7 for name in PRESETS},
 }
 """Side of a view as a share of the image's side: 96 pixels of 224 are 3/7. At least 8 pixels, or the image's side."""
@@ -210,19 +227,25 @@ def names_in(name: str) -> tuple[str, ...]:
     return tuple(name.split("+")) if "+" in name else _LISTS.get(name, (name, name))
 
 
-def compose(names: Sequence[str], image_size: int, channels: int, name: str | None = None) -> ViewPlan:
+def compose(
+    names: Sequence[str], image_size: int, channels: int, name: str | None = None
+) -> ViewPlan:
     """Return a plan with one view for each distribution's name, in order; else as `plan`.
 
     >>> len(compose(["strong", "weak"], image_size=96, channels=3).views)
     2
     """
     if image_size < 1 or channels < 1:
-        raise ValueError(f"views need at least 1 pixel and 1 channel, got size {image_size} and {channels} channels")
+        raise ValueError(
+            f"views need at least 1 pixel and 1 channel, got size {image_size} and {channels} channels"
+        )
     views = tuple(_view(part, image_size, channels) for part in names)
     return ViewPlan("+".join(names) if name is None else name, views)
 
 
-def fit_views(names: Sequence[str], image_size: int, channels: int, preset: str | None = None) -> tuple[str, ...]:
+def fit_views(
+    names: Sequence[str], image_size: int, channels: int, preset: str | None = None
+) -> tuple[str, ...]:
     """Return the distributions to use in place of a method's views for images of that size, one for each view.
 
     Those of a preset, if one is named: strong, weak and small views keep their part. Else, from 64 pixels on, they are
@@ -251,7 +274,9 @@ def fit_views(names: Sequence[str], image_size: int, channels: int, preset: str 
 def _view(name: str, image_size: int, channels: int) -> View:
     if name not in _DISTRIBUTIONS:
         near = did_you_mean(name, plan_names(), cutoff=0)
-        raise ValueError(f"there is no view plan {name!r}: {near} There are {', '.join(plan_names())}")
+        raise ValueError(
+            f"there is no view plan {name!r}: {near} There are {', '.join(plan_names())}"
+        )
     view = _SIMCLR_SMALL if name == "simclr" and image_size < 64 else _DISTRIBUTIONS[name]
     size = max(round(_SHARES.get(name, 1.0) * image_size), min(8, image_size))
     view = replace(view, size=size)

@@ -21,7 +21,10 @@ _ATTEMPTS = 10
 BOX_NUMBERS = 2 * _ATTEMPTS + 2
 """Uniform numbers that a crop's box takes."""
 _COLUMNS = BOX_NUMBERS + 24
-_COLOUR = (BOX_NUMBERS + 8, BOX_NUMBERS + 17)  # decide on jitter; on grayscale and a dropped channel
+_COLOUR = (
+    BOX_NUMBERS + 8,
+    BOX_NUMBERS + 17,
+)  # decide on jitter; on grayscale and a dropped channel
 _NEVER = 2.0  # above every probability
 
 
@@ -34,8 +37,12 @@ class ViewParameters:
     flip_vertical: Bool[Tensor, " rows"]
     quarters: Int[Tensor, " rows"]  # turns by 90 degrees, anticlockwise as torch.rot90
     affine: Bool[Tensor, " rows"]
-    motion: Float[Tensor, "rows 6"]  # degrees, shift right and down (share of the side), zoom, shear x and y (degrees)
-    factors: Float[Tensor, "rows 3"]  # brightness, contrast, saturation; 1 leaves the image as it is
+    motion: Float[
+        Tensor, "rows 6"
+    ]  # degrees, shift right and down (share of the side), zoom, shear x and y (degrees)
+    factors: Float[
+        Tensor, "rows 3"
+    ]  # brightness, contrast, saturation; 1 leaves the image as it is
     hue: Float[Tensor, " rows"]  # turns
     order: Int[Tensor, "rows 3"]  # which factor comes first, second, third
     hue_place: Int[Tensor, " rows"]  # how many factors come before the hue
@@ -96,7 +103,9 @@ def sample_boxes(
     the first of ten attempts that fits into the image is taken, and else the largest central box with a ratio within
     bounds.
     """
-    u = uniform.numpy()  # many small operations, which NumPy does ten times faster than torch for a single image
+    u = (
+        uniform.numpy()
+    )  # many small operations, which NumPy does ten times faster than torch for a single image
     rows = np.arange(len(u))
     area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :_ATTEMPTS])
     low, high = math.log(ratio[0]), math.log(ratio[1])
@@ -113,7 +122,9 @@ def sample_boxes(
     return torch.from_numpy(np.stack([top, left, tall, wide], 1).astype(np.int64))
 
 
-def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, width: int) -> ViewParameters:
+def sample_view(
+    view: View, table: Float[Tensor, "rows columns"], height: int, width: int
+) -> ViewParameters:
     """Turn a table's rows into the parameters of one view of images of `height` x `width` pixels.
 
     Shifts are shares of the view's side. Probabilities are taken as `uniform < probability`.
@@ -125,7 +136,9 @@ def sample_view(view: View, table: Float[Tensor, "rows columns"], height: int, w
     keys = torch.stack(u[13:17], 1)
     shear = (_around(u[6], view.shear), _around(u[7], view.shear))
     shift = (_around(u[3], view.translate), _around(u[4], view.translate))
-    motion = torch.stack([_around(u[2], view.degrees), *shift, _between(u[5], view.zoom), *shear], 1)
+    motion = torch.stack(
+        [_around(u[2], view.degrees), *shift, _between(u[5], view.zoom), *shear], 1
+    )
     return ViewParameters(
         box=sample_boxes(table[:, :BOX_NUMBERS], height, width, view.scale, view.ratio),
         flip=u[0] < view.flip,

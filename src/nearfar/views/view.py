@@ -77,7 +77,9 @@ class View:
             raise ValueError(f"a view's size must be at least 1 pixel, got {self.size}")
         for name in _PROBABILITIES:
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"a view's {name} is a probability from 0 to 1, got {getattr(self, name)}")
+                raise ValueError(
+                    f"a view's {name} is a probability from 0 to 1, got {getattr(self, name)}"
+                )
         for name in ("degrees", "translate", "shear", "brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"a view's {name} must not be negative, got {getattr(self, name)}")
@@ -88,11 +90,15 @@ class View:
         for name in ("scale", "ratio", "zoom", "sigma"):
             low, high = getattr(self, name)
             if not 0 < low <= high < math.inf:
-                raise ValueError(f"a view's {name} is a range of positive numbers (low, high), got {(low, high)}")
+                raise ValueError(
+                    f"a view's {name} is a range of positive numbers (low, high), got {(low, high)}"
+                )
         if self.scale[1] > 1:
             raise ValueError(f"a view's scale is a share of the area, at most 1, got {self.scale}")
         if not 0 <= self.noise_std[0] <= self.noise_std[1] < math.inf:
-            raise ValueError(f"a view's noise_std is a range of numbers from 0 (low, high), got {self.noise_std}")
+            raise ValueError(
+                f"a view's noise_std is a range of numbers from 0 (low, high), got {self.noise_std}"
+            )
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,9 @@ class ViewPlan:
         if not self.views:
             raise ValueError("a view plan needs at least one view")
         if not 0 <= self.keep_colour <= 1:
-            raise ValueError(f"a plan's keep_colour is a probability from 0 to 1, got {self.keep_colour}")
+            raise ValueError(
+                f"a plan's keep_colour is a probability from 0 to 1, got {self.keep_colour}"
+            )
 
     def __len__(self) -> int:
         return len(self.views)
@@ -131,7 +139,10 @@ class ViewPlan:
     def to_dict(self) -> dict[str, Any]:
         """The plan in plain values, with every number of every view, for YAML or JSON; `from_dict` reads it back."""
         views = [
-            {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(view).items()}
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(view).items()
+            }
             for view in self.views
         ]
         return {"name": self.name, "keep_colour": self.keep_colour, "views": views}
@@ -148,5 +159,7 @@ class ViewPlan:
 
 
 def _view(values: Any) -> View:
-    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
     return View(**given)

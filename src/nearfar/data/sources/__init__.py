@@ -38,7 +38,9 @@ def are_paths(source: Any) -> bool:
 
 def are_files(source: Any) -> bool:
     """Whether it is a list of image files, by their endings: one source."""
-    return are_paths(source) and all(kind_of(os.fspath(one)) == "images" and not os.path.isdir(one) for one in source)
+    return are_paths(source) and all(
+        kind_of(os.fspath(one)) == "images" and not os.path.isdir(one) for one in source
+    )
 
 
 def are_several(source: Any) -> bool:
@@ -49,14 +51,19 @@ def are_several(source: Any) -> bool:
 def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
     """The end of each path or name, of as many parts as make all of them differ; ValueError for one given twice."""
     names = [os.fspath(one) for one in given]
-    whole = [os.path.abspath(os.path.expanduser(n)) if os.path.exists(os.path.expanduser(n)) else n for n in names]
+    whole = [
+        os.path.abspath(os.path.expanduser(n)) if os.path.exists(os.path.expanduser(n)) else n
+        for n in names
+    ]
     seen: set[str] = set()
     for name, real in zip(names, map(os.path.realpath, whole), strict=True):
         if real in seen:
             raise ValueError(f"'{name}' is given twice")
         seen.add(real)
     parts = [Path(name).parts for name in whole]
-    shorter = (["/".join(one[-depth:]) for one in parts] for depth in range(1, max(map(len, parts)) + 1))
+    shorter = (
+        ["/".join(one[-depth:]) for one in parts] for depth in range(1, max(map(len, parts)) + 1)
+    )
     return next(short for short in shorter if len(set(short)) == len(short))
 
 
@@ -78,11 +85,17 @@ def describe(source: Any) -> str:
         kind = "tensor" if isinstance(images, Tensor) else "array"
         return f"{kind} {list(images.shape)} {str(images.dtype).removeprefix('torch.')}"
     if is_table(source):
-        rows = sum(len(table) for table in source.values()) if isinstance(source, dict) else len(source)
+        rows = (
+            sum(len(table) for table in source.values())
+            if isinstance(source, dict)
+            else len(source)
+        )
         return f"datasets.{type(source).__name__} of {rows} rows"
     if isinstance(source, Dataset):
         length = length_of(source)
-        return f"torch Dataset {type(source).__name__}" + (f" of {length} images" if length is not None else "")
+        return f"torch Dataset {type(source).__name__}" + (
+            f" of {length} images" if length is not None else ""
+        )
     if isinstance(source, (list, tuple)):
         return f"{type(source).__name__} of {len(source)} images"
     return f"an object of class {type(source).__name__}"
@@ -104,7 +117,9 @@ def is_array(source: Any) -> bool:
 
 def is_array_file(source: Any) -> bool:
     """Whether it is the path of a .npy or .npz file."""
-    return isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith((".npy", ".npz"))
+    return isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith(
+        (".npy", ".npz")
+    )
 
 
 def is_table(source: Any) -> bool:
@@ -123,7 +138,9 @@ def encoded_source(source: Any, label_column: str | None = None) -> Source | Non
     """The files or tables behind a source, whose images are still encoded; None for every other source."""
     if is_table(source):
         tables = source if isinstance(source, dict) else {"": source}
-        return rows.Tables(tables, describe(source), Path(Path.cwd().anchor), label_column)  # rows may name any file
+        return rows.Tables(
+            tables, describe(source), Path(Path.cwd().anchor), label_column
+        )  # rows may name any file
     if are_files(source):
         return ImageFiles(source)
     if not isinstance(source, (str, os.PathLike)) or source == "digits" or is_array_file(source):
@@ -160,7 +177,9 @@ def has_columns(source: Any) -> bool:
     found = encoded_source(source)
     if found is None:
         return describe(source).lower().endswith(".npz")
-    return found.has_metadata if isinstance(found, ImageFolder) else not isinstance(found, ImageFiles)
+    return (
+        found.has_metadata if isinstance(found, ImageFolder) else not isinstance(found, ImageFiles)
+    )
 
 
 def _file(path: Path, label_column: str | None) -> Source:
@@ -189,10 +208,14 @@ def _folder(root: Path, label_column: str | None) -> Source:
     if not members:
         what = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
         wrong = "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
-        raise ValueError(f"the folder '{root}' {what}; images are .png, .jpg, .tif and others, at any depth{wrong}")
+        raise ValueError(
+            f"the folder '{root}' {what}; images are .png, .jpg, .tif and others, at any depth{wrong}"
+        )
     splits = folder_splits(members, root) if kind == "images" else shard_splits(members, root)
     others = sorted(name for group in groups.values() for name in group)
-    problems += [(name, f"not read: most files here are {kind}") for name in others] + in_none(members, splits)
+    problems += [(name, f"not read: most files here are {kind}") for name in others] + in_none(
+        members, splits
+    )
     if kind == "images":
         metadata = [one for one in files if os.path.basename(one) in METADATA]
         return ImageFolder(root, splits, metadata, problems, label_column)

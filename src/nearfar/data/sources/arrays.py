@@ -54,18 +54,27 @@ def from_file(path: Path, split: str | None, asked: Asked, label: str | None) ->
         content = np.load(path, mmap_mode="c", allow_pickle=False)
         if isinstance(content, np.ndarray):
             if label is not None:
-                raise ValueError("a .npy file holds images only; use .npz with a key for the labels")
+                raise ValueError(
+                    "a .npy file holds images only; use .npz with a key for the labels"
+                )
             choose_splits([""], split, path)
             return _images(content, None, None, asked)
         with content:
             parts = _parts(content.files)
             if not parts:
-                raise ValueError(f"it needs a key 'images' or 'x'; its keys: {', '.join(content.files)}")
+                raise ValueError(
+                    f"it needs a key 'images' or 'x'; its keys: {', '.join(content.files)}"
+                )
             chosen = choose_splits(parts, split, path)
-            found = [_find(content.files, _LABEL_KEYS if label is None else (label,), part) for part in chosen]
+            found = [
+                _find(content.files, _LABEL_KEYS if label is None else (label,), part)
+                for part in chosen
+            ]
             label_keys = [name for name in found if name is not None]
             if label is not None and len(label_keys) < len(chosen):
-                raise ValueError(f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}")
+                raise ValueError(
+                    f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}"
+                )
             images = _joined(content, [parts[part] for part in chosen])
             labels = _joined(content, label_keys) if len(label_keys) == len(chosen) else None
         return _images(images, labels, chosen[0] if len(chosen) == 1 else None, asked)
@@ -75,10 +84,14 @@ def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
     """Some arrays of a file, one after the other; ValueError if they do not fit into the free memory."""
     available = machine_memory()["available"]
     for key in keys:
-        needed = content.zip.getinfo(key if key in content.zip.namelist() else f"{key}.npy").file_size
+        needed = content.zip.getinfo(
+            key if key in content.zip.namelist() else f"{key}.npy"
+        ).file_size
         if available is not None and needed > available:
             gib, free = needed / 2**30, available / 2**30
-            raise ValueError(f"'{key}' needs {gib:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy")
+            raise ValueError(
+                f"'{key}' needs {gib:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy"
+            )
     return content[keys[0]] if len(keys) == 1 else np.concatenate([content[key] for key in keys])
 
 
@@ -98,7 +111,9 @@ def digits(split: str | None, asked: Asked) -> Images:
     if split in (None, "all"):
         return images
     order = np.random.RandomState(0).permutation(len(pixels))
-    part = {"train": order[360:], "test": order[:360]}[choose_splits(["train", "test"], split, "digits")[0]]
+    part = {"train": order[360:], "test": order[:360]}[
+        choose_splits(["train", "test"], split, "digits")[0]
+    ]
     chosen = images.subset(np.sort(part))
     chosen.split = split
     return chosen
@@ -108,7 +123,11 @@ def splits_of(path: Path) -> list[str]:
     """The splits in a .npz file's keys; empty for .npy and for undivided files."""
     with one_line(f"cannot use '{path}'"):
         content = np.load(path, mmap_mode="c", allow_pickle=False)
-        return [] if isinstance(content, np.ndarray) else [part for part in _parts(content.files) if part]
+        return (
+            []
+            if isinstance(content, np.ndarray)
+            else [part for part in _parts(content.files) if part]
+        )
 
 
 def _parts(keys: list[str]) -> dict[str, str]:
@@ -119,7 +138,11 @@ def _parts(keys: list[str]) -> dict[str, str]:
 
 
 def _find(keys: Iterable[str], names: tuple[str, ...], part: str) -> str | None:
-    wanted = [f"{name}_{part}" for name in names] + [f"{part}_{name}" for name in names] if part else list(names)
+    wanted = (
+        [f"{name}_{part}" for name in names] + [f"{part}_{name}" for name in names]
+        if part
+        else list(names)
+    )
     return next((name for name in wanted if name in keys), None)
 
 
@@ -146,7 +169,9 @@ def _images(raw: np.ndarray, labels: np.ndarray | None, split: str | None, asked
         labels = np.asarray(labels)
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         if labels.shape != (len(pixels),) or labels.dtype.kind not in "iub":
-            raise ValueError(f"labels must be {len(pixels)} whole numbers, got {labels.dtype} of shape {labels.shape}")
+            raise ValueError(
+                f"labels must be {len(pixels)} whole numbers, got {labels.dtype} of shape {labels.shape}"
+            )
         if labels.dtype == np.uint64 and labels.max() >= 2**63:
             raise ValueError(f"labels must lie below 2**63, got {labels.max()}")
         labels = labels.astype(np.int64)
@@ -159,7 +184,9 @@ def _has_eight_bits(planes: Tensor) -> bool:
     if planes.is_floating_point() or planes.dtype == torch.uint16:
         return False
     small = planes.dtype in (torch.uint8, torch.bool)
-    return small or all(piece.min() >= 0 and piece.max() <= 255 for piece in map(Tensor.numpy, pieces(planes)))
+    return small or all(
+        piece.min() >= 0 and piece.max() <= 255 for piece in map(Tensor.numpy, pieces(planes))
+    )
 
 
 def _in_range(planes: Tensor, form: Form) -> Shaped[Tensor, "images c s s"]:
@@ -169,7 +196,9 @@ def _in_range(planes: Tensor, form: Form) -> Shaped[Tensor, "images c s s"]:
         numbers = piece.to(torch.float32)
         if not numbers.isfinite().all():
             raise ValueError("images must hold finite numbers")
-        small = resize_square(from_range(with_channels(numbers, form.channels), form.value_range or ()), form.size)
+        small = resize_square(
+            from_range(with_channels(numbers, form.channels), form.value_range or ()), form.size
+        )
         out.append(sixteen_bits(small))
     return torch.from_numpy(np.concatenate(out))
 
@@ -180,8 +209,12 @@ def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
     ValueError where both may be it: `channels` says which one has so many, and of two equal ones takes the second.
     """
     if raw.ndim not in (3, 4) or 0 in raw.shape:
-        raise ValueError(f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}")
-    if raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8:  # float128, which torch does not know
+        raise ValueError(
+            f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}"
+        )
+    if (
+        raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8
+    ):  # float128, which torch does not know
         raise ValueError(f"images must be uint8 or other numbers up to 64 bits, got {raw.dtype}")
     if raw.ndim == 3:
         raw = raw[:, None]
@@ -199,14 +232,25 @@ def _channels_last(shape: tuple[int, ...], channels: int | None) -> bool:
     """
     _, second, third, last = shape
     shorter, square_first, square_last = min(second, last), third == last, second == third
-    square, square_otherwise = (square_last, square_first) if last < second else (square_first, square_last)
+    square, square_otherwise = (
+        (square_last, square_first) if last < second else (square_first, square_last)
+    )
     if second != last and (square or (shorter <= 4 and not square_otherwise)):
         return last < second
     if channels in (second, last):
         return channels != second
-    first, otherwise = f"{second} channels of {third} x {last} pixels", f"{last} of {second} x {third}"
-    which = f"channels={second} or channels={last}" if second != last else f"channels={second}, if they come first"
-    raise ValueError(f"images of shape {list(shape[1:])} may have {first} or {otherwise}: say {which}")
+    first, otherwise = (
+        f"{second} channels of {third} x {last} pixels",
+        f"{last} of {second} x {third}",
+    )
+    which = (
+        f"channels={second} or channels={last}"
+        if second != last
+        else f"channels={second}, if they come first"
+    )
+    raise ValueError(
+        f"images of shape {list(shape[1:])} may have {first} or {otherwise}: say {which}"
+    )
 
 
 def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
@@ -220,7 +264,9 @@ def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
     for piece, to in zip(pieces(planes), pieces(out), strict=True):
         values = piece.to(torch.float64) * scale
         if not bool(((values >= 0) & (values <= 255)).all()):
-            raise ValueError("float images must lie in 0..1, whole numbers in 0..255; scale them, or give uint8")
+            raise ValueError(
+                "float images must lie in 0..1, whole numbers in 0..255; scale them, or give uint8"
+            )
         to.copy_(values.round())
     return out
 
@@ -231,7 +277,9 @@ def fitted(
     """The same images with another size and number of channels; not copied where they fit."""
     if pixels.shape[1] == form.channels and min(pixels.shape[2:]) == form.size:
         return resize_square(pixels, form.size)
-    return torch.cat([resize_square(with_channels(piece, form.channels), form.size) for piece in pieces(pixels)])
+    return torch.cat(
+        [resize_square(with_channels(piece, form.channels), form.size) for piece in pieces(pixels)]
+    )
 
 
 def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
@@ -262,12 +310,18 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
             size = asked.size or (None if max(native) <= SMALL else USUAL)
             form = Form(size or min(native), asked.channels or image.shape[1])
             _must_fit(count, form, store.limit, name)
-            images.append(with_channels(image, form.channels) if size is None else fitted(image, form))
+            images.append(
+                with_channels(image, form.channels) if size is None else fitted(image, form)
+            )
         natives.append(native)
         names.append(f"{number:06d}")
         labels.append(label)
     if not images:
-        what = f"none of its items can be read; item {skipped[0][0]}: {skipped[0][1]}" if skipped else "it has no items"
+        what = (
+            f"none of its items can be read; item {skipped[0][0]}: {skipped[0][1]}"
+            if skipped
+            else "it has no items"
+        )
         raise ValueError(f"{name}: {what}")
     channels = asked.channels or usual_channels(np.array([image.shape[1] for image in images]))
     form = Form(asked.size or usual_size(np.array(natives)), channels)
@@ -281,7 +335,9 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
     fits = isinstance(classes, (list, tuple)) and len(classes) > max(labels)
     numbered = np.array(labels, dtype=np.int64) if known else None
     class_names = [str(name) for name in classes] if known and fits else None
-    return Images(pixels, names=names, form=form, labels=numbered, class_names=class_names, skipped=skipped)
+    return Images(
+        pixels, names=names, form=form, labels=numbered, class_names=class_names, skipped=skipped
+    )
 
 
 def _read(source: Any, number: int) -> tuple[Any, int]:

@@ -51,13 +51,21 @@ class ImageFolder(Source):
     ) -> None:
         super().__init__(root, splits, problems, label_column)
         self.has_metadata = bool(metadata)
-        self.by_metadata = None if label_column is None else self._by_metadata(metadata, label_column)
-        self.folders = [[class_folders(name, split) for name in names] for split, names in splits.items()]
+        self.by_metadata = (
+            None if label_column is None else self._by_metadata(metadata, label_column)
+        )
+        self.folders = [
+            [class_folders(name, split) for name in names] for split, names in splits.items()
+        ]
 
     def class_names(self) -> list[str] | None:
         every = [folders for part in self.folders for folders in part]
         first = [len(folders) for folders in self.folders[0]]
-        if self.by_metadata is not None or any(len(folders) > 1 for folders in every) or 2 * sum(first) <= len(first):
+        if (
+            self.by_metadata is not None
+            or any(len(folders) > 1 for folders in every)
+            or 2 * sum(first) <= len(first)
+        ):
             return None
         classes = sorted({name for folders in every for name in folders})
         return classes if len(classes) > 1 else None
@@ -70,7 +78,9 @@ class ImageFolder(Source):
         if classes is None:
             return None
         number = {name: str(place) for place, name in enumerate(classes)}
-        labels = [number[folders[0]] if folders else None for part in self.folders for folders in part]
+        labels = [
+            number[folders[0]] if folders else None for part in self.folders for folders in part
+        ]
         if None in labels:
             count = f"{labels.count(None)} of {len(labels)}, first '{names[labels.index(None)]}'"
             say_once(f"images of '{self.root}' in no class folder, so without a label: {count}")
@@ -79,7 +89,9 @@ class ImageFolder(Source):
     def _by_metadata(self, metadata: Sequence[str], label_column: str) -> dict[str, str | None]:
         """The labels of the images that the metadata names; the others among these names become problems."""
         if not metadata:
-            raise ValueError(f"'{self.root}' has no {' or '.join(METADATA)} with a column '{label_column}'")
+            raise ValueError(
+                f"'{self.root}' has no {' or '.join(METADATA)} with a column '{label_column}'"
+            )
         found: dict[str, str | None] = {}
         for name in metadata:
             file = self.root / name
@@ -91,7 +103,9 @@ class ImageFolder(Source):
                 found[image] = as_label(label, label_column)
         there = {name for names in self.splits.values() for name in names}
         lost = sorted(found.keys() - there)
-        self.problems += [(name, "named in the metadata, and not an image in the folder") for name in lost]
+        self.problems += [
+            (name, "named in the metadata, and not an image in the folder") for name in lost
+        ]
         return found
 
 
@@ -104,7 +118,9 @@ class ImageFiles(Source):
         if times > 1:
             raise ValueError(f"'{twice}' is given twice")
         root = os.path.commonpath([os.path.dirname(path) for path in paths])
-        super().__init__(Path(root), {"": [os.path.relpath(path, root).replace(os.sep, "/") for path in paths]})
+        super().__init__(
+            Path(root), {"": [os.path.relpath(path, root).replace(os.sep, "/") for path in paths]}
+        )
 
 
 class PathTable(Source):
@@ -120,7 +136,9 @@ class PathTable(Source):
         self.path_column = path_column(self.table.schema)
         if self.path_column is None:
             there = ", ".join(self.table.column_names) or "none"
-            raise ValueError(f"'{file}' has no column of paths, such as 'path' or 'file_name'; its columns: {there}")
+            raise ValueError(
+                f"'{file}' has no column of paths, such as 'path' or 'file_name'; its columns: {there}"
+            )
         paths = [path or "" for path in self.table[self.path_column].to_pylist()]
         self.rows = self._rows_by_split()
         splits = {split: [paths[row] for row in rows] for split, rows in self.rows.items()}
@@ -128,10 +146,16 @@ class PathTable(Source):
         self.root = Path(os.path.abspath(file.parent))  # where ".." leads is not changed by links
         self.others = self.table.drop_columns([self.path_column])
         if label_column is None:
-            usual = {field.name.lower(): field.name for field in reversed(self.others.schema) if _is_label(field.type)}
+            usual = {
+                field.name.lower(): field.name
+                for field in reversed(self.others.schema)
+                if _is_label(field.type)
+            }
             label_column = next((usual[name] for name in LABEL_NAMES if name in usual), None)
         self.label = (
-            None if label_column is None else (label_column, _column(self.others, label_column, file).to_pylist())
+            None
+            if label_column is None
+            else (label_column, _column(self.others, label_column, file).to_pylist())
         )
 
     def _rows_by_split(self) -> dict[str, list[int]]:
@@ -140,7 +164,10 @@ class PathTable(Source):
             rows = word_splits([str(word) for word in self.table[column].to_pylist()], self.file)
             if "" not in rows:
                 return rows
-        return {split: list(range(len(self.table))) for split in shard_splits([self.file.name], self.file)}
+        return {
+            split: list(range(len(self.table)))
+            for split in shard_splits([self.file.name], self.file)
+        }
 
     def address(self) -> list[Any]:
         return [os.path.realpath(self.file)]
@@ -167,7 +194,9 @@ class PathTable(Source):
         return [as_label(values[row], column) for rows in self.rows.values() for row in rows]
 
     def columns(self, splits: Sequence[str]) -> pyarrow.Table:
-        return self.others.take(pyarrow.array([row for split in splits for row in self.rows[split]], "int64"))
+        return self.others.take(
+            pyarrow.array([row for split in splits for row in self.rows[split]], "int64")
+        )
 
 
 def path_column(schema: pyarrow.Schema) -> str | None:
@@ -184,7 +213,9 @@ def names_paths(file: Path) -> bool:
         return False
     types = pyarrow.types
     tests = (types.is_struct, types.is_binary, types.is_large_binary)
-    return path_column(schema) is not None and not any(test(field.type) for test in tests for field in schema)
+    return path_column(schema) is not None and not any(
+        test(field.type) for test in tests for field in schema
+    )
 
 
 def _read_table(file: Path) -> pyarrow.Table:
@@ -199,7 +230,9 @@ def _read_table(file: Path) -> pyarrow.Table:
         header = next(csv.reader([line], delimiter=separator), [])
         if len(set(header)) < len(header):
             raise ValueError("two of its columns have the same name")
-        as_text = {name: pyarrow.string() for name in header if name.lower() in PATH_NAMES}  # digits with their zeros
+        as_text = {
+            name: pyarrow.string() for name in header if name.lower() in PATH_NAMES
+        }  # digits with their zeros
         return pyarrow.csv.read_csv(
             file,
             parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
@@ -210,7 +243,9 @@ def _read_table(file: Path) -> pyarrow.Table:
 def _column(table: pyarrow.Table, wanted: str, file: Path) -> pyarrow.ChunkedArray:
     if wanted not in table.column_names:
         what = "" if wanted == "file_name" else " for labels"
-        raise ValueError(f"'{file}' has no column '{wanted}'{what}; its columns: {', '.join(table.column_names)}")
+        raise ValueError(
+            f"'{file}' has no column '{wanted}'{what}; its columns: {', '.join(table.column_names)}"
+        )
     return table[wanted]
 
 
@@ -270,7 +305,10 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
         seen.add(real)
         try:
             with os.scandir(folder) as entries:
-                listed = sorted((one for one in entries if not one.name.startswith((".", "__"))), key=lambda e: e.name)
+                listed = sorted(
+                    (one for one in entries if not one.name.startswith((".", "__"))),
+                    key=lambda e: e.name,
+                )
         except OSError as error:
             if not inside:
                 raise ValueError(f"the folder '{root}' cannot be read: {error.strerror}") from error

@@ -85,12 +85,20 @@ class Rows(Source):
             places.setdefault(os.fsdecode(ref), set()).add(place)
         for file, wanted in places.items():
             rows = (row for batch in self.batches(file, [self.image]) for row in batch)
-            yield from (encoded(row[self.image], self.inside) or b"" for n, row in enumerate(rows) if n in wanted)
+            yield from (
+                encoded(row[self.image], self.inside) or b""
+                for n, row in enumerate(rows)
+                if n in wanted
+            )
 
     def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
         files = list(dict.fromkeys(map(os.fsdecode, table["ref"].to_pylist())))
         whole = undecoded(self.dataset(files, scratch).select_columns([self.image]), self.image)
-        starts = dict(zip(map(os.fsencode, files), accumulate(map(self.count, files), initial=0), strict=False))
+        starts = dict(
+            zip(
+                map(os.fsencode, files), accumulate(map(self.count, files), initial=0), strict=False
+            )
+        )
         places = zip(table["ref"].to_pylist(), table["place"].to_pylist(), strict=True)
         get = functools.partial(_cell, whole, self.image, self.inside)
         return Lookup(get, [starts[ref] + row for ref, row in places])
@@ -122,7 +130,9 @@ class ParquetFiles(Rows):
             there = opened.schema_arrow.names
             if self.image not in there:
                 raise ValueError(f"it has no column '{self.image}'; the first file has one")
-            for batch in opened.iter_batches(_ROWS, columns=[name for name in columns if name in there]):
+            for batch in opened.iter_batches(
+                _ROWS, columns=[name for name in columns if name in there]
+            ):
                 yield batch.to_pylist()
 
     def dataset(self, files: list[str], scratch: Path | None) -> Dataset:
@@ -130,7 +140,9 @@ class ParquetFiles(Rows):
         from datasets.data_files import DataFilesDict, DataFilesList
         from datasets.packaged_modules.parquet.parquet import Parquet
 
-        paths = [self.path(file) for file in files]  # by exact name: patterns would trip over "[" or "*" in a path
+        paths = [
+            self.path(file) for file in files
+        ]  # by exact name: patterns would trip over "[" or "*" in a path
         listed = DataFilesList(paths, [tuple(map(str, self.stamp(file))) for file in files])
         with one_line(f"cannot read '{self.root}'"), _quiet():
             builder = Parquet(data_files=DataFilesDict({"train": listed}), cache_dir=str(scratch))
@@ -142,7 +154,11 @@ class Tables(Rows):
     """Tables in memory or mapped by `datasets`, by split; `name` is for messages."""
 
     def __init__(
-        self, tables: Mapping[str, datasets.Dataset], name: str, inside: Path | None, label_column: str | None = None
+        self,
+        tables: Mapping[str, datasets.Dataset],
+        name: str,
+        inside: Path | None,
+        label_column: str | None = None,
     ) -> None:
         self.tables = {split: table.with_format(None) for split, table in tables.items()}
         self.inside, self.name = inside, name
@@ -184,8 +200,12 @@ def from_hub(name: str, label_column: str | None) -> Tables:
 
     try:
         if not datasets.config.HF_HUB_OFFLINE:
-            huggingface_hub.HfApi().dataset_info(name, timeout=10)  # one request: `load_dataset` tries many times
-        tables = datasets.load_dataset(f"hf://datasets/{name}")  # the name alone may be a folder here
+            huggingface_hub.HfApi().dataset_info(
+                name, timeout=10
+            )  # one request: `load_dataset` tries many times
+        tables = datasets.load_dataset(
+            f"hf://datasets/{name}"
+        )  # the name alone may be a folder here
     except Exception as error:  # the network and the Hub fail in many ways
         raise ValueError(
             f"cannot open '{name}' of the Hugging Face Hub: {first_line(error)} "
@@ -203,8 +223,12 @@ def hub_name(source: str) -> str:
         validate_repo_id(name)
     except HFValidationError:
         name = ""
-    if name.count("/") != 1:  # a name alone may be a format of `datasets`, which would look for files
-        raise ValueError(f"'{source}' is no name on the Hugging Face Hub: write hf:owner/name; a path needs no hf:")
+    if (
+        name.count("/") != 1
+    ):  # a name alone may be a format of `datasets`, which would look for files
+        raise ValueError(
+            f"'{source}' is no name on the Hugging Face Hub: write hf:owner/name; a path needs no hf:"
+        )
     return name
 
 
@@ -213,8 +237,12 @@ def image_column(features: Features, source: object) -> str:
     import datasets
 
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
-    structs = [name for name, kind in features.items() if isinstance(kind, Mapping) and "bytes" in kind]
-    binary = [n for n, k in features.items() if getattr(k, "dtype", "") in ("binary", "large_binary")]
+    structs = [
+        name for name, kind in features.items() if isinstance(kind, Mapping) and "bytes" in kind
+    ]
+    binary = [
+        n for n, k in features.items() if getattr(k, "dtype", "") in ("binary", "large_binary")
+    ]
     for group in (images, structs, [name for name in binary if name in IMAGE_NAMES]):
         if group:
             return next((name for name in IMAGE_NAMES if name in group), group[0])
@@ -227,10 +255,16 @@ def _label_column(features: Features, wanted: str | None, source: object) -> str
 
     if wanted is not None:
         if wanted not in features:
-            raise ValueError(f"'{source}' has no column '{wanted}' for labels; its columns: {', '.join(features)}")
+            raise ValueError(
+                f"'{source}' has no column '{wanted}' for labels; its columns: {', '.join(features)}"
+            )
         return wanted
     classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
-    whole = [n for n, k in features.items() if isinstance(k, datasets.Value) and k.dtype.lstrip("u").startswith("int")]
+    whole = [
+        n
+        for n, k in features.items()
+        if isinstance(k, datasets.Value) and k.dtype.lstrip("u").startswith("int")
+    ]
     for group in (classes, whole):
         for name in LABEL_NAMES:
             if name in group:
@@ -250,7 +284,11 @@ def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
     if not isinstance(path, str) or not path or inside is None or "\0" in path:
         return None
     full = os.path.realpath(inside / path)
-    return full if Path(full).is_relative_to(os.path.realpath(inside)) and os.path.isfile(full) else None
+    return (
+        full
+        if Path(full).is_relative_to(os.path.realpath(inside)) and os.path.isfile(full)
+        else None
+    )
 
 
 def undecoded(table: Any, image: str) -> Any:

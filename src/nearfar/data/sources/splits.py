@@ -9,7 +9,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-_SPLITS = {"train": "train training", "validation": "val valid validation dev", "test": "test testing"}
+_SPLITS = {
+    "train": "train training",
+    "validation": "val valid validation dev",
+    "test": "test testing",
+}
 _SPLIT_WORDS = {word: split for split, words in _SPLITS.items() for word in words.split()}
 _FILLING = {"data", "image", "images", "img", "imgs", "set", "split"}
 _told: set[str] = set()
@@ -24,7 +28,9 @@ def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
     """
     folders = sorted({os.path.dirname(name) for name in files})
     named = ((folder, _named_alone(part)) for folder in folders for part in folder.split("/"))
-    return _divided({name: _split_and_others(os.path.dirname(name))[0] for name in files}, named, source)
+    return _divided(
+        {name: _split_and_others(os.path.dirname(name))[0] for name in files}, named, source
+    )
 
 
 def class_folders(name: str, split: str) -> tuple[str, ...]:
@@ -70,7 +76,11 @@ def _divided(
     """Names by split, or all under "" if they are not divided: then a line says which is named for a held-out split."""
     found = set(split_of.values())
     if found - {None} and (None not in found or ("train" in found and len(found) > 2)):
-        return {split: [name for name, own in split_of.items() if own == split] for split in _SPLITS if split in found}
+        return {
+            split: [name for name, own in split_of.items() if own == split]
+            for split in _SPLITS
+            if split in found
+        }
     held_out = next((name for name, split in named if split not in (None, "train")), None)
     if held_out is not None:
         say_once(
@@ -83,7 +93,9 @@ def _divided(
 def in_none(names: Sequence[str], splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """(name, reason) of what is in none of the splits."""
     known = {name for members in splits.values() for name in members}
-    return [(name, f"in none of the splits {', '.join(splits)}") for name in names if name not in known]
+    return [
+        (name, f"in none of the splits {', '.join(splits)}") for name in names if name not in known
+    ]
 
 
 def say_once(message: str) -> None:
@@ -97,7 +109,9 @@ def say_splits(source: object, splits: Iterable[str]) -> None:
     """Say which split of a source is read, where there is any but the training split."""
     if set(splits) - {"", "train"}:
         read = "train is" if "train" in splits else "all is"
-        say_once(f"'{source}' is divided into {', '.join(splits)}: {read} read where no split is asked for")
+        say_once(
+            f"'{source}' is divided into {', '.join(splits)}: {read} read where no split is asked for"
+        )
 
 
 def choose_splits(available: Iterable[str], wanted: str | None, source: object) -> list[str]:
@@ -115,7 +129,9 @@ def choose_splits(available: Iterable[str], wanted: str | None, source: object) 
     if name in there:
         return [name]
     if there == [""]:
-        raise ValueError(f"'{source}' is not divided into splits, so there is no split '{wanted}'; leave split out")
+        raise ValueError(
+            f"'{source}' is not divided into splits, so there is no split '{wanted}'; leave split out"
+        )
     raise ValueError(f"'{source}' has no split '{wanted}'; it has {', '.join(there)} (and 'all')")
 
 

@@ -60,7 +60,10 @@ class Tars(Source):
             return super().look(file)
         with opened(self.path(file)) as tar:
             found = [(one.image or Place(-1, 0), one) for one in self._examples(tar, file)]
-        return [Row(at.offset, bytes=at.size, problem=one.problem or None, name=one.name) for at, one in found]
+        return [
+            Row(at.offset, bytes=at.size, problem=one.problem or None, name=one.name)
+            for at, one in found
+        ]
 
     def images(self, file: str) -> Iterator[Found]:
         with opened(self.path(file)) as tar:
@@ -79,7 +82,10 @@ class Tars(Source):
 
     def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
         columns = (table[name].to_pylist() for name in ("ref", "place", "bytes"))
-        places = [(self.path(os.fsdecode(ref)), Place(*place)) for ref, *place in zip(*columns, strict=True)]
+        places = [
+            (self.path(os.fsdecode(ref)), Place(*place))
+            for ref, *place in zip(*columns, strict=True)
+        ]
         return Lookup(_opened_member, places)
 
 
@@ -91,8 +97,13 @@ class HubTars(Tars):
         with one_line(f"cannot open '{source}' of the Hugging Face Hub"):
             listed = _hub().find(self.address_of_hub, detail=True)
         inside = self.address_of_hub.removeprefix("hf://") + "/"
-        files = {path.removeprefix(inside): f"{about['size']} {about.get('blob_id')}" for path, about in listed.items()}
-        self.marks = {name: mark for name, mark in sorted(files.items()) if name.lower().endswith(".tar")}
+        files = {
+            path.removeprefix(inside): f"{about['size']} {about.get('blob_id')}"
+            for path, about in listed.items()
+        }
+        self.marks = {
+            name: mark for name, mark in sorted(files.items()) if name.lower().endswith(".tar")
+        }
         splits = shard_splits(list(self.marks), source) if self.marks else {}
         super().__init__(Path(source), splits, in_none(list(self.marks), splits))
         say_splits(source, splits)
@@ -136,7 +147,9 @@ def examples(file: BinaryIO, path: str, name: str, label: str) -> Iterator[Examp
             fields = {}
         if problem:
             if member is None or (found and not hidden and _is_image(found[2])):
-                yield Example(name if member is None else f"{stem}/{member.name}", None, None, problem)
+                yield Example(
+                    name if member is None else f"{stem}/{member.name}", None, None, problem
+                )
         elif found and member is not None:
             key = found[1]
             fields.setdefault(found[2], Place(member.offset_data, member.size))
@@ -181,10 +194,16 @@ def _members(file: BinaryIO, path: str) -> Iterator[tuple[tarfile.TarInfo | None
                 tar.members = []  # type: ignore[attr-defined]
                 start = member.offset if member is not None else size
                 if start < end or (member is not None and member.size < 0):
-                    yield None, f"damaged at byte {end:,}: a member of impossible size; the rest is not read"
+                    yield (
+                        None,
+                        f"damaged at byte {end:,}: a member of impossible size; the rest is not read",
+                    )
                     return
                 if _any_set(file, end, start):
-                    yield None, f"damaged from byte {end:,} to {start:,}: what lay there is not read"
+                    yield (
+                        None,
+                        f"damaged from byte {end:,} to {start:,}: what lay there is not read",
+                    )
                 if member is None:
                     if count and end == start:
                         yield None, "it ends without an end mark: it may have been cut off"
@@ -197,7 +216,9 @@ def _members(file: BinaryIO, path: str) -> Iterator[tuple[tarfile.TarInfo | None
             return
         raise ValueError(f"cannot read '{path}': {first_line(error)}") from error
     if not count:
-        raise ValueError(f"cannot read '{path}': it is empty or not a tar (a compressed one must be unpacked first)")
+        raise ValueError(
+            f"cannot read '{path}': it is empty or not a tar (a compressed one must be unpacked first)"
+        )
 
 
 def _any_set(file: BinaryIO, start: int, end: int) -> bool:

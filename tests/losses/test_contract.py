@@ -287,3 +287,107 @@ def test_a_step_that_torch_compiles_is_without_an_operation_that_its_compiler_ca
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     monkeypatch.setattr("nearfar.pairs.arithmetic._onednn", not_lowered)
     torch.testing.assert_close(evaluate(make(name), given), wanted, rtol=1e-4, atol=1e-6)
+
+
+def moving(name, step):
+    """Inputs of a step that differ from those of other steps."""
+    given = inputs(name, dtype=torch.float32)
+    noise = torch.Generator().manual_seed(step)
+    return [
+        (x.detach() + 0.3 * torch.randn(x.shape, generator=noise)).requires_grad_()
+        if kind in "oOkK"
+        else x.roll(5 * step) % IMAGES
+        if kind == "i"
+        else x
+        for kind, x in zip(CASES[name][1], given, strict=True)
+    ]
+
+
+def steps(name, compiled):
+    """Values, gradients and state of three steps of SGD on the parameters of the loss."""
+    loss, results = make(name), []
+    step_of = torch.compile(loss, backend="aot_eager", fullgraph=True) if compiled else loss
+    for step in range(3):
+        given = moving(name, step)
+        torch.manual_seed(step)
+        value = step_of(*given)
+        learned = [x for x in [*given, *loss.parameters()] if x.requires_grad]
+        gradients = torch.autograd.grad(value, learned, allow_unused=True)
+        results += [value.detach(), *(x for x in gradients if x is not None)]
+        with torch.no_grad():
+            for parameter in loss.parameters():
+                parameter += 0.01
+    return results, loss.state_dict()
+
+
+def compiled_steps(_, path):
+    """In a process of its own, where nothing checks the types of arguments, which cannot be compiled."""
+    torch.set_num_threads(1)
+    results = {}
+    for name in CASES:
+        torch.compiler.reset()
+        results[name] = steps(name, True)
+    torch.save(results, path)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    path = tmp_path_factory.mktemp("compiled") / "steps.pt"
+    torch.multiprocessing.spawn(compiled_steps, (path,))
+    return torch.load(path)
+
+
+@every_loss
+def test_a_compiled_loss_is_the_same_over_steps(name, compiled):
+    """Value, gradients and state; the backward pass must not read state that has moved since."""
+    (results, state), (wanted, wanted_state) = compiled[name], steps(name, False)
+    for found, expected in zip(results, wanted, strict=True):
+        assert (found - expected).norm() <= 1e-5 * expected.norm()
+    torch.testing.assert_close(state, wanted_state, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("rows", [slice(4, 5), slice(None)], ids=["one row", "all rows"])
+@pytest.mark.parametrize("name", [name for name in CASES if list(make(name).buffers())])
+def test_a_bad_batch_leaves_the_state_as_it_was(name, rows, bad):
+    """The steps that follow one with infinite embeddings are those of a run without it."""
+    spoiled, clean = make(name), make(name)
+    for step in range(5):
+        given = moving(name, step)
+        if step == 2:
+            with torch.no_grad():
+                given[0][..., rows, :] = bad
+            evaluate(spoiled, given)
+        else:
+            (value, gradients), (wanted, expected) = (
+                evaluate(loss, given) for loss in (spoiled, clean)
+            )
+            if name != "SwAV" or step < 3:  # the queue of the other is full one step sooner
+                assert torch.equal(value, wanted) and value.isfinite()
+                for gradient, other in zip(gradients, expected, strict=True):
+                    assert gradient is None or torch.equal(gradient, other)
+        for (key, buffer), other in zip(spoiled.named_buffers(), clean.buffers(), strict=True):
+            assert buffer.isfinite().all(), key
+            assert torch.equal(buffer, other), key
+
+
+@pytest.mark.parametrize("name", ["SACLR, row", "SogCLR", "ISogCLR"])
+def test_any_whole_numbers_below_the_number_of_images_are_an_index(name):
+    first, second, index = inputs(name)
+    wanted = make(name)(first, second, index)
+    for kind in (torch.int32, torch.int16):
+        loss = make(name)
+        assert torch.equal(loss(first, second, index.to(kind)), wanted)
+    wrong = {"0 to 39, got -1": -1, "0 to 39, got 40": IMAGES}
+    for message, number in wrong.items():
+        with pytest.raises(ValueError, match=f"index must hold numbers of {message}"):
+            make(name)(first, second, torch.where(index == index[3], number, index))
+
+
+@pytest.mark.parametrize("name", ["SACLR, row", "SogCLR", "ISogCLR"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bool])
+@pytest.mark.usefixtures("unchecked")
+def test_an_index_of_other_numbers_is_refused(name, kind):
+    first, second, index = inputs(name)
+    with pytest.raises(ValueError, match="index must hold whole numbers, got"):
+        make(name)(first, second, index.to(kind))

@@ -171,3 +171,21 @@ def test_shuffled_returns_rows_in_order_and_mixes_groups() -> None:
     torch.testing.assert_close(shuffled(lambda x: x * 2, rows), rows * 2)
     norm = SplitBatchNorm(4, groups=2)
     assert len({shuffled(norm, rows)[0, 0].item() for _ in range(6)}) > 1
+
+
+@pytest.mark.parametrize("size", [3, 5, 8])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
+def test_keys_that_are_not_finite_do_not_enter_the_queue(size, bad):
+    """Pushed are the others, in their order, whatever the size of the queue; 1e30 has no finite length."""
+    torch.manual_seed(0)
+    found, wanted = Queue(size, 4), Queue(size, 4)
+    wanted.load_state_dict(found.state_dict())
+    for places in ([], [0], [5], [1, 2, 5], range(6), []):
+        keys = torch.randn(6, 4)
+        good = keys[[row for row in range(6) if row not in places]]
+        keys[list(places)] = bad
+        found.push(keys)
+        if len(good):
+            wanted.push(good)
+        assert torch.equal(found.stored, wanted.stored)
+        assert torch.equal(found.pointer, wanted.pointer)

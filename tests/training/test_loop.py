@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 import nearfar
 from nearfar import threads
 from nearfar.cli import main
-from nearfar.methods import Recipe, SimCLR
+from nearfar.methods import Model, Recipe, SimCLR
 from nearfar.training import loop
 from tests.steps import at_step, interrupt, logged, same_runs
 
@@ -202,3 +202,36 @@ def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, quie
     ):
         run(images_file, tmp_path / "run", quiet, compile=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
+    images_file, tmp_path, quiet, monkeypatch
+):
+    """The checkpoint before it stays; one that holds it, of an older version, is refused in one line."""
+    out = tmp_path / "run"
+    options = dict(epochs=4, batch_size=16, held_out=16, encoder="small", method="saclr")
+    options |= dict(precision="32-true", console=quiet)
+    with at_step(6), pytest.raises(nearfar.TrainingStopped):
+        nearfar.pretrain(images_file, out=out, **options)
+    checkpoint = out / "checkpoints" / "last.ckpt"
+    state = torch.load(checkpoint, weights_only=True)
+    for name in ("loss.partition", "online.0.net.norm.running_var"):
+        name = name if name in state["model"] else next(k for k in state["model"] if "var" in k)
+        spoiled = {**state["model"], name: torch.full_like(state["model"][name], torch.nan)}
+        torch.save({**state, "model": spoiled}, checkpoint)
+        with pytest.raises(ValueError, match=f"cannot be resumed: {name} holds nan or inf"):
+            nearfar.resume(out, console=quiet)
+    torch.save(state, checkpoint)
+    before = checkpoint.read_bytes()
+
+    after_step = Model.after_step
+
+    def spoiling(self, *given):
+        after_step(self, *given)
+        self.loss.partition.fill_(torch.inf)
+
+    monkeypatch.setattr(Model, "after_step", spoiling)
+    said = "loss.partition became nan or inf by step 7; the last good checkpoint is"
+    with at_step(7), pytest.raises(nearfar.TrainingDiverged, match=said):
+        nearfar.resume(out, console=quiet)
+    assert checkpoint.read_bytes() == before

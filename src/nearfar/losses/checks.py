@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from nearfar.pairs.arithmetic import check_rows
@@ -61,12 +62,23 @@ def temperature_of_exponentials(**values: float) -> None:
             )
 
 
-def index_of(batch: int, index: Tensor | None, otherwise: str) -> Tensor:
-    """The images' numbers [batch]; ValueError without them, saying what works instead."""
+def index_of(batch: int, index: Tensor | None, num_images: int, otherwise: str) -> Tensor:
+    """The images' numbers [batch] as int64; ValueError without them, saying what works instead.
+
+    Also ValueError for numbers outside 0 to num_images - 1, where that can be told without waiting for a GPU; there the
+    device itself stops.
+    """
     if index is None:
         raise ValueError(
             f"this loss keeps a number per image and needs their index [batch]; {otherwise}"
         )
     if index.shape != (batch,):
         raise ValueError(f"index must be [{batch}] like the batch, got shape {list(index.shape)}")
-    return index
+    if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
+        raise ValueError(f"index must hold whole numbers, got {index.dtype}")
+    if batch and index.device.type == "cpu" and not torch.compiler.is_compiling():
+        least, most = int(index.min()), int(index.max())
+        if least < 0 or most >= num_images:
+            wrong = least if least < 0 else most
+            raise ValueError(f"index must hold numbers of 0 to {num_images - 1}, got {wrong}")
+    return index.long()

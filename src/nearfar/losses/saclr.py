@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nearfar.losses import checks
+from nearfar.losses import checks, running
 from nearfar.pairs import Kernel, cauchy, cosine, gaussian, sample_others, sampled_sum, weighted_sum
 from nearfar.pairs.arithmetic import Index, Rows, Scalar, check_rows
 from nearfar.pairs.joined import on_joined_batch
@@ -91,9 +91,13 @@ class SACLR(nn.Module):
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None = None) -> Scalar:
         check_rows(2, z1=z1, z2=z2)
-        batch, kernel, normaliser = len(z1), self._kernel(), self.partition
+        batch, kernel = len(z1), self._kernel()
         if self.scale == "row":
-            normaliser = normaliser[checks.index_of(batch, index, 'scale="matrix" works without')]
+            instead = 'scale="matrix" works without'
+            index = checks.index_of(batch, index, len(self.partition), instead)
+        else:
+            index = None
+        normaliser = running.read(self.partition, index)
         pairs = (
             2 * (self.group_size or batch) - 2 if self.negatives == "all" else 2 * self.negatives
         )
@@ -104,23 +108,18 @@ class SACLR(nn.Module):
             others = sample_others(batch, self.negatives, z1.device)
             u, repulsion, sums = sampled_sum(z1, z2, others, weights, kernel)
         log_positive = kernel.log_similarity(u)
+        loss = repulsion - log_positive.mean()
         if self.training:
-            self._update(log_positive.detach().exp(), sums.mean(0) / pairs, index)
-        return repulsion - log_positive.mean()
-
-    @torch.no_grad()
-    def _update(self, positive: Tensor, negative: Tensor, index: Tensor | None) -> None:
-        """Move Z towards what this batch says it is."""
-        seen = (self.alpha * positive + (1 - self.alpha) * negative).to(self.partition.dtype)
-        if self.scale == "matrix":
-            self.partition.lerp_(seen.mean(), 1 - self.rho)
-        else:
-            self.partition[index] = self.partition[index].lerp(seen, 1 - self.rho)
-        self.monitored = {
-            "positive": positive.mean(),
-            "negative": negative.mean(),
-            "partition": self.partition.mean(),
-        }
+            positive, negative = log_positive.detach().exp(), sums.mean(0) / pairs
+            seen = self.alpha * positive + (1 - self.alpha) * negative
+            seen = (seen if self.scale == "row" else seen.mean()).to(self.partition.dtype)
+            running.move(self.partition, normaliser.lerp(seen, 1 - self.rho), loss, index)
+            self.monitored = {
+                "positive": positive.mean(),
+                "negative": negative.mean(),
+                "partition": self.partition.mean(),
+            }
+        return loss
 
     def _kernel(self) -> Kernel:
         if self.kernel == "cosine":

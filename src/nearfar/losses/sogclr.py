@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from nearfar.losses import checks
+from nearfar.losses import checks, running
 from nearfar.pairs import log_sum_exp, per_image_log_sum_exp
 from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
@@ -56,14 +56,16 @@ class SogCLR(nn.Module):
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
-        index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
+        index = checks.index_of(len(z1), index, len(self.u), "SimCLR and DCL work without")
         positive, negative = log_sum_exp(z1, z2, self.temperature, group_size=self.group_size)
         mean = (negative - math.log(2 * (self.group_size or len(z1)) - 2)).exp()
-        u = moved(self.u[index], self.seen[index], mean.detach(), self.gamma)
+        before, seen = running.read(self.u, index), running.read(self.seen, index)
+        u = moved(before, seen, mean.detach(), self.gamma)
+        loss = (mean / u).mean() - positive.mean()
         if self.training:
-            self.u[index] = u.mean(0).to(self.u.dtype)
-            self.seen.index_fill_(0, index, True)  # by an assignment CUDA would wait
-        return (mean / u).mean() - positive.mean()
+            good = running.move(self.u, u.mean(0), loss, index)
+            self.seen[index] = seen | good
+        return loss
 
 
 def moved(u: PerImage, seen: Bool[Tensor, " batch"], mean: PerRow, gamma: float) -> PerRow:
@@ -134,26 +136,29 @@ class ISogCLR(nn.Module):
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
-        index = checks.index_of(len(z1), index, "SimCLR and DCL work without")
-        temperatures = self.temperatures[index]
+        index = checks.index_of(len(z1), index, len(self.u), "SimCLR and DCL work without")
+        temperatures = running.read(self.temperatures, index)
         cosines, negative, mean_cosine = per_image_log_sum_exp(z1, z2, temperatures)
         mean = (negative - math.log(2 * len(z1) - 2)).exp()
-        u = moved(self.u[index], self.seen[index], mean.detach(), self.gamma)
+        before, seen = running.read(self.u, index), running.read(self.seen, index)
+        u = moved(before, seen, mean.detach(), self.gamma)
         ratio = mean / u
+        loss = (temperatures * ratio - cosines).mean()
         if self.training:
+            good = running.move(self.u, u.mean(0), loss, index)
+            self.seen[index] = seen | good
             slope = u.log() + self.rho - ratio.detach() * mean_cosine / temperatures
-            self._update(
-                index, u.mean(0), slope.mean(0).clamp(-self.gradient_limit, self.gradient_limit)
-            )
-        return (temperatures * ratio - cosines).mean()
+            self._move_temperatures(index, temperatures, slope.mean(0), loss)
+        return loss
 
     @torch.no_grad()
-    def _update(self, index: Tensor, u: Tensor, slope: Tensor) -> None:
-        """Keep u, and take one momentum step on the temperatures of the batch."""
-        self.u[index] = u.to(self.u.dtype)
-        self.seen.index_fill_(0, index, True)
-        momentum = self.momentum[index].lerp(slope.to(self.momentum.dtype), self.beta)
-        self.momentum[index] = momentum
-        self.temperatures[index] = (self.temperatures[index] - self.lr * momentum).clamp(
-            *self.temperature_range
-        )
+    def _move_temperatures(
+        self, index: Tensor, temperatures: Tensor, slope: Tensor, loss: Tensor
+    ) -> None:
+        """Take one momentum step on the temperatures of the batch."""
+        slope = slope.clamp(-self.gradient_limit, self.gradient_limit)
+        momentum = running.read(self.momentum, index)
+        momentum = momentum.lerp(slope.to(momentum.dtype), self.beta)
+        running.move(self.momentum, momentum, loss, index)
+        new = (temperatures - self.lr * momentum).clamp(*self.temperature_range)
+        running.move(self.temperatures, new, loss, index)

@@ -7,9 +7,17 @@ from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.device import in_float64
-from nearfar.losses import checks
+from nearfar.losses import checks, running
 from nearfar.pairs import sample_order
-from nearfar.pairs.arithmetic import Rows, Scalar, Views, accumulation_dtype, check_rows, unit_rows
+from nearfar.pairs.arithmetic import (
+    LOWEST,
+    Rows,
+    Scalar,
+    Views,
+    accumulation_dtype,
+    check_rows,
+    unit_rows,
+)
 from nearfar.pairs.joined import on_joined_batch
 
 
@@ -273,10 +281,14 @@ class SwAV(nn.Module):
         batch, size = z.shape[1], self.queue.shape[1]
         filling = size > 0 and self.use_queue
         if filling and self.queued == size:
-            past = self.queue.to(z.dtype) @ self.prototypes.to(z.dtype).T
+            queue = running.read(self.queue)
+            past = queue.to(z.dtype) @ self.prototypes.to(z.dtype).T
+            # A batch that was not finite left rows unfilled, which are zero: the queue is not full yet.
+            past = torch.where((queue != 0).any(2).all(), past, -torch.inf)
             scores = torch.cat((scores, past), dim=1)
         if filling and self.training:
-            self.queue.copy_(torch.cat((z.to(self.queue.dtype), self.queue), dim=1)[:, :size])
+            pushed = torch.cat((z.to(self.queue.dtype), self.queue), dim=1)[:, :size]
+            self.queue.copy_(torch.where(z.isfinite().all(), pushed, self.queue))
             self.queued = min(self.queued + batch, size)
         return torch.stack([sinkhorn(s, self.epsilon, self.iterations)[:batch] for s in scores])
 
@@ -287,11 +299,12 @@ def sinkhorn(
 ) -> Float[Tensor, "rows prototypes"]:
     """Balanced soft assignment: each row sums to 1, each column to nearly rows / prototypes.
 
-    Sinkhorn-Knopp on exp(scores / epsilon), in logarithms (nothing overflows); the rows are scaled last.
+    Sinkhorn-Knopp on exp(scores / epsilon), in logarithms (nothing overflows); the rows are scaled last. A row of
+    -inf takes no part, and stays zero.
     Source: Caron et al. 2020, Eq. 3-5.
     """
     log_q = scores / epsilon
     for _ in range(iterations):
         log_q = log_q - log_q.logsumexp(0)
-        log_q = log_q - log_q.logsumexp(1, keepdim=True)
+        log_q = log_q - log_q.logsumexp(1, keepdim=True).clamp_min(LOWEST)
     return log_q.exp()

@@ -90,12 +90,21 @@ class Queue(nn.Module):
     def push(self, keys: Float[Tensor, "batch dim"]) -> None:
         """Store keys (made unit rows here), over the oldest ones; of more than `size` keys the last ones stay.
 
-        Waits for nothing on a GPU: the pointer stays on the device.
+        Keys whose length is not a finite number are left out. Waits for nothing on a GPU: the pointer stays on the
+        device.
         """
-        size, batch = len(self.stored), len(keys)
-        places = (self.pointer + torch.arange(batch, device=keys.device))[-size:] % size
-        self.stored.index_copy_(0, places, F.normalize(keys[-size:].to(self.stored.dtype)))
-        self.pointer.copy_((self.pointer + batch) % size)
+        size, most = len(self.stored), min(len(keys), len(self.stored))
+        keys = keys.to(self.stored.dtype)
+        finite = torch.linalg.vector_norm(keys, dim=1).isfinite()
+        count = finite.sum()
+        # Those to be left out first, so that the last `most` rows hold as many of the others as there is place for.
+        order = finite.to(torch.uint8).argsort(stable=True)[-most:]
+        places = (self.pointer + count - most + torch.arange(most, device=keys.device)) % size
+        kept = torch.where(
+            finite[order].unsqueeze(1), F.normalize(keys[order]), self.stored[places]
+        )
+        self.stored.index_copy_(0, places, kept)
+        self.pointer.copy_((self.pointer + count) % size)
 
 
 class FreeBatchNorm(_BatchNorm):

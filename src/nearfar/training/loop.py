@@ -80,6 +80,7 @@ def fit(
     shape = drops, recipe.lr_drop, recipe.warmup_start
     health_every = max(1, int(settings.epochs) // HEALTH_TIMES)
 
+    finite = set(run_folder.finite_names(model.state_dict()))
     how = place(fabric, model, settings.precision, bool(settings.compile))
     constant = (
         [model.predictor]
@@ -105,6 +106,7 @@ def fit(
     resumed = resume and checkpoint.is_file()
     if resumed:
         state = run_folder.load_checkpoint(checkpoint)
+        run_folder.must_be_finite(checkpoint, state, finite)
         with one_line(f"the checkpoint {checkpoint} is of another run"):
             model.load_state_dict(state["model"])
             run_folder.load_optimizer(optimizer, state["optimizer"]["state"])
@@ -117,12 +119,13 @@ def fit(
             pace.load(state["pace"])
 
     def save() -> None:
-        if not all(weights.isfinite().all() for weights in model.parameters()):
-            raise TrainingDiverged(_what_to_try(step, float("nan"), checkpoint))
+        kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        if spoiled := run_folder.not_finite(kept, finite):
+            raise TrainingDiverged(_what_to_try(step, f"{spoiled} became nan or inf", checkpoint))
         if fabric.is_global_zero:
             run_folder.check_unmoved(folder, metrics.home)
-            saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            saved |= {"loss_sum": loss_sum, "loss_count": loss_count, "pace": pace.state()}
+            saved = kept | {"step": step, "loss_sum": loss_sum, "loss_count": loss_count}
+            saved |= {"pace": pace.state()}
             run_folder.save_checkpoint(
                 checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()}
             )
@@ -180,7 +183,9 @@ def fit(
             if step % settings.log_every == 0 or ends_epoch or is_last:
                 mean = (loss_sum / loss_count).item()
                 if not abs(mean) < float("inf"):
-                    raise TrainingDiverged(_what_to_try(step, mean, checkpoint))
+                    raise TrainingDiverged(
+                        _what_to_try(step, f"the loss became {mean}", checkpoint)
+                    )
                 spent = time.perf_counter() - since
                 speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
                 of_loss = {
@@ -270,10 +275,10 @@ def _view_maker(
     return views_of
 
 
-def _what_to_try(step: int, loss: float, checkpoint: Path) -> str:
+def _what_to_try(step: int, what: str, checkpoint: Path) -> str:
     kept = (
         f"the last good checkpoint is {checkpoint}"
         if checkpoint.is_file()
         else "that folder can be used again"
     )
-    return f"the loss became {loss} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more --warmup-epochs"
+    return f"{what} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more --warmup-epochs"

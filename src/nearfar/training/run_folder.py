@@ -190,6 +190,45 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
+def finite_names(state: dict[str, Any]) -> list[str]:
+    """The names of the tensors of a state that hold finite numbers alone; others, as masks, may hold infinity."""
+    return [
+        name
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor) and bool(value.isfinite().all())
+    ]
+
+
+def not_finite(state: dict[str, Any], finite: set[str]) -> str:
+    """Name what of a checkpoint holds numbers that are not finite, but should; empty where nothing does.
+
+    finite: the names of the model's tensors that held finite numbers at the start.
+    """
+    now = set(finite_names(state["model"]))
+    for name, value in state["model"].items():
+        if name in finite and isinstance(value, torch.Tensor) and name not in now:
+            return name
+    for values in state["optimizer"]["state"].values():
+        if len(finite_names(values)) < sum(
+            isinstance(one, torch.Tensor) for one in values.values()
+        ):
+            return "the state of the optimiser"
+    return ""
+
+
+def must_be_finite(path: Path, state: dict[str, Any], finite: set[str]) -> None:
+    """Raise ValueError for a checkpoint to go on from with numbers that are not finite; see `not_finite`."""
+    try:
+        spoiled = not_finite(state, finite)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a checkpoint of nearfar") from error
+    if spoiled:
+        raise ValueError(
+            f"the checkpoint {path} cannot be resumed: {spoiled} holds nan or inf; start a new run "
+            "with a lower --lr, --clip-gradient 1 or more --warmup-epochs"
+        )
+
+
 def load_optimizer(
     optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]
 ) -> None:

@@ -63,6 +63,7 @@ class GradientStep:
         make_views: of this rank's rows. index: [own rows] image numbers. batch: rows on all ranks together.
         seed: of dropout and of the loss's samples, the same on every rank.
         """
+        statistics = Statistics(self.model)
         while True:
             # A step may change buffers and the loss's state (SwAV's unit rows) before the optimiser does.
             model = self.model
@@ -71,7 +72,9 @@ class GradientStep:
             )
             buffers, loss = copy.deepcopy(moving)
             try:
-                return self._gradient(make_views, index, batch, seed)
+                value, seen = self._gradient(make_views, index, batch, seed)
+                statistics.put_back_unless_finite(value)
+                return value, seen
             except RuntimeError as error:
                 rows = min(self.micro_batch or len(index), len(index))
                 if not (self.backs_off and is_out_of_memory(error) and rows > 1):
@@ -131,6 +134,34 @@ class GradientStep:
         views = make_views(rows)
         with self.fabric.autocast():
             return self.model(views, with_keys)
+
+
+class Statistics:
+    """Running statistics of the online networks as they are before a step."""
+
+    def __init__(self, model: Model) -> None:
+        networks = [one for one in (model.online, model.predictor) if one is not None]
+        self.buffers = [
+            buffer
+            for network in networks
+            for buffer in network.buffers()
+            if buffer.is_floating_point()
+        ]
+        self.before = self._joined()
+
+    def _joined(self) -> Tensor:
+        return torch.cat([buffer.flatten() for buffer in self.buffers] or [torch.empty(0)])
+
+    @torch.no_grad()
+    def put_back_unless_finite(self, loss: Tensor) -> None:
+        """Leave nothing of a batch whose loss is not finite, nor numbers that are not; waits for no GPU."""
+        if not self.buffers:
+            return
+        now = self._joined()
+        kept = torch.where(now.isfinite() & loss.isfinite(), now, self.before)
+        parts = kept.split([buffer.numel() for buffer in self.buffers])
+        shaped = [part.view_as(own) for part, own in zip(parts, self.buffers, strict=True)]
+        torch._foreach_copy_(self.buffers, shaped)
 
 
 @contextmanager

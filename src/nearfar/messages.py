@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
+_told: set[str] = set()
 
 
 class RunsFailed(RuntimeError):
@@ -51,6 +53,13 @@ def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "")
     near = did_you_mean(str(name), known, otherwise)
     every = "" if otherwise else f"{' T' if near else 't'}here are {', '.join(known)}"
     raise ValueError(f"there is no {kind} {name!r}: {near}{every}")
+
+
+def say_once(message: str) -> None:
+    """Log a line, the first time that this process has it to say."""
+    if message not in _told:
+        _told.add(message)
+        logging.getLogger("nearfar").info("%s", message)
 
 
 def first_line(error: BaseException) -> str:

@@ -251,7 +251,7 @@ def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featu
                 f"every file of {images.source} is one of {others.source}: name another archive"
             )
         images = images.subset([row for row in range(len(images)) if row not in shared])
-    both = joined([images, others], [images.source, others.source])
+    both = joined([images, others], [images.source, others.source], labelled=False)
     both.names = images.names + others.names
     return replace(known, images=both), len(images)
 

@@ -79,8 +79,8 @@ def test_values_become_bytes_as_documented():
         (np.zeros((4, 4)), "shape"),
         (np.zeros((0, 4, 4), np.uint8), "shape"),
         (np.array([["a"]]), "shape"),
-        ((np.zeros((3, 4, 4), np.uint8), np.zeros(2, int)), "3 whole numbers"),
-        ((np.zeros((2, 4, 4), np.uint8), np.zeros(2)), "whole numbers"),
+        ((np.zeros((3, 4, 4), np.uint8), np.zeros(2, int)), "one for each of 3 images"),
+        ((np.zeros((2, 4, 4), np.uint8), np.full(2, 0.5)), "whole numbers"),
     ],
 )
 def test_unusable_arrays_are_refused(source, words):

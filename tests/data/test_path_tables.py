@@ -108,8 +108,8 @@ def test_other_separators_quotes_and_a_byte_order_mark(tmp_path, paint, ending):
     ("content", "says"),
     [
         (
-            b"name,size\na.png,3\n",
-            "no column of paths, such as 'path' or 'file_name'; its columns: name, size",
+            b"title,size\na.png,3\n",
+            "no column of paths, such as 'path' or 'file_name'; its columns: title, size",
         ),
         (b"", "cannot read '.*t.csv'"),
         (b"path,path\na.png,b.png\n", "two of its columns have the same name"),

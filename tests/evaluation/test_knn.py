@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from nearfar.evaluation import few_shot_accuracy, knn_accuracy, knn_predict
+from nearfar.evaluation import few_shot_accuracy, knn_accuracy, knn_predict, linear_accuracy
 from nearfar.evaluation.knn import sample_labels, vote
 
 
@@ -106,3 +106,33 @@ def test_draws_take_each_class_equally_and_depend_on_seed_and_trial_alone():
     assert len({tuple(sorted(chosen.tolist())) for chosen in trials}) > 15
     np.testing.assert_array_equal(trials[:3], sample_labels(labels, 4, trials=3))
     assert not np.array_equal(trials[0], sample_labels(labels, 4, trials=1, seed=1)[0])
+
+
+def test_minus_one_beside_one_is_a_class_and_beside_zero_a_missing_label():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(400, 8)).astype(np.float32), rng.choice([-1, 1], 400)
+    chance = knn_accuracy(x[:200], y[:200], x[200:], y[200:])
+    assert 0.35 < chance < 0.65  # of random labels
+    assert knn_accuracy(x[:200], y[:200] * 1.0, x[200:], list(y[200:])) == chance
+    only = y[200:] == -1  # a test set of one class is told by the training labels
+    assert knn_accuracy(x[:200], y[:200], x[200:][only], y[200:][only]) < 1
+    missing = np.where(y == -1, 0, y)
+    missing[::2] = -1
+    kept = knn_accuracy(x[:200], missing[:200], x[200:], missing[200:])
+    assert kept == knn_accuracy(x[1:200:2], missing[1:200:2], x[201::2], missing[201::2])
+
+
+@pytest.mark.parametrize("probe", [knn_accuracy, few_shot_accuracy, linear_accuracy])
+def test_a_single_class_is_refused_by_every_probe(probe):
+    x = np.random.default_rng(0).normal(size=(40, 4))
+    for labels in (np.zeros(40, int), ["a"] * 40, [1.0, None] * 20):
+        with pytest.raises(ValueError, match="needs at least two classes among the training label"):
+            probe(x, labels, x, labels)
+
+
+def test_features_that_are_not_finite_are_named_by_their_rows():
+    x, y = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 2
+    x[[7, 9], 1] = np.nan
+    with pytest.raises(ValueError, match="row 7 is the first of 2") as error:
+        knn_accuracy(x, y, x, y)
+    assert "encoder" not in str(error.value)

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from nearfar.data.cache import moments_of, statistics
 from nearfar.data.decoding import pixels_of
+from nearfar.data.labels import joined_labels
 from nearfar.data.memory import usable_cores
 from nearfar.data.table import Lookup, digest, readable, stacked
 from nearfar.data.value_range import Form, floats
+from nearfar.messages import say_once
 from nearfar.views import eight_bits, resize_square, with_channels
 
 Originals = Sequence[bytes | str]
@@ -293,10 +295,10 @@ def _of_part(parts: Sequence[Originals], starts: np.ndarray, place: int) -> byte
     return parts[owner][place - int(starts[owner])]
 
 
-def joined(parts: Sequence[Images], short: Sequence[str]) -> Images:
+def joined(parts: Sequence[Images], short: Sequence[str], labelled: bool = True) -> Images:
     """The images of several sources with these short names, one source after the other, all of one form.
 
-    Names get that of their source in front if two sources hold the same one.
+    Names get that of their source in front if two sources hold the same one. labelled: False for images alone.
     """
     names = [part.names for part in parts]
     skipped = [part.skipped for part in parts]
@@ -310,7 +312,7 @@ def joined(parts: Sequence[Images], short: Sequence[str]) -> Images:
             [(_inside(before, n), why) for n, why in left]
             for before, left in zip(short, skipped, strict=True)
         ]
-    labels, class_names = _labels(parts)
+    labels, class_names = _labels(parts) if labelled else (None, None)
     splits = {part.split for part in parts}
     whole = Images(
         [stored for part in parts for stored in part._parts],
@@ -355,20 +357,25 @@ def _inside(source: str, name: str) -> str:
 def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | None]:
     """Labels by the names of their classes, in the order of the sources, or as numbers where none has names.
 
-    None unless all sources have labels, and all with names or all without.
+    None, with a line, where a source has none, and where some are numbers and others names.
     """
     labels = [part.labels for part in parts if part.labels is not None]
-    named = [part.class_names for part in parts if part.class_names is not None]
-    if len(labels) < len(parts) or len(named) not in (0, len(parts)):
+    if len(labels) < len(parts):
+        if labels:
+            lacks = next(part.source for part in parts if part.labels is None)
+            say_once(f"labels are not used, since '{lacks}' has none")
         return None, None
-    if not named:
-        return np.concatenate(labels), None
-    classes = list(dict.fromkeys(name for own in named for name in own))
-    number = {name: place for place, name in enumerate(classes)}
-    of = [
-        np.array([*(number[name] for name in own), -1]) for own in named
-    ]  # the last for the missing label, -1
-    return np.concatenate([new[own] for new, own in zip(of, labels, strict=True)]), classes
+    found = joined_labels(labels, [part.class_names for part in parts])
+    if found is None:
+        numbers, names = (
+            next(part.source for part in parts if (part.class_names is None) == plain)
+            for plain in (True, False)
+        )
+        say_once(
+            f"labels are not used, since those of '{numbers}' are numbers and those of '{names}' names of classes"
+        )
+        return None, None
+    return found
 
 
 def _statistics(parts: Sequence[Images]) -> tuple[list[float], list[float]]:

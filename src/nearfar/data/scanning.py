@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,15 +22,15 @@ from nearfar.atomic import replacing
 from nearfar.data.decoding import header, reason, without_warnings
 from nearfar.data.exif import TYPES
 from nearfar.data.formats import only_python_writes
+from nearfar.data.labels import check_alike, numbered
 from nearfar.data.memory import in_order
 from nearfar.data.table import digest, digest_of_file, printable, read_small
 
-FORMAT = 3  # raise it when a column means something else
+FORMAT = 4  # raise it when a column means something else
 SETTLED = (
     2 * 10**9
 )  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 _THREADS = 4  # that wait for the disk while others look
-_NUMBER = re.compile(r"-?\d{1,18}")
 
 
 class Row(NamedTuple):
@@ -133,12 +132,16 @@ class Source:
         return self.splits[split]
 
     def labels(self) -> list[str | None] | None:
-        """The labels of the images of all splits in order, as of `as_label`, if every file is one; None: none."""
+        """The labels of the images of all splits in order, as of `labels_of`, if every file is one; None: none."""
         return None
 
     def class_names(self) -> list[str] | None:
-        """The names of the classes that labels are the numbers of, if there are any."""
+        """The classes in their order, where the source names them apart from the labels."""
         return None
+
+    def label_kind(self, file: str) -> str:
+        """What the labels of a file are stored as, where files may differ in that; else ""."""
+        return ""
 
     def columns(self, splits: Sequence[str]) -> pyarrow.Table | None:
         """What a table of paths says besides of the images of these splits."""
@@ -263,11 +266,27 @@ def table_of(
     else:
         names = _names(table)
         labels = table["label"].to_pylist()
-    numbers, classes = numbered(labels or [None] * len(names), source.class_names())
+    numbers, classes = _numbers(source, table, labels or [None] * len(names))
     columns = {"name": pyarrow.array(map(printable, names), pyarrow.string()), "label": numbers}
     for name, column in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, column)
     return table.filter(pc.is_in(table["split"], pyarrow.array(splits, pyarrow.string()))), classes
+
+
+def _numbers(
+    source: Source, table: pyarrow.Table, labels: Sequence[str | None]
+) -> tuple[pyarrow.Array, list[str] | None]:
+    """Labels as numbers, and the names of the classes; ValueError where splits or files have other kinds of labels."""
+    class_names = source.class_names()
+    if class_names is None:
+        kinds = {ref: source.label_kind(os.fsdecode(ref)) for ref in set(table["ref"].to_pylist())}
+        parts: dict[str, list[str | None]] = {}
+        for split, ref, label in zip(
+            table["split"].to_pylist(), table["ref"].to_pylist(), labels, strict=True
+        ):
+            parts.setdefault(f"{split or 'files'} {kinds[ref]}".rstrip(), []).append(label)
+        check_alike(parts, source.root)
+    return numbered(labels, class_names)
 
 
 def _names(table: pyarrow.Table) -> list[str]:
@@ -283,31 +302,3 @@ def _names(table: pyarrow.Table) -> list[str]:
 def prefix(split: str) -> str:
     """What the names of a split's images begin with."""
     return f"{split}/" if split else ""
-
-
-def as_label(value: Any, column: str) -> str | None:
-    """A label as text, None for a missing one; ValueError for what is neither text nor a whole number."""
-    if value is None or value == "" or value != value:
-        return None
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and abs(value) < 2**63 and value == int(value):
-        return str(int(value))
-    raise ValueError(
-        f"labels must be whole numbers or texts; column '{column}' holds {value!r:.80}"
-    )
-
-
-def numbered(
-    labels: Sequence[str | None], class_names: list[str] | None = None
-) -> tuple[pyarrow.Array, list[str] | None]:
-    """Labels as numbers, null for a missing one, and the names of classes; texts are numbered in alphabetical order."""
-    there = {label for label in labels if label is not None}
-    number = {label: int(label) for label in there if _NUMBER.fullmatch(label)}
-    if len(number) < len(there):
-        class_names = sorted(there)
-        number = {label: place for place, label in enumerate(class_names)}
-    numbers = [None if label is None else number[label] for label in labels]
-    return pyarrow.array(numbers, pyarrow.int64()), class_names and [
-        printable(name) for name in class_names
-    ]

@@ -9,7 +9,7 @@ import torch
 
 from nearfar.evaluation.finetune import FINETUNE
 from nearfar.evaluation.knn import TEMPERATURE, few_shot_accuracy, vote
-from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered
+from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered, training_set
 from nearfar.evaluation.linear import Probe, Progress, linear_predict, linear_sgd_accuracies
 from nearfar.messages import did_you_mean
 from nearfar.neighbours import nearest_rows
@@ -48,8 +48,8 @@ def evaluate_features(
     {'knn': 1.0, 'linear': 1.0}
     """
     check_protocols(protocols)
-    train_x, labels = labelled(train_x, train_y)
-    test_x, truth = labelled(test_x, test_y, "test")
+    train_x, labels = training_set(train_x, train_y)
+    test_x, truth = labelled(test_x, test_y, "test", train_y)
     results: dict[str, float] = {}
     predicted: dict[str, np.ndarray] = {"truth": truth}
     votes = {name: k for name in protocols if (k := _neighbours_of(name)) is not None}

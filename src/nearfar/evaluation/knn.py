@@ -11,7 +11,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
+from nearfar.evaluation.labelled import (
+    Features,
+    Labels,
+    accuracy,
+    features,
+    labelled,
+    numbered,
+    training_set,
+)
 from nearfar.losses.checks import positive
 from nearfar.neighbours import nearest_rows
 
@@ -36,7 +44,7 @@ def knn_accuracy(
     >>> knn_accuracy(x, y, x, y)
     1.0
     """
-    test_x, truth = labelled(test_x, test_y, "test")
+    test_x, truth = labelled(test_x, test_y, "test", train_y)
     return accuracy(knn_predict(train_x, train_y, test_x, k, temperature), truth)
 
 
@@ -55,7 +63,7 @@ def knn_predict(
     >>> knn_predict(x, y, torch.tensor([[0.1, 0.9]]), k=1)
     array(['dog'], dtype='<U3')
     """
-    train_x, labels = labelled(train_x, train_y)
+    train_x, labels = training_set(train_x, train_y)
     classes, number = numbered(labels)
     found = nearest_rows(train_x, features(test_x, "test"), k)
     return classes[vote(1 - found.distance, number[found.index], len(classes), temperature).numpy()]
@@ -109,8 +117,8 @@ def few_shot_accuracy(
     >>> few_shot_accuracy(x, y, x, y, labels_per_class=[1])[1].mean  # with one label a class
     1.0
     """
-    train_x, labels = labelled(train_x, train_y)
-    test_x, truth = labelled(test_x, test_y, "test")
+    train_x, labels = training_set(train_x, train_y)
+    test_x, truth = labelled(test_x, test_y, "test", train_y)
     centre = train_x.mean(0)
     train, test = F.normalize(train_x - centre, dim=1), F.normalize(test_x - centre, dim=1)
     classes, number = numbered(labels)

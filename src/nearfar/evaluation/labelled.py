@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from nearfar.data.labels import negative_is_class, plain_labels
+
 Features: TypeAlias = Tensor | np.ndarray
 Labels: TypeAlias = Tensor | np.ndarray | Sequence | None
 MANY = 100  # classes from which top-5 accuracy is given too, as the papers do on ImageNet and ImageNet100
@@ -39,19 +41,21 @@ def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
         raise ValueError(
             f"{name} features must be [images, dim] with at least one image, got {tuple(tensor.shape)}"
         )
-    if not torch.isfinite(tensor).all():
+    if bad := (~torch.isfinite(tensor)).any(1).nonzero()[:, 0].tolist():
+        row, count = bad[0], len(bad)
         raise ValueError(
-            f"{name} features are not finite: the encoder has diverged; evaluate an earlier checkpoint"
+            f"{name} features are not finite (NaN, infinite or beyond float32): row {row} is the first of {count}"
         )
     return tensor
 
 
 def labelled(
-    x: Features, y: Labels, name: str = "training"
+    x: Features, y: Labels, name: str = "training", beside: Labels = None
 ) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, " images"]]:
     """Checked features of the images that have a label, and their labels, which may be numbers or strings.
 
-    Images with a negative number as their label, which says that it is missing, are left out.
+    Missing labels are left out: None, NaN, "", and negative numbers unless these are classes, such as -1 beside 1 alone
+    (`nearfar.data.labels`). beside: the labels of other images, by which that is decided as well.
     ValueError when no image has a label, or labels and images differ in number.
     """
     none = (
@@ -61,16 +65,34 @@ def labelled(
     if y is None:
         raise ValueError(none)
     checked = features(x, name)
-    labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    labels, known = plain_labels(y, f"what is given for {name} labels")
     if labels.shape != (len(checked),):
         raise ValueError(
             f"{len(checked)} {name} images need {len(checked)} labels, got shape {labels.shape}"
         )
-    if np.issubdtype(labels.dtype, np.number) and (labels < 0).any():
-        known = labels >= 0
-        if not known.any():
-            raise ValueError(none)
-        return checked[torch.from_numpy(known)], labels[known]
+    if np.issubdtype(labels.dtype, np.number):
+        there = set(labels[known].tolist())
+        if beside is not None:
+            others, of_others = plain_labels(beside, "what is given for labels")
+            there |= set(others[of_others].tolist()) if others.dtype.kind in "iu" else set()
+        if not negative_is_class(there):
+            known &= labels >= 0
+    if not known.any():
+        raise ValueError(none)
+    if known.all():
+        return checked, labels
+    return checked[torch.from_numpy(known)], labels[known]
+
+
+def training_set(
+    x: Features, y: Labels
+) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, " images"]]:
+    """The same of training images; ValueError for labels of one class only, which tell nothing apart."""
+    checked, labels = labelled(x, y)
+    if len(np.unique(labels)) < 2:
+        raise ValueError(
+            "a probe needs at least two classes among the training labels, there is one"
+        )
     return checked, labels
 
 

@@ -5,8 +5,7 @@ Of files no pickle is loaded, and no more is read than fits into memory.
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,25 @@ from torch import Tensor
 from nearfar.data.cache import Store
 from nearfar.data.decoding import plain, to_array
 from nearfar.data.images import Images, pieces
+from nearfar.data.labels import (
+    OneHot,
+    check_alike,
+    label_of,
+    labels_of,
+    numbered,
+    texts_of,
+    whole_number,
+)
 from nearfar.data.memory import machine_memory
 from nearfar.data.scanning import prefix
 from nearfar.data.sources.splits import choose_splits
 from nearfar.data.table import SMALL, USUAL, usual_channels, usual_size
 from nearfar.data.value_range import EIGHT_BITS, Asked, Form, of_sample, sixteen_bits, spread
-from nearfar.messages import first_line, one_line
+from nearfar.messages import first_line, one_line, say_once
 from nearfar.views import from_range, resize_square, with_channels
 
 _IMAGE_KEYS = ("images", "x")
-_LABEL_KEYS = ("labels", "y")
+_LABEL_KEYS = ("labels", "y", "label", "targets", "target", "classes", "class")
 _PARTS = ("", "train", "validation", "val", "test")
 KINDS = (
     "images come as PIL images, uint8 arrays or tensors, or float tensors in 0..1, alone or first in a tuple "
@@ -41,7 +49,7 @@ def from_memory(source: Any, split: str | None, asked: Asked) -> Images:
     """An array or tensor of images, or a pair (images, labels)."""
     images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     choose_splits([""], split, "an array")
-    return _images(_array(images), None if labels is None else _array(labels), None, asked)
+    return _images(_array(images), labels, None, asked)
 
 
 def from_file(path: Path, split: str | None, asked: Asked, label: str | None) -> Images:
@@ -66,18 +74,23 @@ def from_file(path: Path, split: str | None, asked: Asked, label: str | None) ->
                     f"it needs a key 'images' or 'x'; its keys: {', '.join(content.files)}"
                 )
             chosen = choose_splits(parts, split, path)
-            found = [
-                _find(content.files, _LABEL_KEYS if label is None else (label,), part)
-                for part in chosen
-            ]
-            label_keys = [name for name in found if name is not None]
-            if label is not None and len(label_keys) < len(chosen):
+            wanted = _LABEL_KEYS if label is None else (label,)
+            keys = {part: _find(content.files, wanted, part) for part in parts}
+            if label is not None and any(keys[part] is None for part in chosen):
                 raise ValueError(
                     f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}"
                 )
             images = _joined(content, [parts[part] for part in chosen])
-            labels = _joined(content, label_keys) if len(label_keys) == len(chosen) else None
-        return _images(images, labels, chosen[0] if len(chosen) == 1 else None, asked)
+            every = {
+                part: labels_of(_joined(content, [key]), f"'{key}'")
+                for part, key in keys.items()
+                if key is not None
+            }
+        opened = _images(images, None, chosen[0] if len(chosen) == 1 else None, asked)
+        if all(part in every for part in chosen):
+            check_alike(every, path)
+            _set_labels(opened, [one for part in chosen for one in every[part]], every)
+        return opened
 
 
 def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
@@ -154,7 +167,7 @@ def _array(value: Any) -> np.ndarray:
     return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
 
 
-def _images(raw: np.ndarray, labels: np.ndarray | None, split: str | None, asked: Asked) -> Images:
+def _images(raw: np.ndarray, labels: Any, split: str | None, asked: Asked) -> Images:
     planes = as_planes(np.asarray(raw), asked.channels)
     height, width = planes.shape[2:]
     size = asked.size or (min(height, width) if max(height, width) <= SMALL else USUAL)
@@ -165,18 +178,28 @@ def _images(raw: np.ndarray, labels: np.ndarray | None, split: str | None, asked
         sample = [planes.numpy()[i] for i in spread(len(planes))]
         form = form._replace(value_range=of_sample(sample, form.channels, asked.value_range))
         pixels = _in_range(planes, form)
-    if labels is not None:
-        labels = np.asarray(labels)
-        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-        if labels.shape != (len(pixels),) or labels.dtype.kind not in "iub":
-            raise ValueError(
-                f"labels must be {len(pixels)} whole numbers, got {labels.dtype} of shape {labels.shape}"
-            )
-        if labels.dtype == np.uint64 and labels.max() >= 2**63:
-            raise ValueError(f"labels must lie below 2**63, got {labels.max()}")
-        labels = labels.astype(np.int64)
     names = [f"{prefix(split or '')}{i:06d}" for i in range(len(pixels))]
-    return Images(pixels, names=names, form=form, labels=labels, split=split or None)
+    images = Images(pixels, names=names, form=form, split=split or None)
+    if labels is not None:
+        _set_labels(images, labels_of(labels, "what is given for labels"))
+    return images
+
+
+def _set_labels(
+    images: Images,
+    labels: list[str | None],
+    of_splits: Mapping[str, list[str | None]] | None = None,
+    class_names: list[str] | None = None,
+) -> None:
+    """Give images their labels, numbered alike in all splits; ValueError for another number of them."""
+    if len(labels) != len(images):
+        raise ValueError(f"labels must be one for each of {len(images)} images, got {len(labels)}")
+    others = [one for part in (of_splits or {}).values() for one in part]
+    numbers, names = numbered([*labels, *others], class_names)
+    numbers = numbers.slice(0, len(labels))
+    if numbers.null_count < len(numbers):
+        images.labels = numbers.fill_null(-1).to_numpy().copy()
+        images.class_names = names
 
 
 def _has_eight_bits(planes: Tensor) -> bool:
@@ -293,7 +316,7 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
     images: list[Tensor] = []
     natives: list[tuple[int, int]] = []
     names: list[str] = []
-    labels: list[int] = []
+    labels: list[str | OneHot | None] | None = []
     skipped: list[tuple[str, str]] = []
     for number in range(count):
         try:
@@ -315,7 +338,7 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
             )
         natives.append(native)
         names.append(f"{number:06d}")
-        labels.append(label)
+        labels = _with_label(labels, label, name)
     if not images:
         what = (
             f"none of its items can be read; item {skipped[0][0]}: {skipped[0][1]}"
@@ -330,26 +353,53 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
     for row, image in enumerate(images):
         with one_line(f"item {int(names[row])} of {name}", ValueError):
             pixels[row] = fitted(image, form)[0]
-    known = any(label >= 0 for label in labels)
-    classes: Any = getattr(source, "classes", None)  # of torchvision's data sets
-    fits = isinstance(classes, (list, tuple)) and len(classes) > max(labels)
-    numbered = np.array(labels, dtype=np.int64) if known else None
-    class_names = [str(name) for name in classes] if known and fits else None
-    return Images(
-        pixels, names=names, form=form, labels=numbered, class_names=class_names, skipped=skipped
-    )
+    images_read = Images(pixels, names=names, form=form, skipped=skipped)
+    if labels is not None:
+        classes: Any = getattr(source, "classes", None)  # of torchvision's data sets
+        with one_line(name, ValueError):
+            _set_labels(images_read, *_named(texts_of(labels, "the second of its items"), classes))
+    return images_read
 
 
-def _read(source: Any, number: int) -> tuple[Any, int]:
+def _with_label(
+    labels: list[str | OneHot | None] | None, value: Any, name: str
+) -> list[str | OneHot | None] | None:
+    """The labels of items with a further one; None, with a line, from the first that is no label on."""
+    try:
+        if labels is not None:
+            labels.append(label_of(value, "the second of an item"))
+        return labels
+    except ValueError as error:
+        say_once(f"no labels of {name} are used: {first_line(error)}")
+        return None
+
+
+def _named(
+    labels: list[str | None], classes: Any
+) -> tuple[list[str | None], None, list[str] | None]:
+    """The labels, and the names of classes where these fit them."""
+    if not isinstance(classes, (list, tuple)) or not classes:
+        return labels, None, None
+    names = [str(name) for name in classes]
+    whole = [None if label is None else whole_number(label) for label in labels]
+    if all(label is None or label in names for label in labels) and None in whole:
+        return labels, None, names
+    if any(one is None and label is not None for one, label in zip(whole, labels, strict=True)):
+        return labels, None, None
+    there = [one for one in whole if one is not None]
+    if min(there, default=0) < -1 or max(there, default=0) >= len(names):
+        return labels, None, None
+    return [None if one is None or one < 0 else names[one] for one in whole], None, names
+
+
+def _read(source: Any, number: int) -> tuple[Any, Any]:
     item = source[number]
     picture, label = item, None
     if isinstance(item, (tuple, list)) and item:
         picture, label = item[0], item[1] if len(item) > 1 else None
     if isinstance(picture, Image.Image):
         picture.load()
-    if isinstance(label, (Tensor, np.ndarray)) and tuple(label.shape) == ():
-        label = label.item()
-    return picture, int(label) if isinstance(label, numbers.Integral) else -1
+    return picture, label
 
 
 def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels height width"]:

@@ -16,17 +16,17 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, usual_column, usual_name
 from nearfar.data.formats import suffixes
-from nearfar.data.scanning import Found, Source, as_label, prefix
-from nearfar.data.sources.rows import LABEL_NAMES
-from nearfar.data.sources.splits import class_folders, in_none, say_once, shard_splits, word_splits
-from nearfar.messages import did_you_mean, one_line
+from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
+from nearfar.data.scanning import Found, Source, prefix
+from nearfar.data.sources.splits import class_folders, in_none, shard_splits, word_splits
+from nearfar.messages import did_you_mean, first_line, one_line, say_once
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-PATH_NAMES: tuple[str, ...] = ("path", "file", "filename", "file_name", "filepath", "file_path")
-PATH_NAMES += ("image", "image_path", "image_file", "img", "img_path")
 TEXT_TABLES = (".csv", ".tsv")
 _HEADER = 2**20  # characters of the first line of a table, at most
+_NUMBER = re.compile(r"[+-]?(0|[1-9]\d{0,17})([.]\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _RUN = {"config.yaml", "environment.json"}  # what every run folder of nearfar holds
 _NOT_FILES = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
@@ -54,9 +54,9 @@ class ImageFolder(Source):
         self.by_metadata = (
             None if label_column is None else self._by_metadata(metadata, label_column)
         )
-        self.folders = [
-            [class_folders(name, split) for name in names] for split, names in splits.items()
-        ]
+        self.folders = _without_common(
+            [[class_folders(name, split) for name in names] for split, names in splits.items()]
+        )
 
     def class_names(self) -> list[str] | None:
         every = [folders for part in self.folders for folders in part]
@@ -76,15 +76,31 @@ class ImageFolder(Source):
             return [self.by_metadata.get(name) for name in names]
         classes = self.class_names()
         if classes is None:
+            self._say_why()
             return None
-        number = {name: str(place) for place, name in enumerate(classes)}
-        labels = [
-            number[folders[0]] if folders else None for part in self.folders for folders in part
-        ]
+        labels = [folders[0] if folders else None for part in self.folders for folders in part]
         if None in labels:
             count = f"{labels.count(None)} of {len(labels)}, first '{names[labels.index(None)]}'"
             say_once(f"images of '{self.root}' in no class folder, so without a label: {count}")
         return labels
+
+    def _say_why(self) -> None:
+        """Say why images in several folders have no labels."""
+        every = [folders for part in self.folders for folders in part]
+        if len(set(every)) < 2 or not any(every):
+            return
+        deep = max(map(len, every))
+        files = [name for names in self.splits.values() for name in names]
+        first = files[next(n for n, one in enumerate(every) if len(one) == deep)]
+        why = (
+            f"lie in folders of folders, such as '{first}'"
+            if deep > 1
+            else "mostly lie in no folder of a class"
+        )
+        say_once(
+            f"images of '{self.root}' have no labels, since they {why}: for labels, put each class into a folder of "
+            "its own, or name them in a metadata.csv or a table of paths"
+        )
 
     def _by_metadata(self, metadata: Sequence[str], label_column: str) -> dict[str, str | None]:
         """The labels of the images that the metadata names; the others among these names become problems."""
@@ -95,12 +111,13 @@ class ImageFolder(Source):
         found: dict[str, str | None] = {}
         for name in metadata:
             file = self.root / name
-            table = _read_table(file)
+            table = _read_table(file, label_column)
             paths, labels = (_column(table, one, file) for one in ("file_name", label_column))
             folder = os.path.dirname(name)
-            for path, label in zip(paths.to_pylist(), labels.to_pylist(), strict=True):
+            texts = labels_of(labels.to_pylist(), f"column '{label_column}'")
+            for path, label in zip(paths.to_pylist(), texts, strict=True):
                 image = os.path.normpath(os.path.join(folder, str(path))).replace(os.sep, "/")
-                found[image] = as_label(label, label_column)
+                found[image] = label
         there = {name for names in self.splits.values() for name in names}
         lost = sorted(found.keys() - there)
         self.problems += [
@@ -132,7 +149,7 @@ class PathTable(Source):
     """
 
     def __init__(self, file: Path, label_column: str | None = None) -> None:
-        self.file, self.table = file, _read_table(file)
+        self.file, self.table = file, _read_table(file, label_column)
         self.path_column = path_column(self.table.schema)
         if self.path_column is None:
             there = ", ".join(self.table.column_names) or "none"
@@ -142,21 +159,22 @@ class PathTable(Source):
         paths = [path or "" for path in self.table[self.path_column].to_pylist()]
         self.rows = self._rows_by_split()
         splits = {split: [paths[row] for row in rows] for split, rows in self.rows.items()}
-        super().__init__(file.parent, splits, in_none(paths, splits))
+        super().__init__(file.parent, splits, in_none(paths, splits), label_column)
         self.root = Path(os.path.abspath(file.parent))  # where ".." leads is not changed by links
         self.others = self.table.drop_columns([self.path_column])
-        if label_column is None:
-            usual = {
-                field.name.lower(): field.name
-                for field in reversed(self.others.schema)
-                if _is_label(field.type)
-            }
-            label_column = next((usual[name] for name in LABEL_NAMES if name in usual), None)
-        self.label = (
-            None
-            if label_column is None
-            else (label_column, _column(self.others, label_column, file).to_pylist())
-        )
+        self.label_texts = self._label_texts()
+
+    def _label_texts(self) -> list[str | None] | None:
+        """The labels of all rows: of `label_column`, else of a column of a usual name that holds labels."""
+        if (wanted := self.label_column) is not None:
+            values = _column(self.others, wanted, self.file).to_pylist()
+            return labels_of(values, f"column '{wanted}'")
+        for name in label_columns(self.others.schema):
+            try:
+                return labels_of(self.others[name].to_pylist(), f"column '{name}'")
+            except ValueError as error:
+                say_once(f"no labels of '{self.file}' are used: {first_line(error)}")
+        return None
 
     def _rows_by_split(self) -> dict[str, list[int]]:
         column = next((one for one in self.table.column_names if one.lower() == "split"), None)
@@ -188,10 +206,9 @@ class PathTable(Source):
         return [prefix(split) + (path or f"row {row + 1}") for path, row in rows]
 
     def labels(self) -> list[str | None] | None:
-        if self.label is None:
+        if self.label_texts is None:
             return None
-        column, values = self.label
-        return [as_label(values[row], column) for rows in self.rows.values() for row in rows]
+        return [self.label_texts[row] for rows in self.rows.values() for row in rows]
 
     def columns(self, splits: Sequence[str]) -> pyarrow.Table:
         return self.others.take(
@@ -201,8 +218,7 @@ class PathTable(Source):
 
 def path_column(schema: pyarrow.Schema) -> str | None:
     """The column of text with the most usual name, in any case of letters."""
-    texts = {field.name.lower(): field.name for field in reversed(schema) if _is_text(field.type)}
-    return next((texts[name] for name in PATH_NAMES if name in texts), None)
+    return usual_column((field.name for field in schema if _is_text(field.type)), PATH_NAMES)
 
 
 def names_paths(file: Path) -> bool:
@@ -218,7 +234,7 @@ def names_paths(file: Path) -> bool:
     )
 
 
-def _read_table(file: Path) -> pyarrow.Table:
+def _read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
     with one_line(f"cannot read '{file}'"):
         if file.suffix.lower() == ".parquet":
             return pyarrow.parquet.read_table(file)
@@ -230,14 +246,31 @@ def _read_table(file: Path) -> pyarrow.Table:
         header = next(csv.reader([line], delimiter=separator), [])
         if len(set(header)) < len(header):
             raise ValueError("two of its columns have the same name")
-        as_text = {
-            name: pyarrow.string() for name in header if name.lower() in PATH_NAMES
-        }  # digits with their zeros
-        return pyarrow.csv.read_csv(
+        labels = [
+            name for name in header if name == label_column or usual_name(name) in LABEL_NAMES
+        ]
+        paths = [name for name in header if usual_name(name) in PATH_NAMES]
+        as_text = dict.fromkeys([*labels, *paths], pyarrow.string())  # digits with their zeros
+        table = pyarrow.csv.read_csv(
             file,
             parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(column_types=as_text),
         )
+        for name in labels:
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, _numbers_in(table[name]))
+        return table
+
+
+def _numbers_in(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray | pyarrow.Array:
+    """A column of texts as numbers where all are some, but for those with zeros in front, such as 001."""
+    texts = [None if one is None or one.lower() in NO_NUMBER else one for one in column.to_pylist()]
+    there = [one for one in texts if one is not None]
+    if not there or not all(map(_NUMBER.fullmatch, there)):
+        return column
+    if any(whole_number(one) is None for one in there):
+        return pyarrow.array([None if one is None else float(one) for one in texts])
+    return pyarrow.array([None if one is None else whole_number(one) for one in texts])
 
 
 def _column(table: pyarrow.Table, wanted: str, file: Path) -> pyarrow.ChunkedArray:
@@ -253,9 +286,17 @@ def _is_text(kind: pyarrow.DataType) -> bool:
     return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
 
 
-def _is_label(kind: pyarrow.DataType) -> bool:
-    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    return pyarrow.types.is_integer(kind) or _is_text(kind)
+def _without_common(folders: list[list[tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
+    """The folders of images without those of one name in which all lie, such as "images" in cat/images/1.jpg."""
+    while (every := {one for part in folders for one in part if one}) and max(map(len, every)) > 1:
+        for place in (-1, 0):
+            if len({one[place] for one in every}) == 1:
+                kept = slice(None, -1) if place else slice(1, None)
+                folders = [[one[kept] for one in part] for part in folders]
+                break
+        else:
+            break
+    return folders
 
 
 def existing(source: str) -> Path:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 
-from nearfar.data.scanning import Found, Source, as_label
+from nearfar.data.column_names import IMAGE_NAMES
+from nearfar.data.labels import label_columns, labels_of
+from nearfar.data.scanning import Found, Source
 from nearfar.data.table import Lookup, digest
-from nearfar.messages import first_line, one_line
+from nearfar.messages import first_line, one_line, say_once
 
 if TYPE_CHECKING:
     import datasets
     from datasets import Dataset, Features
 
 HUB = "hf:"
-LABEL_NAMES = ("label", "labels", "class", "cls", "fine_label", "target", "y", "coarse_label")
-IMAGE_NAMES = ("image", "img", "images", "picture", "photo", "jpg", "png", "webp")
 _ROWS = 8  # read at once: encoded images may be large
 
 
@@ -47,11 +47,69 @@ class Rows(Source):
         return image_column(self.first_features, self.name)
 
     @functools.cached_property
+    def files(self) -> list[str]:
+        return [file for files in self.splits.values() for file in files]
+
+    @functools.cached_property
     def label(self) -> str | None:
-        return _label_column(self.first_features, self.label_column, self.name)
+        """The column of labels: `label_column`, else one of a usual name that holds labels."""
+        every = {file: self.features(file) for file in self.files}
+        wanted = self.label_column
+        if wanted is not None and all(wanted not in features for features in every.values()):
+            raise ValueError(
+                f"'{self.name}' has no column '{wanted}' for labels; its columns: {', '.join(self.first_features)}"
+            )
+        if wanted is not None:
+            return wanted
+        found = (
+            name
+            for features in every.values()
+            for name in label_columns(
+                features.arrow_schema, [one for one in features if _classes(features, one)]
+            )
+        )
+        return next((name for name in dict.fromkeys(found) if self._holds_labels(name)), None)
+
+    def _holds_labels(self, column: str) -> bool:
+        """Whether a column of a usual name holds labels and no measurements or lists; a line says so if not."""
+        try:
+            for file in self.files:
+                self.labels_in(file, column)
+        except ValueError as error:
+            say_once(f"no labels of '{self.name}' are used: {first_line(error)}")
+            return False
+        return True
+
+    def labels_in(self, file: str, column: str) -> list[str | None] | None:
+        """The labels in a column of a table, by the names of their classes if it has some; None without it."""
+        features = self.features(file)
+        if column not in features:
+            return None
+        values = self.values(file, column)
+        names = _classes(features, column)
+        if names is None:
+            return labels_of(values, f"column '{column}'")
+        if values and max(one for one in [*values, -1] if one is not None) >= len(names):
+            raise ValueError(f"column '{column}' holds numbers beyond its {len(names)} classes")
+        return [None if one is None or one < 0 else names[one] for one in values]
+
+    def values(self, file: str, column: str) -> list[Any]:
+        """What stands in a column of a table."""
+        raise NotImplementedError
 
     def class_names(self) -> list[str] | None:
-        return getattr(self.first_features[self.label], "names", None) if self.label else None
+        """The classes of all tables, in the order of the first and then of the others; None if no table names some."""
+        if self.label is None:
+            return None
+        known = [_classes(self.features(file), self.label) for file in self.files]
+        named = dict.fromkeys(name for names in known if names is not None for name in names)
+        return list(named) if any(names is not None for names in known) else None
+
+    def label_kind(self, file: str) -> str:
+        features = self.features(file)
+        return (
+            "" if self.label not in features else str(features.arrow_schema.field(self.label).type)
+        )
 
     def features(self, file: str) -> Features:
         """The columns of a table and their types."""
@@ -73,10 +131,10 @@ class Rows(Source):
         return [*super().address(), self.name, self.label]
 
     def images(self, file: str) -> Iterator[Found]:
-        columns = [self.image, self.label] if self.label else [self.image]
-        rows = (row for batch in self.batches(file, columns) for row in batch)
+        labels = self.labels_in(file, self.label) if self.label else None
+        rows = (row for batch in self.batches(file, [self.image]) for row in batch)
         for place, row in enumerate(rows):
-            label = as_label(row.get(self.label), self.label) if self.label else None
+            label = None if labels is None else labels[place]
             yield Found(encoded(row[self.image], self.inside), place, label=label)
 
     def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
@@ -113,16 +171,27 @@ class ParquetFiles(Rows):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.inside, self.name = self.root, str(self.root)
+        self._features: dict[str, Features] = {}
+        alone = [file for files in self.splits.values() for file in files]
+        self.inside = self.root
+        self.name = self.path(alone[0]) if len(alone) == 1 else str(self.root)
 
     def features(self, file: str) -> Features:
         import datasets
 
-        with one_line(f"cannot read '{self.path(file)}'"):
-            return datasets.Features.from_arrow_schema(pyarrow.parquet.read_schema(self.path(file)))
+        if file not in self._features:
+            with one_line(f"cannot read '{self.path(file)}'"):
+                schema = pyarrow.parquet.read_schema(self.path(file))
+                self._features[file] = datasets.Features.from_arrow_schema(schema)
+        return self._features[file]
 
     def count(self, file: str) -> int:
-        return pyarrow.parquet.read_metadata(self.path(file)).num_rows
+        with one_line(f"cannot read '{self.path(file)}'"):
+            return pyarrow.parquet.read_metadata(self.path(file)).num_rows
+
+    def values(self, file: str, column: str) -> list[Any]:
+        with one_line(f"cannot read '{self.path(file)}'"):
+            return pyarrow.parquet.read_table(self.path(file), columns=[column])[column].to_pylist()
 
     def batches(self, file: str, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
         path = self.path(file)
@@ -145,7 +214,11 @@ class ParquetFiles(Rows):
         ]  # by exact name: patterns would trip over "[" or "*" in a path
         listed = DataFilesList(paths, [tuple(map(str, self.stamp(file))) for file in files])
         with one_line(f"cannot read '{self.root}'"), _quiet():
-            builder = Parquet(data_files=DataFilesDict({"train": listed}), cache_dir=str(scratch))
+            builder = Parquet(
+                data_files=DataFilesDict({"train": listed}),
+                cache_dir=str(scratch),
+                columns=[self.image],
+            )
             builder.download_and_prepare()
             return builder.as_dataset(split="train")
 
@@ -175,6 +248,10 @@ class Tables(Rows):
     def count(self, file: str) -> int:
         return len(self.tables[file])
 
+    def values(self, file: str, column: str) -> list[Any]:
+        table = self.tables[file].select_columns([column]).with_format("arrow")
+        return table[:][column].to_pylist()
+
     def batches(self, file: str, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
         table = self.tables[file]
         if self.image not in table.column_names:
@@ -186,7 +263,9 @@ class Tables(Rows):
     def dataset(self, files: list[str], scratch: Path | None) -> Dataset:
         import datasets
 
-        return datasets.concatenate_datasets([self.tables[file] for file in files])
+        return datasets.concatenate_datasets(
+            [self.tables[file].select_columns([self.image]) for file in files]
+        )
 
 
 def from_hub(name: str, label_column: str | None) -> Tables:
@@ -249,27 +328,10 @@ def image_column(features: Features, source: object) -> str:
     raise ValueError(f"'{source}' has no column of images; its columns: {', '.join(features)}")
 
 
-def _label_column(features: Features, wanted: str | None, source: object) -> str | None:
-    """`wanted`, else a column with a usual name (ClassLabel before whole numbers), else the only ClassLabel."""
-    import datasets
-
-    if wanted is not None:
-        if wanted not in features:
-            raise ValueError(
-                f"'{source}' has no column '{wanted}' for labels; its columns: {', '.join(features)}"
-            )
-        return wanted
-    classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
-    whole = [
-        n
-        for n, k in features.items()
-        if isinstance(k, datasets.Value) and k.dtype.lstrip("u").startswith("int")
-    ]
-    for group in (classes, whole):
-        for name in LABEL_NAMES:
-            if name in group:
-                return name
-    return classes[0] if len(classes) == 1 else None
+def _classes(features: Features, column: str) -> list[str] | None:
+    """The names of the classes that numbers in a column stand for, if the table knows them."""
+    names = getattr(features.get(column), "names", None)
+    return None if names is None else list(names)
 
 
 def encoded(cell: Any, inside: Path | None) -> bytes | str | None:

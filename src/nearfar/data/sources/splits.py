@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
+
+from nearfar.messages import say_once
 
 _SPLITS = {
     "train": "train training",
@@ -16,7 +17,6 @@ _SPLITS = {
 }
 _SPLIT_WORDS = {word: split for split, words in _SPLITS.items() for word in words.split()}
 _FILLING = {"data", "image", "images", "img", "imgs", "set", "split"}
-_told: set[str] = set()
 Named = TypeVar("Named")
 
 
@@ -96,13 +96,6 @@ def in_none(names: Sequence[str], splits: Mapping[str, Sequence[str]]) -> list[t
     return [
         (name, f"in none of the splits {', '.join(splits)}") for name in names if name not in known
     ]
-
-
-def say_once(message: str) -> None:
-    """Log a line, the first time that this process has it to say."""
-    if message not in _told:
-        _told.add(message)
-        logging.getLogger("nearfar").info("%s", message)
 
 
 def say_splits(source: object, splits: Iterable[str]) -> None:

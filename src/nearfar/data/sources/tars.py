@@ -15,9 +15,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
 
+from nearfar.data.column_names import IMAGE_NAMES
 from nearfar.data.formats import suffixes
 from nearfar.data.scanning import Found, Row, Source
-from nearfar.data.sources.rows import IMAGE_NAMES, hub_name
+from nearfar.data.sources.rows import hub_name
 from nearfar.data.sources.splits import in_none, say_splits, shard_splits
 from nearfar.data.table import Lookup, digest
 from nearfar.messages import first_line, one_line

@@ -1,0 +1,43 @@
+"""The usual names of columns: of paths and names of images, of images, of labels, and of vectors.
+
+Names are compared by `usual_name`: "File Paths", "filePath" and "file_path" are one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_THINGS = ("", "image", "img", "picture", "pic", "photo", "frame", "file")
+PATH_NAMES: tuple[str, ...] = (
+    *(f"{thing}path" for thing in _THINGS),
+    *(f"{thing}file" for thing in _THINGS[:-1]),
+    *(f"{thing}filename" for thing in _THINGS[:-1]),
+    *("fname", "relpath", "relativepath", "fullpath", "abspath", "absolutepath", "localpath"),
+    *(_THINGS[1:-1]),
+    *(f"{thing}{place}" for place in ("uri", "url") for thing in _THINGS),
+    *(f"{thing}name" for thing in _THINGS[1:]),
+    "basename",
+    *(f"{thing}id" for thing in _THINGS[1:]),
+    *("name", "key", "stem", "id", "uid", "uuid"),
+)
+"""Of columns that name images, those that lead to files first."""
+IMAGE_NAMES = ("image", "img", "images", "picture", "photo", "jpg", "png", "webp")
+LABEL_NAMES: tuple[str, ...] = (
+    *("label", "class", "cls", "classname", "classlabel", "classid", "labelname", "labelid"),
+    *("finelabel", "target", "y", "category", "categoryname", "categoryid", "coarselabel"),
+)
+VECTOR_NAMES = ("embedding", "feature", "vector")
+_SINGULAR = re.compile(r"(?<=ss)es$|(?<=[^s])s$")
+
+
+def usual_name(column: str) -> str:
+    """A column's name in lower case, without anything between words and without the "s" of a plural."""
+    name = re.sub(r"[\W_]+", "", column.lower())
+    return name if name == "cls" else _SINGULAR.sub("", name)
+
+
+def usual_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
+    """The column whose name stands first among the usual ones; of two that are written alike, the first."""
+    named = {usual_name(column): column for column in reversed(list(columns))}
+    return next((named[name] for name in usual if name in named), None)

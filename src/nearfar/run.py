@@ -138,11 +138,31 @@ class Run:
         }
 
     @property
+    def planned_epochs(self) -> float:
+        """The epochs that were planned, where a slower machine left time for fewer; else those of the settings."""
+        planned = [line["planned_epochs"] for line in self.metrics if "planned_epochs" in line]
+        return planned[-1] if planned else self.settings.epochs
+
+    @property
+    def shortened(self) -> str:
+        """One line on what was planned and trained and how to train on; empty for a run that came to its end."""
+        planned, trained = self.planned_epochs, self.settings.epochs
+        if trained >= planned:
+            return ""
+        data = getattr(self.settings.data, "words", self.settings.data)
+        return (
+            f"trained {trained:.3g} of {planned:g} planned epochs, as the time was over: to train on, nearfar pretrain "
+            f"{data if isinstance(data, str) else 'DATA'} --init {self.path} --minutes 60"
+        )
+
+    @property
     def verdict(self) -> Verdict | None:
         """Whether the representation is healthy, in words; None for a run without a validation set."""
         try:
-            measured = [Health(**line["health"]) for line in self.metrics if "health" in line]
-            return verdict(measured[-1], measured[0]) if measured else None
+            lines = [line for line in self.metrics if "health" in line]
+            measured = [Health(**line["health"]) for line in lines]
+            epochs = lines[-1].get("epoch") if lines else None
+            return verdict(measured[-1], measured[0], epochs) if measured else None
         except (TypeError, ValueError, ArithmeticError) as error:
             raise ValueError(
                 f"{self.path / 'metrics.jsonl'} is damaged: {first_line(error)}"

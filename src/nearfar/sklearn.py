@@ -20,6 +20,7 @@ import nearfar
 from nearfar.data import Images
 from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
+from nearfar.generators import generators_kept
 from nearfar.maps.layouts import lay_out
 from nearfar.messages import LARGEST_SEED, check_range
 from nearfar.networks import Encoder
@@ -94,22 +95,24 @@ class ContrastiveEncoder(_Estimator):
 
     def fit(self, X: Any, y: Any = None) -> ContrastiveEncoder:
         """Pretrain on the images; y is ignored. Raises ValueError as `nearfar.pretrain` does."""
-        with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
-            self._fit(X, folder)
+        seed = self._seed()  # may come from the global generator, which then moves on
+        with tempfile.TemporaryDirectory(prefix="nearfar-") as folder, generators_kept():
+            self._fit(X, folder, seed)
         return self
 
+    @generators_kept()
     def transform(self, X: Any) -> np.ndarray:
         """Return the features (N, D), float32; of a folder in the order of its files, without unreadable ones."""
         return self._features(X).numpy()
 
-    def _fit(self, X: Any, folder: str) -> tuple[Run, Images]:
+    def _fit(self, X: Any, folder: str, seed: int) -> tuple[Run, Images]:
         images = self._open(X, True, image_size=self.image_size)
         settings = {"precision": "32-true", **(self.settings or {})}
         own = dict(
             method=self.method, encoder=self.encoder, epochs=self.epochs, batch_size=self.batch_size
         )
         run = nearfar.pretrain(
-            images, out=f"{folder}/run", seed=self._seed(), console=self._console, **own, **settings
+            images, out=f"{folder}/run", seed=seed, console=self._console, **own, **settings
         )
         self.encoder_ = load(run, encoder=None if isinstance(self.encoder, str) else self.encoder)
         self.verdict_ = run.verdict.words if run.verdict else ""
@@ -221,8 +224,14 @@ class ContrastiveMap(_Estimator):
         check_range("num_views", self.num_views, 2)
         check_range("epochs", self.epochs, 1)
         self.estimator_ = clone(self.encoder or ContrastiveEncoder())
+        seeds = self.estimator_._seed(), self._seed()
+        with generators_kept():
+            self._lay_out(X, *seeds)
+        return self
+
+    def _lay_out(self, X: Any, of_encoder: int, seed: int) -> None:
         with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
-            run, images = self.estimator_._fit(X, folder)
+            run, images = self.estimator_._fit(X, folder, of_encoder)
             plan = chosen_views(run.settings.given("views"), run.settings)
         for name in (
             name for name in vars(self.estimator_) if name.endswith("_") and name != "encoder_"
@@ -230,15 +239,13 @@ class ContrastiveMap(_Estimator):
             setattr(self, name, getattr(self.estimator_, name))
         features = features_shown(self.encoder_, images, self._console, "features")
         with shown(self._console, "laying out the map") as progress:
-            how: dict[str, Any] = dict(
-                num_views=self.num_views, epochs=self.epochs, seed=self._seed()
-            )
+            how: dict[str, Any] = dict(num_views=self.num_views, epochs=self.epochs, seed=seed)
             made = lay_out(
                 "projector", self.encoder_, images, features, plan, **how, progress=progress
             )
         self.projector_ = made.function
-        return self
 
+    @generators_kept()
     def transform(self, X: Any) -> np.ndarray:
         """Return the coordinates (N, 2), float32."""
         check_is_fitted(self)

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -391,3 +392,28 @@ def test_an_index_of_other_numbers_is_refused(name, kind):
     first, second, index = inputs(name)
     with pytest.raises(ValueError, match="index must hold whole numbers, got"):
         make(name)(first, second, index.to(kind))
+
+
+WITH_TEMPERATURE = [
+    "SimCLR", "DCL", "SigCLR", "SogCLR", "ISogCLR", "MoCo", "MoCoV3", "ReSSL", "SCE", "LORAC", "JCL", "NNCLR", "SwAV",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_TEMPERATURE)
+@pytest.mark.parametrize(
+    "value", [torch.nn.Parameter(torch.tensor(0.2)), torch.tensor(0.2), "0.2", True, None]
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_temperature_that_is_no_plain_number_is_refused(name, value):
+    given = {"SogCLR": {"num_images": 9}, "ISogCLR": {"num_images": 9}, "SwAV": {"dim": 4}}
+    with pytest.raises(ValueError, match="temperature must be a plain number, got a") as error:
+        getattr(L, name)(**given.get(name, {}), temperature=value)
+    assert "\n" not in str(error.value)
+    if name in ("ReSSL", "SCE"):
+        with pytest.raises(ValueError, match="target_temperature must be a plain number"):
+            getattr(L, name)(target_temperature=value)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_of_numpy_are_plain_numbers():
+    assert L.SimCLR(np.float32(0.5)).temperature == L.SimCLR(np.int64(1)).temperature / 2

@@ -342,3 +342,18 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot get the weights of local-dir:") as caught:
         build_backbone("resnet10t", image_size=64, channels=3, init=hub)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.6])
+def test_weights_of_another_network_are_refused_and_half_of_its_own_are_not_enough(tmp_path, share):
+    net = build_backbone("small", image_size=32, channels=3).net
+    own = net.state_dict()
+    names = [name for name, _ in net.named_parameters()]
+    for name in names[int(share * len(names)) :]:
+        own[f"other.{name}"] = own.pop(name)
+    torch.save(own, tmp_path / "foreign.pth")
+    if share > 0.5:
+        build_backbone("small", image_size=32, channels=3, init=tmp_path / "foreign.pth")
+        return
+    with pytest.raises(ValueError, match="of the .* weights of the encoder are in .*another netw"):
+        build_backbone("small", image_size=32, channels=3, init=tmp_path / "foreign.pth")

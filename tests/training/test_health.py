@@ -283,3 +283,10 @@ def test_a_run_made_to_collapse_is_called_collapsed():
 def test_a_run_that_cannot_move_is_not_learning():
     before, after = train(contrast, 150, lr=1e-8)
     assert verdict(after, before).state == "not learning"
+
+
+def test_after_few_epochs_the_advice_is_to_train_on_first():
+    crowded = replace(GOOD, embedding_rank=1.5)
+    early, late, unknown = (verdict(crowded, None, epochs).words for epochs in (3.0, 100.0, None))
+    assert early.index("train on first") < early.index("--lr") and "after 3 epochs" in early
+    assert "train on first" not in late and late == unknown

@@ -1,10 +1,12 @@
 """A run that was stopped or killed goes on as if nothing had happened; a run that breaks says so."""
 
+import io
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
@@ -235,3 +237,50 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
     with at_step(7), pytest.raises(nearfar.TrainingDiverged, match=said):
         nearfar.resume(out, console=quiet)
     assert checkpoint.read_bytes() == before
+
+
+def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
+    images_file, tmp_path, quiet, monkeypatch
+):
+    """A machine ten times as slow as measured: the run takes its time, and says what it left out."""
+    now = [0.0]
+    monkeypatch.setattr("nearfar.training.progress.perf_counter", lambda: now[0])
+    pace = loop.Pace
+    monkeypatch.setattr(loop, "Pace", lambda *given: pace(*given, clock=lambda: now[0]))
+    shown = io.StringIO()
+
+    def slow():
+        now[0] += 1.0
+
+    with at_step(*range(10_000), do=slow):
+        made = nearfar.pretrain(
+            images_file,
+            out=tmp_path / "run",
+            console=Console(file=shown, width=500),
+            minutes=0.5,
+            log_every=1_000_000,
+            batch_size=16,
+            held_out=16,
+            encoder="tiny",
+            image_size=8,
+            precision="32-true",
+            compile=False,
+        )
+    assert 10 <= now[0] <= 33  # seconds
+    assert made.settings.epochs == pytest.approx(now[0] / 4, abs=0.5)  # steps in an epoch
+    assert made.planned_epochs > 100 > made.settings.epochs
+    line = next(line for line in shown.getvalue().splitlines() if "planned epochs" in line)
+    assert f"of {made.planned_epochs:g} planned epochs" in line
+    assert f"--init {made.path}" in line
+    assert "planned epochs, as the time was over" in (made.path / "report.html").read_text()
+
+
+def test_resuming_a_compiled_run_says_that_its_last_digits_may_differ(
+    images_file, tmp_path, quiet, monkeypatch
+):
+    monkeypatch.setattr(torch, "compile", lambda network: network)
+    with at_step(3), pytest.raises(nearfar.TrainingStopped):
+        run(images_file, tmp_path / "run", quiet, compile=True)
+    shown = io.StringIO()
+    nearfar.resume(tmp_path / "run", console=Console(file=shown, width=500))
+    assert "this run is compiled (--compile)" in shown.getvalue()

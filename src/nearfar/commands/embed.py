@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import check_output, replacing
+from nearfar.generators import generators_kept
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FORMATS = (".parquet", ".csv", ".npz")
 
 
+@generators_kept()
 def embed(
     run: str | Path | Run,
     data: Any = None,

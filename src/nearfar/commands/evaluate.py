@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import check_folder, replacing
+from nearfar.generators import generators_kept
 from nearfar.messages import check_range, check_seed
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nearfar.run import Run
 
 
+@generators_kept()
 def evaluate(
     run: str | Path | Run,
     data: Any = None,

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nearfar.generators import generators_kept
 from nearfar.messages import as_words, check_known, check_range, check_seed, did_you_mean
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ MEANING = {
 ON_PAGE = 1000  # selected images
 
 
+@generators_kept()
 def search_images(
     run: Any,
     images: Any = (),
@@ -123,6 +125,7 @@ def search_images(
     return columns
 
 
+@generators_kept()
 def find_duplicates(
     run: Any,
     data: Any = None,
@@ -298,6 +301,7 @@ def _each_once(known: Featured, console: Console) -> Featured:
     return replace(known, images=known.images.subset(rows), vectors=vectors)
 
 
+@generators_kept()
 def select_images(
     run: Any,
     images: Any = (),
@@ -423,6 +427,7 @@ def select_images(
     return columns
 
 
+@generators_kept()
 def cluster_images(
     run: Any,
     data: Any = None,

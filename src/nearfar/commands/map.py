@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import PAGES, check_folder, check_output
+from nearfar.generators import generators_kept
 from nearfar.messages import check_range, check_seed
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MOST_VIEWS, MOST_EPOCHS = 1000, 10_000
 
 
+@generators_kept()
 def map_images(
     run: Any,
     data: Any = None,

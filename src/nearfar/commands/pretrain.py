@@ -18,6 +18,7 @@ from rich.text import Text
 
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError, check_folder
+from nearfar.generators import generators_kept
 from nearfar.training.settings import Settings, arguments_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 @arguments_of(Settings)
+@generators_kept()
 def pretrain(settings: Settings, console: Console) -> Run:
     """Pretrain an encoder on images without labels and write a run folder.
 
@@ -80,6 +82,7 @@ def pretrain(settings: Settings, console: Console) -> Run:
             return _finish(folder, job, console)
 
 
+@generators_kept()
 def resume(
     run: str | Path | Run,
     *,
@@ -167,6 +170,7 @@ def _finish(folder: Path, job: Job, console: Console) -> Run:
         folder, encoder, job.shown.sampled(settings.limit, settings.seed), settings.seed
     )
     write_report(folder)
-    words = f"{run.verdict.words}\n" if run.verdict else ""
+    said = [run.shortened, run.verdict.words if run.verdict else ""]
+    words = "".join(f"{line}\n" for line in said if line)
     console.print(Text(f"{words}report -> {folder / 'report.html'}"))
     return run

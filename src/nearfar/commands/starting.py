@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nearfar.generators import generators_kept
+
 if TYPE_CHECKING:
     from nearfar.run import Run
 
@@ -25,6 +27,7 @@ EPOCHS = 75
 MINUTES = 8.0  # of training; the rest is for evaluation and map
 
 
+@generators_kept()
 def run_demo(
     data: Any = "digits",
     *,

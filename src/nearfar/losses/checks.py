@@ -1,6 +1,7 @@
 """One clear line for every wrong number of a loss or method; `pairs.arithmetic` checks the tensors."""
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -8,8 +9,16 @@ from torch import Tensor
 from nearfar.pairs.arithmetic import check_rows
 
 
+def number(**values: object) -> None:
+    """Raise ValueError for tensors, parameters, truth values and all else that is no plain number."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ValueError(f"{name} must be a plain number, got a {type(value).__name__}")
+
+
 def positive(**values: float) -> None:
     """Raise ValueError unless every value is a finite number above 0."""
+    number(**values)
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be a finite number above 0, got {value}")
@@ -17,6 +26,7 @@ def positive(**values: float) -> None:
 
 def not_negative(**values: float) -> None:
     """Raise ValueError unless every value is a finite number, 0 or above."""
+    number(**values)
     for name, value in values.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} must be a finite number, 0 or above, got {value}")
@@ -48,6 +58,7 @@ def same_views(rows: Tensor, **views: Tensor) -> None:
 
 def fraction(**values: float) -> None:
     """Raise ValueError unless every value is between 0 and 1, both included."""
+    number(**values)
     for name, value in values.items():
         if not 0 <= value <= 1:
             raise ValueError(f"{name} must be between 0 and 1, got {value}")
@@ -55,6 +66,7 @@ def fraction(**values: float) -> None:
 
 def temperature_of_exponentials(**values: float) -> None:
     """Raise ValueError unless exp(1 / value) and sums of it fit a float32: 1/60 or more."""
+    number(**values)
     for name, value in values.items():
         if not 1 / 60 <= value < math.inf:
             raise ValueError(

@@ -115,6 +115,7 @@ class ISogCLR(nn.Module):
         if not gradient_limit > 0:
             raise ValueError(f"gradient_limit must be above 0 (inf for none), got {gradient_limit}")
         lowest, highest = temperature_range
+        checks.number(temperature=temperature)
         checks.temperature_of_exponentials(**{"the least of temperature_range": lowest})
         if not lowest <= temperature <= highest < math.inf:
             raise ValueError(

@@ -224,7 +224,7 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     gives on a patch resized to its size what the original gives on the patch itself, by least squares (FlexiViT, Beyer
     et al. 2023, Section 3.4). The position embedding of a timm transformer is resampled by timm. All else that has
     another shape is skipped and named.
-    Raises ValueError where nothing fits, and for numbers that are not finite.
+    Raises ValueError where no more than half of the weights fit, and for numbers that are not finite.
     """
     own = net.state_dict()
     found = _converted(net, _without_prefix(found, own))
@@ -243,6 +243,12 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
         )
     if bad := [name for name, value in fitting.items() if not value.isfinite().all()]:
         raise ValueError(f"the starting weights of {source} are not finite numbers: {_names(bad)}")
+    fits = len(learned.keys() & fitting.keys())
+    if 2 * fits <= len(learned):
+        raise ValueError(
+            f"only {fits} of the {len(learned)} weights of the encoder are in {source}, which holds "
+            f"{_names(sorted(found))}: these are of another network, so name theirs with --encoder"
+        )
     net.load_state_dict(fitting, strict=False)
     others = [key for key in own if key in found and key not in fitting]
     kinds = {

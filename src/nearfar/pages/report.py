@@ -119,6 +119,11 @@ def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
         facts.append(f"{settings['image_size']} px, {in_channels(settings['channels'])}")
         done = max((line.get("epoch", 0.0) for line in metrics), default=0.0)
         length = f"{settings['epochs']:.4g} epochs"
+        planned = max((line.get("planned_epochs", 0.0) for line in metrics), default=0.0)
+        if planned > settings["epochs"]:
+            length = (
+                f"{settings['epochs']:.3g} of {planned:.4g} planned epochs, as the time was over"
+            )
         facts.append(length if done >= settings["epochs"] else f"{done:.3g} of {length} so far")
     rates = [line["images_per_second"] for line in metrics if "images_per_second" in line]
     if rates:

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nearfar.generators import generators_kept
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from nearfar.papers.paper import Paper, Table
 
 
+@generators_kept()
 def reproduce(
     table: str | None = None,
     *,

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearfar.generators import generators_kept
+
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from nearfar.run import Run
 
 
+@generators_kept()
 def transfer(
     run: str | Path | Run,
     data: Any = None,

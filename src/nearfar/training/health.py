@@ -259,8 +259,13 @@ class Verdict:
     words: str
 
 
-def verdict(health: Health, first: Health | None = None) -> Verdict:
+FEW_EPOCHS = 10  # below this a run is short, whatever else there is to try
+
+
+def verdict(health: Health, first: Health | None = None, epochs: float | None = None) -> Verdict:
     """Judge a representation from its health now and, better, from the health before training as well.
+
+    epochs: that were trained; after fewer than ten the advice begins with more of them.
 
     collapsed: all images have nearly one embedding (an untrained network without `first` looks the same).
     partly collapsed: few dimensions are used, or all embeddings crowd around one direction.
@@ -269,7 +274,7 @@ def verdict(health: Health, first: Health | None = None) -> Verdict:
     """
     state = _state(health, first)
     return Verdict(
-        state == "healthy", state, f"{state.capitalize()}: {_words(state, health, first)}"
+        state == "healthy", state, f"{state.capitalize()}: {_words(state, health, first, epochs)}"
     )
 
 
@@ -313,7 +318,12 @@ def _learned(health: Health, first: Health | None) -> bool:
     )
 
 
-def _words(state: State, health: Health, first: Health | None) -> str:
+def _words(state: State, health: Health, first: Health | None, epochs: float | None) -> str:
+    few = epochs is not None and epochs < FEW_EPOCHS
+    early = "train on first, with more --minutes or --epochs. If that does not help, try"
+    then = f"It is early, after {epochs:.3g} epochs: {early}" if few else "Try"
+    more = "" if few else "more --epochs, "
+    late = "" if few else "; if it is early, train on"
     before = "" if first is None else f", {first.own_view:.1%} before training"
     found = (
         f"the other view of an image is found among {health.images} images in {health.own_view:.1%} of cases "
@@ -333,7 +343,7 @@ def _words(state: State, health: Health, first: Health | None) -> str:
         "Try a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: a lower temperature, "
         "more negatives, or another method.",
         "partly collapsed": f"{rank}, {room}: the images lie in a small part of the space there is. "
-        "Try a lower --lr, a lower temperature, stronger views or a larger --batch-size; if it is early, train on.",
+        f"{then} a lower --lr, a lower temperature, stronger views or a larger --batch-size{late}.",
         "not learning": f"{found}, not clearly better than without training. "
-        "Try more --epochs, a higher --lr (a lower one if the loss jumps), a lower temperature, or weaker views.",
+        f"{then} {more}a higher --lr (a lower one if the loss jumps), a lower temperature, or weaker views.",
     }[state]

@@ -36,6 +36,7 @@ SAVE_SECONDS, SAVE_LATEST = (
     10.0,
     300.0,
 )  # a checkpoint at the end of an epoch, between so often and so rarely
+ASK_EVERY = 10  # steps at most, after which several processes agree on the pace and on stopping
 HEALTH_TIMES = 20  # measurements of the health in a run, about
 MOST_EPOCHS = 1000  # the longest runs of the papers
 
@@ -176,7 +177,8 @@ def fit(
             model.after_step(embeddings, epoch, settings.epochs)
             step, seen = step + 1, seen + settings.batch_size
             loss_sum, loss_count = loss_sum + loss, loss_count + 1
-            if seconds is not None and step % settings.log_every == 0:
+            together = step % min(settings.log_every, ASK_EVERY) == 0
+            if seconds is not None and (fabric.world_size == 1 or together):
                 pace.change(step, fabric.broadcast(pace.fit(step)))
             is_last, ends_epoch = step == pace.steps, step % per_epoch == 0
 
@@ -205,11 +207,7 @@ def fit(
                 save()
                 last_saved = since = time.perf_counter()
             progress.advance(step)
-            asks = (
-                fabric.device.type == "cpu"
-                or fabric.world_size == 1
-                or step % settings.log_every == 0
-            )
+            asks = fabric.device.type == "cpu" or fabric.world_size == 1 or together
             if (
                 asks and stop.agreed(fabric.device) and not is_last
             ):  # several GPUs would wait for it in every step
@@ -217,7 +215,10 @@ def fit(
                 raise TrainingStopped(
                     f"stopped after step {step} of {pace.steps}, saved; resume with: nearfar pretrain --resume {folder}"
                 )
-    return pace.steps / per_epoch
+        trained = pace.steps / per_epoch
+        if pace.steps < round(settings.epochs * per_epoch):
+            metrics.write(step, epoch=trained, planned_epochs=settings.epochs)
+    return trained
 
 
 def _batches(

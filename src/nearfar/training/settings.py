@@ -212,8 +212,8 @@ class Settings:
         "device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto"
     )
     compile: bool | None = setting(
-        "compile the encoder and the projector by torch.compile (docs/step.md). Default: in runs of ten minutes or "
-        "more that fill a time, where a trial is faster"
+        "compile the encoder and the projector by torch.compile (docs/step.md); the last digits may then differ "
+        "after a run is resumed. Default: in runs of ten minutes or more that fill a time, where a trial is faster"
     )
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1

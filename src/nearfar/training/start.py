@@ -25,6 +25,11 @@ from nearfar.training.processes import by_torchrun, check_processes, world_size
 from nearfar.training.run_folder import CHECKPOINT, CONFIG, SKIPPED, STARTING, TABLE
 from nearfar.training.settings import Settings
 
+COMPILED = (
+    "this run is compiled (--compile), and torch may compile it anew in another way: from here on the last digits of "
+    "the results may differ from those of an uninterrupted run"
+)
+
 
 def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
     """Write environment, starting weights, skipped files and settings of a new run, and print what it will do."""
@@ -100,6 +105,8 @@ def plan_resumed(
         said = f"--threads {threads} in place of {settings.threads}: from here on the last digits of the results differ"
         console.print(Text(f"{said} from those of an uninterrupted run"))
     threads = settings.threads if threads is None else threads
+    if settings.compile:
+        console.print(Text(COMPILED))
     accelerator = accelerator or settings.accelerator
     whole = replace(settings, **given, accelerator=accelerator, devices=processes, threads=threads)
     check_machine(accelerator, whole.precision, processes)

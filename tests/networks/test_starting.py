@@ -355,5 +355,5 @@ def test_weights_of_another_network_are_refused_and_half_of_its_own_are_not_enou
     if share > 0.5:
         build_backbone("small", image_size=32, channels=3, init=tmp_path / "foreign.pth")
         return
-    with pytest.raises(ValueError, match="of the .* weights of the encoder are in .*another netw"):
+    with pytest.raises(ValueError, match=r"of the .* weights of the encoder are in .*another netw"):
         build_backbone("small", image_size=32, channels=3, init=tmp_path / "foreign.pth")

@@ -56,7 +56,14 @@ MAY_IMPORT |= {
     "sklearn": MAY_IMPORT["papers"],
     "timm": {"networks"},
 }  # adapters, for other libraries
-ANYWHERE = {"allocator", "atomic", "device", "generators", "messages", "threads"}  # know nothing of nearfar
+ANYWHERE = {
+    "allocator",
+    "atomic",
+    "device",
+    "generators",
+    "messages",
+    "threads",
+}  # know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
 
 

@@ -23,8 +23,8 @@ def generators_kept() -> Iterator[None]:
         if there is not None:
             started = getattr(torch.get_device_module(there), "is_initialized", lambda: True)
             devices = [torch.accelerator.current_device_index()] if started() else []
-        kind = there.type if there is not None and devices else "cuda"
-        stack.enter_context(torch.random.fork_rng(devices, device_type=kind))
+        of_gpu = {"device_type": there.type} if there is not None and devices else {}
+        stack.enter_context(torch.random.fork_rng(devices, **of_gpu))
         try:
             yield
         finally:

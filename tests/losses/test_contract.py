@@ -417,3 +417,13 @@ def test_a_temperature_that_is_no_plain_number_is_refused(name, value):
 @pytest.mark.usefixtures("unchecked")
 def test_numbers_of_numpy_are_plain_numbers():
     assert L.SimCLR(np.float32(0.5)).temperature == L.SimCLR(np.int64(1)).temperature / 2
+
+
+@pytest.mark.parametrize("log_scale", [89.0, 1000.0, -1000.0])
+def test_the_scale_of_sigclr_is_held_as_clips(log_scale):
+    loss = L.SigCLR(learn_temperature=True)
+    with torch.no_grad():
+        loss.log_scale.fill_(log_scale)
+    value, gradients = evaluate(loss, inputs("SigCLR", dtype=torch.float32))
+    assert value.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
+    assert abs(loss.log_scale.item()) == pytest.approx(math.log(100))

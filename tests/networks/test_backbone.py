@@ -3,10 +3,14 @@
 import logging
 import threading
 
+import numpy as np
 import pytest
+import timm
 import torch
+import torchvision
 from torch import nn
 
+import nearfar
 from nearfar.networks import build_backbone, layer_scales
 
 
@@ -252,3 +256,53 @@ def test_too_many_stages_or_none_known_give_one_line() -> None:
         build_backbone("resnet18", image_size=64, channels=3).freeze(5)
     with pytest.raises(ValueError, match=r"Own' has no stages that timm knows: use --frozen 0"):
         build_backbone(Own(), image_size=16, channels=3).freeze(1)
+
+
+class Auxiliary(nn.Module):
+    """Returns a second output in training mode, as Inception does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(192, 5)
+
+    def forward(self, images):
+        out = self.linear(images.flatten(1))
+        return (out, out) if self.training else out
+
+
+def small_vgg():
+    return torchvision.models.vgg11(num_classes=3)
+
+
+NOT_ENCODERS = {
+    "a class": (lambda: Auxiliary, r"not the class Auxiliary: give the module that Auxiliary\(\)"),
+    "a function": (lambda: torchvision.models.resnet18, r"not the function resnet18: give"),
+    "a number": (lambda: 18, "must be a name or a torch module, not 18"),
+    "a classifier of torchvision": (torchvision.models.resnet18, r"classifier: set net.fc = torch"),
+    "another": (torchvision.models.mobilenet_v3_small, r"classifier: set net.classifier ="),
+    "one of timm": (lambda: timm.create_model("resnet10t"), "classifier of 1000 classes"),
+    "two outputs": (Auxiliary, "training mode too; there it gives a tuple"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ENCODERS)
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_encoder_is_refused_in_one_line(name, tmp_path, quiet):
+    made, message = NOT_ENCODERS[name]
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    for build in (
+        lambda: build_backbone(made(), image_size=8, channels=3),
+        lambda: nearfar.pretrain(
+            images, encoder=made(), out=tmp_path / "run", epochs=1, console=quiet
+        ),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            build()
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_torchvision_without_its_classifier_is_an_encoder():
+    net = torchvision.models.resnet18()
+    net.fc = nn.Identity()
+    assert build_backbone(net, image_size=32, channels=3).num_features == 512

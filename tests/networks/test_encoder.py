@@ -50,3 +50,17 @@ def test_mean_and_std_need_a_number_for_each_channel() -> None:
         Encoder(backbone, 8, 3, (0.5,), (0.5,))
     with pytest.raises(ValueError, match="above 0"):
         Encoder(backbone, 8, 3, MEAN, (0.2, 0.0, 0.2))
+
+
+@pytest.mark.parametrize("floats", ["0..255", "normalised", "nan", "one pixel"])
+def test_floats_out_of_range_are_refused(floats):
+    net = build_backbone("tiny", image_size=16, channels=3)
+    encoder = Encoder(net, 16, 3, mean=[0.5] * 3, std=[0.25] * 3).eval()
+    images = torch.rand(4, 3, 20, 20)
+    assert encoder(images).shape == (4, 128)
+    last = images.clone()
+    last[-1, 0, 0, 0] = 1.5
+    wrong = {"0..255": 255 * images, "normalised": (images - 0.5) / 0.25, "one pixel": last}
+    wrong["nan"] = images.where(images > 0.1, torch.nan)
+    with pytest.raises(ValueError, match=r"floats in 0..1, not normalised, got floats from"):
+        encoder(wrong[floats])

@@ -189,3 +189,24 @@ def test_keys_that_are_not_finite_do_not_enter_the_queue(size, bad):
             wanted.push(good)
         assert torch.equal(found.stored, wanted.stored)
         assert torch.equal(found.pointer, wanted.pointer)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("converted", ["before", "after"])
+def test_the_momentum_encoder_of_a_half_precision_model_moves(dtype, converted):
+    """A thousandth of the way a step, which is below the resolution of bfloat16."""
+    torch.manual_seed(0)
+    online = torch.nn.Linear(4, 2)
+    if converted == "before":
+        follower = MomentumEncoder(online.to(dtype))
+    else:
+        follower = MomentumEncoder(online).to(dtype)
+        online.to(dtype)
+    before = follower.networks.weight.clone()
+    with torch.no_grad():
+        online.weight += 1
+    for _ in range(100):
+        follower.update(online, momentum=0.999)
+    moved = follower.networks.weight - before
+    torch.testing.assert_close(moved, torch.full_like(moved, 1 - 0.999**100), rtol=0.05, atol=0)
+    assert follower(torch.zeros(3, 4, dtype=dtype)).dtype == torch.float32

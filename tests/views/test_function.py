@@ -105,3 +105,24 @@ def test_crops_cannot_be_given_to_a_function(pictures):
         make_views(
             [pictures(2, 3, 32)] * 2, ViewFunction(torchvision_views, 32, 3), seeded(), MEAN, STD
         )
+
+
+def each_alone(images):
+    return [torch.stack([jitter(image) for image in images]) for _ in range(2)]
+
+
+jitter = v2.Compose([v2.RandomHorizontalFlip(), v2.ColorJitter(0.4, 0.4)])
+FUNCTIONS = {  # and whether each draws once for the whole batch
+    "v2": (lambda images: [jitter(images), jitter(images)], True),
+    "v2, one of two": (lambda images: [images, v2.RandomRotation(30)(images)], True),
+    "v2, image by image": (each_alone, False),
+    "without chance": (lambda images: [images, images.flip(3)], False),
+    "by torch": (lambda images: [images, (images + torch.randint(9, (len(images), 1, 1, 1))).to(torch.uint8)], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_that_draws_once_for_the_whole_batch_is_noticed(name, caplog):
+    function, once = FUNCTIONS[name]
+    ViewFunction(function, image_size=16, channels=3)
+    assert ("draws its random numbers once for the whole batch" in caplog.text) == once

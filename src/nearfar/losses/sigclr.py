@@ -13,12 +13,15 @@ from nearfar.pairs import logistic_sum
 from nearfar.pairs.arithmetic import Rows, Scalar, accumulation_dtype
 from nearfar.pairs.joined import on_joined_batch
 
+MOST_LOG_SCALE = math.log(100)  # as CLIP's
+
 
 class SigCLR(nn.Module):
     """(1 / 2B) sum_i sum_{j != i} softplus(-y_ij (s_ij / t + b)), y = 1 for the positive and -1 for negatives.
 
     Shapes: z1, z2 [batch, dim] of two views. The value is the sum over pairs, per row.
-    Temperature: fixed (attribute `temperature`), or with `learn_temperature` the parameter `log_scale` = log(1 / t).
+    Temperature: fixed (attribute `temperature`), or with `learn_temperature` the parameter `log_scale` =
+    log(1 / t), which is held between log(1 / 100) and log(100) at each step, as CLIP's.
     Bias: the parameter `bias`, or with `learn_bias=False` the number `bias`; None is no bias. The four rows of Table 2
     are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters, without weight decay.
     `monitored` holds the temperature and the bias.
@@ -46,6 +49,8 @@ class SigCLR(nn.Module):
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
+        if learn_temperature and not 0.01 <= temperature <= 100:
+            raise ValueError(f"a learned temperature must be 0.01 to 100, got {temperature}")
         if bias is not None and not math.isfinite(bias):
             raise ValueError(f"bias must be a finite number or None, got {bias}")
         self.temperature = temperature
@@ -62,6 +67,9 @@ class SigCLR(nn.Module):
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
         batch = len(z1)
+        if self.log_scale is not None:
+            with torch.no_grad():
+                self.log_scale.clamp_(-MOST_LOG_SCALE, MOST_LOG_SCALE)
         number = torch.zeros((), dtype=accumulation_dtype(z1, z2), device=z1.device)
         scale = number + 1 / self.temperature if self.log_scale is None else self.log_scale.exp()
         bias = number if self.bias is None else number + self.bias

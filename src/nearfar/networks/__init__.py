@@ -4,6 +4,7 @@ from nearfar.networks.backbone import (
     Architecture,
     Backbone,
     build_backbone,
+    check_encoder,
     encoder_names,
     layer_scales,
     size_step,

@@ -6,7 +6,7 @@ import copy
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import timm
 import torch
@@ -52,6 +52,9 @@ class Architecture:
         return _finished(
             _create(self.name, self.arguments), self, image_size, self.arguments["in_chans"]
         )
+
+
+CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision's models
 
 
 class Backbone(nn.Module):
@@ -166,6 +169,7 @@ def build_backbone(
         if init is None
         else find_weights(str(init), encoder if isinstance(encoder, str) else None)
     )
+    check_encoder(encoder)
     if isinstance(encoder, nn.Module):
         backbone = own_backbone(encoder, image_size, channels)
         choice = f"your own module, for images of {image_size} px"
@@ -189,6 +193,48 @@ def build_backbone(
     return backbone
 
 
+def check_encoder(encoder: Any) -> None:
+    """Raise ValueError for anything but a name or a module, and for a module with its classifier."""
+    if isinstance(encoder, type) or (callable(encoder) and not isinstance(encoder, nn.Module)):
+        name = getattr(encoder, "__name__", type(encoder).__name__)
+        raise ValueError(
+            f"encoder must be a name or a torch module, not the {'class' if isinstance(encoder, type) else 'function'} "
+            f"{name}: give the module that {name}() makes"
+        )
+    if not isinstance(encoder, (str, nn.Module)):
+        raise ValueError(f"encoder must be a name or a torch module, not {encoder!r}")
+    made_by = type(encoder).__module__.partition(".")[0]
+    classes = int(getattr(encoder, "num_classes", 0) or 0)
+    if made_by == "timm" and classes > 0:
+        raise ValueError(
+            f"encoder {qualified_name(cast(nn.Module, encoder))!r} ends in a classifier of {classes} "
+            "classes: make it with num_classes=0, so that it gives its features"
+        )
+    for name in CLASSIFIERS if made_by == "torchvision" else ():
+        head = getattr(encoder, name, None)
+        if isinstance(head, nn.Module) and any(isinstance(m, nn.Linear) for m in head.modules()):
+            raise ValueError(
+                f"encoder {qualified_name(cast(nn.Module, encoder))!r} ends in a classifier: set net.{name} = "
+                "torch.nn.Identity(), so that it gives its features"
+            )
+
+
+def _must_be_features(net: nn.Module, channels: int, image_size: int) -> None:
+    """Raise ValueError for a user's net that returns something else when it trains, such as a tuple with more heads."""
+    trial = copy.deepcopy(net).train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            out = trial(torch.rand(4, channels, image_size, image_size))
+        except Exception:  # of a batch as small, or whatever comes in training
+            return
+    if not isinstance(out, Tensor) or out.ndim != 2:
+        given = f"{list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise ValueError(
+            f"encoder {qualified_name(net)!r} must return features [batch, dim] in training mode too; "
+            f"there it gives {given}"
+        )
+
+
 def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
     """A copy of a user's module as a backbone, on the CPU; ValueError for one that does not serve as such."""
     with one_line(f"encoder {qualified_name(module)!r} cannot be copied"):
@@ -197,7 +243,9 @@ def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
         raise ValueError(
             f"encoder {qualified_name(module)!r} has a state beside tensors, which cannot be saved"
         )
-    return _finished(net, None, image_size, channels)
+    backbone = _finished(net, None, image_size, channels)
+    _must_be_features(net, channels, image_size)
+    return backbone
 
 
 def _check_name(name: str) -> None:

@@ -99,9 +99,22 @@ class Encoder(nn.Module):
             images = from_range(
                 with_channels(images.to(self.mean.dtype), self.channels), self.value_range
             )
+        elif images.is_floating_point():
+            _must_be_shares(images)
         images = resize_square(with_channels(images, self.channels), self.image_size)
         images = images.to(self.mean.dtype) / 255 if images.dtype == torch.uint8 else images
         return (images - self.mean) / self.std
+
+
+def _must_be_shares(images: Tensor) -> None:
+    """Raise ValueError for floats outside 0..1; not while a graph is made of the encoder, which has no numbers."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or not images.numel():
+        return
+    least, most = (float(value) for value in images.aminmax())
+    if not (least >= 0 and most <= 1):
+        raise ValueError(
+            f"expected uint8 images or floats in 0..1, not normalised, got floats from {least:.3g} to {most:.3g}"
+        )
 
 
 def save_encoder(folder: str | Path, encoder: Encoder) -> None:

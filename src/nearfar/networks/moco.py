@@ -20,6 +20,8 @@ class MomentumEncoder(nn.Module):
 
     `online` is any module, as a rule `nn.Sequential(backbone, projector)`; `forward` takes what it takes. Parameters
     have requires_grad False, so the optimiser never holds them, and stand in the state_dict.
+    They are float32 where the online networks are float16 or bfloat16, in which small steps round to none, and so are
+    its inputs and outputs then.
     Buffers (statistics of batch normalisation) are taken from the online networks at every update. In train mode the
     momentum encoder normalises by the statistics of its own batch; its running ones matter in eval mode only.
     Source: MoCo (He et al. 2020), Eq. 2. Differs from its released code: there the momentum encoder's buffers are left
@@ -35,11 +37,19 @@ class MomentumEncoder(nn.Module):
     def __init__(self, online: nn.Module) -> None:
         super().__init__()
         self.networks = copy.deepcopy(online).requires_grad_(False)
+        self._apply(lambda tensor: tensor)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MomentumEncoder:
+        """Move or convert the networks as of any module, but not to half precision."""
+        super()._apply(fn, recurse)
+        super()._apply(_in_float32, recurse)
+        return self
 
     @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Embed without a graph."""
-        return self.networks(*args, **kwargs)
+        given = [_in_float32(one) if isinstance(one, Tensor) else one for one in args]
+        return self.networks(*given, **kwargs)
 
     @torch.no_grad()
     def update(self, online: nn.Module, momentum: float) -> None:
@@ -53,10 +63,15 @@ class MomentumEncoder(nn.Module):
             raise ValueError(
                 "a momentum encoder follows the networks it was copied from; these have other parameters"
             )
+        new = [weights.to(mine.dtype) for weights, mine in zip(new, own, strict=True)]
         if own:
             torch._foreach_lerp_(own, new, 1 - momentum)
         if own_buffers:
             torch._foreach_copy_(own_buffers, new_buffers)
+
+
+def _in_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 class Queue(nn.Module):

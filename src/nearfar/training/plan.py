@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.text import Text
-from torch import nn
 
 from nearfar.data import Images, Stream, describe, list_splits, scan
 from nearfar.data.sources import are_paths
@@ -22,7 +21,7 @@ from nearfar.data.value_range import EIGHT_BITS
 from nearfar.device import find_device
 from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
-from nearfar.networks import OWN_NETS, StartingWeights, find_weights
+from nearfar.networks import OWN_NETS, StartingWeights, check_encoder, find_weights
 from nearfar.training.budget import (
     Machine,
     buildable,
@@ -75,6 +74,8 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     """
     for name in OBJECTS:
         given.given(name)
+    if given.encoder is not None:
+        check_encoder(given.encoder)
     given, start = _with_start(given)
     method, recipe = chosen_method(given)
     given, recipe = _with_recipe(given, recipe)
@@ -114,8 +115,6 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
         settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds
     )
     must_fit(job.views, method)
-    if not isinstance(job.encoder, (str, nn.Module)):
-        raise ValueError(f"encoder must be a name or a torch module, not {job.encoder!r}")
     with buildable():
         return job, job.model()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -24,6 +25,8 @@ from nearfar.views.photometric import (
 from nearfar.views.sampling import ViewParameters, sample_view, uniform_table
 from nearfar.views.view import View, ViewPlan
 
+TRIAL_COPIES, TRIALS = 6, 4  # of an image in a batch, and of the batch
+log = logging.getLogger("nearfar")
 ViewsOf: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
 
 
@@ -62,12 +65,29 @@ class ViewFunction:
         with one_line(f"the view function {self.name} fails"):
             views = self._call(noise.to(torch.uint8), 0)
         self.positions = tuple(range(len(views)))
+        if self._draws_once(noise[:1].to(torch.uint8)):
+            log.warning(
+                "the view function %s draws its random numbers once for the whole batch, so that all images of a batch "
+                "are changed alike, which helps to tell nothing apart: apply it to each image (torchvision's "
+                "transforms v2 draw once a call)",
+                self.name,
+            )
         for view in views:
             if view.is_floating_point() and not (view.min() >= -0.5 and view.max() <= 1.5):
                 raise ValueError(
                     f"the view function {self.name} gives floats from {view.min():.3g} to {view.max():.3g}: "
                     "give them in 0..1, not normalised, or uint8"
                 )
+
+    def _draws_once(self, image: Tensor) -> bool:
+        """Whether copies of an image in one batch get the same views, and another call other views."""
+        made = [self._call(image.repeat(TRIAL_COPIES, 1, 1, 1), seed) for seed in range(TRIALS)]
+        for views in zip(*made, strict=True):
+            alike = all(torch.equal(view, view[:1].expand_as(view)) for view in views)
+            others = any(not torch.equal(view, views[0]) for view in views)
+            if alike and others:
+                return True
+        return False
 
     def __len__(self) -> int:
         return len(self.positions)

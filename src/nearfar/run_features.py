@@ -24,6 +24,8 @@ from nearfar.atomic import replacing
 from nearfar.data import Images, describe, open_images, scan
 from nearfar.data.decoding import pixels_of
 from nearfar.data.images import joined, sample
+from nearfar.data.labels import numbered
+from nearfar.data.names import match
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, digest, printable, usual_side
 from nearfar.data.value_range import EIGHT_BITS, Form
@@ -41,7 +43,6 @@ from nearfar.training.seeding import stream
 
 FILE = "features.safetensors"
 LISTS = (".txt", ".list")
-MISSING = {"", "-1", "nan"}  # labels of vectors
 SIDE = 128  # pixels at which images are opened where no run says so
 COMPARED = 20_000  # names that a misspelt one is compared with
 
@@ -347,17 +348,28 @@ def _beside(
         data, console, split=split or "all", label_column=label_column, image_size=_side(data)
     )
     if names is None:
+        if texts := run.vectors.texts:
+            raise ValueError(
+                f"{run.path} has no column of a usual name, such as 'path', with the names of its images: rename the "
+                f"right one of {', '.join(texts)}, or give the vectors alone, in the order of the images"
+            )
         if len(images) != len(vectors):
             raise ValueError(
                 f"{len(vectors)} vectors without names cannot be those of {len(images)} images"
             )
         of = {row: row for row in range(len(images))}
+        console.print(
+            Text(f"the vectors have no names: they are taken in the order of {images.source}")
+        )
     else:
-        of = _matched(names, images, Featured(images, None, None, console).paths)
+        of, how = match(names, images.names, Featured(images, None, None, console).paths)
         if not of:
             raise ValueError(
-                f"no name in {run.path} is that of an image in {images.source}: first {names[0]!r}"
+                f"no name in {run.path} is that of an image in {images.source}: first {names[0]!r:.300}, and "
+                f"{images.names[0]!r:.300} there (folder and file must agree)"
             )
+        if how:
+            console.print(Text(how))
         if len(of) < max(len(images), len(vectors)):
             said = f"{len(of)} of {len(images)} images have one of the {len(vectors)} vectors"
             console.print(Text(f"{said}; the others are left out"))
@@ -369,35 +381,15 @@ def _beside(
 
 
 def _numbered(
-    labels: np.ndarray | None, rows: Sequence[int]
+    labels: list[str | None] | None, rows: Sequence[int]
 ) -> tuple[np.ndarray | None, list[str] | None]:
     """The labels of some rows as numbers, and the names of the classes."""
     if labels is None:
         return None, None
-    words = [
-        str(int(one) if isinstance(one, float) and one.is_integer() else one)
-        for one in labels[rows]
-    ]
-    classes = sorted(set(words) - MISSING)
-    number = {word: place for place, word in enumerate(classes)}
-    return np.array([number.get(word, -1) for word in words]), classes
-
-
-def _matched(names: Sequence[str], images: Images, paths: Sequence[str] | None) -> dict[int, int]:
-    """Position of a vector by that of its image: by its name, its file, or the name of that with or without ending."""
-    place = {name: row for row, name in enumerate(images.names)}
-    others: dict[str, int] = {}
-    for row, name in enumerate(images.names):
-        path = Path(name if paths is None else paths[row])
-        for key in {str(path), path.name, path.stem} - place.keys():
-            others[key] = -1 if key in others else row  # of two images
-    of: dict[int, int] = {}
-    for row, name in enumerate(names):
-        keys = (name, os.path.realpath(name), Path(name).name, Path(name).stem)
-        found = next((known[key] for key in keys for known in (place, others) if key in known), -1)
-        if found >= 0:
-            of.setdefault(found, row)
-    return of
+    numbers, classes = numbered(labels)
+    if numbers.null_count == len(numbers):
+        return None, None
+    return numbers.fill_null(-1).to_numpy()[list(rows)], classes
 
 
 def nearest_shown(

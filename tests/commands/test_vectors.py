@@ -2,6 +2,8 @@
 
 import io
 import re
+import unicodedata
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -127,7 +129,8 @@ def photos(here):
 
 def test_images_beside_vectors_are_found_by_their_names(photos, here):
     given = np.random.default_rng(1).permutation(COUNT)  # in another order than the files
-    np.savez("clip.npz", name=[f"/data/{NAMES[row]}" for row in given], embedding=rows()[given])
+    names = [f"/data/{LABELS[row]}/{NAMES[row]}" for row in given]
+    np.savez("clip.npz", name=names, embedding=rows()[given])
     console = Console(record=True, file=io.StringIO(), width=300)
     found = nearfar.search_images("clip.npz", "left/p20.png", data=photos, k=2, console=console)
     assert found["name"] == ["left/p19.png", "left/p21.png"]
@@ -163,7 +166,7 @@ def test_what_needs_an_encoder_says_so_in_one_line(photos, here, capsys):
         "search named.npz nothing.png": "is neither an image of the data nor a file",
         "duplicates twice.npz": "cannot use the vectors of twice.npz: a name occurs more than once",
         "duplicates other.npz photos": "no name in other.npz is that of an image in photos: first 'q0'",
-        "cluster bad.npz": "cannot use the vectors of bad.npz: given features are not finite",
+        "cluster bad.npz": "the vectors of bad.npz: they are not finite (NaN, infinite or beyond float32) in 60 of 60",
         "cluster named.npz --encoder resnet18": "named.npz holds vectors: no encoder is needed",
         "duplicates photos other": "photos is neither a run nor a file of vectors",
         "duplicates photos --encoder resnet999": "timm has no weights for the encoder 'resnet999'",
@@ -272,3 +275,141 @@ def test_pages_of_a_folder_without_a_name_are_named_for_it(photos, here, quiet, 
         "photos-v1-map.png",
     } <= written
     assert not [name for name in written if name.startswith("-")]
+
+
+def shuffled(column, paths):
+    """Files of vectors of `photos` in another order, with their paths in a column of that name."""
+    given = np.random.default_rng(1).permutation(COUNT - 2)
+    table = {column: [paths(row) for row in given], "clip": [list(rows()[row]) for row in given]}
+    pyarrow.parquet.write_table(pyarrow.table(table), "clip.parquet")
+    if column != "file":  # a parameter of np.savez itself
+        np.savez("clip.npz", **{column: table[column], "features": rows()[given]})
+
+
+USUAL = "filepath file_path filenames paths Path image_id img_path uri url name file key File-Name"
+
+
+@pytest.mark.parametrize("column", [*USUAL.split(), "imagePath", "file_uri", "photo"])
+@pytest.mark.parametrize("form", ["clip.parquet", "clip.npz"])
+def test_names_stand_in_columns_of_any_usual_name(column, form, photos, here, quiet):
+    shuffled(column, lambda row: f"{LABELS[row]}/{NAMES[row]}")
+    if column == "file" and form == "clip.npz":
+        return
+    found = nearfar.search_images(form, "left/p20.png", data=photos, k=2, console=quiet)
+    assert found["name"] == ["left/p19.png", "left/p21.png"]
+
+
+WRITTEN = {
+    "moved": lambda row: f"/old/place/{LABELS[row]}/{NAMES[row]}",
+    "Windows": lambda row: f"C:\\photos\\{LABELS[row]}\\{NAMES[row]}",
+    "addresses": lambda row: f"https://example.org/{LABELS[row]}/{NAMES[row]}?size=3",
+    "bare": lambda row: NAMES[row],
+    "without endings": lambda row: f"{LABELS[row]}/{Path(NAMES[row]).stem}",
+    "other endings": lambda row: f"x/{LABELS[row]}/{Path(NAMES[row]).stem}.jpg",
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_paths_mean_the_image_with_the_longest_common_end(kind, photos, here, quiet):
+    shuffled("path", WRITTEN[kind])
+    found = nearfar.search_images("clip.parquet", "right/p40.png", data=photos, k=2, console=quiet)
+    assert found["name"] == ["right/p39.png", "right/p41.png"]
+
+
+def test_addresses_of_files_and_other_forms_of_accents_are_the_same_names(here, quiet):
+    folder = here / "caf\u00e9 photos"
+    folder.mkdir()
+    names = [f"u\u0308 {row}.png" for row in range(6)]  # as macOS writes them
+    for row, name in enumerate(names):
+        Image.fromarray(np.full((8, 8), 40 * row, np.uint8)).save(folder / name)
+    given = [5, 3, 1, 0, 2, 4]
+    for written in (
+        lambda name: (folder / name).as_uri(),
+        lambda name: unicodedata.normalize("NFC", name),
+    ):
+        np.savez("v.npz", uri=[written(names[row]) for row in given], features=rows()[given])
+        found = nearfar.search_images("v.npz", names[1], data=folder, k=1, console=quiet)
+        assert found["name"] == [names[0]]
+
+
+def test_a_vector_of_another_folder_or_of_two_images_is_no_match(here, quiet):
+    for row, name in enumerate(["cat/1.png", "cat/2.png", "dog/2.png", "dog/3.png", "dog/4.png"]):
+        (here / "d" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 40 * row, np.uint8)).save(here / "d" / name)
+    names = ["dog/1.png", "2.png", "dog/3.png", "x/dog/4.png", "y/dog/4.png"]
+    np.savez("v.npz", path=names, features=rows()[:5])
+    known = open_featured(run_or_data("v.npz"), here / "d", None, None, quiet, least=1)
+    assert known.images.names == ["dog/3.png"]  # and not cat/1.png; which 2.png, which dog/4.png?
+
+
+def test_texts_of_no_usual_name_are_no_order(photos, here, complaint):
+    shuffled("whatever", lambda row: NAMES[row])
+    for form in ("clip.parquet", "clip.npz"):
+        said = complaint("cluster", form, "photos", "--clusters", "2")
+        assert "no column of a usual name, such as 'path', with the names of its images" in said
+        assert "rename the right one of whatever" in said
+    np.save("rows.npy", rows()[: COUNT - 2])
+    console = Console(record=True, file=io.StringIO(), width=300)
+    nearfar.cluster_images("rows.npy", "photos", clusters=2, console=console)
+    assert "the vectors have no names: they are taken in the order of photos" in " ".join(
+        console.export_text().split()
+    )
+
+
+@pytest.mark.parametrize("column", ["bbox", "face_landmarks", "embedding", "clip"])
+def test_images_win_over_lists_of_floats(column, photos, here, quiet, caplog):
+    paths = sorted(photos.rglob("*.png"))
+    cells = [{"bytes": path.read_bytes(), "path": path.name} for path in paths]
+    table = {"image": cells, column: [list(row) for row in rows()[: COUNT - 2]]}
+    pyarrow.parquet.write_table(pyarrow.table(table), "x.parquet")
+    with caplog.at_level("INFO", "nearfar"):
+        known = open_featured(run_or_data(str(here / "x.parquet")), None, None, None, quiet)
+    assert known.vectors is None and known.pictured and len(known.images) == COUNT - 2
+    if column in ("embedding", "clip"):
+        assert f"'image': these are used, and not the lists of floats in '{column}'" in caplog.text
+
+
+def test_the_column_of_vectors_is_named(sources, here, caplog):
+    with caplog.at_level("INFO", "nearfar"):
+        assert run_or_data(str(here / "clip.parquet")).vectors.names == NAMES
+    assert "clip.parquet': column 'clip', named by 'file_name'" in caplog.text
+
+
+def test_of_an_archive_only_what_is_asked_for_is_read(here, monkeypatch):
+    np.savez("v.npz", features=rows(), name=NAMES, label=LABELS, pixels=np.zeros((9, 9)))
+    read = []
+    real = np.lib.npyio.NpzFile.__getitem__
+    monkeypatch.setattr(
+        np.lib.npyio.NpzFile, "__getitem__", lambda self, key: read.append(key) or real(self, key)
+    )
+    assert run_or_data("v.npz").vectors.labels == LABELS.tolist()
+    assert sorted(read) == ["features", "label", "name"]
+
+
+def test_damaged_files_of_vectors_are_one_line(here, complaint):
+    Path("empty.npy").write_bytes(b"")
+    Path("empty.npz").write_bytes(b"")
+    Path("empty.parquet").write_bytes(b"")
+    np.savez("single.npz", features=rows(), label="a")
+    np.savez("objects.npz", features=rows(), name=np.array(NAMES, object))
+    np.savez("flat.npz", features=rows()[0])
+    np.save("claims.npy", rows())
+    content = Path("claims.npy").read_bytes()
+    Path("claims.npy").write_bytes(content.replace(b"(60, 8), }", b"(9**9,8)}  "[:10]))
+    with zipfile.ZipFile("claims.npz", "w") as archive:
+        header = io.BytesIO()
+        about = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 512)}
+        np.lib.format.write_array_header_1_0(header, about)
+        archive.writestr("features.npy", header.getvalue() + bytes(64))
+    for name, said in {
+        "empty.npy": "empty",
+        "empty.npz": "empty",
+        "empty.parquet": "empty.parquet",
+        "single.npz": "60 rows need as many names and labels",
+        "objects.npz": "'name' holds Python objects: save it with .astype(str)",
+        "flat.npz": "must be [images, dim]",
+        "claims.npy": "claims.npy",
+        "claims.npz": "'features' claims 2,048,000,000,000,000 bytes and holds",
+    }.items():
+        line = complaint("cluster", name)
+        assert said in line and name in line, line

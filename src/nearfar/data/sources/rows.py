@@ -328,6 +328,15 @@ def image_column(features: Features, source: object) -> str:
     raise ValueError(f"'{source}' has no column of images; its columns: {', '.join(features)}")
 
 
+def images_in(schema: pyarrow.Schema) -> str | None:
+    """The column of images of a table, as of `image_column`; None without one."""
+    import datasets
+
+    with contextlib.suppress(ValueError):
+        return image_column(datasets.Features.from_arrow_schema(schema), "")
+    return None
+
+
 def _classes(features: Features, column: str) -> list[str] | None:
     """The names of the classes that numbers in a column stand for, if the table knows them."""
     names = getattr(features.get(column), "names", None)
